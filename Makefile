@@ -20,12 +20,12 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## make .venv and install; again only when the requirements change
+setup: $(STAMP) ## create .venv and install; again if the requirements change
 
-doctor: setup ## name every mismatch of the installation, with its repair
+doctor: setup ## check the installation and print a fix for each mismatch
 	@python -m pipeline doctor
 
-repro: setup ## run the pipeline that params.yaml describes, as far as it is not up to date
+repro: setup ## run the stages of params.yaml that are not up to date
 	@python -m pipeline validate
 	@python -m pipeline repair
 	@dvc repro
@@ -37,7 +37,7 @@ notebooks: setup ## open the notebooks in JupyterLab
 	@jupyter lab --LabApp.news_url=None --LabApp.extension_manager=readonly \
 	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate notebooks
 
-viz: setup ## look at the maps and try other radii, in a browser
+viz: setup ## browse the embeddings and try other radii, in a browser
 	@python -m viz
 
 # Without its banner about the next version of mkdocs.
@@ -54,7 +54,7 @@ preset: setup ## NAME=cifar10 writes params.yaml from presets/; without NAME lis
 PYTEST := OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 pytest -n 2 --dist loadfile
 
 # What tests/fixtures/changed.py and tests/fixtures/needs.py say; contracts included.
-quick: setup ## a minute of tests about the files that differ from the last commit
+quick: setup ## a minute of tests of the files that differ from the last commit
 	@$(PYTEST) --changed -m "not slow and not subprocess and not browser"
 
 test: setup ## the fast tests
@@ -62,15 +62,15 @@ test: setup ## the fast tests
 
 # What computes with torch. torch and oneDNN then round as on a processor without AVX-512; so does MKL on Intel, while on
 # AMD it ignores the variable.
-test-avx2: setup ## the numeric ones of them, as on a processor without AVX-512
+test-avx2: setup ## the numeric tests, as on a processor without AVX-512
 	@ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 $(PYTEST) \
 	  tests/integration/distributed tests/unit/training tests/unit/models tests/unit/optim
 
-test-all: setup ## all tests, the slow ones too
+test-all: setup ## all tests, including the slow ones
 	@$(PYTEST) -m ""
 
 # Takes an hour or more on two cores; KILL_SEED chooses other moments.
-campaign-kills: setup ## kill `make repro` on a tiny project 200 times at random; it has to end in the same result
+campaign-kills: setup ## kill `make repro` on a tiny project 200 times at random; the result must be the same
 	@KILLS=200 pytest -m "" tests/integration/faults/test_dvc_kills.py
 
 check: setup ## lint, format and types
@@ -84,14 +84,14 @@ bench: setup ## measure: the programs in benchmarks/ that need no --data
 	  echo "== $$file"; python -m "benchmarks.$$(basename "$$file" .py)" || exit 1; done
 
 # Only ignored files inside the stages' own folders: overrides.csv, params.yaml and images stay.
-clean: ## delete the stages' outputs and .work, after a question (YES=1: without)
+clean: ## delete the outputs of the stages and .work; asks first (YES=1: without asking)
 	@git clean -ndX -- $(STAGES:%=data/%) data/recursive .work
 	@[ -n "$(YES)" ] || { printf 'Delete these? [y/N] '; read -r answer && [ "$$answer" = y ]; } \
 	  || { echo 'nothing deleted'; exit 1; }
 	@git clean -qfdX -- $(STAGES:%=data/%) data/recursive .work
-	@echo 'deleted; `dvc repro` takes finished stages from .dvc/cache, `dvc repro --force` runs them anew'
+	@echo 'deleted; `dvc repro` takes finished stages from .dvc/cache, `dvc repro --force` runs them again'
 
-lock: setup ## write requirements.lock anew from pyproject.toml
+lock: setup ## write requirements.lock again from pyproject.toml
 	@command -v uv > /dev/null || python -m pip install --quiet uv
 	@uv pip compile --quiet --universal --python-version 3.11 --extra all pyproject.toml -o requirements.lock
 
@@ -101,7 +101,7 @@ LOWER_TESTS := unit/optim unit/models unit/training unit/features unit/reduction
   unit/commands/test_tune.py integration/stages integration/notebooks
 EXTRAS := stages viz notebooks cleanlab tuning dev
 
-lower-bounds: setup ## try every requirement at its lower bound: an environment of its own, then fast tests
+lower-bounds: setup ## run the fast tests with every requirement at its lower bound, in a separate environment
 	@command -v uv > /dev/null || python -m pip install --quiet uv
 	@uv venv --quiet --allow-existing --python 3.11 .work/lower-bounds
 	@uv pip install --quiet --python .work/lower-bounds/bin/python --resolution lowest-direct \

@@ -171,8 +171,8 @@ def _training(settings: TrainSettings, way: Way, digits: Digits, ranks: World) -
         settings=settings,
         images=load_images(digits.train, settings, training=True, device=ranks.device),
         labels=digits.train_labels,
-        members=np.ones(len(digits.train), dtype=np.bool_),
-        ranks=ranks,
+        train_mask=np.ones(len(digits.train), dtype=np.bool_),
+        world=ranks,
         micro_batch="auto",
         comm=way.comm,
     )
@@ -190,10 +190,10 @@ def _seconds(training: Training, timed_steps: int) -> float:
 
 def _top1(training: Training, seed: int, digits: Digits) -> float:
     """Of the images held out, after the steps of the settings; 0 to 1."""
-    ranks, settings = training.ranks, replace(training.settings, seed=seed)
+    ranks, settings = training.world, replace(training.settings, seed=seed)
     run = train(
         settings,
-        TrainData(training.images.with_seed(seed), training.labels, training.members),
+        TrainData(training.images.with_seed(seed), training.labels, training.train_mask),
         ranks=ranks,
         log=RunLog.silent(),
         options=RunOptions(comm=training.comm or CommConfig()),

@@ -116,8 +116,8 @@ def training_of(ranks: World) -> Training:
         settings=settings,
         images=load_images(pixels, settings, training=True, device=ranks.device),
         labels=torch.arange(_IMAGES, device=ranks.device) % N_CLASSES,
-        members=np.ones(_IMAGES, dtype=np.bool_),
-        ranks=ranks,
+        train_mask=np.ones(_IMAGES, dtype=np.bool_),
+        world=ranks,
         micro_batch="auto",
     )
 

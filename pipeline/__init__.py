@@ -4,6 +4,6 @@ import os
 
 # OpenMP threads that wait for each other spin. With one other busy process on the machine, a training step then takes
 # several times as long. A bound on the spinning changes no result. OpenMP reads the variable when torch or scikit-learn
-# is first imported, so it is set here. What the user has set wins.
+# is first imported, so it is set here. The user's setting takes precedence.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")

@@ -1,4 +1,4 @@
-"""`python -m pipeline <command>`: the commands of the pipeline; `batchsieve` has them too."""
+"""`python -m pipeline <command>`: run a command of the pipeline. `batchsieve` has the same commands."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ COMMANDS = {
     "tune": "search for the settings of a study that train best",
     "validate": "check params.yaml and data/overrides.csv",
 }
-"""Command -> what it does. Each is a module of pipeline.commands with `main(argv) -> exit code`."""
+"""Command -> purpose. Each is a module of pipeline.commands with `main(argv) -> exit code`."""
 
 
 def module_of(command: str) -> str:
-    """The module of a command."""
+    """Return the name of a command's module."""
     return f"pipeline.commands.{command.replace('-', '_')}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; exit codes as `run_command`."""
+    """Run one command; returns an exit code as `run_command`."""
     parser = argparse.ArgumentParser(
         prog="python -m pipeline",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="commands:\n" + "\n".join(f"  {name:15} {purpose}" for name, purpose in COMMANDS.items()),
     )
-    parser.add_argument("command", choices=COMMANDS, metavar="command", help="one of those below")
+    parser.add_argument("command", choices=COMMANDS, metavar="command", help="one of the commands below")
     parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="...", help="the command's own; --help lists them"
+        "arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the command; --help lists them"
     )
-    chosen = parser.parse_args(argv)
-    return run_command(module_of(chosen.command), chosen.arguments)
+    arguments = parser.parse_args(argv)
+    return run_command(module_of(arguments.command), arguments.arguments)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Split a global batch over simulated workers, BatchNorm groups, ranks and micro-batches.
 
-A job has X simulated workers. What each of them sees, and in which order, is a pure function of seed, step and X. The
+A job has X simulated workers. The samples of each worker and their order are a pure function of seed, step and X. The
 number of processes and the size of their micro-batches decide only which process computes what, and when. Axes: a
 global batch is (X, share) sample ids, simulated worker major; a worker's share is (groups, group size).
 """
@@ -48,11 +48,11 @@ def worker_slices(batch_size: int, simulated_workers: int, bn_group: int | None 
     is spread over fewer workers: BatchNorm has no statistics of a single sample.
 
     Args:
-        bn_group: samples of a group, or a few more where it does not divide a share; None: the share.
+        bn_group: samples of a group, or a few more if it does not divide a share; None: the share.
     """
     workers = max(1, min(simulated_workers, batch_size // 2))
     shares = _evenly(0, batch_size, workers)
-    # Of the smallest share, so that every worker has as many groups as the others.
+    # From the smallest share, so that all workers have equally many groups.
     n_groups = max(1, batch_size // workers // bn_group) if bn_group else 1
     return [
         BatchSlice(
@@ -63,14 +63,14 @@ def worker_slices(batch_size: int, simulated_workers: int, bn_group: int | None 
     ]
 
 
-def rank_slices(parts: Sequence[BatchSlice], *, rank: int, ranks: int) -> list[BatchSlice]:
-    """Return the consecutive slices of simulated workers that one of `ranks` processes runs.
+def rank_slices(parts: Sequence[BatchSlice], *, rank: int, world_size: int) -> list[BatchSlice]:
+    """Return the consecutive slices of simulated workers that one of `world_size` processes runs.
 
     Args:
-        ranks: at most as many as there are slices.
+        world_size: at most the number of slices.
     """
-    assert len(parts) >= ranks, (len(parts), ranks)
-    first, last = (len(parts) * edge // ranks for edge in (rank, rank + 1))
+    assert len(parts) >= world_size, (len(parts), world_size)
+    first, last = (len(parts) * edge // world_size for edge in (rank, rank + 1))
     return list(parts[first:last])
 
 
@@ -78,7 +78,7 @@ def merge_micro_batches(parts: Sequence[BatchSlice], max_size: int) -> list[Batc
     """Merge slices into as few micro-batches of at most `max_size` samples as whole BatchNorm groups allow.
 
     Raises:
-        ValueError: a group alone is larger.
+        ValueError: a single group is larger.
     """
     merged: list[BatchSlice] = []
     for start, size in _groups(parts):

@@ -1,4 +1,4 @@
-"""Run a command of this project: exit codes, and errors as one line."""
+"""Run a command: exit codes, and user errors as one line."""
 
 from __future__ import annotations
 
@@ -14,33 +14,34 @@ def run_command(module: str, argv: Sequence[str]) -> int:
     """Import a command and run it.
 
     Args:
-        module: name of a module with `main(argv) -> exit code`. It is imported here: doctor must start on an
-            installation where nothing else does.
-        argv: the command's own arguments.
+        module: name of a module with `main(argv) -> exit code`. It is imported here, since doctor must start on a
+            broken installation.
+        argv: arguments of the command.
 
     Returns:
-        Its exit code; 2 with one line for bad input or a Python that lacks a requirement, 130 when interrupted.
+        The command's exit code; 2 with one line for bad input or a Python that lacks a requirement; 130 after SIGINT.
     """
     if line := unsupported_python_hint():
-        return _refused(line)
+        return _print_error(line)
     try:
         code: int = import_module(module).main(argv)
     except InputError as error:
-        return _refused(str(error))
+        return _print_error(str(error))
     except ModuleNotFoundError as error:
         if not (line := missing_module_hint(error.name)):
             raise
-        return _refused(line)
+        return _print_error(line)
     except Exception as error:
+        # Errors of memory and files have many classes; `fix_hint` recognizes them, and all others are raised again.
         if not (line := fix_hint(error)):
             raise
-        return _refused(line)
+        return _print_error(line)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     return code
 
 
-def _refused(line: str) -> int:
+def _print_error(line: str) -> int:
     print(f"error: {line}", file=sys.stderr)
     return 2

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class BatchStage:
-    """A stretch of a run with one batch size.
+    """A part of a run with one batch size.
 
     Attributes:
         batch_size: images of a global batch, > 0.
@@ -32,7 +32,7 @@ class BatchSizes:
 
     @property
     def unique(self) -> list[int]:
-        """Return every size once, in the order of the run."""
+        """Every size once, in the order of the run."""
         return list(dict.fromkeys([*(stage.batch_size for stage in self.stages), self.final]))
 
     def size_at(self, step: int) -> int:
@@ -49,7 +49,7 @@ class BatchSizes:
         yield self.final, steps - done
 
     def examples(self, steps: int) -> int:
-        """Return the images of the first `steps` steps together."""
+        """Return the total images of the first `steps` steps."""
         return sum(size * count for size, count in self.steps_per_stage(steps))
 
     def steps_for(self, examples: float) -> int:
@@ -84,7 +84,7 @@ def to_steps(
 ) -> int:
     """Convert a duration, given in exactly one unit, into optimizer steps from the start of the run.
 
-    An epoch is `n_train` images. The count is rounded up, so that no image of the last epoch is left out. The stream
+    An epoch is `n_train` images. The count is rounded up, so that the last epoch is complete. The stream
     of samples continues into the next epoch to fill the last batch.
 
     Args:

@@ -36,7 +36,7 @@ class EmbeddingResult:
         components: (N, d) float32, memory-mapped.
         embeddings: the main one, then those of `reduce.extra_embeddings`.
         neighbors: by components.
-        metrics: quality and settings, for people.
+        metrics: quality and settings.
     """
 
     axes: FittedPca | None
@@ -78,7 +78,7 @@ def embed(
     neighbors = nearest_neighbors(components, config.n_neighbors, seed=config.tsne.random_state)
     quality = _quality(components, embeddings[0], neighbors, labels)
     log.info(
-        f"map of {len(features)} images: KL divergence {embeddings[0].kl_divergence:.3f}, "
+        f"embedding of {len(features)} images: KL divergence {embeddings[0].kl_divergence:.3f}, "
         f"{quality['neighbour_preservation']:.1%} of {config.n_neighbors} nearest neighbors preserved"
     )
     metrics = {
@@ -98,7 +98,7 @@ def check_reduction(config: ReduceConfig, features: NDArray[np.float32], labels:
     """Check that the settings fit the training images; return the number of landmarks, None without landmarks.
 
     Raises:
-        InputError: naming the key, its value and a fix.
+        InputError: names the key, its value and a fix.
     """
     n = len(labels)
     check_settings(*features.shape, n_components=config.pca.n_components, neighbors=config.n_neighbors)
@@ -147,7 +147,7 @@ def _fit_embeddings(
     results = map_fn(partial(fit_training_tsne, components, labels, landmarks=landmarks), extra)
     embeddings = [_fit_main_embedding(components, labels, config.tsne, landmarks, log)]
     if extra:
-        with log.progress("further t-SNE maps", len(extra), "maps") as bar:
+        with log.progress("extra t-SNE embeddings", len(extra), "embeddings") as bar:
             for number in range(len(extra)):
                 embeddings.append(_next_embedding(results, number))
                 bar.update(1, f"KL {embeddings[-1].kl_divergence:.3f}")
@@ -168,7 +168,7 @@ def _fit_main_embedding(
         return tsne_with_progress(components, tsne, log, "t-SNE of the training images")
     with (
         log.progress("t-SNE of the landmarks", _iterations(tsne), "iterations") as bar,
-        log.progress("images placed", len(labels) - landmarks, "images") as placement_bar,
+        log.progress("placement of other images", len(labels) - landmarks, "images") as placement_bar,
     ):
         return fit_training_tsne(
             components,

@@ -2,7 +2,7 @@
 
 GPUs: NVML's total energy of the whole board (nvmlDeviceGetTotalEnergyConsumption, Volta and later). Processors: the
 running average power limit (RAPL) counters of Intel and AMD, as Linux shows them in its powercap tree
-(Documentation/power/powercap/powercap.rst); many systems let root alone read those. A device does not separate
+(Documentation/power/powercap/powercap.rst). On many systems only root can read those. A counter does not separate
 processes: the energy includes all processes and idle power.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 POWERCAP = Path("/sys/class/powercap")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
-# RAPL counters are of 32 bits. The narrowest hold 65 kJ, which a package at this power draws in 65 s.
+# RAPL counters have 32 bits. The smallest wrap at 65 kJ, which a package at this power uses in 65 s.
 _SAMPLE_INTERVAL_S = 20.0
 _MAX_WATTS = 1000.0
 
@@ -29,9 +29,9 @@ class Energy:
     """Joules by kind of device; None if the counters do not cover all devices of a kind.
 
     Attributes:
-        gpu: boards of the GPUs that the work is done on; 0 where it uses none.
-        cpu: processor packages of the nodes, with all cores, caches and integrated graphics in them.
-        memory: DRAM of the nodes, where it has a counter apart from the package's.
+        gpu: boards of the GPUs that do the work; 0 if it uses no GPU.
+        cpu: processor packages of the nodes, including all their cores, caches and integrated graphics.
+        memory: DRAM of the nodes, if it has a counter separate from the package's.
     """
 
     gpu: float | None = None
@@ -40,14 +40,14 @@ class Energy:
 
     @classmethod
     def from_record(cls, record: Mapping[str, float | None] | None) -> "Energy":
-        """From the values of `vars`; unknown for a record without them."""
+        """Return the energy of a stored record, the values of `vars`; unknown for None."""
         return UNKNOWN_ENERGY if record is None else cls(**record)
 
     def __sub__(self, earlier: "Energy") -> "Energy":
         return _by_kind(lambda later, before: later - before, self, earlier)
 
     def rounded(self) -> dict[str, float | None]:
-        """Round to a tenth of a joule, finer than the counters' resolution."""
+        """Return the values rounded to 0.1 J, finer than the counters' resolution."""
         return {kind: None if joules is None else round(joules, 1) for kind, joules in vars(self).items()}
 
 
@@ -57,7 +57,7 @@ UNKNOWN_ENERGY = Energy()
 
 
 def total_energy(parts: Iterable[Energy]) -> Energy:
-    """The sum by kind; unknown for a kind if any part is unknown; 0 without parts."""
+    """Return the sum by kind: unknown if a part is unknown, 0 without parts."""
     return _by_kind(lambda *joules: sum(joules, start=0.0), *parts)
 
 
@@ -71,7 +71,7 @@ class EnergyCounter:
 
     Args:
         read: the device's counter, in microjoules.
-        max_value: the most that it holds before it begins at 0 again, in microjoules; None: it never does.
+        max_value: the value after which it wraps to 0, in microjoules; None if it never wraps.
 
     Raises:
         OSError: the counter cannot be read.
@@ -84,34 +84,35 @@ class EnergyCounter:
 
     @property
     def wraps(self) -> bool:
+        """Whether the counter wraps to 0."""
         return self._wraps_at is not None
 
     def joules(self) -> float | None:
-        """Joules since construction; None after a failed read or a possible missed counter wrap."""
+        """Return the joules since construction; None after a failed read or if a wrap may have been missed."""
         if self._microjoules is None:
             return None
         try:
-            now, at = self._read(), time.monotonic()
+            value, at = self._read(), time.monotonic()
         except OSError:
             self._microjoules = None
             return None
-        gained = now - self._last
+        increase = value - self._last
         if self._wraps_at is not None:
-            seen = at - self._at <= self._wraps_at / 1e6 / _MAX_WATTS
-            gained += self._wraps_at if gained < 0 else 0
+            complete = at - self._at <= self._wraps_at / 1e6 / _MAX_WATTS
+            increase += self._wraps_at if increase < 0 else 0
         else:
-            seen = gained >= 0  # else the driver was reloaded
-        self._last, self._at = now, at
-        self._microjoules = self._microjoules + gained if seen else None
+            complete = increase >= 0  # otherwise the driver was reloaded
+        self._last, self._at = value, at
+        self._microjoules = self._microjoules + increase if complete else None
         return None if self._microjoules is None else self._microjoules / 1e6
 
 
 EnergyCounters = Mapping[str, Sequence[EnergyCounter] | None]
-"""Kind -> its counters; empty without such a device, None if one has no readable counter."""
+"""Kind of device -> its counters; empty without such a device, None if a device has no readable counter."""
 
 
 class EnergyMeter:
-    """Energy of some counters since construction. Thread-safe."""
+    """Energy of several counters since construction. Thread-safe."""
 
     def __init__(self, counters: EnergyCounters) -> None:
         self._counters = counters
@@ -119,24 +120,25 @@ class EnergyMeter:
 
     @property
     def wraps(self) -> bool:
-        """Whether it must be read regularly, because a counter wraps."""
+        """Whether a counter wraps, so that the meter must be read regularly."""
         return any(counter.wraps for counters in self._counters.values() for counter in counters or ())
 
     def read(self) -> Energy:
-        """Energy so far; the difference of two readings is the energy between them."""
+        """Return the energy since construction; the difference of two readings is the energy between them."""
         with self._lock:
             return Energy(**{kind: _sum(counters) for kind, counters in self._counters.items()})
 
 
 @contextmanager
 def measure_energy(*, gpu: str | None = None, node: bool = True, powercap: Path = POWERCAP) -> Iterator[EnergyMeter]:
-    """A meter that starts at 0; within the block a thread reads the counters that wrap.
+    """Yield a meter that starts at 0. Within the block a thread reads the counters that wrap.
 
     Args:
-        gpu: UUID of the GPU that this process works on, as NVML writes it, `GPU-...`; None: on none.
-        node: also count this machine's processors and memory, which one process of a machine does for all.
+        gpu: UUID of this process's GPU as NVML writes it, `GPU-...`; None without one.
+        node: also count this machine's processors and memory. One process of a machine does so for all.
+        powercap: root of Linux's powercap tree.
     """
-    with _nvml(wanted=gpu is not None) as nvml:
+    with _nvml(needed=gpu is not None) as nvml:
         counters: dict[str, Sequence[EnergyCounter] | None] = {"gpu": [] if gpu is None else _gpu_counters(nvml, gpu)}
         counters |= _rapl_counters(powercap) if node else {"cpu": [], "memory": []}
         meter = EnergyMeter(counters)
@@ -154,7 +156,7 @@ def measure_energy(*, gpu: str | None = None, node: bool = True, powercap: Path 
 
 
 def node_id() -> str:
-    """The same for all processes that share a machine's processors, in other containers too."""
+    """Return an id that all processes on a machine share, also those in other containers."""
     try:
         return _BOOT_ID.read_text(encoding="ascii")
     except OSError:  # no Linux
@@ -172,23 +174,23 @@ def _sum(counters: Sequence[EnergyCounter] | None) -> float | None:
 
 
 def _rapl_counters(powercap: Path) -> dict[str, list[EnergyCounter] | None]:
-    """Of all packages and of all DRAM domains; the other domains are parts of packages, or hold them (psys).
+    """Return the counters of all packages and all DRAM domains.
 
-    The packages that intel-rapl-mmio shows are those of intel-rapl once more.
+    The other domains are parts of packages, or contain them (psys). intel-rapl-mmio repeats the packages of intel-rapl.
     """
     zones: dict[str, list[Path]] = {"cpu": [], "memory": []}
     for zone in sorted(powercap.glob("intel-rapl:*")):
         try:
             name = (zone / "name").read_text(encoding="ascii").strip()
         except OSError:
-            return {"cpu": None, "memory": None}  # of what kind it is cannot be known
+            return {"cpu": None, "memory": None}  # its kind is unknown
         if kind := "cpu" if name.startswith("package-") else "memory" if name == "dram" else "":
             zones[kind].append(zone)
-    return {kind: _zone_counters(found) for kind, found in zones.items()}
+    return {kind: _zone_counters(paths) for kind, paths in zones.items()}
 
 
 def _zone_counters(zones: Sequence[Path]) -> list[EnergyCounter] | None:
-    """None where there is no zone, or one that may not be read: the others would not be all of the kind."""
+    """Return None without a zone or if one cannot be read, since the others would not cover the kind."""
     try:
         return [_zone_counter(zone) for zone in zones] or None
     except OSError:
@@ -203,9 +205,9 @@ def _zone_counter(zone: Path) -> EnergyCounter:
 
 
 @contextmanager
-def _nvml(*, wanted: bool) -> Iterator[ModuleType | None]:
-    """NVML, ready to be asked; None where nobody wants it or this machine has no NVIDIA driver."""
-    if not wanted:
+def _nvml(*, needed: bool) -> Iterator[ModuleType | None]:
+    """Yield NVML, initialized; None if it is not needed or this machine has no NVIDIA driver."""
+    if not needed:
         yield None
         return
     # Imported here: most stages use no GPU.
@@ -223,7 +225,7 @@ def _nvml(*, wanted: bool) -> Iterator[ModuleType | None]:
 
 
 def _gpu_counters(nvml: Any, uuid: str) -> list[EnergyCounter] | None:
-    """None where the driver does not know the GPU, as that of another maker or a part of one, or it does not tell."""
+    """Return None if NVML does not know the GPU (another vendor, or a part of a GPU) or gives no energy."""
     if nvml is None:
         return None
 

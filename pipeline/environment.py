@@ -1,6 +1,6 @@
-"""Whether this Python can run the project, and one line that says what to do where it cannot.
+"""Check that this Python can run the project; if not, print one line with the fix.
 
-Every entry point imports this module first. It needs the standard library alone and parses on Python 3.8.
+Every entry point imports this module first. It needs only the standard library and parses on Python 3.8.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-# As requires-python in pyproject.toml, which an older Python has no module to read.
+# Equal to requires-python in pyproject.toml, which an older Python has no module to read.
 MINIMUM_PYTHON = (3, 11)
 
 # The modules of [project] dependencies in pyproject.toml; a test keeps the two equal.
@@ -33,7 +33,7 @@ _OWN = ("batchsieve", "pipeline", "viz", "benchmarks")
 
 
 def exit_if_unsupported() -> None:
-    """Exit with code 2 and one line where this Python is too old or lacks a requirement."""
+    """Exit with code 2 and one line if this Python is too old or lacks a requirement."""
     line = unsupported_python_hint() or next(
         (missing_module_hint(name) for name in REQUIRED_MODULES if not _is_installed(name)), None
     )
@@ -43,15 +43,15 @@ def exit_if_unsupported() -> None:
 
 
 def unsupported_python_hint() -> str | None:
-    """One line for a Python below the minimum, or None."""
+    """Return one line with the fix for a Python below the minimum; None otherwise."""
     if sys.version_info >= MINIMUM_PYTHON:
         return None
-    found, wanted = (".".join(map(str, version)) for version in (sys.version_info[:3], MINIMUM_PYTHON))
-    return f"{sys.executable} is Python {found}, and {wanted} or newer is needed; {_fix()}"
+    running, minimum = (".".join(map(str, version)) for version in (sys.version_info[:3], MINIMUM_PYTHON))
+    return f"{sys.executable} is Python {running}, and {minimum} or newer is needed; {_fix()}"
 
 
 def missing_module_hint(module: str | None) -> str | None:
-    """One line for a library that is not installed; None for the project's own modules and those of Python.
+    """Return one line with the fix for a library that is not installed; None for modules of the project or of Python.
 
     Args:
         module: `name` of a ModuleNotFoundError.
@@ -63,10 +63,10 @@ def missing_module_hint(module: str | None) -> str | None:
 
 
 def _fix() -> str:
-    """The command that leads to a Python with all requirements."""
-    ours = Path.cwd() / ".venv"
-    # By prefix: .venv/bin/python may be a link to the Python that runs.
-    if (ours / "bin" / "activate").is_file() and Path(sys.prefix).resolve() != ours.resolve():
+    """Return the commands that lead to a Python with all requirements."""
+    venv = Path.cwd() / ".venv"
+    # Compare prefixes: .venv/bin/python may be a link to the Python that runs.
+    if (venv / "bin" / "activate").is_file() and Path(sys.prefix).resolve() != venv.resolve():
         fix = "activate the environment (. .venv/bin/activate) and run the command again"
     else:
         fix = "install the requirements (make setup), activate the environment (. .venv/bin/activate) and try again"
@@ -77,5 +77,5 @@ def _fix() -> str:
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # of the package that it is in
+    except ModuleNotFoundError:  # its package is missing
         return False

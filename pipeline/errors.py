@@ -13,14 +13,14 @@ _FIX_HINTS = {
     errno.EACCES: "correct its permissions",
     errno.EPERM: "correct its permissions",
     errno.EROFS: "mount it writable, or choose another folder",
-    errno.EEXIST: "a file stands where a folder is needed; move it away",
-    errno.ENOTDIR: "a file stands where a folder is needed; move it away",
-    errno.EISDIR: "a folder stands where a file is needed; move it away",
+    errno.EEXIST: "a folder is needed here; move the file away",
+    errno.ENOTDIR: "a folder is needed here; move the file away",
+    errno.EISDIR: "a file is needed here; move the folder away",
 }
 
-# Out-of-memory messages of CUDA and cuBLAS, of cuDNN before and since version 9, of torch's
-# allocator on CPUs, of the system and of C++. torch has a type of error for its own allocator on GPUs alone.
-_NO_MEMORY = (
+# Out-of-memory messages of CUDA and cuBLAS, of cuDNN before and since version 9, of torch's allocator on CPUs, of the
+# system and of C++. torch has an error class only for its allocator on GPUs.
+_OUT_OF_MEMORY_TEXTS = (
     "out of memory",
     "ALLOC_FAILED",
     "ALLOCATION_FAILED",
@@ -31,11 +31,10 @@ _NO_MEMORY = (
 
 
 class InputError(ValueError):
-    """Bad input from outside: a parameter, a file, a data set, an installation.
+    """Bad input: a parameter, a file, a data set or an installation.
 
-    The message is one line that names the key or file, the value and the fix. Stages and
-    commands print it without a traceback and exit with code 2; anything else is a bug and keeps
-    its traceback.
+    The message is one line that names the key or file, the value and the fix. Stages and commands print it without a
+    traceback and exit with code 2. Any other error is a bug and keeps its traceback.
     """
 
     def __init__(self, message: str) -> None:
@@ -43,28 +42,28 @@ class InputError(ValueError):
 
     @property
     def key(self) -> str:
-        """The key, file or option before the first ": " of the message; the whole message without ": "."""
+        """The key, file or option before the first ": " of the message; without ": " the message."""
         return str(self).partition(": ")[0]
 
 
 class DataError(InputError):
-    """A data file is missing, damaged or changed; no setting is at fault."""
+    """A data file is missing, damaged or changed. No setting is wrong."""
 
 
 class MachineError(InputError):
-    """This machine, its installation or its processes are at fault, and no setting."""
+    """This machine, its installation or its processes are the cause. No setting is wrong."""
 
 
 class OutOfMemory(InputError):  # noqa: N818 - as torch's own
-    """The memory of the device or the machine is too small, or other programs hold it."""
+    """The device or the machine has too little free memory."""
 
 
 class Terminated(BaseException):
-    """The process was told to end and has saved its state: the same command resumes it."""
+    """The process received a request to stop and has saved its state: the same command resumes it."""
 
 
 def fix_hint(error: BaseException) -> str | None:
-    """A one-line message with the fix for an out-of-memory or file system error; None for other errors."""
+    """Return one line with the fix for an out-of-memory or file system error; None for other errors."""
     if is_out_of_memory(error):
         detail = (str(error).splitlines() or [""])[0][:200]
         return f"out of memory ({type(error).__name__}: {detail}); end other programs, or use a machine with more"
@@ -75,13 +74,13 @@ def fix_hint(error: BaseException) -> str | None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` is an out-of-memory error, of a GPU or of the machine, of any library."""
+    """Return whether `error` means that the memory of a GPU or of the machine is full, in any library."""
     # torch's class, by name: this module does not import torch.
     if isinstance(error, (OutOfMemory, MemoryError)) or type(error).__name__ == "OutOfMemoryError":
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY_TEXTS)
 
 
 @contextmanager
@@ -94,7 +93,8 @@ def explain_out_of_memory(message: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        # Libraries report a full memory by errors of many classes; all others are raised again.
         if isinstance(error, InputError) or not is_out_of_memory(error):
             raise
-        # Without its cause, whose traceback keeps the tensors of the block alive.
+        # Without its cause: that traceback would keep the tensors of the block alive.
         raise OutOfMemory(message) from None

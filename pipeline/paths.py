@@ -10,7 +10,7 @@ TUNING_FIGURES = ("curves", "importance", "parallel")
 class DataPaths:
     """The files of one `data/` folder, by stage; `root` is that folder.
 
-    Names ending in an argument list are one file per network or per study.
+    Methods return one file per network, study or search.
     """
 
     root: Path = Path("data")
@@ -21,6 +21,7 @@ class DataPaths:
         return self.root / "prepare" / f"{split}.npy"
 
     def manifest(self, split: str) -> Path:
+        """One row per image of `split`."""
         return self.root / "prepare" / f"{split}.parquet"
 
     @property
@@ -29,10 +30,11 @@ class DataPaths:
 
     # finetune
     def extractor(self, network: str) -> Path:
+        """Weights of the extractor."""
         return self.root / "finetune" / f"{network}.pt"
 
     def training_confidence(self, network: str) -> Path:
-        """float32 (N,): mean probability of each training image's label late in training, NaN where not trained on."""
+        """float32 (N,): mean probability of each training image's label late in training, NaN if not trained on."""
         return self.root / "finetune" / f"{network}.confidence.npy"
 
     def finetune_metrics(self, network: str) -> Path:
@@ -40,7 +42,7 @@ class DataPaths:
 
     # extract
     def features(self, network: str, split: str = "train") -> Path:
-        """float32 (N, D); the test split's files carry `.test`."""
+        """float32 (N, D); names of the test split contain `.test`."""
         return self.root / "extract" / f"{network}{_suffix(split)}.npy"
 
     def probabilities(self, network: str) -> Path:
@@ -48,6 +50,7 @@ class DataPaths:
         return self.root / "extract" / f"{network}.probabilities.npy"
 
     def predictions(self, network: str, split: str = "train") -> Path:
+        """One row per image: the predicted class and its probability."""
         return self.root / "extract" / f"{network}{_suffix(split)}.parquet"
 
     def extract_metrics(self, network: str) -> Path:
@@ -55,6 +58,7 @@ class DataPaths:
 
     # reduce
     def embedding(self, network: str, split: str = "train") -> Path:
+        """One row per image: the coordinates of the main embedding."""
         return self.root / "reduce" / f"{network}{_suffix(split)}.parquet"
 
     def components(self, network: str) -> Path:
@@ -70,12 +74,15 @@ class DataPaths:
 
     # filter
     def points(self, network: str) -> Path:
+        """One row per training image: its embedding, score and decision."""
         return self.root / "filter" / network / "points.parquet"
 
     def kept(self, network: str) -> Path:
+        """The images that the filter keeps."""
         return self.root / "filter" / network / "kept.csv"
 
     def dropped(self, network: str) -> Path:
+        """The images that the filter drops."""
         return self.root / "filter" / network / "dropped.csv"
 
     def filter_metrics(self, network: str) -> Path:
@@ -83,27 +90,31 @@ class DataPaths:
 
     @property
     def overrides(self) -> Path:
-        """Human keep and drop decisions; tracked by git, not by DVC."""
+        """The user's decisions to keep or drop images; tracked by git, not by DVC."""
         return self.root / "overrides.csv"
 
     # train
     def runs(self, study: str) -> Path:
+        """One row per run."""
         return self.root / "train" / f"{study}.parquet"
 
     def history(self, study: str) -> Path:
+        """Records of the runs' training curves."""
         return self.root / "train" / f"{study}.history.parquet"
 
     def correct(self, study: str) -> Path:
+        """bool (runs, test images): whether a run classifies an image correctly."""
         return self.root / "train" / f"{study}.correct.npy"
 
     def train_metrics(self, study: str) -> Path:
         return self.root / "train" / f"{study}.json"
 
     def trained_weights(self, study: str) -> Path:
+        """Weights of the study's best run."""
         return self.root / "train" / study / "best.pt"
 
     def provenance(self, stage: str, item: str | None = None) -> Path:
-        """The versions, parameters and inputs of a stage's files."""
+        """Versions, parameters and inputs of a stage's files."""
         if stage == "filter":
             return self.root / stage / str(item) / "provenance.json"
         return self.root / stage / (f"{item}.provenance.json" if item else "provenance.json")
@@ -115,12 +126,12 @@ class DataPaths:
 
     @property
     def report_document(self) -> Path:
-        """Text and tables of the page as Markdown, with the figures of `figures`."""
+        """The report as Markdown, with the figures of `figures`."""
         return self.root / "report" / "report.md"
 
     @property
     def summary(self) -> Path:
-        """All numbers of the page, except those of landscapes."""
+        """All numbers of the report, except those of landscapes."""
         return self.root / "report" / "summary.json"
 
     @property
@@ -135,21 +146,21 @@ class DataPaths:
 
     @property
     def costs_page(self) -> Path:
-        """The same for people, by arm too; not tracked by DVC either."""
+        """Page about `resources`, also by arm; DVC does not track it."""
         return self.root / "report" / "costs.html"
 
-    # output of `python -m pipeline recurse`; no stage depends on it
+    # output of `python -m pipeline iterate`; no stage depends on it
     def recursive_rounds(self, network: str) -> Path:
         """The images that each round of filtering and retraining kept."""
         return self.root / "recursive" / network / "rounds.json"
 
     def recursive_overrides(self, network: str) -> Path:
-        """In the format of `overrides`: with these, `filter` keeps what the last round keeps."""
+        """In the format of `overrides`; with it, `filter` keeps the images that the last round keeps."""
         return self.root / "recursive" / network / "overrides.csv"
 
     # output of `python -m pipeline landscape`; no stage depends on it
     def landscape(self, study: str) -> Path:
-        """One row per network: curvature and slices of the loss around its weights."""
+        """One row per network and split: curvature and slices of the loss around the weights."""
         return self.root / "landscape" / f"{study}.parquet"
 
     def landscape_figure(self, study: str) -> Path:
@@ -173,7 +184,7 @@ class DataPaths:
         return self.root / "tune" / search / "summary.json"
 
     def tuning_page(self, search: str) -> Path:
-        """Figures, in one offline page."""
+        """The figures as one offline page."""
         return self.root / "tune" / search / "tuning.html"
 
     def tuning_figure(self, search: str, figure: str = "curves") -> Path:
@@ -202,7 +213,7 @@ class WorkPaths:
 
     @property
     def plans_folder(self) -> Path:
-        """The registered plans, in the folder of the cache of runs."""
+        """The registered plans, in the folder of the run cache."""
         return self.run_cache / "plans"
 
     def plans(self, study: str) -> Path:
@@ -222,9 +233,7 @@ class WorkPaths:
         return self.root / "iterations" / network
 
     def search(self, search: str, fingerprint: str) -> Path:
-        """TrialStorage and checkpoints of one search of `python -m pipeline tune` with one set of parameters and
-        images.
-        """
+        """Trials and checkpoints of a search of `python -m pipeline tune`, by the key of its inputs."""
         return self.root / "tune" / search / fingerprint
 
     @property
@@ -243,9 +252,11 @@ class WorkPaths:
         return self.root / "downloads"
 
     def log(self, stage: str) -> Path:
+        """The log of a stage or command."""
         return self.root / "logs" / f"{stage}.log"
 
     def resources(self, stage: str) -> Path:
+        """Wall time, memory and energy of a stage's last run."""
         return self.root / "resources" / f"{stage}.json"
 
     @property
@@ -259,6 +270,7 @@ class WorkPaths:
         return self.root / "dvc.lock.damaged"
 
     def lock(self, stage: str) -> Path:
+        """The file that a stage or command locks while it runs."""
         return self.root / "locks" / f"{stage}.lock"
 
 

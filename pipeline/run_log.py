@@ -19,15 +19,19 @@ _LINE_INTERVAL_S = 10.0
 
 
 class Progress(Protocol):
-    """Counts up to a known total."""
+    """Progress towards a known total."""
 
     def update(self, n: int = 1, note: str = "") -> None: ...
 
 
 class RunLog:
-    """Messages and progress of one stage or command: to the terminal and to a log file.
+    """Messages and progress of one stage or command, on the terminal and in a log file.
 
-    Ranks other than 0 hold a silent one (`RunLog.silent()`).
+    Ranks other than 0 use a silent log (`RunLog.silent()`).
+
+    Args:
+        path: log file, to which lines are appended; None writes no file.
+        stream: of the terminal; None prints nothing.
     """
 
     def __init__(self, path: Path | None, stream: TextIO | None = None) -> None:
@@ -39,21 +43,23 @@ class RunLog:
 
     @classmethod
     def silent(cls) -> "RunLog":
+        """Return a log that discards everything."""
         return cls(None)
 
     def close(self) -> None:
+        """Close the log file."""
         if self._file:
             self._file.close()
 
     def info(self, message: str) -> None:
-        """One line for people."""
+        """Print a line, and write it to the log file."""
         if self._stream:
             tqdm.write(message, file=self._stream)
         self.write_to_file(message)
 
     @contextmanager
     def progress(self, description: str, total: int, unit: str) -> Iterator[Progress]:
-        """A bar on a terminal, else a plain line every few seconds; the log file gets the end only."""
+        """Show a bar on a terminal, otherwise a line every ten seconds; the log file gets one line at the end."""
         start = time.monotonic()
         if self._stream is None:
             yield _NoProgress()
@@ -65,7 +71,7 @@ class RunLog:
         self.write_to_file(f"{description}: {total} {unit} in {time.monotonic() - start:.1f} s")
 
     def write_to_file(self, message: str) -> None:
-        """One line with the time, for the log file alone."""
+        """Write a line with the time to the log file only."""
         if self._file:
             self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
 
@@ -86,7 +92,7 @@ class _TqdmProgress:
 
 
 class _LineProgress:
-    """For logs and pipes: says where it stands every ten seconds, with the time left."""
+    """For logs and pipes: prints the progress and the time left every ten seconds."""
 
     def __init__(self, stream: TextIO, description: str, total: int, unit: str) -> None:
         self._stream, self._description, self._total, self._unit = stream, description, total, unit
@@ -100,17 +106,17 @@ class _LineProgress:
             return
         self._printed_at = now
         left = (now - self._start) / self._done * (self._total - self._done)
-        said = f"{self._description}: {self._done}/{self._total} {self._unit}, {left:.0f} s left"
-        print(f"{said}, {note}" if note else said, file=self._stream, flush=True)
+        line = f"{self._description}: {self._done}/{self._total} {self._unit}, {left:.0f} s left"
+        print(f"{line}, {note}" if note else line, file=self._stream, flush=True)
 
 
 def stderr_log(path: Path | None) -> RunLog:
-    """To standard error, so that a command's own output stays clean."""
+    """Return a log that prints to standard error, so that standard output holds only a command's results."""
     return RunLog(path, sys.stderr)
 
 
 class ResourceMeter:
-    """Wall time, peak memory and energy of a stage, kept apart from its results."""
+    """Record wall time, peak memory and energy of a stage, in a file separate from its results."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
@@ -126,17 +132,19 @@ class ResourceMeter:
         arms: Mapping[str, float] | None = None,
         arms_joules: Mapping[str, Energy] | None = None,
     ) -> None:
-        """Record the run and the version of Python; `images` processed gives a rate.
+        """Write the record to `path`, with the version of Python.
 
         Args:
-            joules: of all the work that the time is of, interrupted runs' too.
-            earlier_seconds: what an interrupted run before this one took for the work it finished.
-            gpu_bytes: peak memory on a GPU, if there was one.
-            arms, arms_joules: wall time, s, and energy of the runs of each arm, where the work was a study's.
+            joules: energy of all the work that the time covers, including that of interrupted runs.
+            images: images processed, for a rate; None writes no rate.
+            earlier_seconds: wall time of interrupted runs before this one, for the work that they finished.
+            gpu_bytes: peak memory of a GPU; None without one.
+            arms: wall time in s of the runs of each arm; for a study.
+            arms_joules: energy of the runs of each arm; for a study.
         """
         wall = time.monotonic() - self._start + earlier_seconds
         own = peak_memory_kib()
-        # Linux reports KiB; children are the largest single worker, not their sum.
+        # In KiB on Linux; of children the largest one, not their sum.
         children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
         record: dict[str, Any] = {"wall_s": round(wall, 2), "peak_memory_mb": round(max(own, children) / 1024, 1)}
         record["joules"] = joules.rounded()
@@ -148,6 +156,6 @@ class ResourceMeter:
         if arms:
             record["arms_wall_s"] = {arm: round(seconds, 2) for arm, seconds in arms.items()}
         if arms_joules:
-            record["arms_joules"] = {arm: drawn.rounded() for arm, drawn in arms_joules.items()}
+            record["arms_joules"] = {arm: energy.rounded() for arm, energy in arms_joules.items()}
         record["python"] = platform.python_version()
         write_json(path, record)

@@ -1,7 +1,7 @@
 """Learning-rate schedules: pure functions from the optimizer step to a factor of the peak rate.
 
-Steps are counted in batches of the final size. Where the batch size changes during a run, an optimizer step of half
-of it counts half, so that a schedule follows the number of images.
+Steps are counted in batches of the final size. If the batch size changes during a run, an optimizer step with half of
+that size counts half, so that a schedule follows the number of images.
 """
 
 import math
@@ -60,8 +60,9 @@ def apply_warmup(
 
     Args:
         step: steps done before this one, counted as in schedules.
-        start_factor: fraction of `factor` at step 0; step `warmup_steps` is the first with all of it, as in torch's
-            LinearLR. None: step 0 has 1 / warmup_steps, and step warmup_steps - 1 is the first with all of it.
+        start_factor: fraction of `factor` at step 0; step `warmup_steps` is the first with the full factor, as in
+            torch's LinearLR. None: step 0 has 1 / warmup_steps, and step warmup_steps - 1 is the first with the full
+            factor.
         length: of this step; below 1 while its batch is smaller than the final one.
     """
     if not step < warmup_steps:
@@ -95,7 +96,7 @@ def scaled_rate(
 def scaled_warmup(epochs: float, batch_size: int, *, rule: ScalingRule | None, reference_batch_size: int = 1) -> float:
     """Scale a warm-up in epochs to `batch_size`: in proportion to the batch for LEGW, unchanged for other rules.
 
-    LEGW so warms up for the same number of optimizer steps at every batch size.
+    With LEGW the warm-up has the same number of optimizer steps at every batch size.
     """
     return epochs * batch_size / reference_batch_size if rule == "legw" else epochs
 
@@ -107,7 +108,7 @@ SCHEDULES: dict[str, Callable[..., float]] = {
     "polynomial": polynomial,
     "step": step_decay,
 }
-"""By the name used in params.yaml. Each takes (step, total_steps, **its options)."""
+"""Name in params.yaml -> schedule, which takes (step, total_steps, **options)."""
 
 __all__ = [
     "SCHEDULES",

@@ -44,8 +44,14 @@ def code_digest(module: str, *, exclude: frozenset[str] = frozenset()) -> str:
     """Return the SHA-256 of the syntax trees of the import closure, without docstrings and comments.
 
     Args:
-        exclude: modules that cannot change a result; they are left out with the modules that only they import.
+        exclude: modules left out, with what they alone import: they cannot change a result.
+
+    Raises:
+        AssertionError: `module` or a name in `exclude` is not a module of this project, e.g. after a rename.
     """
+    # A stale name would silently change what the digest covers.
+    missing = sorted(name for name in {module, *exclude} if _module_file(name) is None)
+    assert not missing, f"not modules of this project: {missing}"
     digest = hashlib.sha256()
     for name, path in import_closure(module, exclude=exclude).items():
         digest.update(f"{name}\n{_without_docstrings(path.read_text(encoding='utf-8'))}\n".encode())

@@ -1,6 +1,7 @@
-"""Commands: one module each with `make_parser()` and `main(argv) -> exit code`, and shared options."""
+"""Commands: one module each with `make_parser()` and `main(argv) -> exit code`; and their shared options."""
 
 import argparse
+import math
 from pathlib import Path
 
 _FOLDERS = {
@@ -16,7 +17,7 @@ def command_parser(name: str, description: str | None, *folders: str) -> argpars
     Args:
         name: of the command.
         description: docstring of its module, shown unchanged.
-        folders: the options among `--params`, `--data` and `--work` to add.
+        folders: names of the options to add: `params`, `data`, `work`.
     """
     return argparse.ArgumentParser(
         prog=f"python -m pipeline {name}",
@@ -33,3 +34,10 @@ def folder_options(*names: str) -> argparse.ArgumentParser:
         default, purpose = _FOLDERS[name]
         parent.add_argument(f"--{name}", type=Path, default=Path(default), help=f"{purpose} (default: {default})")
     return parent
+
+
+def positive_float(text: str) -> float:
+    """Parse a finite number above 0, as `type` of an option."""
+    if not 0 < (value := float(text)) < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return value

@@ -1,9 +1,8 @@
-"""`python -m pipeline calibrate`: find the map, space, min_samples and eps with which DBSCAN works best.
+"""`python -m pipeline calibrate`: find the embedding, space, min_samples and eps with which DBSCAN works best.
 
-The objective is stated and needs no test image: 5 % of the training images are given to another
-class, five times anew, and DBSCAN has to find them (`selection.calibration`). Every map of
-`reduce.extra_embeddings`, so every t-SNE setting that has been computed, and the principal components are
-tried with each of `--min-samples`.
+The objective needs no test images: five times, 5 % of the training images move to another class, and DBSCAN must find
+them (`scoring.eps_search`). Evaluates the embedding, every embedding of `reduce.extra_embeddings` and the principal
+components with each of `--min-samples`.
 """
 
 import argparse
@@ -28,30 +27,37 @@ from pipeline.scoring.eps_search import PLANTED_SHARE, k_distances, knee, search
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this command."""
     parser = command_parser("calibrate", __doc__, "params", "data")
-    parser.add_argument("--network", required=True)
-    parser.add_argument("--min-samples", type=int, nargs="+", default=[3, 5, 10, 20])
-    parser.add_argument("--json", type=Path, help="write the rows here as well")
+    parser.add_argument("--network", required=True, help="one of `networks` in the parameter file")
+    parser.add_argument("--min-samples", type=int, nargs="+", default=[3, 5, 10, 20], help="(default: 3 5 10 20)")
+    parser.add_argument("--json", type=Path, help="also write the rows to this file")
     return parser
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print a row for each setting, the best first, and what to write into params.yaml."""
+    """Print a row for each setting, the best first, and the keys to set in params.yaml.
+
+    Returns:
+        0.
+
+    Raises:
+        InputError: bad arguments, missing results, or data without an eps to choose.
+    """
     arguments = make_parser().parse_args(argv)
     params = load_params(arguments.params)
     if arguments.network not in params.networks:
         raise InputError(f"--network {arguments.network}: not in {arguments.params}; it has {[*params.networks]}")
     if min(arguments.min_samples) < 2:
-        raise InputError(f"--min-samples {min(arguments.min_samples)}: give numbers from 2 on; with 1 nothing is noise")
+        raise InputError(f"--min-samples {min(arguments.min_samples)}: with 1 no image is noise; give 2 or more")
     data = DataPaths(root=arguments.data)
     inputs = load_filter_inputs(data, arguments.network).scorer_inputs
     if not inputs.has("classes"):
-        raise InputError("calibrate: there is one class only, and planted images need another; set filter.eps: knee")
-    made = read_json(data.reduce_metrics(arguments.network))["maps"]
-    rows = sorted(_rows(inputs, made, arguments.min_samples), key=lambda row: -row["average_precision"])
+        raise InputError("calibrate: there is only one class, and planted images need another; set filter.eps: knee")
+    embedding_metrics = read_json(data.reduce_metrics(arguments.network))["maps"]
+    rows = sorted(_rows(inputs, embedding_metrics, arguments.min_samples), key=lambda row: -row["average_precision"])
     if not rows:
         raise InputError(
-            "calibrate: there is no radius to choose: images lie on one another, or no class has so many as "
-            "--min-samples; give smaller numbers"
+            "calibrate: no eps separates images: they coincide, or every class has fewer images than --min-samples; "
+            "give smaller numbers"
         )
     _print(rows)
     if arguments.json:
@@ -60,42 +66,42 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _rows(
-    inputs: ScorerInputs, made: Sequence[Mapping[str, Any]], min_samples: Sequence[int]
+    inputs: ScorerInputs, embedding_metrics: Sequence[Mapping[str, Any]], min_samples: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
-    """A row for each space and min_samples; `made` is what `reduce` says of its maps."""
+    """Yield a row for each space and min_samples; `embedding_metrics`: from the metrics of `reduce`, one each."""
     assert inputs.embeddings is not None
-    main = made[0]["tsne"]["requested"]
+    main = embedding_metrics[0]["tsne"]["requested"]
     spaces: list[tuple[str, Space, ScorerInputs]] = [("components", "components", inputs)]
     for index in range(len(inputs.embeddings)):
-        asked = made[index]["tsne"]["requested"]
-        changes = {key: value for key, value in asked.items() if value != main[key]}
-        spaces.append((_map_name(changes), "embedding", inputs.with_embedding(index)))
-    for name, space, seen in spaces:
-        points = seen.points(space)
-        for least in min_samples:
-            found = search_planted(points, seen.labels, least)
-            if found is None:
+        requested = embedding_metrics[index]["tsne"]["requested"]
+        changes = {key: value for key, value in requested.items() if value != main[key]}
+        spaces.append((_embedding_name(changes), "embedding", inputs.with_embedding(index)))
+    for name, space, space_inputs in spaces:
+        points, labels = space_inputs.points(space), space_inputs.labels
+        for count in min_samples:
+            best = search_planted(points, labels, count)
+            if best is None:
                 continue
-            radii = release_radii_by_class(points, seen.labels, min_samples=least)
-            distances = k_distances(points, seen.labels, least)
+            radii = release_radii_by_class(points, labels, min_samples=count)
+            knee_eps = knee(k_distances(points, labels, count))
             yield {
                 "space": name,
-                "min_samples": least,
-                "average_precision": found.average_precision,
-                "f1": found.f1,
-                "eps": found.eps,
-                "drops": float(np.mean(radii > found.eps)),
-                "knee_eps": (at := knee(distances)),
-                "knee_drops": float(np.mean(radii > at)),
+                "min_samples": count,
+                "average_precision": best.average_precision,
+                "f1": best.f1,
+                "eps": best.eps,
+                "drops": float(np.mean(radii > best.eps)),
+                "knee_eps": knee_eps,
+                "knee_drops": float(np.mean(radii > knee_eps)),
             }
 
 
-def _map_name(changes: Mapping[str, Any]) -> str:
+def _embedding_name(changes: Mapping[str, Any]) -> str:
     return ", ".join(["embedding", *(f"{key} {value}" for key, value in changes.items())])
 
 
 def _print(rows: Sequence[Mapping[str, Any]]) -> None:
-    print(f"finding {PLANTED_SHARE:.0%} of the images that were given to another class; chance is {PLANTED_SHARE:g}")
+    print(f"finding the {PLANTED_SHARE:.0%} of images that moved to another class; chance is {PLANTED_SHARE:g}")
     width = max(len(row["space"]) for row in rows)
     print(
         f"{'space':{width}} {'min_samples':>11} {'average precision':>17} {'best F1':>8} {'at eps':>9} {'drops':>7} "
@@ -111,5 +117,5 @@ def _print(rows: Sequence[Mapping[str, Any]]) -> None:
     print(
         f"\nbest: filter: {{scorer: {{name: dbscan, space: {space}, min_samples: {best['min_samples']}}}, eps: tuned}}"
     )
-    if best["space"].startswith("map, "):
-        print(f"and reduce.tsne with {best['space'].removeprefix('map, ')}")
+    if best["space"].startswith("embedding, "):
+        print(f"and reduce.tsne with {best['space'].removeprefix('embedding, ')}")

@@ -1,8 +1,8 @@
-"""`python -m pipeline canonical-runs`: whether the training code computes what listed versions of it compute.
+"""`python -m pipeline canonical-runs`: check that the training code computes the same bits as listed versions of it.
 
-It trains nine small networks for 20 steps each on one CPU thread, half a minute in all, and compares their hashes with
-`pipeline/training/canonical_runs.json`. Runs under listed digests whose hashes are equal count as one. With --record it
-adds this code to the list, to the family with its hashes or as a new one; commit the list with the code.
+Trains nine small networks for 20 steps each on one CPU thread, half a minute in total, and compares their hashes with
+`pipeline/training/canonical_runs.json`. Versions with equal hashes form a code family, whose finished runs stay valid.
+--record adds this code to the family with its hashes, or to a new one; commit the list with the code.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import torch
 from pipeline import distributed
 from pipeline.commands import command_parser
 from pipeline.errors import InputError
+from pipeline.processes import git_output
 from pipeline.training.canonical_runs import canonical_hashes
 from pipeline.training.code_families import (
     FAMILIES_FILE,
@@ -32,14 +33,14 @@ from pipeline.training.code_families import (
 from pipeline.training.run_key import machine_info, training_code_digest
 
 _PROJECT = Path(__file__).resolve().parents[2]
-# Of a family the newest code is the nearest to today's, and a list of digests may be long.
+# The newest members of a family are the most similar to the current code; a family may have many.
 _MAX_TRIES = 3
 _TIMEOUT_S = 600
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CanonicalHashes:
-    """What a version of the training code gives on this machine."""
+    """Hashes of a version of the training code on this machine."""
 
     code: str
     machine: dict[str, Any]
@@ -50,72 +51,79 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this command."""
     parser = command_parser("canonical-runs", __doc__)
     parser.add_argument("--record", action="store_true", help="write the list")
-    parser.add_argument("--json", action="store_true", help="print digest, machine and hashes, and compare nothing")
+    parser.add_argument("--json", action="store_true", help="only print digest, machine and hashes")
     return parser
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the canonical jobs and compare them with the list, or add them to it."""
+    """Run the canonical runs, and compare them with the list or add them to it.
+
+    Returns:
+        0; 1 if the list lacks this code or machine and --record is not set.
+
+    Raises:
+        InputError: the list is damaged, or the code of an earlier member fails.
+    """
     arguments = make_parser().parse_args(argv)
     with distributed.join_process_group(1):
-        found = run_local()
+        local = run_local()
     if arguments.json:
-        print(json.dumps(dataclasses.asdict(found)))
+        print(json.dumps(dataclasses.asdict(local)))
         return 0
     families = read_families()
     changed, line = add_to_families(
-        families, found.code, found.machine, found.hashes, run_family=lambda family: earlier_hashes(family, found)
+        families, local.code, local.machine, local.hashes, run_family=lambda family: earlier_hashes(family, local)
     )
     print(line)
     if changed == families:
         return 0
     if not arguments.record:
-        print(f"{FAMILIES_FILE.name} does not have this; add --record to write it")
+        print(f"{FAMILIES_FILE.name}: lacks this code or machine; add --record to write it")
         return 1
     write_families(changed)
     return 0
 
 
 def run_local() -> CanonicalHashes:
-    """Of the code and the machine of this process."""
+    """Return the hashes of this code on this machine."""
     return CanonicalHashes(
         code=training_code_digest(), machine=machine_info(torch.device("cpu")), hashes=canonical_hashes()
     )
 
 
-def earlier_hashes(family: Family, here: CanonicalHashes, project: Path = _PROJECT) -> Hashes | None:
-    """The hashes that another member of a family gives on this machine, with its code as git has it.
+def earlier_hashes(family: Family, local: CanonicalHashes, project: Path = _PROJECT) -> Hashes | None:
+    """Run another member of a family from git's history, and return its hashes on this machine.
 
     Returns:
-        None where git's history has no other member.
+        None if git's history has no other member.
 
     Raises:
-        InputError: the earlier code runs and fails.
+        InputError: the earlier code fails.
     """
-    others = [member for member in reversed(family.members) if member != here.code]
+    others = [member for member in reversed(family.members) if member != local.code]
     for member in others[:_MAX_TRIES]:
         for commit in _commits_that_list(member, project):
             outcome = _run_commit(commit, project)
-            if outcome is not None and outcome.code == member and outcome.machine == here.machine:
+            if outcome is not None and outcome.code == member and outcome.machine == local.machine:
                 return outcome.hashes
     return None
 
 
 def _commits_that_list(digest: str, project: Path) -> Iterator[str]:
-    """The commits that brought a digest into the list; the code of such a commit is the digest's own.
+    """Yield the commits that added a digest to the list, whose code has this digest.
 
-    By the content, not by a recorded name, which a rebase would change.
+    Searches by content, since a rebase would change recorded commits.
     """
     listed = str(FAMILIES_FILE.relative_to(_PROJECT))
-    found = _git(project, "log", "--format=%H", "-m", f"-S{digest}", "--", listed)
-    yield from dict.fromkeys(found.split() if found else [])
+    commits = git_output(project, "log", "--format=%H", "-m", f"-S{digest}", "--", listed)
+    yield from dict.fromkeys(commits.decode().split() if commits else [])
 
 
 def _run_commit(commit: str, project: Path) -> CanonicalHashes | None:
-    """Its canonical runs, in a process of this interpreter; None where the commit has none."""
+    """Return the hashes of a commit's code, run in a new process; None if git lacks the commit."""
     with TemporaryDirectory() as folder:
         archive = Path(folder, "code.tar")
-        if _git(project, "archive", f"--output={archive}", commit, "pipeline", "viz") is None:
+        if git_output(project, "archive", f"--output={archive}", commit, "pipeline", "viz") is None:
             return None
         subprocess.run(["tar", "xf", archive.name], cwd=folder, check=True)
         command = [sys.executable, "-m", "pipeline", "canonical-runs", "--json"]
@@ -125,12 +133,3 @@ def _run_commit(commit: str, project: Path) -> CanonicalHashes | None:
             f"{commit[:12]}: its canonical runs fail here ({done.stderr.strip()[-200:]}); check the environment"
         )
     return CanonicalHashes(**json.loads(done.stdout))
-
-
-def _git(project: Path, *arguments: str) -> str | None:
-    """What git prints; None where there is no git, no repository, or no such thing in it."""
-    try:
-        done = subprocess.run(["git", *arguments], cwd=project, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return None
-    return done.stdout if done.returncode == 0 else None

@@ -1,8 +1,8 @@
-"""`python -m pipeline check-lock`: say whether stages gave other results than those committed, from equal inputs.
+"""`python -m pipeline check-lock`: report stages whose results differ from the committed ones, for equal inputs.
 
-It compares dvc.lock with that of the last commit. Where a stage has the same command, parameters, code and data and
-other outputs, the difference is rounding: of another kind of processor or GPU, or of other versions of libraries. What
-was changed on purpose, and what follows from it, is not mentioned.
+Compares dvc.lock with that of the last commit. A stage with equal command, parameters, code and data but other outputs
+differs by rounding: of another kind of processor or GPU, or of other versions of libraries. Stages with changed inputs
+are not reported.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pipeline.commands import command_parser
 from pipeline.commands.checks.dvc_files import committed_lock, is_readable_lock
 from pipeline.errors import InputError
 
-# It has no results of its own, and shows what `landscape` measured, which is no dependency.
+# The report computes no results. It shows those of `landscape`, which is not a dependency.
 _REPORT_STAGE = "report"
 
 
@@ -27,13 +27,13 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print one line where results differ for no reason in the repository.
+    """Print one line if results differ although the inputs are equal.
 
     Returns:
         0.
 
     Raises:
-        InputError: a dvc.lock is cut short, here or in the last commit.
+        InputError: dvc.lock is cut short, here or in the last commit.
     """
     make_parser().parse_args(argv)
     lock = Path("dvc.lock")
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     current = lock.read_bytes() if lock.exists() else None
     if committed is None or current is None or current == committed:
         return 0
-    # Cut short at the end of a line it is sound YAML of other results.
+    # A file that is cut short at the end of a line is valid YAML with other results.
     if not is_readable_lock(lock):
         raise InputError(f"{lock}: cut short; run `python -m pipeline repair`")
     reader = YAML(typ="safe")
@@ -53,14 +53,14 @@ def main(argv: Sequence[str]) -> int:
     if stages:
         print(
             f"results differ from the last commit by rounding, first in {', '.join(stages)}: the inputs are equal, "
-            "the processor, GPU or a library is another. To keep the results: git commit dvc.lock. "
+            "the processor, GPU or a library differs. To keep the results: git commit dvc.lock. "
             "To discard the change: git checkout HEAD dvc.lock"
         )
     return 0
 
 
 def stages_that_differ(committed: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-    """Stages that have equal inputs and other outputs in two contents of dvc.lock; not those that follow from them."""
+    """Return the stages that have equal inputs and other outputs in two contents of dvc.lock."""
     before, now = committed.get("stages", {}), current.get("stages", {})
     return [
         name
@@ -73,5 +73,5 @@ def stages_that_differ(committed: Mapping[str, Any], current: Mapping[str, Any])
 
 
 def _inputs(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Command, dependencies with their hashes, and parameters."""
+    """Return command, parameters, and dependencies with their hashes."""
     return {key: value for key, value in entry.items() if key != "outs"}

@@ -37,13 +37,13 @@ MarginSource = Literal["arguments", "report", "default"]
 _MARGIN_SOURCES: dict[MarginSource, str] = {
     "arguments": "from --margin",
     "report": "report.margin of B's report",
-    "default": "the default, as B has no report with a margin",
+    "default": "the default, since B has no report with a margin",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Margin:
-    """Margin of equivalence: differences of top-1 within ±`points` percentage points. `stated` is its source."""
+    """Margin of equivalence: differences of top-1 within ±`points` percentage points; `stated` is its source."""
 
     points: float
     stated: MarginSource
@@ -95,7 +95,14 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Compare and print; raise InputError if one is no experiment, or they share no study."""
+    """Compare the experiments and print the result.
+
+    Returns:
+        0.
+
+    Raises:
+        InputError: A or B is not an experiment, or they share no study.
+    """
     arguments = make_parser().parse_args(argv)
     a, b = read_experiment(arguments.a), read_experiment(arguments.b)
     comparison = compare(a, b, resolve_margin(arguments.margin, b))

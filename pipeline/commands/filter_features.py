@@ -1,8 +1,8 @@
-"""`python -m pipeline filter-features`: the filter on features made elsewhere, without images or training.
+"""`python -m pipeline filter-features`: filter external features, without images or training.
 
-Any array (N, D) does, e.g. of another pretrained network. Labels are optional: without them all rows
-are one group, and scorers that compare no labels find what lies alone. The sections `reduce` and
-`filter` of the parameters apply as they do to the project's own features.
+Takes any array (N, D), e.g. of another pretrained network. Labels are optional: without them all rows are one class,
+and scorers that compare no labels find isolated rows. The sections `reduce` and `filter` of the parameters apply as
+they do to the pipeline's features.
 
     python -m pipeline filter-features --features f.npy --labels y.csv --out suspects
 """
@@ -40,95 +40,118 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this command."""
     parser = command_parser("filter-features", __doc__, "params")
     parser.add_argument("--features", type=Path, required=True, help=".npy, float (N, D)")
-    parser.add_argument("--labels", type=Path, help="UTF-8 CSV, N rows with a column label; a column path is passed on")
+    parser.add_argument(
+        "--labels", type=Path, help="UTF-8 CSV, N rows with a column label; a column path is copied to the results"
+    )
     parser.add_argument(
         "--probabilities",
         type=Path,
         help=".npy, float (N, C); classes by number if all labels are whole numbers, else in alphabetical order",
     )
-    parser.add_argument("--out", type=Path, required=True, help="a folder")
+    parser.add_argument("--out", type=Path, required=True, help="output folder")
     return parser
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the same tables as the stage, and say how many rows stay."""
+    """Write the same tables as the stage `filter`, and print how many rows it keeps.
+
+    Returns:
+        0.
+
+    Raises:
+        InputError: bad parameters or files, or labels and probabilities do not fit the scorer.
+    """
     arguments = make_parser().parse_args(argv)
     params = load_params(arguments.params)
     if isinstance(params.filter.drop_fraction, dict):
-        raise InputError(f"{arguments.params}: filter.drop_fraction: is by network, and there is none; give one number")
+        raise InputError(
+            f"{arguments.params}: filter.drop_fraction: gives a share per network, but there is no network; give "
+            "one number"
+        )
     if arguments.out.exists() and not arguments.out.is_dir():
-        raise InputError(f"--out {arguments.out}: is no folder; give another, or move the file away")
+        raise InputError(f"--out {arguments.out}: a file; give a folder, or move the file away")
     _run(read_external_features(arguments.features, arguments.labels, arguments.probabilities), params, arguments)
     return 0
 
 
-def _run(given: ExternalFeatures, params: Params, arguments: argparse.Namespace) -> None:
+def _run(external: ExternalFeatures, params: Params, arguments: argparse.Namespace) -> None:
     out, config, log = arguments.out, params.filter, stderr_log(None)
-    folds = _folds(given, config.scorer.model_dump())
-    _check_filter(given, params, probed=folds is not None)
-    with task_pool(params.dask.scheduler, workers=params.dask.workers, threads=params.reduce.tsne.n_jobs) as run:
-        mapped = embed(
-            given.features, given.labels, params.reduce, components_file=out / "components.npy", log=log, map_fn=run
+    folds = _folds(external, config.scorer.model_dump())
+    _check_filter(external, params, probed=folds is not None)
+    with task_pool(params.dask.scheduler, workers=params.dask.workers, threads=params.reduce.tsne.n_jobs) as map_fn:
+        embedded = embed(
+            external.features,
+            external.labels,
+            params.reduce,
+            components_file=out / "components.npy",
+            log=log,
+            map_fn=map_fn,
         )
-        probabilities, about = _class_probabilities(given, mapped.components, folds)
-        evidence = ScorerInputs(
-            labels=given.labels,
-            embeddings=mapped.coordinates,
-            components=mapped.components,
-            neighbors=mapped.neighbors.rows,
+        probabilities, probability_metrics = _class_probabilities(external, embedded.components, folds)
+        inputs = ScorerInputs(
+            labels=external.labels,
+            embeddings=embedded.coordinates,
+            components=embedded.components,
+            neighbors=embedded.neighbors.rows,
             probabilities=probabilities,
-            map_fn=run,
+            map_fn=map_fn,
         )
-        known = FilterContext(network=arguments.features.stem, class_names=given.names, overrides={})
-        sieved = sieve(evidence, config, known, fix="give more rows")
-    points = points_table(_rows(given, probabilities), replace(evidence, map_fn=map), sieved)
-    metrics = {**filter_metrics(evidence, sieved, config, known), **about, "reduce": mapped.metrics}
-    write_array(out / "maps.npy", mapped.coordinates)
+        context = FilterContext(network=arguments.features.stem, class_names=external.class_names, overrides={})
+        filtered = sieve(inputs, config, context, fix="give more rows")
+    points = points_table(_rows(external, probabilities), replace(inputs, map_fn=map), filtered)
+    metrics = {
+        **filter_metrics(inputs, filtered, config, context),
+        **probability_metrics,
+        "reduce": embedded.metrics,
+    }
+    write_array(out / "maps.npy", embedded.coordinates)
     _write(out, points, metrics, params, arguments)
     _print_summary(out, metrics)
 
 
-def _folds(given: ExternalFeatures, scorer: Mapping[str, Any]) -> NDArray[np.int64] | None:
-    """(N,) of a linear probe, where a scorer needs class probabilities and none were given."""
+def _folds(external: ExternalFeatures, scorer: Mapping[str, Any]) -> NDArray[np.int64] | None:
+    """Return the (N,) folds of a linear probe if a scorer needs class probabilities and the user gives none."""
     needs = {need for member in (scorer, *scorer.get("scorers", ())) for need in SCORERS[member["name"]].needs}
-    if given.probabilities is not None or "probabilities" not in needs or len(given.names) < 2:
+    if external.probabilities is not None or "probabilities" not in needs or len(external.class_names) < 2:
         return None
-    return probe_folds(given.labels, _PROBE_FOLDS, seed=0)
+    return probe_folds(external.labels, _PROBE_FOLDS, seed=0)
 
 
-def _check_filter(given: ExternalFeatures, params: Params, *, probed: bool) -> None:
-    """Refuse before the map, which may take an hour, what labels and settings decide."""
-    if params.filter.eps == "tuned" and len(given.names) < 2:
-        raise InputError("filter.eps: tuned plants images in other classes, and there is one only; use knee")
+def _check_filter(external: ExternalFeatures, params: Params, *, probed: bool) -> None:
+    """Raise errors of labels and settings before the embedding, which may take an hour."""
+    if params.filter.eps == "tuned" and len(external.class_names) < 2:
+        raise InputError("filter.eps: tuned plants images in other classes, but there is only one class; use knee")
 
-    def unknown(*shape: int) -> NDArray[Any]:
-        """Stands for an array to come: nothing but its shape is looked at, and it takes no memory."""
+    def placeholder(*shape: int) -> NDArray[Any]:
+        """Return an array without memory, for checks that read only its shape."""
         return np.broadcast_to(np.float32(0), shape)
 
-    n = len(given.labels)
-    to_come = ScorerInputs(
-        labels=given.labels,
-        embeddings=unknown(1, n, 2),
-        components=unknown(n, 1),
-        neighbors=unknown(n, params.reduce.n_neighbors),
-        probabilities=unknown(n, len(given.names)) if probed else given.probabilities,
+    n = len(external.labels)
+    shapes = ScorerInputs(
+        labels=external.labels,
+        embeddings=placeholder(1, n, 2),
+        components=placeholder(n, 1),
+        neighbors=placeholder(n, params.reduce.n_neighbors),
+        probabilities=placeholder(n, len(external.class_names)) if probed else external.probabilities,
     )
-    check_scorer(to_come, params.filter.scorer.model_dump(), given.names, "filter.scorer")
+    check_scorer(shapes, params.filter.scorer.model_dump(), external.class_names, "filter.scorer")
 
 
 def _class_probabilities(
-    given: ExternalFeatures, components: NDArray[np.float32], folds: NDArray[np.int64] | None
+    external: ExternalFeatures, components: NDArray[np.float32], folds: NDArray[np.int64] | None
 ) -> tuple[NDArray[np.float32] | None, dict[str, Any]]:
-    """Class probabilities if there are any, and for metrics.json whose they are and how good."""
-    probabilities, whose, probe = given.probabilities, None, None
+    """Return class probabilities if there are any, and their source and quality for metrics.json."""
+    probabilities, source, probe_metrics = external.probabilities, None, None
     if probabilities is not None:
-        whose = "given"
+        source = "given"
     elif folds is not None:
-        found = cross_validated_probabilities(components, given.labels, folds=folds, n_classes=len(given.names))
-        probabilities, whose = found.probabilities, f"linear probe, {_PROBE_FOLDS}-fold cross-validated"
-        probe = {"iterations": found.iterations, "converged": found.converged}
-    agree = None if probabilities is None else agreement(probabilities, given.labels)
-    return probabilities, {"probabilities": whose, "probabilities_agree": agree, "probe": probe}
+        probe = cross_validated_probabilities(
+            components, external.labels, folds=folds, n_classes=len(external.class_names)
+        )
+        probabilities, source = probe.probabilities, f"linear probe, {_PROBE_FOLDS}-fold cross-validated"
+        probe_metrics = {"iterations": probe.iterations, "converged": probe.converged}
+    agree = None if probabilities is None else agreement(probabilities, external.labels)
+    return probabilities, {"probabilities": source, "probabilities_agree": agree, "probe": probe_metrics}
 
 
 def _write(
@@ -153,18 +176,18 @@ def _print_summary(out: Path, metrics: Mapping[str, Any]) -> None:
     if metrics["share_note"]:
         print(f"filter.drop_fraction: {metrics['share_note']}")
     if (agree := metrics["probabilities_agree"]) is not None:
-        whose = metrics["probabilities"]
-        print(f"probabilities ({whose}): the most probable class is the label in {agree:.2%} of the rows")
+        source = metrics["probabilities"]
+        print(f"probabilities ({source}): the most probable class is the label in {agree:.2%} of the rows")
     print(f"{out}: {metrics['n_kept']} of {metrics['n_total']} kept ({metrics['kept_share']:.2%}); see dropped.csv")
 
 
-def _rows(given: ExternalFeatures, probabilities: NDArray[np.float32] | None) -> pa.Table:
-    """The columns that the points begin with."""
-    columns: dict[str, Any] = {"sample_id": np.arange(len(given.labels))}
-    if given.paths is not None:
-        columns["path"] = pa.array(given.paths, pa.string())
-    columns["label"] = given.labels
-    columns["label_name"] = pa.array([given.names[label] for label in given.labels], pa.string())
+def _rows(external: ExternalFeatures, probabilities: NDArray[np.float32] | None) -> pa.Table:
+    """Return the first columns of the points."""
+    columns: dict[str, Any] = {"sample_id": np.arange(len(external.labels))}
+    if external.paths is not None:
+        columns["path"] = pa.array(external.paths, pa.string())
+    columns["label"] = external.labels
+    columns["label_name"] = pa.array([external.class_names[label] for label in external.labels], pa.string())
     if probabilities is not None:
         columns["predicted"] = probabilities.argmax(axis=1)
         columns["confidence"] = probabilities.max(axis=1)

@@ -40,25 +40,27 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--images",
         type=int,
-        help=f"of each split, that give the loss (default: {_IMAGES}, or all of the smaller split if it has fewer)",
+        help=f"images of each split for the loss (default: {_IMAGES}, or all of the smaller split if it has fewer)",
     )
     parser.add_argument("--directions", type=int, default=3, help="slices of each network (default: 3)")
-    parser.add_argument("--seed", type=int, default=0, help="of the images, directions and iterations (default: 0)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the images, directions and iterations (default: 0)"
+    )
     return parser
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write data/landscape/ and say what is in it.
+    """Write data/landscape/ and print its files.
 
     Returns:
-        0. Ends the process as a stage does where the input is bad (2) or it is interrupted (130).
+        0. Exits with 2 on bad input and 130 after SIGINT, as a stage does.
     """
     arguments = make_parser().parse_args(argv)
     with exit_codes():
-        for key, least in (("images", 2), ("directions", 1), ("seed", 0)):
-            given = getattr(arguments, key)
-            if given is not None and given < least:
-                raise InputError(f"--{key} {given}: too few; give {least} or more")
+        for key, minimum in (("images", 2), ("directions", 1), ("seed", 0)):
+            value = getattr(arguments, key)
+            if value is not None and value < minimum:
+                raise InputError(f"--{key} {value}: too small; give {minimum} or more")
         context = make_context("landscape", "study", arguments)
         with closing(context.log), file_lock(context.work.lock(context.name), context.name):
             data = load_prepared(context.data, folder=context.image_folder)
@@ -74,19 +76,21 @@ def main(argv: Sequence[str]) -> int:
     print(f"{context.data.landscape(study)}: {networks} networks of seeds {seeds}")
     print(f"{context.data.landscape_figure(study)}: mean slices")
     if len(seeds) < len(context.params.studies[study].seeds):
-        print(f"for the other seeds: set studies.{study}.keep_weights: all, run `dvc repro` and this command again")
+        print(
+            f"for the other seeds: set studies.{study}.keep_weights: all, then run `dvc repro` and this command again"
+        )
     if note:
         print(note)
-    print("to see it in the report: dvc repro --force --single-item report")
+    print("to add it to the report: dvc repro --force --single-item report")
     return 0
 
 
 def _method(arguments: argparse.Namespace, sizes: Mapping[str, int]) -> Method:
-    """With as many images as each of the splits, of these `sizes`, can give."""
+    """Return the method for the arguments; `sizes`: split -> its number of images."""
     images = arguments.images
-    for split, there in sizes.items():
-        if images is not None and images > there:
-            raise InputError(f"--images {images}: there are {there} {split} images; give at most so many")
+    for split, size in sizes.items():
+        if images is not None and images > size:
+            raise InputError(f"--images {images}: there are only {size} {split} images; give {size} or fewer")
     return Method(
         images=min(_IMAGES, *sizes.values()) if images is None else images,
         directions=arguments.directions,
@@ -95,7 +99,7 @@ def _method(arguments: argparse.Namespace, sizes: Mapping[str, int]) -> Method:
 
 
 def _measure(context: StageContext, splits: Mapping[str, PreparedSplit], method: Method) -> list[dict[str, Any]]:
-    study, ledger = str(context.item), RunCache(context.work.run_cache)
+    study, run_cache = str(context.item), RunCache(context.work.run_cache)
     runs = read_parquet(context.data.runs(study)).to_pylist()
     measurer = NetworkMeasurer(
         splits,
@@ -104,25 +108,25 @@ def _measure(context: StageContext, splits: Mapping[str, PreparedSplit], method:
         folder=context.work.landscape,
         device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
     )
-    there = sum(_is_kept(run, ledger) for run in runs)
-    too_many = f"--images {method.images}: a network and the loss of so many images do not fit the memory; give fewer"
-    with explain_out_of_memory(too_many), context.log.progress(context.name, there, "networks") as progress:
-        rows = measured_rows(runs, ledger.weights, measurer, progress.update)
+    n_networks = sum(_is_kept(run, run_cache) for run in runs)
+    too_many = f"--images {method.images}: a network and the loss of this many images do not fit the memory; give fewer"
+    with explain_out_of_memory(too_many), context.log.progress(context.name, n_networks, "networks") as progress:
+        rows = measured_rows(runs, run_cache.weights, measurer, progress.update)
     if not rows:
         raise InputError(
-            f"{context.work.run_cache}: has no weights of study {study}; run `dvc repro` here, or bring cells in with "
+            f"{context.work.run_cache}: has no weights of study {study}; run `dvc repro` here, or import runs with "
             "`python -m pipeline runs import`"
         )
     return rows
 
 
-def _is_kept(run: Mapping[str, Any], ledger: RunCache) -> bool:
-    return run["status"] == "finished" and ledger.weights(run["fingerprint"]).exists()
+def _is_kept(run: Mapping[str, Any], run_cache: RunCache) -> bool:
+    return run["status"] == "finished" and run_cache.weights(run["fingerprint"]).exists()
 
 
 def _write(context: StageContext, rows: Sequence[Mapping[str, Any]], method: Method, note: str | None) -> None:
     paths, study = context.data, str(context.item)
-    # Interrupted between the two, no figure of older numbers stays.
+    # An interruption between the two writes must not leave the figure of older numbers.
     paths.landscape_figure(study).unlink(missing_ok=True)
     write_parquet(paths.landscape(study), pa.Table.from_pylist(list(rows), schema=SCHEMA))
     with atomic_path(paths.landscape_figure(study)) as temporary:

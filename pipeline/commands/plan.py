@@ -1,8 +1,8 @@
-"""`python -m pipeline plan`: what `dvc repro` would run, and its time, memory and disk.
+"""`python -m pipeline plan`: show what `dvc repro` would run, and its time, memory and disk.
 
-Times are of this machine: a few real steps of each network are run first, which takes up to half a
-minute. On one GPU or CPU they are right within a factor of two or so; exchanges between processes,
-downloads and other load on the machine come on top.
+Estimates times on this machine from a few real steps of each network, which take up to half a minute. On one GPU or CPU
+the times are right within a factor of about two. They do not include exchanges between processes, downloads and other
+load on the machine.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from pipeline.commands.planning.size import (
     data_size,
     deduplicate_runs,
     n_kept_images,
-    plan_from_ledger,
+    plan_from_run_cache,
     plan_from_sizes,
     stage_graph,
     stages_to_run,
@@ -42,7 +42,14 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Raises InputError for bad parameters or data."""
+    """Print the plan.
+
+    Returns:
+        0.
+
+    Raises:
+        InputError: bad parameters or data.
+    """
     arguments = make_parser().parse_args(argv)
     params = load_params(arguments.params)
     data, work = DataPaths(root=arguments.data), WorkPaths(root=arguments.work)
@@ -63,21 +70,21 @@ def main(argv: Sequence[str]) -> int:
             runs[f"finetune@{network}"] = [finetune_run(params, network, size)]
     start = time.monotonic()
     print("measuring ...", file=sys.stderr, flush=True)
-    speeds = measure_all(run for several in runs.values() for run in several)
-    took = time.monotonic() - start
+    speeds = measure_all(run for stage_runs in runs.values() for run in stage_runs)
+    measured_s = time.monotonic() - start
     costs = stage_costs(params, running, size, runs, speeds)
     hashes = {f"train@{name}": _plan_hash(params, name) for name in params.studies}
     print("\n".join(table(list(graph), costs, studies, hashes)))
-    print("\n".join(remarks(costs, runs, speeds, studies, took)))
+    print("\n".join(remarks(costs, runs, speeds, studies, measured_s)))
     return 0
 
 
 def _changed(params: Path) -> tuple[frozenset[str] | None, str]:
-    """What DVC says, and a remark if it cannot be asked."""
+    """Return the stages that DVC calls changed, and a remark if that is unknown."""
     if params.resolve() != (Path.cwd() / "params.yaml").resolve():
-        return None, f"\nDVC runs params.yaml, not {params}: everything counts as not run yet"
+        return None, f"\nDVC runs params.yaml, not {params}: all stages count as not run yet"
     changed = changed_stages(Path.cwd())
-    return changed, "" if changed is not None else "\n`dvc status` does not answer: everything counts as not run yet"
+    return changed, "" if changed is not None else "\n`dvc status` fails: all stages count as not run yet"
 
 
 def _study_plan(
@@ -87,12 +94,12 @@ def _study_plan(
     networks = study.filter_networks if set(study.arms) != {"full"} else ()
     filtered = {network: f"filter@{network}" not in running for network in networks}
     if "prepare" not in running and all(filtered.values()):
-        plan = plan_from_ledger(params, name, data, work)
-        # DVC restores what is complete; the ledger may have lost cells that nobody needs any more.
+        plan = plan_from_run_cache(params, name, data, work)
+        # DVC restores a complete stage, even if the run cache has lost runs of it.
         return plan if stage in running else StudyPlan(total=plan.total, skipped=plan.skipped, missing=[])
     kept = {
-        network: n_kept_images(params, network, size.n_train, data, filtered=known)
-        for network, known in filtered.items()
+        network: n_kept_images(params, network, size.n_train, data, filtered=is_current)
+        for network, is_current in filtered.items()
     }
     return plan_from_sizes(params, name, size, kept)
 
@@ -104,14 +111,14 @@ def _plan_hash(params: Params, name: str) -> str:
 def table(
     stages: Sequence[str], costs: dict[str, PlannedCost], studies: dict[str, StudyPlan], hashes: Mapping[str, str]
 ) -> Iterator[str]:
-    """One line a stage, and the total; of the hash of a study's stated plan the first 12 digits."""
-    rows = [("stage", "state", "cells", "time", "memory", "disk", "plan (SHA-256)")]
+    """Yield a line for each stage and the total; shows the first 12 digits of the hash of a study's stated plan."""
+    rows = [("stage", "state", "runs", "time", "memory", "disk", "plan (SHA-256)")]
     for stage in stages:
         plan = studies.get(stage)
-        cells = f"{len(plan.missing)} of {plan.total}" if plan else ""
+        n_runs = f"{len(plan.missing)} of {plan.total}" if plan else ""
         amounts = _amounts(costs[stage]) if stage in costs else ("", "", "")
         state = "to run" if stage in costs else "up to date"
-        rows.append((stage, state, cells, *amounts, hashes.get(stage, "")[:12]))
+        rows.append((stage, state, n_runs, *amounts, hashes.get(stage, "")[:12]))
     missing = sum(len(plan.missing) for plan in studies.values())
     rows.append(("total", f"{len(costs)} stages", f"{missing:,}", *_amounts(total_cost(list(costs.values()))), ""))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -125,14 +132,18 @@ def remarks(
     runs: dict[str, list[PlannedRun]],
     speeds: dict[Workload, Speed],
     studies: dict[str, StudyPlan],
-    took: float,
+    measured_s: float,
 ) -> Iterator[str]:
-    """What is skipped and why, what will not fit, and what the times are made of."""
+    """Yield what is skipped and why, what does not fit this machine, and the measured speeds.
+
+    Args:
+        measured_s: seconds that measuring the speeds took.
+    """
     for stage, plan in studies.items():
         for reason, count in plan.skipped.items():
-            yield f"{stage}: {count} cells are skipped: {reason}"
+            yield f"{stage}: {count} runs are skipped: {reason}"
     if shared := sum(plan.shared for plan in studies.values()):
-        yield f"{shared:,} cells that studies share are counted once, with the first of them"
+        yield f"{shared:,} runs that studies share are counted once, with the first study"
     total = total_cost(list(costs.values()))
     free = shutil.disk_usage(Path.cwd()).free
     if total.disk > free:
@@ -140,24 +151,24 @@ def remarks(
     memory = _memory()
     if total.memory > memory:
         yield (
-            f"warning: a process needs about {_bytes(total.memory)} of memory and there are {_bytes(memory)}: "
+            f"warning: a process needs about {_bytes(total.memory)} of memory, but there are {_bytes(memory)}: "
             "raise simulated_workers or lower the batch sizes"
         )
     for workload, speed in speeds.items():
-        images, seconds = list(speed.parts.items())[-1]
+        images, seconds = list(speed.micro_batch_seconds.items())[-1]
         yield (
             f"measured: {workload.network}, {workload.stem} stem, {workload.crop_size} pixels, "
             f"{images} images at a time: {_rate(images / seconds)} images/s"
         )
-    several = {run.workers for stage in runs.values() for run in stage} - {1}
-    if several:
-        yield f"{max(several)} processes work at a time, each with the memory shown; their exchanges are not counted"
+    n_processes = max((run.workers for stage_runs in runs.values() for run in stage_runs), default=1)
+    if n_processes > 1:
+        yield f"{n_processes} processes work at a time, each with the memory shown; their exchanges are not counted"
     if speeds:
-        yield f"measured in {took:.0f} s on {_device_name()}"
+        yield f"measured in {measured_s:.0f} s on {_device_name()}"
 
 
 def _memory() -> float:
-    """Bytes of the GPU; without one of the machine, or the container or batch job on it."""
+    """Return the bytes of the GPU; without a GPU those of the machine, container or batch job."""
     if torch.cuda.is_available():
         return float(torch.cuda.mem_get_info()[1])
     return float(total_memory())
@@ -174,7 +185,7 @@ def _amounts(cost: PlannedCost) -> tuple[str, str, str]:
 
 
 def _duration(seconds: float) -> str:
-    """In the largest unit of which there are two or more."""
+    """Return the duration in the largest unit that gives two or more."""
     for unit, name in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * unit:
             return f"{seconds / unit:,.{0 if seconds >= 10 * unit else 1}f} {name}"

@@ -1,4 +1,4 @@
-"""`python -m pipeline preset NAME`: params.yaml from a preset, never over edits that would be lost."""
+"""`python -m pipeline preset NAME`: write params.yaml from a preset, unless that would lose edits."""
 
 import argparse
 import os
@@ -16,7 +16,7 @@ _MODELINE = "# yaml-language-server:"
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this command."""
     parser = command_parser("preset", __doc__)
-    parser.add_argument("name", nargs="?", help="of a file in presets/; without it they are listed")
+    parser.add_argument("name", nargs="?", help="name of a file in presets/; without it the presets are listed")
     parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="file to write")
     parser.add_argument("--presets", type=Path, default=Path("presets"), help="folder of the presets")
     parser.add_argument("--force", action="store_true", help="write even if edits are lost")
@@ -24,7 +24,14 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write params.yaml, or list the presets when no name is given."""
+    """Write params.yaml, or list the presets without a name.
+
+    Returns:
+        0.
+
+    Raises:
+        InputError: as `apply_preset`, or there is no such preset.
+    """
     arguments = make_parser().parse_args(argv)
     presets = {path.stem: path for path in sorted(arguments.presets.glob("*.yaml"), key=lambda path: path.stem)}
     if arguments.name is None:
@@ -32,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
             print(f"{name:10} {summary(path.read_text(encoding='utf-8'))}")
         return 0
     if arguments.name not in presets:
-        raise InputError(f"preset {arguments.name}: no such file in {arguments.presets}/; it has {list(presets)}")
+        raise InputError(f"preset {arguments.name}: not in {arguments.presets}/; give one of {list(presets)}")
     apply_preset(presets[arguments.name], arguments.params, presets=presets.values(), force=arguments.force)
     print(f"{arguments.params}: now the preset {arguments.name}")
     return 0
@@ -42,21 +49,21 @@ def apply_preset(preset: Path, target: Path, *, presets: Collection[Path], force
     """Write `preset` to `target`.
 
     Raises:
-        InputError: `preset` is not valid, or `target` is none of `presets` and `force` is not given.
+        InputError: `preset` is not valid; or `target` equals none of `presets`, and `force` is False.
     """
     load_params(preset)
-    known = {_body(path.read_text(encoding="utf-8")) for path in presets}
-    if target.exists() and not force and _body(target.read_text(encoding="utf-8")) not in known:
+    unedited = {_body(path.read_text(encoding="utf-8")) for path in presets}
+    if target.exists() and not force and _body(target.read_text(encoding="utf-8")) not in unedited:
         raise InputError(
-            f"{target}: has edits, which would be lost; keep them with "
-            f"`cp {target} {preset.with_name('mine.yaml')}`, or add --force to drop them"
+            f"{target}: has edits that would be lost; keep them with "
+            f"`cp {target} {preset.with_name('mine.yaml')}`, or add --force to discard them"
         )
     schema = os.path.relpath(preset.parent / "params.schema.json", target.parent)
     write_text(target, f"{_MODELINE} $schema={schema}\n{_body(preset.read_text(encoding='utf-8'))}")
 
 
 def summary(text: str) -> str:
-    """The first comment of a preset, to its first full stop."""
+    """Return the first sentence of a preset's first comment."""
     lines = []
     for line in _body(text).splitlines():
         if not line.startswith("# "):
@@ -66,5 +73,5 @@ def summary(text: str) -> str:
 
 
 def _body(text: str) -> str:
-    """All but the editor's line: it names the schema relative to the file, so it differs by place."""
+    """Return the text without the editor's line, which names the schema relative to the file."""
     return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_MODELINE))

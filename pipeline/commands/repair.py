@@ -1,6 +1,6 @@
 """`python -m pipeline repair`: repair dvc.lock and .dvc/tmp/rwlock after DVC was killed while it wrote them.
 
-It prints a line for each file that it repairs, and nothing otherwise. No finished stage is lost.
+Prints a line for each repaired file. No finished stage is lost.
 """
 
 import argparse
@@ -19,13 +19,13 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Repair what is damaged.
+    """Repair the damaged files.
 
     Returns:
         0.
 
     Raises:
-        InputError: not the project's folder, or a file is damaged and DVC still runs.
+        InputError: the working folder is not the project's, or a file is damaged and DVC still runs.
     """
     make_parser().parse_args(argv)
     project = Path.cwd()

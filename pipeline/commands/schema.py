@@ -1,4 +1,4 @@
-"""`python -m pipeline schema`: the JSON schema by which editors complete and check params.yaml."""
+"""`python -m pipeline schema`: write the JSON schema with which editors complete and check params.yaml."""
 
 import argparse
 import inspect
@@ -12,7 +12,7 @@ from pipeline.commands import command_parser
 from pipeline.config.base import Section
 from pipeline.config.params import Params
 
-# Pydantic writes bounds under its own names where a validator runs before the type's (base.Int).
+# Pydantic uses these names for bounds if a validator runs before that of the type (base.Int).
 _KEYWORDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 
 
@@ -24,7 +24,11 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the schema that presets and params.yaml name in their first line."""
+    """Write the schema, which presets and params.yaml name in their first line.
+
+    Returns:
+        0.
+    """
     out: Path = make_parser().parse_args(argv).out
     write_json(out, params_schema())
     print(f"{out}: written")
@@ -32,9 +36,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def params_schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of params.yaml.
+    """Return the JSON Schema (draft 2020-12) of params.yaml.
 
-    The rules between keys are not in it; `validate` knows them all.
+    It has no rules between keys; `validate` checks those too.
     """
     schema: dict[str, Any] = _rename_bounds(Params.model_json_schema())
     sections: dict[str, Any] = schema["$defs"]
@@ -42,7 +46,7 @@ def params_schema() -> dict[str, Any]:
         _take_attributes(section)
     for model in _models(Section):
         _describe_properties(sections.get(model.__name__, schema if model is Params else {}), model)
-    # A study's recipe is any part of the train section.
+    # A study's recipe may have any keys of the section `train`.
     recipe = sections["Study"]["properties"]["recipe"]
     recipe.update(additionalProperties=False, properties=sections["TrainConfig"]["properties"])
     return schema
@@ -63,7 +67,7 @@ def _models(base: type[Section]) -> Iterator[type[Section]]:
 
 
 def _take_attributes(section: dict[str, Any]) -> None:
-    """Keep the text of a model's docstring and leave its `Attributes:` to its properties."""
+    """Remove `Attributes:` from a model's description; `_describe_properties` adds it to the properties."""
     text = section.pop("description", "").partition("\n\nAttributes:\n")[0]
     if text:
         section["description"] = " ".join(text.split())
@@ -73,6 +77,6 @@ def _describe_properties(section: dict[str, Any], model: type[Section]) -> None:
     """Copy the `Attributes:` of a model and of its bases to its properties, where editors show them."""
     for base in reversed(model.__mro__):
         attributes = inspect.cleandoc(base.__doc__ or "").partition("\n\nAttributes:\n")[2]
-        for name, meaning in re.findall(r"^ {4}(\w+): (.+(?:\n {5,}.+)*)", attributes, flags=re.MULTILINE):
+        for name, description in re.findall(r"^ {4}(\w+): (.+(?:\n {5,}.+)*)", attributes, flags=re.MULTILINE):
             if name in section.get("properties", {}):
-                section["properties"][name]["description"] = " ".join(meaning.split())
+                section["properties"][name]["description"] = " ".join(description.split())

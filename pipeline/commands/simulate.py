@@ -1,9 +1,9 @@
 """`python -m pipeline simulate`: predict the speedup of more GPUs by a model of data-parallel steps.
 
-Nothing runs on those GPUs. From a machine of machines/*.yaml, a network of torchvision, and the speed of one GPU, it
-computes throughput, efficiency, time and cost of a training by number of GPUs, for several ways to sum gradients.
-`--fit` fits the constants of a link to measured all-reduces and reports the cross-validated error. `--measure` times
-one step on the GPU of this machine, or on its CPU; the links remain those of the machine's file.
+Nothing runs on those GPUs. The inputs are a machine of machines/*.yaml, a network of torchvision, and the speed of one
+GPU. The results are throughput, efficiency, time and cost of a training by number of GPUs, for several algorithms of
+all-reduce. `--fit` fits the constants of a link to measured all-reduces and reports the cross-validated error.
+`--measure` times one step on the GPU of this machine, or on its CPU; the links remain those of the machine's file.
 
 The model ignores stragglers, congestion, and the lower efficiency of a GPU on small batches: it is an upper bound.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.commands import command_parser
+from pipeline.commands import command_parser, positive_float
 from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
 from pipeline.simulator import AllReduceTiming, Job, LinkFit, fit, grid, machine
@@ -33,7 +33,7 @@ from pipeline.simulator.report import (
     write_results,
 )
 
-_NOT_GIVEN = object()
+_UNSET = object()
 # 90 epochs of ImageNet's training images.
 _EXAMPLES = 90 * 1_281_167
 # --link -> key of a machine's file.
@@ -43,12 +43,12 @@ _LINKS = ("intra_node", "inter_node")
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this command."""
     parser = command_parser("simulate", __doc__)
-    parser.add_argument("--machine", type=_machine_path, help="a name in machines/, such as summit, or a file")
+    parser.add_argument("--machine", type=_machine_path, help="name of a file in machines/, such as summit, or a path")
     parser.add_argument("--network", default="resnet50", help="a classifier of torchvision (default: resnet50)")
     parser.add_argument("--image-size", type=_count, default=224, help="pixels (default: 224)")
     parser.add_argument("--classes", type=_count, default=1000, help="(default: 1000)")
     speed = parser.add_mutually_exclusive_group()
-    speed.add_argument("--images-per-second", type=_positive, help="training speed of one GPU of the machine")
+    speed.add_argument("--images-per-second", type=positive_float, help="training speed of one GPU of the machine")
     speed.add_argument(
         "--measure", action="store_true", help="time a step on the GPU of this machine, or on its CPU without one"
     )
@@ -59,7 +59,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--gpus", type=_count, nargs="+", help="(default: 1, 2, 4, ... nodes, up to the whole machine)")
     parser.add_argument("--algorithms", nargs="+", choices=[*ALL_REDUCE], default=["ring", "tree", "hierarchical_tree"])
     parser.add_argument(
-        "--bucket-mib", type=_positive,
+        "--bucket-mib", type=positive_float,
         help="gradients per message (default: as DDP, 1 in the first and 25 in others; for Horovod at most 128)",
     )  # fmt: skip
     parser.add_argument(
@@ -70,11 +70,11 @@ def make_parser() -> argparse.ArgumentParser:
         help="send after the backward pass, not during it; in one message without --bucket-mib",
     )  # fmt: skip
     parser.add_argument(
-        "--negotiation", type=_positive, nargs=2, metavar=("CYCLE_MS", "MESSAGE_US"),
+        "--negotiation", type=positive_float, nargs=2, metavar=("CYCLE_MS", "MESSAGE_US"),
         help="also simulate Horovod: its cycle time, and the time of its coordinator for a message",
     )  # fmt: skip
-    parser.add_argument("--examples", type=_positive, default=float(_EXAMPLES), help="images over all epochs")
-    parser.add_argument("--price-per-gpu-hour", type=_positive, help="in any currency")
+    parser.add_argument("--examples", type=positive_float, default=float(_EXAMPLES), help="images over all epochs")
+    parser.add_argument("--price-per-gpu-hour", type=positive_float, help="in any currency")
     parser.add_argument("--fit", type=Path, metavar="POINTS.json", help="measured all-reduces")
     parser.add_argument(
         "--hold-out", choices=["workers", "n_bytes"],
@@ -88,7 +88,11 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def parse(argv: Sequence[str], parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Parse the arguments; raise InputError where options do not fit together."""
+    """Parse the arguments.
+
+    Raises:
+        InputError: options do not fit together, or have no effect.
+    """
     arguments = parser.parse_args(argv)
     _check_combinations(arguments)
     _check_used(arguments, _explicit_options(parser, argv))
@@ -100,14 +104,14 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser) -> argparse.Name
 def _explicit_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> dict[str, str]:
     """Return name -> option of the options on the command line."""
     options = {action.dest: action.option_strings[0] for action in parser._actions if action.dest != "help"}
-    # argparse sets no default where the namespace has a value.
-    blank = argparse.Namespace(**dict.fromkeys(options, _NOT_GIVEN))
+    # argparse sets no default if the namespace already has a value.
+    blank = argparse.Namespace(**dict.fromkeys(options, _UNSET))
     values = vars(parser.parse_args(argv, blank))
-    return {name: option for name, option in options.items() if values[name] is not _NOT_GIVEN}
+    return {name: option for name, option in options.items() if values[name] is not _UNSET}
 
 
 def _check_used(arguments: argparse.Namespace, explicit: Mapping[str, str]) -> None:
-    """Reject unused options."""
+    """Reject options without effect."""
     if arguments.fit is None and "hold_out" in explicit:
         raise InputError("--hold-out: has no effect without --fit; add --fit POINTS.json, or remove --hold-out")
     unused = [option for name, option in explicit.items() if name not in ("fit", "hold_out", "link")]
@@ -121,7 +125,9 @@ def _check_combinations(arguments: argparse.Namespace) -> None:
     if arguments.machine is None and arguments.fit is None:
         raise InputError("simulate: nothing to do; use --machine, such as summit, or --fit, or both")
     if arguments.machine is not None and not (arguments.images_per_second or arguments.measure):
-        raise InputError("simulate: the speed of one GPU is unknown; use --images-per-second, or --measure on such one")
+        raise InputError(
+            "simulate: the speed of one GPU is unknown; use --images-per-second, or --measure on such a GPU"
+        )
     if (arguments.link is not None) != (arguments.machine is not None and arguments.fit is not None):
         raise InputError(
             "--link: selects the link of --machine for the constants of --fit; use all three, or not --link"
@@ -136,24 +142,25 @@ def _machine_path(text: str) -> Path:
 
 def _count(text: str) -> int:
     if not 1 <= (value := float(text)) < math.inf or not value.is_integer():
-        raise argparse.ArgumentTypeError(f"{text} is no whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text} is not an integer of 1 or more")
     return int(value)
-
-
-def _positive(text: str) -> float:
-    if not 0 < (value := float(text)) < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value
 
 
 def _at_least_1(text: str) -> float:
     if not 1 <= (value := float(text)) < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is below 1")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of 1 or more")
     return value
 
 
 def main(argv: Sequence[str]) -> int:
-    """Simulate and print; raise InputError for an invalid machine, network, number of GPUs or file of points."""
+    """Simulate, print and write the results.
+
+    Returns:
+        0.
+
+    Raises:
+        InputError: the machine, the network, a number of GPUs or the file of points is not valid.
+    """
     arguments = parse(argv, make_parser())
     fitted = _fit(arguments) if arguments.fit else None
     if fitted:
@@ -220,7 +227,7 @@ def _machine(arguments: argparse.Namespace, fitted: LinkFit | None) -> tuple[Mac
     link = getattr(config, key)
     if link is None:
         raise InputError(f"--link {arguments.link}: {arguments.machine} has no such link; use the other one")
-    # A latency measured with trees applies to trees alone.
+    # A latency measured with trees applies only to trees.
     latency = {"ring": "latency_seconds", "tree": "tree_latency_seconds"}[fitted.algorithm]
     constants = {
         latency: fitted.link.latency_seconds,
@@ -250,6 +257,6 @@ def _timed(arguments: argparse.Namespace, network: Mapping[str, int], device: to
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(
-            f"--local-batch {arguments.local_batch}: {arguments.network} does not train on as many images here "
-            f"({reason}); use another"
+            f"--local-batch {arguments.local_batch}: {arguments.network} does not train on this many images here "
+            f"({reason}); use another number"
         ) from None

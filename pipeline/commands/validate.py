@@ -1,4 +1,4 @@
-"""`python -m pipeline validate`: check what people write by hand before anything runs."""
+"""`python -m pipeline validate`: check the files that users edit, before a run."""
 
 import argparse
 from collections.abc import Sequence
@@ -19,11 +19,16 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Check the parameter file, and the form of the overrides; `filter` looks for their images.
+    """Check the parameter file and the form of the overrides.
 
-    What depends on the number of images, such as a warm-up in epochs against a budget in steps, `plan` checks.
+    `filter` checks that the images of the overrides exist. `plan` checks what depends on the number of images, such as
+    a warm-up in epochs against a budget in steps.
 
-    Raises InputError naming the first problem.
+    Returns:
+        0.
+
+    Raises:
+        InputError: names the first problem.
     """
     arguments = make_parser().parse_args(argv)
     path: Path = arguments.params
@@ -31,19 +36,19 @@ def main(argv: Sequence[str]) -> int:
     _check_needs(params, path)
     read_overrides(DataPaths(root=arguments.data).overrides)
     networks, studies = len(params.networks), len(params.studies)
-    cells = sum(map(count_runs, params.studies.values()))
-    print(f"{path}: valid; networks: {networks}, studies: {studies}, cells: {cells}")
+    n_runs = sum(map(count_runs, params.studies.values()))
+    print(f"{path}: valid; networks: {networks}, studies: {studies}, runs: {n_runs}")
     return 0
 
 
 def _check_needs(params: Params, path: Path) -> None:
-    """Report a study without `needs`, at which DVC would stop with another message."""
+    """Report a study without `needs`, for which DVC's message would be unclear."""
     for name, study in params.studies.items():
         if study.needs is None:
             raise InputError(f"{path}: studies.{name}.needs: missing; add `needs: {study.possible_needs[0]}`")
 
 
 def count_runs(study: Study) -> int:
-    """Training runs of a study's grid, those too large for the data included."""
+    """Return the number of runs of a study's grid, including those too large for the data."""
     axes = (study.models, study.arms, study.batch_sizes, study.learning_rates, study.weight_decays, study.seeds)
     return prod(map(len, axes))

@@ -1,4 +1,4 @@
-"""Read and check the input of `filter-features`: features, labels and class probabilities from other programs."""
+"""Read and check the inputs of `filter-features`: external features, labels and class probabilities."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -20,24 +20,24 @@ _FIX_HINTS = FeatureFixHints(
     all_equal="give other features",
 )
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
-_MAX_LISTED = 10  # classes in a message
+_MAX_LISTED = 10  # classes, in a message
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExternalFeatures:
-    """Features, labels and probabilities of N rows.
+    """External features of N rows.
 
     Attributes:
         features: (N, D), finite.
-        labels: (N,) indices into `names`.
-        names: of the C classes, in the order of `class_order`.
-        paths: from the file of labels; None if it has no paths.
+        labels: (N,) indices into `class_names`.
+        class_names: names of the C classes, in the order of `class_order`.
+        paths: (N,) from the label file; None without such a column.
         probabilities: (N, C), rows sum to 1; None without a file.
     """
 
     features: NDArray[np.float32]
     labels: NDArray[np.int64]
-    names: list[str]
+    class_names: list[str]
     paths: list[str] | None
     probabilities: NDArray[np.float32] | None
 
@@ -47,13 +47,13 @@ def read_external_features(features: Path, labels: Path | None, probabilities: P
 
     Args:
         features: .npy, floats (N, D).
-        labels: UTF-8 CSV with N records, a column label and an optional column path; without it all rows are of one
-            class.
+        labels: UTF-8 CSV with N records, a column label and optionally a column path; without it all rows
+            are of one class.
         probabilities: .npy, floats (N, C), columns in the order of `class_order`.
 
     Raises:
         InputError: a file is missing or damaged, does not fit the others, or has invalid values; or the probabilities
-            match so few labels that their columns may be in another order.
+            agree with so few labels that their columns are probably in another order.
     """
     array = _floats("--features", features, "(N, D)")
     check_features(array, f"--features {features}", _FIX_HINTS)
@@ -62,13 +62,15 @@ def read_external_features(features: Path, labels: Path | None, probabilities: P
     if labels is not None:
         numbers, names, paths = _labels(labels, n)
     elif probabilities is not None:
-        raise InputError(f"--probabilities {probabilities}: need classes, which --labels gives; give --labels too")
-    class_probabilities = None if probabilities is None else _probabilities(probabilities, numbers, names)
-    return ExternalFeatures(features=array, labels=numbers, names=names, paths=paths, probabilities=class_probabilities)
+        raise InputError(f"--probabilities {probabilities}: the classes are unknown without labels; give --labels too")
+    values = None
+    if probabilities is not None:
+        values = _probabilities(probabilities, numbers, names)
+    return ExternalFeatures(features=array, labels=numbers, class_names=names, paths=paths, probabilities=values)
 
 
 def class_order(names: Iterable[str]) -> list[str]:
-    """Sort class names as scikit-learn does: by number if all are integers, else alphabetically."""
+    """Return class names in the order of scikit-learn: by number if all are integers, otherwise alphabetically."""
     alphabetical = sorted(names)
     if all(_INTEGER.fullmatch(name) for name in alphabetical):
         return sorted(alphabetical, key=int)
@@ -76,7 +78,7 @@ def class_order(names: Iterable[str]) -> list[str]:
 
 
 def agreement(probabilities: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
-    """Return the share of the rows, 0 to 1, whose most probable class is the label."""
+    """Return the share of rows, 0 to 1, whose most probable class is the label."""
     return float((probabilities.argmax(axis=1) == labels).mean())
 
 
@@ -87,32 +89,32 @@ def _floats(option: str, path: Path, shape: str) -> NDArray[np.float32]:
         raise InputError(f"{option} {path}: no such file; give a .npy file of floats {shape}") from None
     except (ValueError, OSError) as error:
         reason = "an .npz archive" if path.is_file() and is_zipfile(path) else error
-        raise InputError(f"{option} {path}: not a valid .npy file ({reason}); write it by numpy.save") from None
+        raise InputError(f"{option} {path}: not a readable .npy file ({reason}); write it by numpy.save") from None
     if array.ndim != 2 or array.dtype.kind != "f" or 0 in array.shape:
         raise InputError(f"{option} {path}: is {array.dtype} {array.shape}; give floats of shape {shape}")
     # Single precision stays memory-mapped; other types are converted in memory.
-    with np.errstate(over="ignore"):  # to infinity, which the checks reject
+    with np.errstate(over="ignore"):  # infinity, which the checks reject
         return np.asanyarray(array, dtype=np.float32)
 
 
 def _labels(path: Path, n: int) -> tuple[NDArray[np.int64], list[str], list[str] | None]:
     source = f"--labels {path}"
-    labels, paths = [], []
+    row_names, paths = [], []
     for line, record in read_label_records(
         path, source=source, required=["label"], optional=["path"], allow_extra=True
     ):
         name = class_name(record["label"])
         if not name:
             raise InputError(
-                f"{source}: line {line} has no label; give one, or leave the row out here and in the features"
+                f"{source}: line {line} has no label; give one, or remove the row here and in the features"
             )
-        labels.append(name)
+        row_names.append(name)
         if "path" in record:
             paths.append(record["path"])
-    _check_rows(source, len(labels), n)
-    names = class_order(set(labels))
+    _check_rows(source, len(row_names), n)
+    names = class_order(set(row_names))
     number = {name: index for index, name in enumerate(names)}
-    return np.array([number[name] for name in labels], dtype=np.int64), names, paths or None
+    return np.array([number[name] for name in row_names], dtype=np.int64), names, paths or None
 
 
 def _probabilities(path: Path, labels: NDArray[np.int64], names: Sequence[str]) -> NDArray[np.float32]:
@@ -130,17 +132,13 @@ def _probabilities(path: Path, labels: NDArray[np.int64], names: Sequence[str]) 
 
 
 def _check_order(source: str, values: NDArray[np.float32], labels: NDArray[np.int64], order: str) -> None:
-    """Check that the most probable class is the label in more than twice the rows of chance, or in most rows.
-
-    Raises:
-        InputError: naming the share of the rows, and the order of the classes.
-    """
-    share, min_share = agreement(values, labels), min(2 / values.shape[1], 1 / 2)
-    if share <= min_share:
+    """Require agreement with the labels in twice as many rows as by chance, or in half of them with few classes."""
+    share, minimum = agreement(values, labels), min(2 / values.shape[1], 1 / 2)
+    if share <= minimum:
         raise InputError(
             f"{source}: the most probable class is the label in {share:.2%} of the rows; the columns are probably not "
-            f"in the order of the classes, which is {order}; give them in this order, or probabilities that are right "
-            f"in more than {min_share:.0%}"
+            f"in the order of the classes, {order}; give them in that order, or probabilities that are right in more "
+            f"than {minimum:.0%}"
         )
 
 

@@ -16,7 +16,7 @@ DISTANCES = np.linspace(-1, 1, 21)
 """Distances of the slices, in units of the filters' norms: at 1 a filter has moved by its own length."""
 
 RISE_RADIUS = 0.5
-"""Distance up to which a slice describes the weights; the networks at its ends are useless."""
+"""Distance up to which a slice describes the weights; networks at the ends of a slice classify badly."""
 
 
 class SubsetLoss:
@@ -33,7 +33,7 @@ class SubsetLoss:
     """
 
     def __init__(self, model: nn.Module, images: Tensor, labels: Tensor, *, batch_size: int = 128) -> None:
-        assert not model.training, "BatchNorm of a batch is no function of the weights alone"
+        assert not model.training, "the loss depends only on the weights if BatchNorm is in evaluation mode"
         assert len(images) == len(labels) > 0, (len(images), len(labels))
         self.model = model
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -53,12 +53,12 @@ class SubsetLoss:
         product = [torch.zeros_like(parameter) for parameter in self.parameters]
         for part in self._parts():
             gradient = torch.autograd.grad(part, self.parameters, create_graph=True)
-            along = inner(gradient, vector)
-            for total, term in zip(product, self._gradient_of(along), strict=True):
+            directional = inner(gradient, vector)
+            for total, term in zip(product, self._gradient(directional), strict=True):
                 total += term
         return product
 
-    def _gradient_of(self, value: Tensor) -> Sequence[Tensor]:
+    def _gradient(self, value: Tensor) -> Sequence[Tensor]:
         return torch.autograd.grad(value, self.parameters, allow_unused=True, materialize_grads=True)
 
     def _parts(self) -> Iterator[Tensor]:

@@ -28,7 +28,7 @@ _RUN_FIELDS = (
 )  # fmt: skip
 
 SPLITS = ("train", "test")
-"""Whose images give the loss: some of the first only the full arm has seen, the others none has."""
+"""Splits whose images give the loss. Only the full arm has seen all images of `train`; no arm has seen `test`."""
 
 SCHEMA = pa.schema(
     [
@@ -46,7 +46,7 @@ SCHEMA = pa.schema(
         ("slices", pa.list_(pa.list_(pa.float64()))),
     ]
 )
-"""Of data/landscape/<study>.parquet; losses in nats, distances in norms of the filters."""
+"""Columns of data/landscape/<study>.parquet; losses in nats, distances in norms of the filters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class NetworkMeasurer:
     ) -> None:
         self._splits, self._method, self._device, self._folder = splits, method, device, folder
         self._load = cache(self._load_uncached)
-        self._decides = {
+        self._key_values = {
             "data": data_digest,
             **asdict(method),
             "code": code_digest("pipeline.landscape.curvature"),
@@ -112,7 +112,7 @@ class NetworkMeasurer:
         ]
 
     def _measured(self, weights: Path, digest: str, split: str) -> dict[str, Any]:
-        key = json.dumps([digest, split, self._decides], sort_keys=True)
+        key = json.dumps([digest, split, self._key_values], sort_keys=True)
         path = self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
         if not path.exists():
             trained = load_trained(weights, self._device)

@@ -1,4 +1,4 @@
-"""Pools of workers: none, local processes, or a dask cluster."""
+"""Pools of workers: this process, local processes or a Dask cluster."""
 
 import logging
 import tempfile
@@ -31,10 +31,9 @@ def task_pool(
 ) -> Iterator[MapFn]:
     """Yield an ordered map over independent tasks, and pin the threads of this process within the block.
 
-    Tasks on workers start when the map is called, some ahead of the requested result. In this process
-    each starts when its result is requested. A memory-mapped array among the arguments is sent as its
-    path and the offset of its rows, everything else as a pickle: tasks are functions of a module, or
-    `functools.partial` of them.
+    Tasks on workers start when the map is called, some before their result is requested. In this process each task
+    starts when its result is requested. Memory-mapped arrays are sent as path and offset, all other arguments as
+    pickles: tasks are functions of a module, or `functools.partial` of them.
 
     Args:
         scheduler: `none`, `local`, or `tcp://host:port`; see `DaskConfig`.
@@ -75,7 +74,7 @@ def _local_cluster(workers: int, gpus: Sequence[str]) -> Iterator["Client"]:
             processes=True,
             worker_class=nanny,
             host="127.0.0.1",
-            # Dask's HTTP server cannot be left out, and its own port may be that of another command.
+            # Dask always starts an HTTP server, and another command may use its default port.
             dashboard_address="127.0.0.1:0",
             scheduler_kwargs={"dashboard": False},
             memory_limit=0,
@@ -106,10 +105,10 @@ def _connected(address: str) -> Iterator["Client"]:
 
 
 def _check_workers(client: "Client") -> None:
-    """Check the workers that are connected before any task is sent; a later worker is checked by its first task."""
+    """Check the workers that are connected before any task is sent; `run_task` checks workers that join later."""
     for result in client.run(check_worker, numerical_environment(), on_error="return").values():
         if isinstance(result, InputError):
             raise result
-        # Without the project a worker cannot even unpickle the error. A worker that has just left needs no check.
+        # A worker without the project cannot unpickle the error. A worker that has just left needs no check.
         if isinstance(result, Exception) and not isinstance(result, OSError):
             raise InputError(CANNOT_IMPORT.format(error=result))

@@ -22,6 +22,15 @@ from pipeline.typing import Item, Result
 if TYPE_CHECKING:
     from distributed import Client, Future, Worker
 
+_LIBRARIES = ("numpy", "scipy", "scikit-learn", "faiss-cpu", "openTSNE")
+_TASKS_PER_WORKER = 2  # pending tasks per worker: no worker idles, and results do not accumulate
+_POLL_INTERVAL_S = 10.0  # between checks for workers
+# Long enough for a worker's nanny to restart it and for its imports.
+_NO_WORKERS_TIMEOUT_S = 60.0
+CANNOT_IMPORT = (
+    "dask.scheduler: a worker cannot import the project ({error}); start workers in its folder and environment"
+)
+
 
 def dumps(value: object) -> bytes:
     """Pickle a value; a memory-mapped array becomes its path and the offset of its rows."""
@@ -45,11 +54,10 @@ class _Pickler(pickle.Pickler):
 
 def _map_rows(path: str, dtype: str, offset: int, shape: tuple[int, ...]) -> NDArray[Any]:
     if not Path(path).exists():
-        raise InputError(f"dask.scheduler: a worker does not see {path}; workers need the project's folder there too")
+        raise InputError(
+            f"dask.scheduler: a worker does not see {path}; give workers the project's folder under the same path"
+        )
     return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape)
-
-
-_LIBRARIES = ("numpy", "scipy", "scikit-learn", "faiss-cpu", "openTSNE")
 
 
 def run_task(payload: bytes, threads: int, expected: tuple[tuple[str, str], ...]) -> Any:
@@ -60,7 +68,7 @@ def run_task(payload: bytes, threads: int, expected: tuple[tuple[str, str], ...]
         expected: the items of `numerical_environment` in the sending process.
 
     Raises:
-        InputError: this worker would give other bits. This also catches workers that join later.
+        InputError: this worker would give other bits. Workers that join later are checked too.
     """
     task, item = pickle.loads(payload)
     _check_once(expected)
@@ -90,32 +98,22 @@ def check_worker(expected: Mapping[str, str], dask_worker: "Worker") -> None:
             f"dask.scheduler: worker {dask_worker.address} has {threads} threads, whose tasks would change each "
             "other's BLAS threads and random numbers; start it with `--nthreads 1`"
         )
-    here = numerical_environment()
-    for name in expected.keys() & here.keys():
-        if here[name] != expected[name]:
+    actual = numerical_environment()
+    for name in expected.keys() & actual.keys():
+        if actual[name] != expected[name]:
             raise InputError(
-                f"dask.scheduler: worker {dask_worker.address} has {name} {here[name]}, here {expected[name]}, so "
+                f"dask.scheduler: worker {dask_worker.address} has {name} {actual[name]}, not {expected[name]}, so "
                 "results would differ; use workers of the same environment and kind of CPU"
             )
 
 
 def numerical_environment() -> dict[str, str]:
-    """Return what decides a task's bits in this process, in addition to threads and arguments.
+    """Return the properties of this process that decide a task's bits, in addition to threads and arguments.
 
-    Versions, and for each loaded BLAS the CPU that its kernels are for.
+    These are versions of libraries, and for each loaded BLAS the CPU that its kernels are for.
     """
     loaded = {Path(library["filepath"]).name: library.get("architecture", "") for library in threadpool_info()}
     return {**{name: version(name) for name in _LIBRARIES}, **loaded}
-
-
-_TASKS_PER_WORKER = 2  # pending tasks per worker: no worker idles, and results do not accumulate
-_POLL_INTERVAL_S = 10.0  # between checks for workers
-# A worker that died has restarted by then: its nanny starts a process, which imports the libraries.
-_NO_WORKERS_TIMEOUT_S = 60.0
-
-CANNOT_IMPORT = (
-    "dask.scheduler: a worker cannot import the project ({error}); start workers in its folder and environment"
-)
 
 
 def ordered_map(
@@ -126,7 +124,7 @@ def ordered_map(
     items: Iterable[Item],
     /,
 ) -> Iterator[Result]:
-    """Return results in the order of `items`; tasks start now, some ahead of the requested result."""
+    """Return results in the order of `items`; tasks start now, some before their result is requested."""
     expected = tuple(sorted(numerical_environment().items()))
     # Not pure: some tasks are random, and equal calls are rare, so Dask must not reuse earlier results.
     futures = (client.submit(run_task, dumps((task, item)), threads, expected, pure=False) for item in items)
@@ -193,4 +191,6 @@ class _TaskWindow:
         try:
             return len(self._client.nthreads())
         except OSError as error:
-            raise InputError(f"dask.scheduler: it has ended ({error}); start it and the stage again") from None
+            raise InputError(
+                f"dask.scheduler: the scheduler has ended ({error}); start it and the stage again"
+            ) from None

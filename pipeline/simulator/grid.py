@@ -1,4 +1,4 @@
-"""Grid of simulated runs: scaling, numbers of GPUs and ways to exchange gradients, with time and cost."""
+"""Grid of simulated runs: scaling, numbers of GPUs and variants of communication, with time and cost."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _FUSION_MIB = 128.0
 def communication_variants(arguments: argparse.Namespace, job: Job) -> dict[str, CommunicationModel]:
     """Return name -> model per algorithm: in buckets or in one message, and with `--negotiation` as Horovod fuses.
 
-    Options of the command line decide, and else the defaults of the trainer or of Horovod.
+    Options of the command line decide; without them the defaults of the trainer or of Horovod apply.
     """
     variants = {algorithm: _fixed(arguments, job, algorithm) for algorithm in arguments.algorithms}
     if arguments.negotiation:
@@ -35,10 +35,10 @@ def communication_variants(arguments: argparse.Namespace, job: Job) -> dict[str,
 def communication_constants(variants: Mapping[str, CommunicationModel], job: Job) -> Mapping[str, tuple[object, str]]:
     """Return the constants that all variants share, and the message sizes by kind; each with its origin."""
     kinds = {"negotiated" if way.negotiation else "fixed": way for way in variants.values()}
-    any_way = next(iter(variants.values()))
+    first = next(iter(variants.values()))
     return {
-        "sent": ("during the backward pass" if any_way.overlap else "after the backward pass", "given"),
-        "compression": (any_way.compression, "given"),
+        "sent": ("during the backward pass" if first.overlap else "after the backward pass", "given"),
+        "compression": (first.compression, "given"),
         **{f"messages, {kind}": (_sizes(way, job), "given") for kind, way in kinds.items()},
     }
 
@@ -104,6 +104,7 @@ class SimulatedRun:
     cost: float | None
 
     def to_dict(self) -> dict[str, object]:
+        """Return the fields by name."""
         return asdict(self)
 
 

@@ -56,7 +56,7 @@ class Job:
     def share(self, workers: int) -> "Job":
         """Divide the batch among workers, and scale the times of forward and backward in proportion.
 
-        A device is less efficient on fewer images, so this overestimates strong scaling. Where local batches can be
+        A device is less efficient on fewer images, so this overestimates strong scaling. If local batches can be
         measured, make a job of each measurement.
 
         Raises:
@@ -92,7 +92,7 @@ def elapsed_seconds(first: Any, second: Any) -> float:
 def check_network(network: str, *, image_size: int) -> None:
     """Raise InputError if torchvision has no classifier of this name, or it does not accept images of this size."""
     if network not in list_models(module=torchvision.models):
-        raise InputError(f"--network {network}: no classifier of torchvision; use e.g. resnet50, resnet152 or vgg16")
+        raise InputError(f"--network {network}: not a classifier of torchvision; use e.g. resnet50, resnet152 or vgg16")
     try:
         with torch.device("meta"):
             _model(network, n_classes=2)(torch.empty(2, 3, image_size, image_size))
@@ -106,7 +106,7 @@ def check_network(network: str, *, image_size: int) -> None:
 
 
 def assumed_job(network: str, *, image_size: int, n_classes: int, local_batch: int, images_per_second: float) -> Job:
-    """Return the job of a GPU that alone trains `images_per_second`, optimizer included.
+    """Return the job of a GPU that trains `images_per_second` without communication, optimizer included.
 
     It assumes that the forward pass takes a third of the time, and that layers share the rest by their FLOPs. Layers
     with parameters and no FLOPs, such as BatchNorm, take no time.

@@ -23,7 +23,7 @@ class NetworkLink:
         latency_seconds: >= 0.
         bytes_per_second: in one direction, while the other direction carries as much; > 0.
         tree_latency_seconds: of a hop of a tree, which sends a whole chunk before the next hop starts with it, >= 0;
-            None: as latency_seconds.
+            None: equal to latency_seconds.
     """
 
     latency_seconds: float
@@ -64,7 +64,7 @@ class Machine:
         assert min(self.nodes, self.gpus_per_node) >= 1, self
 
     def placement(self, workers: int) -> tuple[int, int]:
-        """Return workers per node and nodes in use: the fewest nodes, all full where there are several.
+        """Return workers per node and nodes in use: the fewest nodes, all full if there are several.
 
         Raises:
             ValueError: the machine is too small, or the last node would be partly empty.
@@ -134,8 +134,8 @@ class MachineConfig(Section):
     Attributes:
         intra_node: null for nodes of one GPU.
         inter_node: null for a machine of one node.
-        assumed, measured: keys whose figures are assumptions, or were measured on the machine itself; the others are
-            given by its makers or operators.
+        assumed, measured: keys of figures that are assumptions, or were measured on the machine; its makers or
+            operators give the others.
     """
 
     nodes: Positive
@@ -147,7 +147,7 @@ class MachineConfig(Section):
 
     @property
     def origins(self) -> dict[str, Literal["given", "assumed", "measured"]]:
-        """Key path of every figure -> where it comes from."""
+        """Key path of every figure -> its origin."""
         keys = ["nodes", "gpus_per_node"]
         for name, link in (("intra_node", self.intra_node), ("inter_node", self.inter_node)):
             figures = link.model_dump(exclude_none=True) if link else {}
@@ -161,13 +161,13 @@ class MachineConfig(Section):
         named = [*self.assumed, *self.measured]
         for key in named:
             if key not in self.origins:
-                raise ValueError(f"assumed, measured: no figure is called {key}; here are {', '.join(self.origins)}")
+                raise ValueError(f"assumed, measured: there is no figure {key}; use one of {', '.join(self.origins)}")
             if named.count(key) > 1:
-                raise ValueError(f"assumed, measured: {key} stands there twice; a figure has one origin")
+                raise ValueError(f"assumed, measured: {key} is listed twice; a figure has one origin")
         return self
 
     @model_validator(mode="after")
-    def _links_are_where_they_are_needed(self) -> Self:
+    def _links_fit_counts(self) -> Self:
         for key, link, counted, count in (
             ("intra_node", self.intra_node, "gpus_per_node", self.gpus_per_node),
             ("inter_node", self.inter_node, "nodes", self.nodes),
@@ -191,9 +191,9 @@ def load_machine(path: Path) -> MachineConfig:
     if renamed := renamed_key_error(tree, RENAMED_MACHINE_KEYS):
         raise InputError(f"{path}: {renamed}")
     try:
-        # As for params.yaml: whole numbers and lists of YAML are strict in the JSON mode.
+        # As for params.yaml: in the JSON mode integers and lists of YAML pass the strict types.
         return MachineConfig.model_validate_json(json.dumps(tree, default=str))
     except ValidationError as error:
         raise InputError(f"{path}: {describe_validation_error(error, tree, MachineConfig)}") from None
     except (TypeError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as plain keys and values ({error}); see machines/") from None
+        raise InputError(f"{path}: not plain keys and values ({error}); see machines/ for examples") from None

@@ -35,6 +35,7 @@ class Negotiation:
         assert self.message_seconds >= 0, self.message_seconds
 
     def round_seconds(self, workers: int) -> float:
+        """Return the seconds of a round: a message to and from each of the other workers."""
         return 2 * (workers - 1) * self.message_seconds
 
 
@@ -70,7 +71,7 @@ def negotiated(
     negotiation: Negotiation,
     workers: int,
 ) -> list[Message]:
-    """Fuse layers that are ready when a round starts into messages of at most `bucket_bytes` at its end, as Horovod.
+    """Fuse layers that are ready when a round starts into messages of at most `bucket_bytes` at its end.
 
     A larger layer is a separate message (docs/tensor-fusion.rst of Horovod).
     """

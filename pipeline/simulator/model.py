@@ -12,13 +12,13 @@ An all-reduce of n bytes over p workers, on links of latency a and bandwidth b, 
 Across nodes, workers are ordered by node, so that each byte enters and leaves a node once. A flat ring or tree has the
 bandwidth of its slowest link and the latency of the links that a byte passes in turn. Its hops are those of NCCL's
 tuning model (src/graph/tuning.cc): its tree joins nodes, and the GPUs of each node form a chain. NCCL's model also
-nearly doubles the latency of a ring across nodes for large messages, and gives trees less than the full bandwidth, as
-little as half for medium messages. Neither is modeled here, so both come out too fast.
+nearly doubles the latency of a ring across nodes for large messages. It gives trees less than the full bandwidth, as
+little as half for medium messages. This model has neither effect, so it is too fast for both.
 
 Hierarchical all-reduces run a ring inside every node, whose reduce-scatter leaves 1/g of the bytes to each of g GPUs.
 Then g all-reduces between nodes share the adapters, n bytes in total. The gathering half of the ring follows. The
-trainer's `hierarchical` exchange is `leader` here: the GPUs of a node send their bytes to one of them along a pipelined
-chain of g - 1 hops, a ring of these leaders sums them, and the sum returns along the chains. In the model that one GPU
+trainer's `hierarchical` exchange is `leader` here. The GPUs of a node send their bytes to one of them along a pipelined
+chain of g - 1 hops. A ring of these leaders sums them, and the sum returns along the chains. In the model that one GPU
 drives all adapters of its node, which makes it too fast.
 """
 
@@ -45,7 +45,7 @@ def tree_seconds(n_bytes: float, workers: int, link: NetworkLink) -> float:
 
 def _ring(n_bytes: float, workers: int, machine: Machine) -> float:
     per_node, nodes = machine.placement(workers)
-    # A byte's way round passes between nodes 2(nodes - 1) times, and for the rest inside them.
+    # A byte takes 2(nodes - 1) hops between nodes and its other hops inside nodes.
     intra = 2 * (workers - nodes) * machine.intra_node.latency_seconds
     inter = 2 * (nodes - 1) * machine.inter_node.latency_seconds
     return intra + inter + 2 * (workers - 1) / workers * n_bytes / _slowest(machine, per_node, nodes)
@@ -87,7 +87,7 @@ ALL_REDUCE: Mapping[str, Callable[[float, int, Machine], float]] = {
 }
 """Algorithm -> seconds of (bytes, workers, machine). Hierarchical: a ring inside nodes, the named one between them.
 
-Each raises ValueError where the workers do not fit the machine (`Machine.placement`).
+Each raises ValueError if the workers do not fit the machine (`Machine.placement`).
 """
 
 
@@ -109,7 +109,7 @@ class CommunicationModel:
         algorithm: a key of ALL_REDUCE.
         bucket_bytes: gradient bytes of a message before compression, > 0: the minimum of a bucket, or the maximum of
             a negotiated message.
-        first_bucket_bytes: the same for the first bucket; None: as for the others.
+        first_bucket_bytes: the same for the first bucket; None: equal to bucket_bytes.
         overlap: send during the backward pass, or only after it.
         compression: gradient bytes per byte sent, >= 1: 2 for float32 sent as bfloat16.
         negotiation: of Horovod; None: the order of buckets is fixed in advance, as in DDP.

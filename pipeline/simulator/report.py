@@ -43,15 +43,12 @@ def undivided_lines(rows: Sequence[SimulatedRun], batch_sizes: Sequence[int]) ->
     """Yield a line for each batch of strong scaling that has no row."""
     simulated = {row.global_batch for row in rows if row.scaling == "strong"}
     for batch_size in sorted(set(batch_sizes) - simulated):
-        yield f"no strong scaling of batch {batch_size:,}: none of these numbers of GPUs divides it"
+        yield f"no strong scaling of batch {batch_size:,}: it is not divisible by any of these numbers of GPUs"
 
 
-# What a simulation leaves: its constants with their origins, the rows, the figure.
-
-
-def machine_constants(described: MachineConfig, origins: Mapping[str, str]) -> Constants:
-    """The figures of a machine; `origins` says where each comes from."""
-    tree = described.model_dump()
+def machine_constants(config: MachineConfig, origins: Mapping[str, str]) -> Constants:
+    """Return the figures of a machine with their origins."""
+    tree = config.model_dump()
 
     def value(key: str) -> object:
         link, _, inner = key.partition(".")
@@ -89,7 +86,7 @@ def job_constants(arguments: argparse.Namespace, job: Job, timed: str | None) ->
 
 
 def constant_lines(constants: Constants) -> Iterator[str]:
-    """A line for each origin."""
+    """Yield a line for each origin."""
     for origin in ("measured", "given", "assumed"):
         named = [
             f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"

@@ -153,6 +153,7 @@ def exit_codes() -> Iterator[None]:
         print("interrupted; run the same command again to resume", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
+        # Errors of memory and files have many classes; `fix_hint` recognizes them, and all others are raised again.
         if not (line := fix_hint(error)):
             raise
         print(f"error: {line}", file=sys.stderr)
@@ -175,6 +176,7 @@ def record_resources(context: StageContext) -> Iterator[None]:
             arms_joules=context.arm_joules,
         )
     except BaseException as error:
+        # Terminated and KeyboardInterrupt are logged too.
         context.log.write_to_file(f"{type(error).__name__}: {error}")
         raise
     finally:

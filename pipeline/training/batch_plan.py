@@ -112,7 +112,7 @@ def plan_batches(
         OutOfMemory: a BatchNorm group does not fit the memory.
     """
     slices = {
-        size: rank_slices(workers, rank=ranks.rank, ranks=ranks.size)
+        size: rank_slices(workers, rank=ranks.rank, world_size=ranks.size)
         for size, workers in _worker_slices(settings).items()
     }
     if settings.reduction == "tree":

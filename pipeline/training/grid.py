@@ -49,39 +49,41 @@ def expand_grid(
     recipe = study.effective_recipe(train)
     sizes = {(arm, network): n_full if arm == "full" else n_kept[network] for arm, network in study_arms(study)}
     smallest = min(sizes, key=lambda arm: sizes[arm])
-    grid = itertools.product(
-        study.models, study.batch_sizes, study.learning_rates, study.weight_decays, study.seeds, sizes
-    )
     runs = []
-    for model, batch_size, learning_rate, weight_decay, seed, (arm, network) in grid:
-        size, too_large = sizes[arm, network], batch_size > sizes[smallest]
+    for point, (arm, network) in itertools.product(grid_points(study), sizes):
+        size, too_large = sizes[arm, network], point.batch_size > sizes[smallest]
         settings = effective_settings(
             recipe,
             data,
-            GridPoint(
-                network=model,
-                batch_size=batch_size,
-                learning_rate=learning_rate,
-                weight_decay=weight_decay,
-                seed=seed,
-            ),
+            point,
             n_epoch=n_full if study.match == "steps" else size,
             budget=study.budget,
             accuracy_every=study.accuracy_every,
             skipped=too_large,
         )
-        reason = f"batch {batch_size} is larger than the {sizes[smallest]} images of arm {smallest[0]}"
+        reason = f"batch {point.batch_size} is larger than the {sizes[smallest]} images of arm {smallest[0]}"
         runs.append(
             RunSpec(
                 arm=arm,
                 filter_network=network,
-                learning_rate=learning_rate,
+                learning_rate=point.learning_rate,
                 n_train=size,
                 settings=settings,
                 skip_reason=reason if too_large else "",
             )
         )
     return runs
+
+
+def grid_points(study: Study) -> list[GridPoint]:
+    """Return all points of a study's grid, seeds innermost."""
+    lists = (study.models, study.batch_sizes, study.learning_rates, study.weight_decays, study.seeds)
+    return [
+        GridPoint(
+            network=model, batch_size=batch_size, learning_rate=learning_rate, weight_decay=weight_decay, seed=seed
+        )
+        for model, batch_size, learning_rate, weight_decay, seed in itertools.product(*lists)
+    ]
 
 
 def study_arms(study: Study) -> list[tuple[str, str]]:

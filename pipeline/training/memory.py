@@ -165,6 +165,7 @@ def halve_until_fits(largest: int, group: int, try_pass: Callable[[int], None]) 
         try:
             try_pass(max_size)
         except Exception as error:
+            # Libraries report a full memory by errors of many classes; all others are raised again.
             if not is_out_of_memory(error):
                 raise
             failed = True

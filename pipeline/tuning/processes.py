@@ -38,8 +38,8 @@ def train_next_epoch(task: EpochTask) -> EpochResult:
     interrupted task resumes from the trial's last checkpoint. A task whose result was not recorded returns it again.
 
     Raises:
-        InputError: the images are missing, damaged or not those of the search, this process does not share its folder
-            or would give other bits, or other processes use the memory of its GPU.
+        InputError: the images are missing, damaged or not those of the search; this process does not share its folder
+            or would give other bits; or other processes use the memory of its GPU.
         Terminated: SIGTERM in the main thread; the state is saved.
     """
     start, path = time.monotonic(), task.folder / f"epoch-{task.epoch:04d}.json"
@@ -70,8 +70,8 @@ def _train_timed(task: EpochTask, start: float) -> EpochResult:
 def _train_task(task: EpochTask) -> EpochResult:
     if task.run.processes > 1:
         return train_on_ranks(task)
-    with distributed.join_process_group(task.run.threads) as ranks:
-        return train_epoch(task, ranks)
+    with distributed.join_process_group(task.run.threads) as world:
+        return train_epoch(task, world)
 
 
 @contextmanager
@@ -89,8 +89,8 @@ def train_on_ranks(task: EpochTask) -> EpochResult:
     """Run `train_epoch` on `task.run.processes` processes of this machine.
 
     Raises:
-        What `train_epoch` raises on one of them; Terminated also where they received SIGTERM, in a main thread.
-        RuntimeError: one failed and printed why on stderr.
+        The error of `train_epoch` on one of them; Terminated also if they received SIGTERM, in a main thread.
+        RuntimeError: one failed and printed its error on stderr.
     """
     with tempfile.TemporaryDirectory(dir=task.folder) as folder:
         task_file = Path(folder) / "task.pickle"
@@ -101,7 +101,7 @@ def train_on_ranks(task: EpochTask) -> EpochResult:
         try:
             code = launcher.wait()
         except BaseException:
-            # The launcher forwards SIGTERM to the ranks, which save their state.
+            # On a signal too. The launcher forwards SIGTERM to the ranks, which save their state.
             launcher.terminate()
             launcher.wait()
             raise
@@ -134,7 +134,7 @@ def _main(argv: Sequence[str]) -> int:
     task: EpochTask = pickle.loads(task_file.read_bytes())
     if not distributed.launched_by_torchrun():
         set_parent_death_signal(signal.SIGKILL)
-        # A parent that died before sends no signal.
+        # A parent that died earlier sends no signal.
         if os.getppid() != parent:
             return os.EX_TEMPFAIL
         return distributed.launch(_MODULE, argv, task.run.processes)
@@ -148,15 +148,15 @@ def _main(argv: Sequence[str]) -> int:
 def _train(task: EpochTask, task_file: Path) -> int:
     rank = "unknown"
     try:
-        with distributed.join_process_group(task.run.threads) as ranks:
-            rank = f"{ranks.rank:04d}"
+        with distributed.join_process_group(task.run.threads) as world:
+            rank = f"{world.rank:04d}"
             try:
-                result = train_epoch(task, ranks)
+                result = train_epoch(task, world)
             except (InfeasibleTrialError, InputError, OSError) as error:
                 # Written before the session makes all ranks but the first wait.
                 _write_result(task_file, rank, error)
                 raise
-            if ranks.is_main:
+            if world.is_main:
                 _write_result(task_file, rank, result)
     except Terminated:
         return os.EX_TEMPFAIL
@@ -171,7 +171,7 @@ def _train(task: EpochTask, task_file: Path) -> int:
 
 
 def _write_result(task_file: Path, rank: str, result: Any) -> None:
-    """Write atomically."""
+    """Write a pickle atomically."""
     path = task_file.with_name(f"outcome-{rank}.pickle")
     temporary = path.with_suffix(f".{os.getpid()}")
     temporary.write_bytes(pickle.dumps(result))

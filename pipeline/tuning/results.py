@@ -14,19 +14,19 @@ from pipeline.tuning.scheduler import SearchOutcome
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResult:
-    """A search that has ended. The sequences have one entry per trial.
+    """A finished search. The sequences have one entry per trial.
 
     Attributes:
         tuning: settings of the search.
         outcome: of the trials.
         values: of the searched keys.
         accuracies: on the validation rows (0 to 1) after each epoch of the search.
-        reasons: why the trial failed, or empty.
+        reasons: why the trial failed; empty if it did not.
         finished: trial -> its accuracies after all epochs, for the winner and for eliminated trials that were trained
             to the end afterwards.
         failed_afterwards: trial -> why it failed in that training.
         epochs_afterwards: number of epochs of that training, also of trials that then failed.
-        switching: (epochs, 2), wall time in seconds of each trained epoch, and the part of it that restored and saved
+        epoch_times: (epochs, 2), wall time in seconds of each trained epoch, and the part of it that restored and saved
             the trial.
         n_val: number of validation images.
         images: digest of all images and their labels.
@@ -40,7 +40,7 @@ class SearchResult:
     finished: Mapping[int, Sequence[float]]
     failed_afterwards: Mapping[int, str]
     epochs_afterwards: int
-    switching: Sequence[tuple[float, float]]
+    epoch_times: Sequence[tuple[float, float]]
     n_val: int
     images: str
 
@@ -65,23 +65,23 @@ class SearchResult:
         return "finished" if self.outcome.eliminated_after[trial] is None else "eliminated"
 
     @property
-    def _states(self) -> list[str]:
+    def _statuses(self) -> list[str]:
         return [self.status(trial) for trial in range(len(self.values))]
 
     @property
     def _any_resumed(self) -> bool:
-        """Whether any trial but the winner was trained to the end afterwards, or failed there."""
+        """Whether a trial other than the winner was trained to the end afterwards, or failed in that training."""
         return any(trial != self.outcome.winner for trial in (*self.finished, *self.failed_afterwards))
 
     @property
     def late_bloomers(self) -> list[int] | None:
         """Eliminated trials that, trained to the end, beat the winner.
 
-        None if unknown: no eliminated trial was trained to the end, as with `Tuning.finish` 0, or the winner failed
-        on the way.
+        None if unknown: no eliminated trial was trained to the end, as with `Tuning.resume_pruned` 0, or the
+        winner failed before its last epoch.
         """
         winner = self.outcome.winner
-        if not self._any_resumed and "eliminated" in self._states:
+        if not self._any_resumed and "eliminated" in self._statuses:
             return None
         if winner is None or winner in self.failed_afterwards:
             return None
@@ -128,17 +128,17 @@ class SearchResult:
         """Return the numbers of the search; accuracies are 0 to 1."""
         outcome, winner = self.outcome, self.outcome.winner
         assert winner is not None
-        allowed = len(self.values) * self.tuning.epochs
+        n_allowed = len(self.values) * self.tuning.epochs
         # The rule did not save the epochs that failed trials did not reach.
         lost = sum(
             self.tuning.epochs - done for done, failed in zip(outcome.epochs, outcome.failed, strict=True) if failed
         )
-        saved = allowed - lost - outcome.total_epochs
-        states = self._states
+        saved = n_allowed - lost - outcome.total_epochs
+        statuses = self._statuses
         return {
             "trials": len(self.values),
-            "eliminated": states.count("eliminated"),
-            "failed": states.count("failed"),
+            "eliminated": statuses.count("eliminated"),
+            "failed": statuses.count("failed"),
             "winner": {
                 "trial": winner,
                 "accuracy": self.accuracies[winner][-1],
@@ -147,10 +147,10 @@ class SearchResult:
                 "values": dict(self.values[winner]),
             },
             "epochs": outcome.total_epochs,
-            "epochs_allowed": allowed,
+            "epochs_allowed": n_allowed,
             "epochs_lost": lost,
             "epochs_saved": saved,
-            "saved_share": saved / allowed,
+            "saved_share": saved / n_allowed,
             "epochs_afterwards": self.epochs_afterwards,
             "finished_afterwards": sorted(trial for trial in self.finished if trial != winner),
             "late_bloomers": self.late_bloomers,
@@ -162,9 +162,9 @@ class SearchResult:
 
     @property
     def context_switch(self) -> dict[str, Any]:
-        """Cost of training trials one epoch at a time; medians, as a process starts libraries in its first epoch."""
+        """Cost of training trials one epoch at a time; medians, since a process starts libraries in its first epoch."""
         return {
-            "epochs": len(self.switching),
-            "median_seconds": median(switch for _, switch in self.switching),
-            "median_share": median(switch / seconds for seconds, switch in self.switching),
+            "epochs": len(self.epoch_times),
+            "median_seconds": median(switch for _, switch in self.epoch_times),
+            "median_share": median(switch / seconds for seconds, switch in self.epoch_times),
         }

@@ -1,7 +1,7 @@
-"""Course of a search: which trials train next, and which are pruned.
+"""Schedule of a search: which trials train next, and which are pruned.
 
-All active trials finish an epoch before any is compared. So the outcome depends on neither their speed nor the order
-in which they arrive, and a resumed search takes the same course.
+All active trials finish an epoch before any are compared. So the outcome does not depend on their speed or on the order
+of their results, and a resumed search has the same outcome.
 """
 
 from bisect import insort
@@ -31,8 +31,8 @@ class TrialStep(NamedTuple):
 Measure = Callable[[Sequence[TrialStep]], Sequence[float | None]]
 """Trains the steps; returns accuracies (0 to 1) in the same order, or None for a trial that failed or diverged."""
 
-Ended = Callable[[int, TrialStatus], None]
-"""Receives each trial that trains no more, before the next steps start."""
+TrialEndCallback = Callable[[int, TrialStatus], None]
+"""Receives each trial that ended, before the next steps start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,29 +92,36 @@ class SearchOutcome:
 
     @property
     def total_epochs(self) -> int:
+        """Number of finished epochs of all trials."""
         return sum(self.epochs)
 
 
 def run_threshold_pruning(
-    measure: Measure, ended: Ended, *, trials: int, max_epochs: int, max_concurrent: int, tolerance: Tolerance | None
+    measure: Measure,
+    on_trial_end: TrialEndCallback,
+    *,
+    trials: int,
+    max_epochs: int,
+    max_concurrent: int,
+    tolerance: Tolerance | None,
 ) -> SearchOutcome:
     """After each epoch eliminate every trial too far below the best at that epoch, and start the next trials.
 
     A trial is compared with all active trials that have reached its epoch. With `max_concurrent` = `trials`, all run
     concurrently. With 1 they run one after another, and a later trial can eliminate an earlier, finished one. A trial
-    stops when it alone remains and no other waits. The rule is that of Rand (2021), who does not define failures:
+    stops when no other is active or waiting. The rule is that of Rand (2021), who does not define failures:
     here a comparison that only failed trials won is void.
 
     Args:
         measure: trains steps.
-        ended: receives trials that train no more.
+        on_trial_end: receives each trial that ended.
         trials: number of trials, >= 1.
         max_epochs: of a trial, >= 1.
         max_concurrent: number of trials that run at a time, >= 1.
-        tolerance: None eliminates no trial.
+        tolerance: of the rule; with None no trial is eliminated.
     """
     assert min(trials, max_epochs, max_concurrent) >= 1, (trials, max_epochs, max_concurrent)
-    state, waiting = _SearchState(trials, measure, ended), list(range(trials))
+    state, waiting = _SearchState(trials, measure, on_trial_end), list(range(trials))
     while True:
         while waiting and len(state.running) < max_concurrent:
             state.start(waiting.pop(0))
@@ -128,17 +135,19 @@ def run_threshold_pruning(
         state.finish(max_epochs)
 
 
-def run_halving(measure: Measure, ended: Ended, *, brackets: Sequence[Sequence[Rung]]) -> SearchOutcome:
+def run_halving(
+    measure: Measure, on_trial_end: TrialEndCallback, *, brackets: Sequence[Sequence[Rung]]
+) -> SearchOutcome:
     """Run successive halving in each bracket, one bracket after another.
 
     If all trials that a rung promoted over a trial fail later, that trial can still win.
 
     Args:
         measure: trains steps.
-        ended: receives trials that train no more.
+        on_trial_end: receives each trial that ended.
         brackets: from `hyperband`, or one from `successive_halving`. Trials are numbered through the brackets.
     """
-    state = _SearchState(sum(bracket[0].trials for bracket in brackets), measure, ended)
+    state = _SearchState(sum(bracket[0].trials for bracket in brackets), measure, on_trial_end)
     first = 0
     for bracket in brackets:
         for trial in range(first, first + bracket[0].trials):
@@ -162,14 +171,14 @@ def run_halving(measure: Measure, ended: Ended, *, brackets: Sequence[Sequence[R
 class _SearchState:
     """State of all trials. `active` holds those not eliminated and not failed, ascending, running or finished.
 
-    An eliminated trial takes part in no comparison: otherwise it could eliminate, at a later epoch, the very trial
-    that beat it, and none would be left. A failed trial does not count either, not even for earlier epochs: trials
+    An eliminated trial takes part in no comparison: otherwise it could eliminate, at a later epoch, the trial that beat
+    it, and no trial would remain. A failed trial does not count either, not even for earlier epochs: trials
     that only failed trials eliminated are active again. So at least one trial is active unless all fail: a trial
     that has not failed was ahead of every eliminated one, then or later, and the last of these is active.
     """
 
-    def __init__(self, trials: int, measure: Measure, ended: Ended) -> None:
-        self.trials, self.measure, self.ended = trials, measure, ended
+    def __init__(self, trials: int, measure: Measure, on_trial_end: TrialEndCallback) -> None:
+        self.trials, self.measure, self.on_trial_end = trials, measure, on_trial_end
         self.active: list[int] = []
         self.running: list[int] = []
         self.accuracies: list[list[float]] = [[] for _ in range(trials)]
@@ -178,10 +187,12 @@ class _SearchState:
         self.failed = [False] * trials
 
     def start(self, trial: int) -> None:
+        """Start a trial."""
         self.active.append(trial)
         self.running.append(trial)
 
     def n_epochs(self, trial: int) -> int:
+        """Return the number of epochs that a trial has finished."""
         return len(self.accuracies[trial])
 
     def advance(self) -> None:
@@ -209,21 +220,22 @@ class _SearchState:
         """Stop trials that have run all their epochs. They stay active."""
         for trial in [trial for trial in self.running if self.n_epochs(trial) == max_epochs]:
             self.running.remove(trial)
-            self.ended(trial, "finished")
+            self.on_trial_end(trial, "finished")
 
     def stop(self) -> None:
-        """Stop all running trials, since none is left to compare with."""
+        """Stop all running trials, since no other is left to compare with."""
         for trial in self.running:
-            self.ended(trial, "finished")
+            self.on_trial_end(trial, "finished")
         self.running = []
 
     def _remove(self, trial: int, status: TrialStatus) -> None:
         self.active.remove(trial)
         if trial in self.running:
             self.running.remove(trial)
-            self.ended(trial, status)
+            self.on_trial_end(trial, status)
 
     def outcome(self) -> SearchOutcome:
+        """Return the outcome after all steps."""
         return SearchOutcome(
             winner=max(self.active, key=lambda trial: self.accuracies[trial][-1], default=None),
             epochs=tuple(self.n_epochs(trial) for trial in range(self.trials)),

@@ -35,9 +35,9 @@ class Search:
 
     Args:
         tuning: settings of the search.
-        make_run: makes the run of a trial from its values; raises InputError where they do not fit together.
+        make_run: makes the run of a trial from its values; raises InputError if they do not fit together.
         rows: training and validation images.
-        source: where processes that train read the images.
+        source: where training processes read the images.
         storage: the trials on disk.
         checkpoints: absolute folder of checkpoints, with one subfolder per trial.
         map_tasks: maps `train_next_epoch` over tasks, here or on workers.
@@ -62,11 +62,11 @@ class Search:
         self._distributions, self._sampler = to_distributions(tuning.space), TrialSampler(tuning)
         self._runs: list[TrialRun | None] = []
         self.values: list[dict[str, Any]] = []
-        """Of each started trial."""
+        """Values of each started trial."""
         self.accuracies: list[list[float]] = []
-        """Of each started trial, after each of its epochs."""
+        """Accuracies of each started trial, 0 to 1, after each of its epochs."""
         self.reasons: list[str] = []
-        """Why a trial failed, or empty."""
+        """Why each trial failed; empty if it did not."""
         self.failed_afterwards: dict[int, str] = {}
         """Trial -> why it failed in `resume_pruned`."""
         self.epochs_afterwards = 0
@@ -74,13 +74,13 @@ class Search:
 
     def run(self) -> SearchOutcome:
         """Run all trials under the pruning rule."""
-        tuning, rule, trials = self._tuning, self._tuning.pruner, count_trials(self._tuning)
-        if rule.name in ("hyperband", "successive_halving"):
-            return run_halving(self._measure, self._ended, brackets=make_brackets(tuning))
+        tuning, pruner, trials = self._tuning, self._tuning.pruner, count_trials(self._tuning)
+        if pruner.name in ("hyperband", "successive_halving"):
+            return run_halving(self._measure, self._on_trial_end, brackets=make_brackets(tuning))
         concurrent = 1 if tuning.scheduler == "sequential" else tuning.max_concurrent_trials or trials
-        tolerance = Tolerance(amount=rule.amount, kind=rule.kind) if rule.name == "threshold" else None
+        tolerance = Tolerance(amount=pruner.amount, kind=pruner.kind) if pruner.name == "threshold" else None
         return run_threshold_pruning(
-            self._measure, self._ended, trials=trials, max_epochs=tuning.epochs, max_concurrent=concurrent,
+            self._measure, self._on_trial_end, trials=trials, max_epochs=tuning.epochs, max_concurrent=concurrent,
             tolerance=tolerance,
         )  # fmt: skip
 
@@ -117,8 +117,8 @@ class Search:
                 self._sampler.report(step.trial, step.epoch, accuracy)
         best = max((accuracy for accuracy in measured if accuracy is not None), default=0.0)
         epochs = sorted({step.epoch for step in steps})
-        shown = f"{epochs[0]}" if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]}"
-        self._log.info(f"epoch {shown}: {len(steps)} trials, best accuracy {best:.4f}")
+        epoch_text = f"{epochs[0]}" if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]}"
+        self._log.info(f"epoch {epoch_text}: {len(steps)} trials, best accuracy {best:.4f}")
         return measured
 
     def _start(self, trial: int) -> None:
@@ -135,7 +135,7 @@ class Search:
                 self._storage.add(TrialStep(trial, 1), StepResult(None, str(error)), seconds=0.0, switch_seconds=0.0)
 
     def _results(self, steps: Sequence[TrialStep]) -> list[StepResult]:
-        """Return the results of `steps`. Train steps that the storage lacks."""
+        """Return the results of `steps`, after training those that the storage lacks."""
         todo = [step for step in steps if self._storage.result(step) is None]
         for step, epoch in self._trained(todo):
             self._storage.add(
@@ -174,7 +174,7 @@ class Search:
             run=run, epoch=step.epoch, rows=self._rows, source=self._source, folder=folder, mark=self._mark
         )
 
-    def _ended(self, trial: int, status: TrialStatus) -> None:
+    def _on_trial_end(self, trial: int, status: TrialStatus) -> None:
         last = self.accuracies[trial][-1] if self.accuracies[trial] else None
         self._storage.end(trial, status, last)
         if status == "failed" or (status == "eliminated" and not self._tuning.resume_pruned):
@@ -186,7 +186,7 @@ def count_trials(tuning: Tuning) -> int:
     """Return the number of trials of the whole search.
 
     Raises:
-        InputError: the grid has fewer points than hyperband has trials, or TPE could learn from none of them.
+        InputError: the grid has fewer points than hyperband has trials, or too few trials end for TPE to learn.
     """
     size = math.prod(domain.size for domain in tuning.space.values())
     if tuning.pruner.name != "hyperband":
@@ -200,31 +200,31 @@ def count_trials(tuning: Tuning) -> int:
         )
     if tuning.sampler.name == "tpe" and ended < tuning.sampler.n_startup_trials:
         raise InputError(
-            f"sampler: tpe learns once {tuning.sampler.n_startup_trials} trials have ended, and when the last bracket "
-            f"of hyperband of {tuning.epochs} epochs starts, {ended} have; use fewer n_startup_trials, more epochs, or "
-            "the sampler random"
+            f"sampler: tpe learns once {tuning.sampler.n_startup_trials} trials have ended, but only {ended} have when "
+            f"the last bracket of hyperband of {tuning.epochs} epochs starts; use fewer n_startup_trials, more epochs, "
+            "or the sampler random"
         )
     return trials
 
 
 def make_brackets(tuning: Tuning) -> list[list[Rung]]:
-    """Return the schedule of a halving rule."""
-    rule = tuning.pruner
-    if rule.name == "hyperband":
-        return hyperband(max_epochs=tuning.epochs, factor=rule.factor)
-    assert rule.name == "successive_halving", rule.name
+    """Return the brackets of Hyperband, or the bracket of successive halving."""
+    pruner = tuning.pruner
+    if pruner.name == "hyperband":
+        return hyperband(max_epochs=tuning.epochs, factor=pruner.factor)
+    assert pruner.name == "successive_halving", pruner.name
     trials, halvings = count_trials(tuning), 0
-    while rule.factor ** (halvings + 1) <= min(trials, tuning.epochs):
+    while pruner.factor ** (halvings + 1) <= min(trials, tuning.epochs):
         halvings += 1
-    return [successive_halving(trials=trials, max_epochs=tuning.epochs, factor=rule.factor, halvings=halvings)]
+    return [successive_halving(trials=trials, max_epochs=tuning.epochs, factor=pruner.factor, halvings=halvings)]
 
 
 def trials_to_resume(tuning: Tuning, outcome: SearchOutcome, *, compared: bool = False) -> list[int]:
     """Return the trials to train to their last epoch: their curves count the late bloomers that the rule dropped.
 
     These are the winner, the eliminated trials that ran all epochs, and at most `tuning.resume_pruned` other eliminated
-    trials, sampled with the search's seed. The list is empty where it would train more than requested, or leave no
-    trial to compare.
+    trials, sampled with the search's seed. The list is empty if it would train more than requested, or if no trial
+    would remain to compare.
 
     Args:
         tuning: settings of the search.

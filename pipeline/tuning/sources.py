@@ -25,27 +25,27 @@ from pipeline.training.run_key import machine_info
 def write_mark(folder: Path) -> str:
     """Write a unique mark to `folder` and return it. A process that shares the folder can read it."""
     mark = uuid.uuid4().hex
-    write_bytes(_file_in(folder), mark.encode())
+    write_bytes(_mark_file(folder), mark.encode())
     return mark
 
 
 def check_mark(folder: Path, mark: str) -> None:
     """Raise InputError if `folder` is not the one to which `write_mark` wrote `mark`."""
-    file = _file_in(folder)
+    file = _mark_file(folder)
     if not file.exists() or file.read_text(encoding="ascii") != mark:
         raise InputError(
-            f"{folder}: a worker does not find the files of the search there, so it would repeat finished training; "
-            "give workers the folder of --work under the same path, and run the same command again"
+            f"{folder}: a worker does not see the files of the search in this folder, so it would repeat finished "
+            "training; give workers the folder of --work under the same path, and run the same command again"
         )
 
 
-def _file_in(folder: Path) -> Path:
+def _mark_file(folder: Path) -> Path:
     return folder / "mark"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialData:
-    """Where the images are, and what each process must match.
+    """Where the images are, and the properties that each process must have.
 
     Attributes:
         data: absolute, since a worker may run in another folder.
@@ -84,7 +84,7 @@ def load_splits(source: TrialData, device: torch.device) -> LoadedSplits:
     """Load the training images, with those flagged `val` as the test split, which no search may use.
 
     Raises:
-        InputError: the data are missing, damaged or not those of the search, this process loaded other code, or it and
+        InputError: the data are missing, damaged or not those of the search; this process loaded other code; or it and
             `device` would give other bits than the process that started the search.
     """
     if source.code != _CODE:
@@ -96,7 +96,7 @@ def load_splits(source: TrialData, device: torch.device) -> LoadedSplits:
     for name, expected in source.machine:
         if str(machine[name]) != expected:
             raise InputError(
-                f"dask.scheduler: a worker has {name} {machine[name]}, and the search started with {expected}, so "
+                f"dask.scheduler: a worker has {name} {machine[name]}, but the search started with {expected}, so "
                 "results would depend on the worker; use workers of the same environment and kind of device"
             )
     prepared = load_prepared(source.data, folder=source.image_folder)

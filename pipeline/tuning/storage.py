@@ -58,10 +58,10 @@ class TrialStorage:
 
     def _read(self, path: Path) -> None:
         """Load the lines, which are JSON, with Optuna."""
-        begun = path.exists() and path.stat().st_size > 0
+        has_content = path.exists() and path.stat().st_size > 0
         storage = JournalStorage(JournalFileBackend(str(path), lock_obj=_NoLock(str(path))))
-        if begun and _NAME not in optuna.get_all_study_names(storage):
-            raise ValueError("no search starts in it")
+        if has_content and _NAME not in optuna.get_all_study_names(storage):
+            raise ValueError("no search starts in this file")
         self._study = optuna.create_study(
             storage=storage, study_name=_NAME, direction="maximize", load_if_exists=True
         )  # fmt: skip
@@ -76,18 +76,18 @@ class TrialStorage:
             if trial.state == TrialState.FAIL:
                 failed_in = max(trial.intermediate_values, default=0) + 1
                 self._results[TrialStep(trial.number, failed_in)] = StepResult(None, trial.user_attrs[_REASON])
-        self._switching: dict[TrialStep, tuple[float, float]] = {}
+        self._epoch_times: dict[TrialStep, tuple[float, float]] = {}
         for key, (first, second) in self._study.user_attrs.items():
             kind, trial_text, epoch_text = key.split()
             step = TrialStep(int(trial_text), int(epoch_text))
             if kind == _SECONDS:
-                self._switching[step] = (first, second)
+                self._epoch_times[step] = (first, second)
             else:
                 self._results[step] = StepResult(first, second)
         # Seconds are written before the accuracy.
         measured = [step for step, result in self._results.items() if result.accuracy is not None]
-        if lost := [step for step in measured if step not in self._switching]:
-            raise ValueError(f"no seconds of trial {lost[0].trial}, epoch {lost[0].epoch}")
+        if missing := [step for step in measured if step not in self._epoch_times]:
+            raise ValueError(f"no seconds of trial {missing[0].trial}, epoch {missing[0].epoch}")
 
     def start(self, trial: int, params: Mapping[str, Any], distributions: dict[str, BaseDistribution]) -> None:
         """Record the parameters of a trial. Trials start in order, and a resumed search starts them again.
@@ -98,7 +98,7 @@ class TrialStorage:
         if trial < len(self._params):
             if self._params[trial] != params:
                 raise InputError(
-                    f"{self._path}: trial {trial} has {self._params[trial]}, and the sampler gives {params}; a line "
+                    f"{self._path}: trial {trial} has {self._params[trial]}, but the sampler gives {params}; a line "
                     "is missing, so remove its folder to restart the search"
                 )
             return
@@ -113,9 +113,9 @@ class TrialStorage:
         return self._results.get(step)
 
     @property
-    def switching(self) -> list[tuple[float, float]]:
-        """(epochs, 2), for each trained epoch of any process: its seconds, and those of the context switch."""
-        return [self._switching[step] for step in sorted(self._switching) if step in self._results]
+    def epoch_times(self) -> list[tuple[float, float]]:
+        """(epochs, 2), seconds of each trained epoch of any process, and of its context switch."""
+        return [self._epoch_times[step] for step in sorted(self._epoch_times) if step in self._results]
 
     def add(self, step: TrialStep, result: StepResult, *, seconds: float, switch_seconds: float) -> None:
         """Record the result of a step. Results after the end of a trial become attributes of the study.
@@ -128,7 +128,7 @@ class TrialStorage:
         """
         if result.accuracy is not None:
             # First, so that a process killed between the two writes repeats the step.
-            self._switching[step] = (seconds, switch_seconds)
+            self._epoch_times[step] = (seconds, switch_seconds)
             self._study.set_user_attr(f"{_SECONDS} {step.trial} {step.epoch}", [seconds, switch_seconds])
         if self._ended[step.trial]:
             self._study.set_user_attr(f"{_AFTERWARDS} {step.trial} {step.epoch}", [*result])

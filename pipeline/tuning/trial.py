@@ -15,12 +15,13 @@ from pipeline.config.tuning import apply_values
 from pipeline.config.tuning_checks import process_requirement
 from pipeline.durations import to_steps
 from pipeline.errors import InputError
-from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings, effective_settings
+from pipeline.training.grid import grid_points
+from pipeline.training.settings import DatasetInfo, TrainSettings, effective_settings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainValRows:
-    """Training images by row, bool (N,): those to train on, and those flagged `val`, on which trials are evaluated."""
+    """(N,) bool masks over the training images: those to train on, and those flagged `val`, for evaluating trials."""
 
     train: NDArray[np.bool_]
     val: NDArray[np.bool_]
@@ -44,7 +45,7 @@ class TrialRun:
 
     @property
     def threads(self) -> int:
-        """CPU threads. They are independent of the machine, since the bits of a result depend on them."""
+        """CPU threads, independent of the machine, since the bits of a result depend on their number."""
         threads = self.recipe.threads_per_worker
         return 1 if threads == "auto" else threads
 
@@ -58,41 +59,33 @@ def trial_run(
         params: with the search.
         search: name of the search.
         values: key -> value of the trial.
-        data: of the data set.
         rows: training and validation images.
 
     Raises:
-        InputError: the values do not fit together, or the data, or the rest of the study: with them the full study,
-            all its lists and its budget, could not be trained.
+        InputError: the values do not fit together, or do not fit the data or the rest of the study. They must allow
+            the full study, with all its lists and its budget.
     """
     tuning = params.tuning[search]
     tree = params.model_dump(mode="json", exclude={"tuning"})
     of_trial = tuning.trial_study(params.studies[tuning.study], values)
     checked = check_params({**tree, "studies": {**tree["studies"], tuning.study: of_trial}}, source="trial")
-    # If it wins, its values stand in the whole study; the search is not to find out at its end that they cannot. No
-    # search has to fit the study then: that is looked at where one is run.
+    # The values of the best trial go into the full study: check now that they fit it. Searches are left out of this
+    # check: the command checks a search when it runs one.
     apply_values(tree["studies"][tuning.study], values)
     check_params(tree, source="tuned.yaml")
     study = checked.studies[tuning.study]
     recipe = study.effective_recipe(checked.train)
-    (model,), (batch_size,), n_train = study.models, study.batch_sizes, int(rows.train.sum())
-    (learning_rate,), (weight_decay,), (seed,) = study.learning_rates, study.weight_decays, study.seeds
-    if batch_size > n_train:
+    (point,), n_train = grid_points(study), int(rows.train.sum())
+    if point.batch_size > n_train:
         raise InputError(
-            f"batch_sizes: {batch_size} is larger than the {n_train} images to train on; use a smaller one"
+            f"batch_sizes: {point.batch_size} is larger than the {n_train} images to train on; use a smaller one"
         )
     if problem := process_requirement(recipe):
         raise InputError(problem)
     settings = effective_settings(
         recipe,
         data,
-        GridPoint(
-            network=model,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            seed=seed,
-        ),
+        point,
         n_epoch=n_train,
         budget=Duration(epochs=tuning.epochs),
     )

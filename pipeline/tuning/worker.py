@@ -34,7 +34,7 @@ class EpochTask:
 
     Attributes:
         run: of the trial.
-        epoch: to finish.
+        epoch: number of the epoch, from 1.
         rows: training and validation images.
         source: where to read the images.
         folder: absolute folder of the trial's checkpoints and results.
@@ -72,26 +72,26 @@ class InfeasibleTrialError(Exception):
     """A trial cannot be trained with its values. The message gives the reason and is always the same."""
 
 
-def train_epoch(task: EpochTask, ranks: World) -> EpochResult:
+def train_epoch(task: EpochTask, world: World) -> EpochResult:
     """Train from the last checkpoint to the end of the epoch and evaluate the validation rows; all ranks call it.
 
     Raises:
         InfeasibleTrialError: on the rank that failed.
-        InputError: the images are missing, damaged or not those of the search, this process would give other bits, or
+        InputError: the images are missing, damaged or not those of the search; this process would give other bits; or
             other processes use the memory of its GPU.
         Terminated: SIGTERM in a main thread; the state is saved.
     """
     start = time.monotonic()
-    splits = load_splits(task.source, ranks.device)
+    splits = load_splits(task.source, world.device)
     try:
-        accuracy, reason, switch_seconds = _train_and_evaluate(task, splits, ranks, start)
+        accuracy, reason, switch_seconds = _train_and_evaluate(task, splits, world, start)
     except (DataError, MachineError):
         raise
     except (*_SETTINGS_ERRORS, MemoryError, OSError, RuntimeError) as error:
         if not _caused_by_settings(error):
             raise
         if is_out_of_memory(error):
-            _check_gpu_not_shared(ranks)
+            _check_gpu_not_shared(world)
         lines = str(error).splitlines() or [""]
         raise InfeasibleTrialError(f"{type(error).__name__}: {lines[0]}") from None
     return EpochResult(
@@ -104,19 +104,19 @@ def _caused_by_settings(error: Exception) -> bool:
     return isinstance(error, _SETTINGS_ERRORS) or is_out_of_memory(error)
 
 
-def _check_gpu_not_shared(ranks: World) -> None:
-    """Check that no other process uses the GPU: then its settings did not cause the trial to run out of memory.
+def _check_gpu_not_shared(world: World) -> None:
+    """Check that no other process uses the GPU, which could have caused the out-of-memory error.
 
     Raises:
         InputError: other processes, including other workers, use memory of the GPU.
     """
-    device = ranks.device
+    device = world.device
     if device.type != "cuda":
         return
     free, total = torch.cuda.mem_get_info(device)
     others = total - free - torch.cuda.memory_reserved(device)
-    # Several ranks also have buffers for gradients, and the process that started them.
-    allowed = _CUDA_BYTES * (1 if ranks.size == 1 else 4)
+    # Several ranks also have buffers for gradients, and so has the process that started them.
+    allowed = _CUDA_BYTES * (1 if world.size == 1 else 4)
     if others > allowed:
         raise InputError(
             f"{torch.cuda.get_device_name(device)}: out of memory; other processes use {others / 2**30:.1f} GiB; end "
@@ -125,7 +125,7 @@ def _check_gpu_not_shared(ranks: World) -> None:
 
 
 def _train_and_evaluate(
-    task: EpochTask, splits: LoadedSplits, ranks: World, start: float
+    task: EpochTask, splits: LoadedSplits, world: World, start: float
 ) -> tuple[float | None, str, float]:
     """Return the accuracy, the reason of a failure, and the seconds of restoring and saving.
 
@@ -135,32 +135,32 @@ def _train_and_evaluate(
     settings, recipe, end = task.run.settings, task.run.recipe, task.run.epoch_ends[task.epoch - 1]
     log, last = RunLog.silent(), end == settings.steps
     # A single process reads the images once for all trials. A trial with other image settings prepares them again.
-    start = start if ranks.size > 1 else time.monotonic()
-    images = splits.on_device(settings, training=True, device=ranks.device)
+    start = start if world.size > 1 else time.monotonic()
+    images = splits.on_device(settings, training=True, device=world.device)
     spent = time.monotonic() - start
     options = RunOptions(micro_batch=recipe.micro_batch, comm=comm_config_from(recipe))
     if not last:
-        to_end = _StopAtEpochEnd(task, ranks)
-        with _handling_signals(to_end):
+        stopper = _StopAtEpochEnd(task, world)
+        with _handling_signals(stopper):
             try:
                 train(
                     settings,
-                    TrainData(images, torch.from_numpy(splits.train_labels).to(ranks.device), task.rows.train),
-                    ranks=ranks, log=log, options=dataclasses.replace(options, checkpointer=to_end),
+                    TrainData(images, torch.from_numpy(splits.train_labels).to(world.device), task.rows.train),
+                    ranks=world, log=log, options=dataclasses.replace(options, checkpointer=stopper),
                 )  # fmt: skip
-                return None, _DIVERGED, spent + to_end.switch_seconds
+                return None, _DIVERGED, spent + stopper.switch_seconds
             except _EpochEnded:
-                spent += to_end.switch_seconds
-    # A run of `end` steps, all done, so its schedule does not matter: it only sets and evaluates the weights. The last
+                spent += stopper.switch_seconds
+    # All `end` steps are done, so the schedule does not matter: this run only sets and evaluates the weights. The last
     # epoch is trained here.
-    resumed = _Resumed(task, ranks)
-    cell = RunSpec(
+    resumed = _Resumed(task, world)
+    run_spec = RunSpec(
         arm="", filter_network="", learning_rate=settings.learning_rate, n_train=int(task.rows.train.sum()),
         settings=dataclasses.replace(settings, steps=end),
     )  # fmt: skip
     with _handling_signals(resumed):
         result = execute_run(
-            cell, splits, task.rows.train, ranks=ranks, log=log, weights=None,
+            run_spec, splits, task.rows.train, ranks=world, log=log, weights=None,
             eval_batch_size=recipe.eval_batch_size, options=dataclasses.replace(options, checkpointer=resumed),
         )  # fmt: skip
     return result.top1, "" if result.status == "finished" else _DIVERGED, spent + resumed.switch_seconds
@@ -171,12 +171,12 @@ class _EpochEnded(Exception):  # noqa: N818 - an event that never leaves this mo
 
 
 class _Resumed(CheckpointScheduler):
-    """`CheckpointScheduler` that measures the time from its creation until the run has its state back."""
+    """`CheckpointScheduler` that measures the time from its creation until the run has restored its state."""
 
-    def __init__(self, task: EpochTask, ranks: World) -> None:
+    def __init__(self, task: EpochTask, world: World) -> None:
         interval, self._created = task.run.recipe.checkpoint, time.monotonic()
         self._own = Checkpoints(task.folder)
-        super().__init__(self._own, stop_and_save_flags(), ranks=ranks, seconds=interval.seconds, steps=interval.steps)
+        super().__init__(self._own, stop_and_save_flags(), ranks=world, seconds=interval.seconds, steps=interval.steps)
         self._end, self._total_steps = task.run.epoch_ends[task.epoch - 1], task.run.settings.steps
         self.switch_seconds = 0.0
 
@@ -206,7 +206,7 @@ class _StopAtEpochEnd(_Resumed):
         content = state.state_dict(local=local)
         if self._ranks.is_main:
             self._own.save(state.step, content)
-        # A rank that ends while another saves would end that one, too.
+        # A rank that ends while another saves would end the other one too.
         distributed.barrier()
         self.switch_seconds += time.monotonic() - start
         raise _EpochEnded
@@ -222,7 +222,8 @@ def _handling_signals(checkpointer: CheckpointScheduler) -> Iterator[None]:
         with checkpointer.handle_sigterm():
             yield
     except Exception:
-        # An epoch or a trial that ended in the meantime does not end the search, so raise the signal again.
+        # Every error passes on. If SIGTERM arrived too, raise it again: the end of an epoch or of a trial does not end
+        # the search.
         if checkpointer.stop_requested:
             signal.raise_signal(signal.SIGTERM)
         raise

@@ -88,7 +88,7 @@ def test_the_parts_of_all_ranks_in_order_are_those_of_one(
     """Also for numbers that do not divide: what a rank runs never changes what is run."""
     parts = worker_slices(batch, workers, bn_group)
     ranks = data.draw(st.integers(1, len(parts)))
-    each = [rank_slices(parts, rank=rank, ranks=ranks) for rank in range(ranks)]
+    each = [rank_slices(parts, rank=rank, world_size=ranks) for rank in range(ranks)]
     assert [part for mine in each for part in mine] == parts
     assert {len(mine) for mine in each} <= {len(parts) // ranks, -(-len(parts) // ranks)}
 
@@ -97,12 +97,12 @@ def test_the_parts_of_all_ranks_in_order_are_those_of_one(
 def test_ranks_that_fit_have_equally_much_to_do(workers: int, share: int, data: st.DataObject) -> None:
     ranks = data.draw(st.sampled_from(valid_world_sizes(workers, aligned=False)))
     parts = worker_slices(share * workers, workers)
-    assert [len(rank_slices(parts, rank=rank, ranks=ranks)) for rank in range(ranks)] == [workers // ranks] * ranks
+    assert [len(rank_slices(parts, rank=rank, world_size=ranks)) for rank in range(ranks)] == [workers // ranks] * ranks
 
 
 def test_more_ranks_than_parts_are_a_bug() -> None:
     with pytest.raises(AssertionError):
-        rank_slices(worker_slices(4, 8), rank=0, ranks=8)
+        rank_slices(worker_slices(4, 8), rank=0, world_size=8)
 
 
 @given(workers=st.integers(1, 300))
@@ -126,14 +126,14 @@ def test_fitting_ranks_of_twelve_workers() -> None:
 
 
 @given(batch=st.integers(2, 400), workers=_WORKERS, bn_group=_GROUPS, data=st.data())
-def test_micro_batches_are_whole_groups_in_order(
+def test_micro_batches_are_complete_groups_in_order(
     batch: int, workers: int, bn_group: int | None, data: st.DataObject
 ) -> None:
     parts = worker_slices(batch, workers, bn_group)
     max_size = data.draw(st.integers(max(_groups(parts)), batch))
     ranks = data.draw(st.integers(1, min(4, len(parts))))
     for rank in range(ranks):
-        mine = rank_slices(parts, rank=rank, ranks=ranks)
+        mine = rank_slices(parts, rank=rank, world_size=ranks)
         passes = merge_micro_batches(mine, max_size)
         assert _rows(passes) == _rows(mine)
         assert _groups(passes) == _groups(mine), "a group was cut, joined with another or moved"
@@ -161,7 +161,7 @@ def test_rows_that_are_not_neighbours_do_not_pass_together() -> None:
 
 
 def _first_epochs(stream: SampleStream, epochs: int, batch: int) -> NDArray[np.int64]:
-    """(epochs, n_train): the ids of whole epochs, joined from batches that ignore their borders."""
+    """(epochs, n_train): the ids of complete epochs, joined from batches that ignore their borders."""
     steps = -(-epochs * stream.n_train // batch)
     ids = np.concatenate([stream.samples(step * batch, batch)[0] for step in range(steps)])
     return ids[: epochs * stream.n_train].reshape(epochs, stream.n_train)
@@ -175,7 +175,7 @@ def test_every_epoch_is_a_permutation_of_the_members(members: NDArray[np.bool_],
 
 
 @given(members=_MEMBERS, seed=_SEEDS, batch=st.integers(1, 150))
-def test_the_epoch_of_each_sample_is_told(members: NDArray[np.bool_], seed: int, batch: int) -> None:
+def test_the_epoch_of_each_sample_is_returned(members: NDArray[np.bool_], seed: int, batch: int) -> None:
     stream = SampleStream(members, seed)
     epochs = np.concatenate([stream.samples(step * batch, batch)[1] for step in range(4)])
     assert epochs.tolist() == [position // stream.n_train for position in range(4 * batch)]
@@ -245,6 +245,6 @@ def test_a_stream_leaves_the_global_generator_alone() -> None:
     np.testing.assert_equal(after, before)
 
 
-def test_no_member_is_a_bug() -> None:
+def test_an_empty_mask_is_a_bug() -> None:
     with pytest.raises(AssertionError):
         SampleStream(np.zeros(5, dtype=np.bool_), 0)

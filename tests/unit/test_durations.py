@@ -1,4 +1,4 @@
-"""Durations by hand, the rounding at which they could go wrong, and batch sizes that change on the way."""
+"""Durations by hand, rounding, and batch sizes that change during a run."""
 
 from itertools import accumulate, pairwise
 
@@ -31,7 +31,7 @@ _CHANGING = st.builds(
     ("epochs", "n_train", "batch_size", "steps"),
     [
         (1, 100, 25, 4),
-        (1, 100, 32, 4),  # the fourth batch goes on into the next epoch
+        (1, 100, 32, 4),  # the fourth batch continues into the next epoch
         (50, 50_000, 6272, 399),
         (50, 50_000, 20_480, 123),
         (0.5, 100, 25, 2),

@@ -1,4 +1,4 @@
-"""Joules by the counters of devices: a made-up powercap tree, an NVML of one GPU, and this machine."""
+"""Joules by the counters of devices: an invented powercap tree, an NVML of one GPU, and this machine."""
 
 import sys
 import time
@@ -90,7 +90,7 @@ def test_dies_of_a_package_are_counted_too(tmp_path: Path) -> None:
         assert meter.read() == Energy(gpu=0.0, cpu=2.0, memory=None)
 
 
-def test_without_a_counter_nothing_is_told(tmp_path: Path) -> None:
+def test_without_a_counter_the_energy_is_unknown(tmp_path: Path) -> None:
     for powercap in (tmp_path, tmp_path / "not there"):
         with measure_energy(powercap=powercap) as meter:
             assert meter.read() == Energy(gpu=0.0, cpu=None, memory=None)
@@ -148,16 +148,16 @@ def test_a_reading_too_late_to_see_a_wrap_gives_none(clock: list[float]) -> None
     assert counter.joules() is None
 
 
-def test_what_wraps_is_looked_at_while_nobody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrapping_counters_are_sampled_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(energy, "_SAMPLE_INTERVAL_S", 0.001)
     machine = Machine(tmp_path, packages=1)
     looks = 0
-    asked = EnergyMeter.read
+    requested = EnergyMeter.read
 
     def counted(meter: EnergyMeter) -> Energy:
         nonlocal looks
         looks += 1
-        return asked(meter)
+        return requested(meter)
 
     monkeypatch.setattr(EnergyMeter, "read", counted)
     with measure_energy(powercap=tmp_path) as meter:
@@ -206,12 +206,12 @@ _ENERGY = st.builds(Energy, gpu=_JOULES, cpu=_JOULES, memory=_JOULES)
 @given(parts=st.lists(_ENERGY))
 def test_a_sum_is_untold_as_soon_as_a_part_is_and_for_that_kind_alone(parts: list[Energy]) -> None:
     for kind in DEVICE_KINDS:
-        told = [getattr(part, kind) for part in parts]
-        assert getattr(total_energy(parts), kind) == (None if None in told else pytest.approx(sum(told)))
+        reported = [getattr(part, kind) for part in parts]
+        assert getattr(total_energy(parts), kind) == (None if None in reported else pytest.approx(sum(reported)))
 
 
 @given(drawn=_ENERGY)
-def test_a_record_comes_back(drawn: Energy) -> None:
+def test_a_record_round_trips(drawn: Energy) -> None:
     assert Energy.from_record(vars(drawn)) == drawn
     assert Energy.from_record(None) == UNKNOWN_ENERGY
 
@@ -296,7 +296,7 @@ def test_processes_that_share_a_node_count_it_once(driver: _Driver, tmp_path: Pa
 
 
 def test_this_machine_tells_something_plausible_or_nothing() -> None:
-    with measure_energy(gpu=_UUID) as meter:  # nobody's
+    with measure_energy(gpu=_UUID) as meter:  # of no GPU here
         time.sleep(0.1)
         drawn = meter.read()
     assert drawn.gpu is None

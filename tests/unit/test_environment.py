@@ -104,10 +104,10 @@ def test_python_3_8_can_read_what_refuses_it(file: str) -> None:
 @cache
 def _older_pythons() -> list[str]:
     names = [f"python3.{minor}" for minor in range(8, MINIMUM_PYTHON[1])]
-    found = [path for name in names if (path := shutil.which(name))]
-    found += [str(path) for path in sorted(Path.home().glob(".pyenv/versions/3.[89].*/bin/python"))]
+    result = [path for name in names if (path := shutil.which(name))]
+    result += [str(path) for path in sorted(Path.home().glob(".pyenv/versions/3.[89].*/bin/python"))]
     # pyenv has a script of each name, which fails where that version is not the chosen one.
-    return [path for path in found if subprocess.run([path, "-V"], capture_output=True, check=False).returncode == 0]
+    return [path for path in result if subprocess.run([path, "-V"], capture_output=True, check=False).returncode == 0]
 
 
 @pytest.mark.parametrize("entry", _ENTRIES)

@@ -1,4 +1,4 @@
-"""What counts as running out of memory, in the words of every library, and what is said of it."""
+"""Recognition of out-of-memory errors of every library, and their messages."""
 
 import errno
 from collections.abc import Callable
@@ -22,9 +22,9 @@ def _numpy() -> None:
 
 @pytest.mark.parametrize("allocate", [_torch_on_a_cpu, _numpy])
 def test_a_real_failure_to_allocate_is_recognized(allocate: Callable[[], None]) -> None:
-    with pytest.raises((RuntimeError, MemoryError)) as found:
+    with pytest.raises((RuntimeError, MemoryError)) as result:
         allocate()
-    assert is_out_of_memory(found.value)
+    assert is_out_of_memory(result.value)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_other_errors_are_others(error: Exception) -> None:
     assert raised.value is error
 
 
-def test_the_explanation_takes_the_place_of_what_the_library_said() -> None:
+def test_the_explanation_replaces_the_message_of_the_library() -> None:
     with pytest.raises(OutOfMemory) as raised, explain_out_of_memory("batch_size: give less"):
         _torch_on_a_cpu()
     assert str(raised.value) == "batch_size: give less"
@@ -79,7 +79,7 @@ def test_the_innermost_explanation_stays() -> None:
     assert str(raised.value) == "inner"
 
 
-def test_what_nobody_explained_is_one_line() -> None:
+def test_an_unexplained_error_is_one_line() -> None:
     line = fix_hint(RuntimeError("CUDA error: out of memory\nCompile with TORCH_USE_CUDA_DSA"))
     assert line is not None
     assert line.startswith("out of memory (RuntimeError: CUDA error: out of memory); ")

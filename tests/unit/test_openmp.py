@@ -1,4 +1,4 @@
-"""Threads that wait spin for a bounded time, in every process that imports the project first."""
+"""Waiting threads spin for a bounded time, in every process that imports the project first."""
 
 import ast
 import json
@@ -20,8 +20,8 @@ _SHOW = "print(os.environ.get('GOMP_SPINCOUNT'))"
 
 def _seen(module: str, **own: str) -> list[str]:
     command = [sys.executable, "-c", ASK.format(module=module)]
-    found = subprocess.run(command, env={**_environment(), **own}, capture_output=True, text=True, check=True)
-    return found.stdout.split()
+    result = subprocess.run(command, env={**_environment(), **own}, capture_output=True, text=True, check=True)
+    return result.stdout.split()
 
 
 @pytest.mark.parametrize("module", ["pipeline", "pipeline.stages.train", "viz.app"])
@@ -32,8 +32,8 @@ def test_the_spinning_is_bounded(module: str) -> None:
 @pytest.mark.parametrize("name", ["GOMP_SPINCOUNT", "OMP_WAIT_POLICY"])
 def test_what_the_user_has_set_wins(name: str) -> None:
     value = {"GOMP_SPINCOUNT": "7", "OMP_WAIT_POLICY": "active"}[name]
-    found = dict(zip(("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"), _seen("pipeline", **{name: value}), strict=True))
-    assert found == {"GOMP_SPINCOUNT": "None", "OMP_WAIT_POLICY": "None", name: value}
+    result = dict(zip(("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"), _seen("pipeline", **{name: value}), strict=True))
+    assert result == {"GOMP_SPINCOUNT": "None", "OMP_WAIT_POLICY": "None", name: value}
 
 
 def _environment() -> dict[str, str]:
@@ -56,8 +56,8 @@ def test_openmp_reads_it_in_time() -> None:
     """libgomp prints the settings that it has read when it is loaded, with torch."""
     command = [sys.executable, "-c", "import pipeline.models.resnet, torch"]
     environment = {**_environment(), "OMP_DISPLAY_ENV": "verbose"}
-    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr
-    assert "GOMP_SPINCOUNT = '1000'" in said
+    printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr
+    assert "GOMP_SPINCOUNT = '1000'" in printed
 
 
 @needs_libgomp

@@ -23,7 +23,9 @@ def test_partial_sums_of_ranks_give_the_bits_of_one_rank(n: int, seed: int, data
     by_part = dict(zip([part.rows.start for part in parts], _leaves(n, seed), strict=True))
 
     def partial(rank: int) -> Tensor:
-        return pairwise_sum(by_part[part.rows.start].clone() for part in rank_slices(parts, rank=rank, ranks=ranks))
+        return pairwise_sum(
+            by_part[part.rows.start].clone() for part in rank_slices(parts, rank=rank, world_size=ranks)
+        )
 
     assert torch.equal(pairwise_sum(partial(rank) for rank in range(ranks)), pairwise_sum(_leaves(n, seed)))
 

@@ -1,4 +1,4 @@
-"""Tasks in this process, on a local cluster and on a scheduler in processes of its own, to the bit."""
+"""Tasks in this process, on a local cluster and on a separate scheduler have the same bits."""
 
 import os
 import pickle
@@ -58,7 +58,7 @@ def _results(scheduler: str, features: NDArray[np.float32]) -> dict[str, bytes]:
     """What tasks made of features, and the threads they ran on."""
     with task_pool(scheduler, workers=2, threads=THREADS) as run:
         axes = fit_pca(features, 5, map_fn=run)
-        found = {
+        result = {
             "axes": axes.axes.tobytes(),
             "variances": axes.explained_variance_ratio.tobytes(),
             "components": axes.transform(features, map_fn=run).tobytes(),
@@ -69,7 +69,7 @@ def _results(scheduler: str, features: NDArray[np.float32]) -> dict[str, bytes]:
         with pytest.raises(InputError) as raised:
             list(run(_fail, range(4)))
         assert raised.value.key == "reduce.something"
-    return found
+    return result
 
 
 def test_bits_do_not_depend_on_where_tasks_run(tmp_path: Path) -> None:
@@ -82,9 +82,9 @@ def test_bits_do_not_depend_on_where_tasks_run(tmp_path: Path) -> None:
 
 def test_a_memory_map_travels_as_its_path(tmp_path: Path) -> None:
     features = _features(tmp_path)
-    whole, *_ = blocks = row_blocks(features)
-    assert len(dumps((partial(np.add, whole), blocks))) < 2000
-    assert len(dumps(np.asarray(whole))) > whole.nbytes
+    full, *_ = blocks = row_blocks(features)
+    assert len(dumps((partial(np.add, full), blocks))) < 2000
+    assert len(dumps(np.asarray(full))) > full.nbytes
 
 
 @pytest.mark.parametrize("rows", [slice(0, 5), slice(7, 9), slice(None), slice(19_999, None)])
@@ -94,7 +94,7 @@ def test_rows_of_a_memory_map_arrive_as_they_are(tmp_path: Path, rows: slice) ->
         np.testing.assert_array_equal(pickle.loads(dumps(view)), view)
 
 
-def test_an_address_where_nobody_answers_is_named_with_a_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_a_scheduler_is_named_with_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.parallel.pool._CONNECT_TIMEOUT_S", 1)
     address = f"tcp://127.0.0.1:{free_port()}"
     with pytest.raises(InputError) as raised, task_pool(address, workers=1, threads=1):
@@ -167,7 +167,7 @@ def test_a_worker_that_joins_later_with_two_threads_is_refused() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("lacking", ["test_parallel", "pipeline"])
 def test_a_worker_that_cannot_import_a_task_is_refused(lacking: str, tmp_path: Path) -> None:
-    """Wherever the project may be installed. One without all of it leaves by itself if it joins later."""
+    """Wherever the project may be installed. A worker that lacks a part of it and joins later leaves."""
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / f"{lacking}.py").write_text("raise ModuleNotFoundError('no project here')")
     environ = {"PYTHONPATH": str(tmp_path / "bare")}

@@ -1,4 +1,4 @@
-"""What the operating system does for a process."""
+"""Functions of the operating system for processes."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What a long run says: to a terminal, to a pipe, to its log file."""
+"""Messages of a long run on a terminal, in a pipe and in its log file."""
 
 import io
 import json
@@ -112,9 +112,9 @@ def test_other_ranks_are_silent(capfd: pytest.CaptureFixture[str]) -> None:
 def test_resources(tmp_path: Path, clock: list[float]) -> None:
     meter = ResourceMeter()
     clock[0] += 4.0
-    arms, drawn = {"full": 2.504, "random": 1.5}, {"full": Energy(gpu=0.27), "random": UNKNOWN_ENERGY}
+    arms, sampled = {"full": 2.504, "random": 1.5}, {"full": Energy(gpu=0.27), "random": UNKNOWN_ENERGY}
     joules = Energy(gpu=0.0, cpu=200.04)
-    meter.write(tmp_path / "work" / "train.json", joules=joules, images=1000, arms=arms, arms_joules=drawn)
+    meter.write(tmp_path / "work" / "train.json", joules=joules, images=1000, arms=arms, arms_joules=sampled)
     record = json.loads((tmp_path / "work" / "train.json").read_text())
     assert record["wall_s"] == 4.0
     assert (record["images"], record["images_per_s"]) == (1000, 250.0)

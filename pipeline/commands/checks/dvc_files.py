@@ -1,13 +1,12 @@
-"""What an interrupted DVC leaves damaged in the project, and its repair.
+"""Repair dvc.lock and .dvc/tmp/rwlock after an interrupted DVC.
 
-DVC writes dvc.lock and .dvc/tmp/rwlock in place. When it is killed or interrupted while it does, they stay empty or cut
-short, and it refuses to run. An older dvc.lock loses no finished stage: DVC enters each in its run cache before it
-writes dvc.lock, and the next `dvc repro` restores the outputs from there. Only `dvc` and git are needed here.
+DVC writes both files in place. Killed or interrupted while it writes, it leaves them empty or cut short, and refuses to
+run. An older dvc.lock loses no finished stage: DVC enters each stage in its run cache before it writes dvc.lock, and
+the next `dvc repro` restores the outputs from there. This module needs only `dvc` and git.
 """
 
 import fcntl
 import json
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,24 +18,29 @@ from pipeline.artifacts.files import write_bytes
 from pipeline.commands.checks.environment import Finding, ok, problem
 from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
-from pipeline.processes import hides_working_folder, processes_in_folder
+from pipeline.processes import git_output, hides_working_folder, processes_in_folder
 
 _RWLOCK = Path(".dvc/tmp/rwlock")
 _LOCK = Path("dvc.lock")
-# As long as DVC itself waits for its lock.
+# Equal to the time that DVC waits for its lock.
 _LOCK_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Repair:
-    """What was done about a damaged `file`, in words."""
+    """A repaired file.
+
+    Attributes:
+        file: relative to the project.
+        done: the repair, in words.
+    """
 
     file: Path
     done: str
 
 
 def check_dvc_files(project: Path) -> Iterator[Finding]:
-    """Repair both files; the findings say what was done, and nothing where DVC is missing, which another one says."""
+    """Repair both files and yield what was done; yields nothing without DVC, which `check_tools` reports."""
     if find_spec("dvc") is None:
         return
     try:
@@ -45,26 +49,26 @@ def check_dvc_files(project: Path) -> Iterator[Finding]:
         yield problem("DVC's files", str(error), "then run this command again")
         return
     if not repairs:
-        yield ok("DVC's files", "whole")
+        yield ok("DVC's files", "complete")
     for repair in repairs:
         yield ok("DVC's files", f"{repair.file}: {repair.done}")
 
 
 def repair_dvc_files(project: Path, work: WorkPaths) -> list[Repair]:
-    """Repair dvc.lock and DVC's lock file where they are damaged; sound ones stay as they are.
+    """Repair dvc.lock and DVC's rwlock if they are damaged; leave readable ones as they are.
 
     Args:
         project: the folder with dvc.yaml.
-        work: where stages keep their copy of dvc.lock.
+        work: the folder in which stages keep a copy of dvc.lock.
 
     Raises:
-        InputError: something is damaged and DVC still runs in the project, or dvc.lock has conflicts of a git merge.
+        InputError: a file is damaged and DVC still runs in the project, or dvc.lock has conflicts of a git merge.
     """
     if not (project / ".dvc").is_dir():
         return []
     with _dvc_lock_held(project / ".dvc/tmp/lock"):
         running = _running_dvc(project)
-        damaged = [] if _rwlock_is_sound(project, running) else [_RWLOCK]
+        damaged = [] if _is_readable_rwlock(project, running) else [_RWLOCK]
         damaged += [] if is_readable_lock(project / _LOCK) else [_LOCK]
         if damaged and running:
             raise InputError(f"{damaged[0]}: damaged, and DVC runs as process {running[0]}; end it and try again")
@@ -72,15 +76,15 @@ def repair_dvc_files(project: Path, work: WorkPaths) -> list[Repair]:
 
 
 def is_readable_lock(lock: Path) -> bool:
-    """Whether DVC reads all of a dvc.lock; a missing one is as good."""
-    # Takes a third of a second.
+    """Return whether DVC can read a dvc.lock to its end; True if there is no file."""
+    # Imported here: takes a third of a second.
     from dvc.exceptions import DvcException
     from dvc.schema import COMPILED_LOCKFILE_SCHEMA
     from dvc.utils.strictyaml import load
 
     if not lock.exists():
         return True
-    # DVC ends it with a newline. Without, the last value may be a part of itself, which is valid YAML.
+    # DVC ends the file with a newline. Without it the last value may be cut short, which is valid YAML.
     if not lock.read_bytes().endswith(b"\n"):
         return False
     try:
@@ -90,31 +94,32 @@ def is_readable_lock(lock: Path) -> bool:
     return True
 
 
-def _rwlock_is_sound(project: Path, running: list[int]) -> bool:
-    """Whether DVC can read it, and every living process that it waits for is a DVC, or may be one of another user."""
+def _is_readable_rwlock(project: Path, running: list[int]) -> bool:
+    """Return whether DVC can read .dvc/tmp/rwlock, and every living process in it is a DVC or may be another user's."""
     path = project / _RWLOCK
     if not path.exists():
         return True
     try:
-        held = json.loads(path.read_bytes())
-        holders = [*held.get("write", {}).values(), *(one for some in held.get("read", {}).values() for one in some)]
+        locks = json.loads(path.read_bytes())
+        readers = [reader for several in locks.get("read", {}).values() for reader in several]
+        holders = [*locks.get("write", {}).values(), *readers]
         pids = {int(holder["pid"]) for holder in holders}
     except (ValueError, TypeError, KeyError, AttributeError):
         return False
-    # DVC itself forgets those that have ended.
+    # DVC ignores those that have ended.
     others = pids.difference(running)
     return not any(Path("/proc", str(pid)).exists() and not hides_working_folder(pid) for pid in others)
 
 
 def _remove_rwlock(project: Path) -> Repair:
     (project / _RWLOCK).unlink()
-    return Repair(file=_RWLOCK, done="left by a DVC that was killed; removed, as no DVC is running here")
+    return Repair(file=_RWLOCK, done="left by a DVC that was killed; removed, since no DVC is running here")
 
 
 def _replace_lock(project: Path, work: WorkPaths) -> Repair:
-    """By the newest whole copy: the one that a stage kept, or that of HEAD where it was committed later.
+    """Replace dvc.lock by the newest complete copy: that of a stage, or that of HEAD if it was committed later.
 
-    Without one the file goes, and DVC makes another.
+    Without a copy the file is removed, and DVC writes a new one.
     """
     lock, copy = project / _LOCK, project / work.dvc_lock
     content = lock.read_bytes()
@@ -125,55 +130,47 @@ def _replace_lock(project: Path, work: WorkPaths) -> Repair:
     write_bytes(project / work.damaged_dvc_lock, content)
     return Repair(
         file=_LOCK,
-        done=f"cut short by a DVC that was killed; replaced by {_restore(lock, copy, named=str(work.dvc_lock))}; DVC's "
-        "cache has what was finished since",
+        done=f"cut short by a DVC that was killed; replaced by {_restore(lock, copy, label=str(work.dvc_lock))}; DVC's "
+        "cache has the stages that finished since",
     )
 
 
-def _restore(lock: Path, copy: Path, *, named: str) -> str:
-    """Put the newest whole copy in the place of `lock`, or remove it without one.
+def _restore(lock: Path, copy: Path, *, label: str) -> str:
+    """Replace `lock` by the newest complete copy, or remove it without one.
 
     Args:
-        copy: of the last stage; it may be missing.
-        named: the same, as people call it.
+        lock: the damaged file.
+        copy: of the last stage; may be missing.
+        label: name of `copy` in messages.
 
     Returns:
-        Which one it is, in words.
+        The source of the replacement, in words.
     """
-    found = [("that of the last commit", committed_lock(lock.parent))]
+    copies = [("that of the last commit", committed_lock(lock.parent))]
     if copy.exists():
-        of_stage = (f"the copy that the last stage kept ({named})", copy.read_bytes())
-        found.insert(_committed_at(lock.parent) > copy.stat().st_mtime, of_stage)
-    for source, content in found:
+        of_stage = (f"the copy that the last stage kept ({label})", copy.read_bytes())
+        copies.insert(_committed_at(lock.parent) > copy.stat().st_mtime, of_stage)
+    for source, content in copies:
         if content is not None:
             write_bytes(lock, content)
             if is_readable_lock(lock):
                 return source
     lock.unlink()
-    return "a new one, as there is no whole copy"
+    return "a new one, since there is no complete copy"
 
 
 def committed_lock(project: Path) -> bytes | None:
-    """The content of dvc.lock in git's HEAD; None without one, or without git."""
-    return _git(project, "show", f"HEAD:./{_LOCK}")
+    """Return the content of dvc.lock in git's HEAD; None without the file or without git."""
+    return git_output(project, "show", f"HEAD:./{_LOCK}")
 
 
 def _committed_at(project: Path) -> int:
-    """When HEAD's dvc.lock was committed, in seconds since 1970; 0 without one."""
-    return int(_git(project, "log", "-1", "--format=%ct", "--", str(_LOCK)) or 0)
-
-
-def _git(project: Path, *arguments: str) -> bytes | None:
-    """What git answers; None where it fails or is not installed."""
-    try:
-        answer = subprocess.run(["git", *arguments], cwd=project, capture_output=True, check=False)
-    except FileNotFoundError:
-        return None
-    return answer.stdout if answer.returncode == 0 else None
+    """Return when HEAD's dvc.lock was committed, in seconds since 1970; 0 without one."""
+    return int(git_output(project, "log", "-1", "--format=%ct", "--", str(_LOCK)) or 0)
 
 
 def _running_dvc(project: Path) -> list[int]:
-    """Processes of DVC in the project, but for those that only send its statistics."""
+    """Return the pids of DVC in the project, without those that only send its statistics."""
     return [
         pid
         for pid, command in processes_in_folder(project).items()
@@ -183,7 +180,7 @@ def _running_dvc(project: Path) -> list[int]:
 
 @contextmanager
 def _dvc_lock_held(path: Path) -> Iterator[None]:
-    """Hold the lock that DVC holds while it reads and writes its files, though not while a stage runs."""
+    """Hold the lock that DVC holds while it reads or writes its files; it releases it while a stage runs."""
     path.parent.mkdir(exist_ok=True)
     deadline = time.monotonic() + _LOCK_TIMEOUT_S
     with path.open("a+b") as file:
@@ -193,6 +190,6 @@ def _dvc_lock_held(path: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise InputError(f"{path}: another DVC is working here; wait for it or end it") from None
+                    raise InputError(f"{path}: another DVC holds this lock; wait for it or end it") from None
                 time.sleep(0.05)
         yield

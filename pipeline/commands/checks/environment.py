@@ -15,6 +15,19 @@ from pipeline.environment import MINIMUM_PYTHON
 
 INSTALL = "pip install -c requirements.lock -e '.[all]'"
 
+# Bytes.
+_RECOMMENDED_DISK = 10e9
+_MINIMUM_DISK = 1e9
+_RECOMMENDED_SHARED_MEMORY = 1e9
+
+_TORCH_PROBE = """
+import json, torch
+count = torch.cuda.device_count()
+names = [torch.cuda.get_device_name(index) for index in range(count)]
+nccl = torch.cuda.nccl.is_available([]) if count else False
+print(json.dumps({"names": names, "cuda": torch.version.cuda, "nccl": nccl}))
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
@@ -50,22 +63,22 @@ def problem(subject: str, detail: str, repair: str) -> Finding:
 
 
 def check_interpreter(project: Path) -> Iterator[Finding]:
-    """The findings about this process's Python and the one on PATH."""
+    """Check this process's Python and the one on PATH."""
     yield check_checkout(_installed_pipeline(), project)
     yield check_python_on_path(_prefix_on_path(), sys.prefix)
 
 
 def check_python_version(version: tuple[int, int, int]) -> Finding:
-    """`version`: of the Python that runs."""
-    found = ".".join(map(str, version))
+    """Check `version` of the running Python."""
+    running = ".".join(map(str, version))
     if version[:2] < MINIMUM_PYTHON:
-        wanted = ".".join(map(str, MINIMUM_PYTHON))
-        return problem("Python", found, f"remove .venv, then: make setup PYTHON=<Python {wanted} or newer>")
-    return ok("Python", found)
+        minimum = ".".join(map(str, MINIMUM_PYTHON))
+        return problem("Python", running, f"remove .venv, then: make setup PYTHON=<Python {minimum} or newer>")
+    return ok("Python", running)
 
 
 def check_checkout(installed: Path | None, project: Path) -> Finding:
-    """`installed`: the package's folder as seen from outside the project; None if it is not."""
+    """Check that `installed` is this checkout: the package's folder as seen from outside the project, or None."""
     repair = "pip install --no-deps -e ."
     if installed is None:
         return problem("pipeline", "not installed in this Python", repair)
@@ -75,18 +88,18 @@ def check_checkout(installed: Path | None, project: Path) -> Finding:
 
 
 def check_python_on_path(prefix: str | None, running: str) -> Finding:
-    """`prefix`: sys.prefix of the `python` on PATH, which dvc.yaml's commands start; None without one."""
+    """Check `prefix`, sys.prefix of the `python` on PATH, which the commands of dvc.yaml start; None without one."""
     if prefix == running:
-        return ok("PATH", f"python is that of {running}")
+        return ok("PATH", f"python is in {running}")
     return warning(
         "PATH",
-        f"python is {f'that of {prefix}' if prefix else 'missing'}, and `dvc repro` would start it",
+        f"python is {f'in {prefix}' if prefix else 'missing'}, and `dvc repro` would start it",
         f"use make, or: export PATH={running}/bin:$PATH",
     )
 
 
 def _installed_pipeline() -> Path | None:
-    # -P: without the working directory, where every checkout would find itself.
+    # -P leaves the working directory out, in which every checkout would find itself.
     code = "import importlib.util as u; spec = u.find_spec('pipeline'); print(spec.origin if spec else '')"
     answer = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
     origin = answer.stdout.strip()
@@ -103,22 +116,15 @@ def _prefix_on_path() -> str | None:
     return answer.stdout.strip() or None
 
 
-_LITTLE_DISK = 10e9
-_NO_DISK = 1e9
-_LITTLE_SHARED_MEMORY = 1e9
-
-_TORCH_PROBE = """
-import json, torch
-count = torch.cuda.device_count()
-names = [torch.cuda.get_device_name(index) for index in range(count)]
-nccl = torch.cuda.nccl.is_available([]) if count else False
-print(json.dumps({"names": names, "cuda": torch.version.cuda, "nccl": nccl}))
-"""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Gpus:
-    """What torch says of the GPUs; `cuda` is the version it was built for, None for a CPU build."""
+    """The GPUs that torch sees.
+
+    Attributes:
+        names: of the GPUs.
+        cuda: version that torch was built for; None for a CPU build.
+        nccl: whether torch can connect them.
+    """
 
     names: tuple[str, ...]
     cuda: str | None
@@ -126,7 +132,7 @@ class Gpus:
 
 
 def check_machine(project: Path) -> Iterator[Finding]:
-    """The findings about the hardware and what the container leaves of it."""
+    """Check the hardware and the limits of the container."""
     yield check_cores(len(os.sched_getaffinity(0)), cpu_quota(Path("/sys/fs/cgroup/cpu.max")))
     gpus = _probe_torch()
     if gpus is not None:
@@ -137,7 +143,7 @@ def check_machine(project: Path) -> Iterator[Finding]:
 
 
 def check_cores(cores: int, quota: float | None) -> Finding:
-    """`quota`: CPUs that the container may use at a time; None if there is no limit."""
+    """Check that `quota`, the CPUs that the container may use at a time, covers the cores; None sets no limit."""
     if quota is not None and quota < cores:
         share = max(1, int(quota))
         return warning(
@@ -149,7 +155,7 @@ def check_cores(cores: int, quota: float | None) -> Finding:
 
 
 def cpu_quota(path: Path) -> float | None:
-    """CPUs that a control group (v2) allows; None if it sets no limit or there is none."""
+    """Return the CPUs that a control group (v2) allows; None without a group or a limit."""
     try:
         quota, period = path.read_text(encoding="ascii").split()
         return int(quota) / int(period)
@@ -158,7 +164,7 @@ def cpu_quota(path: Path) -> float | None:
 
 
 def check_gpus(gpus: Gpus, *, driver: bool) -> Finding:
-    """`driver`: whether an NVIDIA driver runs on this machine."""
+    """Check that torch can use the GPUs; `driver`: whether an NVIDIA driver runs on this machine."""
     if gpus.names:
         listed = ", ".join(gpus.names)
         if len(gpus.names) > 1 and not gpus.nccl:
@@ -168,39 +174,39 @@ def check_gpus(gpus: Gpus, *, driver: bool) -> Finding:
         return ok("GPUs", f"{listed} (CUDA {gpus.cuda})")
     if driver and gpus.cuda is None:
         repair = "pip install --force-reinstall torch torchvision"
-        return problem("GPUs", "there is one, but this torch is a build for CPUs only", repair)
+        return problem("GPUs", "the machine has a GPU, but this torch is a build for CPUs only", repair)
     if driver:
         repair = f"update the NVIDIA driver to one for CUDA {gpus.cuda}, or install a torch built for the driver"
-        return problem("GPUs", f"there is one, but torch (built for CUDA {gpus.cuda}) cannot use it", repair)
+        return problem("GPUs", f"the machine has a GPU, but torch (built for CUDA {gpus.cuda}) cannot use it", repair)
     return ok("GPUs", "none; training runs on the CPU")
 
 
 def check_shared_memory(size: float | None, *, gpus: int) -> Finding:
-    """`size`: bytes of /dev/shm, by which NCCL connects GPUs; None if there is none."""
-    found = "missing" if size is None else f"{size / 1e9:.1f} GB"
-    if gpus > 1 and (size is None or size < _LITTLE_SHARED_MEMORY):
-        return warning("/dev/shm", f"{found} for {gpus} GPUs", "start the container with --shm-size=4g")
-    return ok("/dev/shm", found)
+    """Check `size`, the bytes of /dev/shm, by which NCCL connects GPUs; None without it."""
+    detail = "missing" if size is None else f"{size / 1e9:.1f} GB"
+    if gpus > 1 and (size is None or size < _RECOMMENDED_SHARED_MEMORY):
+        return warning("/dev/shm", f"{detail} for {gpus} GPUs", "start the container with --shm-size=4g")
+    return ok("/dev/shm", detail)
 
 
 def check_disk(free: float) -> Finding:
-    """`free`: bytes on the project's disk."""
-    found = f"{free / 1e9:.1f} GB free"
-    if free < _NO_DISK:
-        return problem("disk", found, "free some space: features and DVC's cache need it")
-    if free < _LITTLE_DISK:
-        return warning("disk", found, "compare with what `python -m pipeline plan` says")
-    return ok("disk", found)
+    """Check `free`, the free bytes on the project's disk."""
+    detail = f"{free / 1e9:.1f} GB free"
+    if free < _MINIMUM_DISK:
+        return problem("disk", detail, "free some space: features and DVC's cache need it")
+    if free < _RECOMMENDED_DISK:
+        return warning("disk", detail, "compare with the disk that `python -m pipeline plan` prints")
+    return ok("disk", detail)
 
 
 def check_writable(folder: Path) -> Finding:
-    """Whether a file can be made in `folder`, which is made if it is missing."""
+    """Check that a file can be written in `folder`; creates a missing folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        return problem(str(folder.name), f"cannot be written: {error.strerror}", f"make {folder} writable for you")
+        return problem(str(folder.name), f"cannot be written: {error.strerror}", f"make {folder} writable")
     return ok(str(folder.name), "writable")
 
 
@@ -209,7 +215,7 @@ def _size(folder: Path) -> float | None:
 
 
 def _probe_torch() -> Gpus | None:
-    """None where torch cannot be imported; the packages' findings say why."""
+    """Return None if torch cannot be imported; `check_packages` says why."""
     command = [sys.executable, "-W", "ignore", "-c", _TORCH_PROBE]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if answer.returncode:
@@ -219,7 +225,7 @@ def _probe_torch() -> Gpus | None:
 
 
 def check_tools(project: Path) -> Iterator[Finding]:
-    """The findings about git, the repository and DVC."""
+    """Check git, the repository and DVC."""
     git = _run(["git", "--version"], project)
     repository = _run(["git", "rev-parse", "--is-inside-work-tree"], project) is not None
     yield check_git(git, repository=repository)
@@ -230,7 +236,7 @@ def check_tools(project: Path) -> Iterator[Finding]:
 
 
 def check_git(version: str | None, *, repository: bool) -> Finding:
-    """`version`: what git says of itself; None if it does not run."""
+    """Check `version`, the output of `git --version`; None if it does not run."""
     if version is None:
         return problem("git", "missing, and DVC needs it", "install git with the system's package manager")
     if not repository:
@@ -239,9 +245,9 @@ def check_git(version: str | None, *, repository: bool) -> Finding:
 
 
 def check_dvc(version: str | None, *, initialized: bool) -> Finding:
-    """`version`: what DVC says of itself; None if it does not run."""
+    """Check `version`, the output of `dvc --version`; None if it does not run."""
     if version is None:
-        repair = f"{INSTALL}; if it is there: pip install --force-reinstall dvc"
+        repair = f"{INSTALL}; if it is installed: pip install --force-reinstall dvc"
         return problem("dvc", "missing or does not start", repair)
     if not initialized:
         return problem("dvc", "this folder has no .dvc", "git checkout .dvc")

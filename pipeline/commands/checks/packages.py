@@ -1,4 +1,4 @@
-"""The packages that pyproject.toml asks for: there, within bounds, as locked, importable."""
+"""Checks of doctor: the packages of pyproject.toml are installed, within bounds, as locked, and importable."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ _REINSTALL_TORCH = "pip install --force-reinstall torch torchvision (both from o
 # Extras that `dvc repro` runs without.
 _OPTIONAL = ("viz", "notebooks", "cleanlab", "tuning", "docs", "dev")
 
-# Where a distribution's module is not called like itself. Stub packages have none.
+# Modules whose name differs from that of their distribution. Stub packages have no module.
 _MODULES = {
     "faiss-cpu": "faiss",
     "mkdocs-material": "material",
@@ -32,19 +32,19 @@ _IMPORT_EACH = """
 import importlib, os, sys, warnings
 warnings.simplefilter("ignore")
 answers = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)  # what the modules print is no answer
+os.dup2(2, 1)  # keeps what the modules print out of the answers
 for name in sys.argv[1:]:
     print(name, end="\\t", file=answers, flush=True)
     try:
         importlib.import_module(name)
         print(file=answers, flush=True)
-    except BaseException as error:
+    except BaseException as error:  # importing a module runs any code, which may also exit
         print(type(error).__name__, " ".join(str(error).split()), sep=": ", file=answers, flush=True)
 """
 
 
 def check_packages(project: Path) -> Iterator[Finding]:
-    """The findings about everything that pyproject.toml requires."""
+    """Check all that pyproject.toml requires."""
     groups = read_requirements(project / "pyproject.toml")
     required = [requirement for group in groups.values() for requirement in group]
     installed = {requirement.name: installed_version(requirement.name) for requirement in required}
@@ -61,20 +61,23 @@ def check_packages(project: Path) -> Iterator[Finding]:
 
 
 def read_requirements(pyproject: Path) -> dict[str, list[Requirement]]:
-    """`pipeline` and the extras: what pyproject.toml asks for, each package in the first group that names it."""
+    """Return group -> requirements of pyproject.toml: `pipeline` and the extras.
+
+    A package is in the first group that names it.
+    """
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     groups = {"pipeline": project["dependencies"], **{name: extras[name] for name in ("stages", *_OPTIONAL)}}
     seen: set[str] = set()
-    found = {}
+    requirements = {}
     for group, lines in groups.items():
-        found[group] = [requirement for line in lines if (requirement := Requirement(line)).name not in seen]
-        seen |= {requirement.name for requirement in found[group]}
-    return found
+        requirements[group] = [requirement for line in lines if (requirement := Requirement(line)).name not in seen]
+        seen |= {requirement.name for requirement in requirements[group]}
+    return requirements
 
 
 def read_lock(path: Path) -> dict[str, str]:
-    """Canonical name -> version, as far as the lock's markers hold for this Python and system."""
+    """Return canonical name -> version, for the lines whose markers hold on this Python and system."""
     locked = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         if line and line[0].isalnum():
@@ -86,7 +89,7 @@ def read_lock(path: Path) -> dict[str, str]:
 
 
 def installed_version(name: str) -> str | None:
-    """None if the distribution is not installed."""
+    """Return the version of a distribution; None if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -94,7 +97,13 @@ def installed_version(name: str) -> str | None:
 
 
 def check_package_version(requirement: Requirement, installed: str | None, group: str) -> Finding:
-    """`group`: one of read_requirements; what `dvc repro` runs without is a warning."""
+    """Check that a package is installed and within its bounds.
+
+    Args:
+        requirement: the package and its bounds.
+        installed: its version; None if it is missing.
+        group: of `read_requirements`. A package that `dvc repro` does not need gives a warning.
+    """
     make_finding = warning if group in _OPTIONAL else problem
     if installed is None:
         return make_finding(requirement.name, f"missing ({requirement})", INSTALL)
@@ -104,35 +113,35 @@ def check_package_version(requirement: Requirement, installed: str | None, group
 
 
 def check_locked_versions(installed: Mapping[str, str | None], locked: Mapping[str, str]) -> Finding:
-    """Whether what is installed is what the results were made with."""
+    """Check that the installed versions are those that made the results."""
     differing = [
         f"{name} {version} (lock: {locked.get(str(canonicalize_name(name)), 'none')})"
         for name, version in installed.items()
         if version is not None and Version(version).public != locked.get(str(canonicalize_name(name)))
     ]
     if differing:
-        found = f"{len(differing)} packages differ: {', '.join(differing)}"
-        return warning("lock", found, f"for equal results: {INSTALL}")
+        detail = f"{len(differing)} packages differ: {', '.join(differing)}"
+        return warning("lock", detail, f"for equal results: {INSTALL}")
     return ok("lock", "the versions of requirements.lock")
 
 
 def check_torch_pair(torch: str | None, torchvision_requires: Sequence[Requirement]) -> Iterator[Finding]:
-    """Whether torchvision was built for this torch; nothing where either is missing."""
+    """Check that torchvision was built for this torch; yields nothing if it was, or if one is missing."""
     for requirement in torchvision_requires:
         if requirement.name == "torch" and torch and not requirement.specifier.contains(torch, prereleases=True):
-            yield problem("torchvision", f"was built for {requirement}, here is {torch}", _REINSTALL_TORCH)
+            yield problem("torchvision", f"built for {requirement}, but {torch} is installed", _REINSTALL_TORCH)
 
 
 def import_finding(name: str, error: str) -> Finding:
-    """Why importing `name` failed, and the repair."""
+    """Return the finding for an import of `name` that failed with `error`."""
     if "torchvision::nms" in error:
         return problem(name, f"does not match the installed torch: {error}", _REINSTALL_TORCH)
     repair = _REINSTALL_TORCH if name in ("torch", "torchvision") else f"pip install --force-reinstall {name}"
-    return problem(name, f"cannot be imported: {error}", f"{repair}; if that does not help: rm -rf .venv; make setup")
+    return problem(name, f"cannot be imported: {error}", f"{repair}; if the error remains: rm -rf .venv; make setup")
 
 
 def import_errors(modules: Sequence[str]) -> dict[str, str]:
-    """Import each in one fresh process; module -> error of those that fail.
+    """Import modules in a new process; returns module -> error for those that fail.
 
     A module that ends the process hides those after it.
     """
@@ -150,7 +159,7 @@ def import_errors(modules: Sequence[str]) -> dict[str, str]:
 
 
 def import_name(requirement: Requirement) -> str:
-    """The module that a distribution is imported by."""
+    """Return the name of a distribution's module."""
     return _MODULES.get(requirement.name, requirement.name)
 
 

@@ -1,1 +1,1 @@
-"""Two experiments side by side: what `python -m pipeline compare` reads, pairs, tests and says."""
+"""Read, pair and test two experiments, and write the text of `python -m pipeline compare`."""

@@ -18,6 +18,28 @@ from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from pipeline.stats.formatting import count
 
+_MANIFEST_COLUMNS = {"sha256": pa.string(), "label_name": pa.string()}
+
+_REQUIRED_COLUMNS = (
+    "fingerprint",
+    "status",
+    "model",
+    "arm",
+    "filter_network",
+    "batch_size",
+    "simulated_workers",
+    "learning_rate",
+    "weight_decay",
+    "seed",
+    "top1",
+    "settings",
+)
+
+_KEPT_COLUMNS = {"sample_id": pa.int64(), "path": pa.string(), "label_name": pa.string()}
+_PREPARED = ("test.parquet", "provenance.json", "metrics.json")
+_PATHS = ("train", "filter", *(f"prepare/{name}" for name in _PREPARED), "report/provenance.json")
+"""Files and folders of a revision's data/ that `read_experiment` uses."""
+
 
 def fetch(
     revision: str,
@@ -71,9 +93,6 @@ def _never_run(entry: Mapping[str, Any]) -> bool:
     return output is not None and output.get("md5") is None
 
 
-_COLUMNS = {"sha256": pa.string(), "label_name": pa.string()}
-
-
 @dataclass(frozen=True, kw_only=True)
 class EvaluationImages:
     """The test images of one experiment.
@@ -82,8 +101,8 @@ class EvaluationImages:
     effect. The settings and columns of runs do not identify the images.
 
     Attributes:
-        images: number of images by (sha256, label_name), whatever their files are called.
-        unknown: study -> why its runs may have been tested on other images; without studies where they are known.
+        images: number of images by (sha256, label_name), independent of file names.
+        unknown: study -> why its runs may have been tested on other images; empty if all are known.
     """
 
     images: Counter[tuple[str, str]]
@@ -98,9 +117,11 @@ def read_evaluation_images(data: DataPaths, studies: Iterable[str]) -> Evaluatio
     """
     manifest = data.manifest("test")
     if not manifest.exists():
-        why = f"{manifest.relative_to(data.root).as_posix()} is missing (that of a revision: `dvc pull --all-commits`)"
-        return EvaluationImages(images=Counter(), unknown=dict.fromkeys(studies, why))
-    table = read_parquet(manifest, _COLUMNS)
+        reason = (
+            f"{manifest.relative_to(data.root).as_posix()} is missing (that of a revision: `dvc pull --all-commits`)"
+        )
+        return EvaluationImages(images=Counter(), unknown=dict.fromkeys(studies, reason))
+    table = read_parquet(manifest, _MANIFEST_COLUMNS)
     prepared = _recorded(data, "prepare", None, "outputs", "")
     unknown = {}
     for study in studies:
@@ -110,7 +131,7 @@ def read_evaluation_images(data: DataPaths, studies: Iterable[str]) -> Evaluatio
         elif None in (*prepared, *trained_with):
             unknown[study] = "a provenance file that names them, of prepare or of the study, is missing"
         elif prepared != trained_with:
-            unknown[study] = "data/prepare was made again since the study was trained"
+            unknown[study] = "data/prepare has changed since the study was trained"
     pairs = zip(table["sha256"].to_pylist(), table["label_name"].to_pylist(), strict=True)
     return EvaluationImages(images=Counter(pairs), unknown=unknown)
 
@@ -139,26 +160,6 @@ def _recorded(data: DataPaths, stage: str, item: str | None, role: str, folder: 
 Row = Mapping[str, Any]
 """A run's row in data/train/<study>.parquet, with all columns of the file."""
 
-_NEEDED = (
-    "fingerprint",
-    "status",
-    "model",
-    "arm",
-    "filter_network",
-    "batch_size",
-    "simulated_workers",
-    "learning_rate",
-    "weight_decay",
-    "seed",
-    "top1",
-    "settings",
-)
-_KEPT_COLUMNS = {"sample_id": pa.int64(), "path": pa.string(), "label_name": pa.string()}
-
-_PREPARED = ("test.parquet", "provenance.json", "metrics.json")
-_PATHS = ("train", "filter", *(f"prepare/{name}" for name in _PREPARED), "report/provenance.json")
-"""Files and folders of a revision's data/ that `read_experiment` uses."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class KeptImages:
@@ -175,10 +176,10 @@ class Experiment:
     Attributes:
         name: from the command line.
         studies: study -> its runs.
-        filters: network -> what its filter kept.
+        filters: network -> the images that its filter kept.
         n_images: number of test images; 1 if no run finished.
         evaluation_images: the test images.
-        n_planted: number of training labels changed on purpose; None if none, or unknown.
+        n_planted: number of training labels changed on purpose; None if zero or unknown.
         margin: `report.margin` of its report, in percentage points; None without one.
         confidence: `report.confidence` of its report; None without one.
     """
@@ -262,9 +263,9 @@ def _count_images(data: DataPaths, studies: Sequence[str]) -> int:
 
 def _read_study(path: Path) -> list[Row]:
     table = read_parquet(path)
-    missing = [name for name in _NEEDED if name not in table.column_names]
+    missing = [name for name in _REQUIRED_COLUMNS if name not in table.column_names]
     if missing:
-        raise InputError(f"{path}: has no column {missing[0]}; it is of another version, run `dvc repro --force`")
+        raise InputError(f"{path}: has no column {missing[0]}; another version wrote it; run `dvc repro --force`")
     rows: list[Row] = table.to_pylist()
     for row in rows:
         if row["status"] == "finished" and not _is_share(row["top1"]):
@@ -295,5 +296,5 @@ def _read_report_parameter(path: Path, key: str, is_valid: Callable[[object], bo
         return None
     value: float | None = read_json(path).get("parameters", {}).get("report", {}).get(key)
     if value is not None and not is_valid(value):
-        raise InputError(f"{path}: report.{key} {value} is no number {valid}; run `dvc repro --force`")
+        raise InputError(f"{path}: report.{key} {value} is not a number {valid}; run `dvc repro --force`")
     return value

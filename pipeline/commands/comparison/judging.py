@@ -51,11 +51,11 @@ class StudyComparison:
         pairs: number of pairs of different runs that finished in both.
         same_runs: number of pairs of one run (one fingerprint), which no test uses.
         unfinished, unpaired: as in `Pairing`.
-        differing: what differs within the pairs in addition to the results.
+        differing: columns and settings that differ within pairs, other than results.
         no_verdict: why accuracies of A and B cannot be compared, as the end of a sentence; then there are no verdicts.
         pooled: verdict of each arm with pairs, `filtered` first.
         settings: verdicts of the settings with a seed that all draws of the filter have.
-        only_a, only_b: settings of one experiment alone.
+        only_a, only_b: settings of only one experiment.
     """
 
     study: str
@@ -75,13 +75,13 @@ class StudyComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class FilterComparison:
-    """What one network's filter kept in both experiments, with images identified by path.
+    """The images that one network's filter kept in both experiments, identified by path.
 
     Attributes:
         network: of the filter.
         share_a, share_b: fraction of images kept, 0 to 1.
         jaccard: images kept in both over images kept in either, 0 to 1.
-        only_a, only_b: number of images kept in one experiment alone.
+        only_a, only_b: number of images kept in only one experiment.
     """
 
     network: str
@@ -123,7 +123,7 @@ def compare_study_runs(
         unfinished=pairing.unfinished,
         unpaired=pairing.unpaired,
         differing=differing_columns(pairs),
-        # The same run was tested on one set of images, known or not.
+        # Two copies of one run were tested on the same images, known or not.
         no_verdict=no_verdict if pairs else None,
         pooled=_by_arm(tables, draws, rule, step),
         settings=[

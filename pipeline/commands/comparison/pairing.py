@@ -12,7 +12,7 @@ from pipeline.errors import InputError
 
 
 class PairSetting(NamedTuple):
-    """What the two runs of a pair share in addition to the seed and the draw of the filter.
+    """The settings that both runs of a pair share, in addition to the seed and the draw of the filter.
 
     `filter_network` has no replicate number, and is empty for the arm `full`, which uses no filter.
     """
@@ -61,7 +61,7 @@ class Pairing:
         pairs: of runs that finished in both experiments.
         unfinished: number of pairs in which a run was skipped or diverged.
         unpaired: number of runs whose setting both have, without a run of their seed and draw in the other.
-        only_a, only_b: settings of one experiment alone.
+        only_a, only_b: settings of only one experiment.
     """
 
     pairs: list[Pair]
@@ -73,7 +73,7 @@ class Pairing:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnDifference:
-    """A column, or a key of `settings`, that differs within pairs and is no result.
+    """A column, or a key of `settings`, that differs within pairs and is not a result.
 
     Attributes:
         column: its name.
@@ -116,7 +116,7 @@ def pair_runs(a: Sequence[Row], b: Sequence[Row]) -> Pairing:
 
 
 def differing_columns(pairs: Iterable[Pair]) -> list[ColumnDifference]:
-    """Return what else differs between the two runs of a pair, such as recipe, images or machine."""
+    """Return the columns and settings that differ within pairs, such as recipe, images or machine."""
     differences: dict[str, list[tuple[Any, Any]]] = defaultdict(list)
     for pair in pairs:
         a, b = _compared(pair.a), _compared(pair.b)
@@ -132,7 +132,7 @@ def differing_columns(pairs: Iterable[Pair]) -> list[ColumnDifference]:
 
 
 def _compared(row: Row) -> Mapping[str, Any]:
-    """Return the columns that are no results, and the keys of `settings` that have no column."""
+    """Return the columns other than results, and the keys of `settings` without a column."""
     columns = {name: value for name, value in row.items() if name not in _RESULTS}
     # `learning_rate` of `settings` is the scaled one, which is the column peak_learning_rate.
     return {**columns, **{name: value for name, value in json.loads(row["settings"]).items() if name not in columns}}

@@ -36,7 +36,7 @@ def study_lines(comparison: StudyComparison) -> Iterator[str]:
 
 
 def filter_lines(filters: Sequence[FilterComparison]) -> Iterator[str]:
-    """Yield what the filters of both experiments kept, a line per network."""
+    """Yield a line per network about the images that the filters of both experiments kept."""
     yield "filters, images identified by path"
     rows = [
         (

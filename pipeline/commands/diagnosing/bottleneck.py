@@ -1,4 +1,4 @@
-"""Which of compute, input, synchronization and communication a step's time goes to, from measured steps."""
+"""Divide the measured time of a step into compute, input, synchronization and communication."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 THRESHOLD = 0.1
-"""Share of a step from which a part other than compute bounds it.
+"""Share of a step above which a part other than compute bounds it.
 
-Removing less would make training faster by a ninth at most, which is what a busy machine's clock is worth.
+Removing a smaller part would make training faster by a ninth at most, about the accuracy of times on a busy machine.
 """
 
 CONFIDENCE = 0.9
-"""Least probability with which an interval covers its median."""
+"""Minimum probability with which an interval covers its median."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +22,9 @@ class StepTimes:
     """Seconds of steps, each (rounds, ranks, steps), taken in turn within each round.
 
     Attributes:
-        full: as the study trains.
-        local: the same, without exchanging gradients; nobody waits for another.
-        synthetic: the same as local, with images that cost nothing.
+        full: unchanged.
+        local: without exchange of gradients; no rank waits for another.
+        synthetic: like `local`, with images that take no time.
     """
 
     full: NDArray[np.float64]
@@ -40,7 +40,7 @@ class StepTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class MedianEstimate:
-    """The median over rounds, and order statistics between which it lies with `CONFIDENCE` or more."""
+    """The median over rounds, and order statistics that cover it with probability `CONFIDENCE` or more."""
 
     median: float
     low: float
@@ -49,14 +49,14 @@ class MedianEstimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """Where the time of a step goes.
+    """The parts of a step's time.
 
     Attributes:
-        step: seconds.
-        parts: `compute`, `input`, `synchronization`, `communication` -> seconds of a step. They add up to it within
-            each round; noise can make one of them negative.
-        shares: the same, of the step.
-        candidates: what bounds the step; several, the likeliest first, where the spread over rounds does not tell.
+        step: seconds of a step.
+        parts: `compute`, `input`, `synchronization`, `communication` -> seconds of a step. Within each round they add
+            up to the step; noise can make one of them negative.
+        shares: parts as shares of the step.
+        candidates: the parts that may bound the step, the likeliest first; several if the rounds vary too much.
     """
 
     step: MedianEstimate
@@ -66,23 +66,24 @@ class Diagnosis:
 
     @property
     def decided(self) -> bool:
+        """Whether one part bounds the step."""
         return len(self.candidates) == 1
 
 
 def diagnose(times: StepTimes) -> Diagnosis:
-    """Take a step apart by what each way to train leaves out.
+    """Divide a step into parts by comparing the variants of training.
 
-    Of each round, by the mean over its steps, as what is paid at some steps alone counts too; with the typical rank
-    (the lower median over ranks, so that one slow rank of two is not typical):
+    Each round counts by the mean over its steps, so that rare costs count too. The typical rank is the lower median
+    over ranks, so that one slow rank of two is not typical.
 
-    * compute: the typical rank's step with synthetic images and no exchange;
-    * input: by how much longer its step is with real images;
-    * synchronization: by how much longer the longest step of all ranks is, for which the others would wait;
-    * communication: by how much longer the step is where gradients are exchanged. What the backward pass hides
+    * compute: the typical rank's step with synthetic images and without exchange;
+    * input: how much longer its step is with real images;
+    * synchronization: how much longer the longest step of all ranks is, for which the others would wait;
+    * communication: how much longer the step is with exchange of gradients. Communication that the backward pass hides
       costs nothing and does not count.
 
-    A step is bound by the largest of the last three whose share is `THRESHOLD` or more, and otherwise by compute, which
-    is what a step is for. Where an interval holds the threshold, or overlaps that of the largest, both stand.
+    The largest of the last three bounds a step if its share is `THRESHOLD` or more; otherwise compute does. If an
+    interval contains the threshold, or overlaps that of the largest part, both are candidates.
     """
     parts = {
         "compute": _typical(times.synthetic),
@@ -101,25 +102,26 @@ def diagnose(times: StepTimes) -> Diagnosis:
 
 
 def estimate(values: NDArray[np.float64]) -> MedianEstimate:
-    """Of (rounds,) values that are independent and of one distribution, whatever it is.
+    """Return the median and its interval of (rounds,) independent values of one distribution.
 
-    The k-th smallest and the k-th largest of n cover the median with probability 1 - 2 P(B < k), B ~ Binomial(n, 1/2)
-    (David and Nagaraja 2003, Order Statistics, section 7.1).
+    The interval assumes no form of the distribution. The k-th smallest and the k-th largest of n values cover the
+    median with probability 1 - 2 P(B < k), B ~ Binomial(n, 1/2) (David
+    and Nagaraja 2003, Order Statistics, section 7.1).
     """
     ordered, n = np.sort(values), len(values)
-    # With few rounds even the extremes cover less than was asked for; there is nothing wider.
+    # With few rounds even the extremes cover less than `CONFIDENCE`; no interval is wider.
     k = max([1, *(k for k in range(1, n // 2 + 1) if 1 - 2 * binom.cdf(k - 1, n, 0.5) >= CONFIDENCE)])
     return MedianEstimate(median=float(np.median(ordered)), low=float(ordered[k - 1]), high=float(ordered[n - k]))
 
 
 def _typical(times: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(rounds,): the lower median over ranks of each rank's mean over steps."""
-    of_ranks: NDArray[np.float64] = np.quantile(times.mean(axis=-1), 0.5, axis=1, method="lower")
-    return of_ranks
+    """Return (rounds,): the lower median over ranks of each rank's mean over steps."""
+    typical: NDArray[np.float64] = np.quantile(times.mean(axis=-1), 0.5, axis=1, method="lower")
+    return typical
 
 
 def _longest(times: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(rounds,): the mean over steps of the longest of all ranks."""
+    """Return (rounds,): the mean over steps of the longest time of all ranks."""
     longest: NDArray[np.float64] = times.max(axis=1).mean(axis=-1)
     return longest
 

@@ -1,4 +1,4 @@
-"""What a diagnosis says: one table, the comparisons behind it, the verdict and the advice."""
+"""Report of a diagnosis: a table, the comparisons behind it, the verdict and the advice."""
 
 from collections.abc import Iterator
 
@@ -15,27 +15,26 @@ from pipeline.commands.diagnosing.bottleneck import (
 )
 
 _ADVICE = {
-    "compute": "nothing else takes time: more workers, `precision: bf16` or `compile: true` on a GPU, or a smaller "
-    "network or image make it faster",
-    "communication": "send less often: larger batch_sizes, fewer workers with more images each, post_local_sgd (with a "
-    "longer period, where it is used); send less: `communication.compression`; `reduction: ddp` hides more of it than "
+    "compute": "compute faster: use more workers, `precision: bf16` or `compile: true` on a GPU, or a smaller network "
+    "or image",
+    "communication": "send less often: use larger batch_sizes, fewer workers with more images each, or post_local_sgd "
+    "with a longer period; send less: use `communication.compression`; `reduction: ddp` hides more communication than "
     "`tree`",
     "input": "read faster: prepare the images no larger than the crop needs, keep them in memory (`prepare.storage: "
     "array`), or give each worker more cores to decode with (fewer workers a node)",
-    "synchronization": "make the workers alike: see which rank is slow below, and what else its cores or GPU, its "
-    "disk or its power limit serve",
+    "synchronization": "find what slows the slowest rank above: other load on its cores, GPU or disk, or a power limit",
 }
 
 
 def diagnosis_lines(
     diagnosis: Diagnosis, times: StepTimes, *, batch_size: int, single_rank_seconds: float | None
 ) -> Iterator[str]:
-    """The report.
+    """Yield the lines of the report.
 
     Args:
         batch_size: images of a step over all ranks.
-        single_rank_seconds: of a step in which one rank has the machine to itself; None with one rank, or if another
-            process started all ranks.
+        single_rank_seconds: seconds of a step while one rank works and the others do nothing; None with one rank, or
+            if another process started all ranks.
     """
     yield f"{'part of a step':16} {'ms':>9} {'share':>7}  {CONFIDENCE:.0%} interval of the share"
     for name, seconds in diagnosis.parts.items():
@@ -49,51 +48,51 @@ def diagnosis_lines(
 
 
 def verdict_lines(diagnosis: Diagnosis) -> Iterator[str]:
-    """What bounds the step, and what to do about it."""
+    """Yield what bounds the step, and what to change."""
     first, *others = diagnosis.candidates
     if others:
-        yield f"verdict: undecided between {first} and {', '.join(others)}: their intervals do not tell them apart"
-        yield "advice: measure for longer (--seconds), on a machine that does nothing else"
+        yield f"verdict: undecided between {first} and {', '.join(others)}: the intervals do not separate them"
+        yield "advice: measure for longer (--seconds), on a machine without other load"
         return
-    why = (
+    reason = (
         f"no other part reaches {THRESHOLD:.0%} of a step"
         if first == "compute"
         else f"the largest part other than compute, and at least {THRESHOLD:.0%} of a step"
     )
-    yield f"verdict: bound by {first} ({why})"
+    yield f"verdict: bound by {first} ({reason})"
     yield f"advice: {_ADVICE[first]}"
 
 
 def _comparisons(diagnosis: Diagnosis, times: StepTimes, single_rank_seconds: float | None) -> Iterator[str]:
-    """Ways to train in pairs, in ms of a step."""
+    """Yield comparisons of two variants of training, in ms of a step."""
     full, local, synthetic = (_ms(values) for values in (times.full, times.local, times.synthetic))
-    ranks = times.full.shape[1]
-    yield f"real against synthetic images: {_text(local)} against {_text(synthetic)} ms"
-    if ranks == 1:
-        yield "one process: nobody to exchange gradients with, or to wait for"
+    world_size = times.full.shape[1]
+    yield f"real images: {_text(local)} ms; synthetic images: {_text(synthetic)} ms"
+    if world_size == 1:
+        yield "one process: no exchange of gradients, and no waiting"
         return
-    yield f"exchange at every step against none: {_text(full)} against {_text(local)} ms"
+    yield f"with exchange: {_text(full)} ms; without exchange: {_text(local)} ms"
     communication = diagnosis.parts["communication"].median
-    ratio = f"{diagnosis.parts['compute'].median / communication:.1f}" if communication > 0 else "no communication seen"
+    ratio = f"{diagnosis.parts['compute'].median / communication:.1f}" if communication > 0 else "none measured"
     yield f"scaling ratio, computation to exposed communication: {ratio}"
     if single_rank_seconds is None:
-        yield f"one rank alone against all {ranks}: not measured under your own torchrun, which started all of them"
+        yield f"one rank of {world_size} alone: not measured, because your torchrun started all ranks"
     else:
         efficiency = single_rank_seconds / diagnosis.step.median
         seconds = f"{1e3 * single_rank_seconds:.2f} ms"
-        yield f"one rank alone against all {ranks}: {seconds} a step, efficiency {efficiency:.0%}"
-    own = np.median(times.local.mean(axis=-1), axis=0)
-    slowest = int(own.argmax())
+        yield f"one rank of {world_size} alone: {seconds} a step, efficiency {efficiency:.0%}"
+    by_rank = np.median(times.local.mean(axis=-1), axis=0)
+    slowest = int(by_rank.argmax())
     yield (
-        f"ranks without exchange: {1e3 * own.min():.2f} to {1e3 * own.max():.2f} ms, rank {slowest} the slowest, by "
-        f"{own.max() / own.min() - 1:.0%}"
+        f"ranks without exchange: {1e3 * by_rank.min():.2f} to {1e3 * by_rank.max():.2f} ms; rank {slowest} is the "
+        f"slowest, by {by_rank.max() / by_rank.min() - 1:.0%}"
     )
 
 
 def _ms(values: NDArray[np.float64]) -> MedianEstimate:
-    """Of (rounds, ranks, steps) seconds: mean over steps and median over ranks, then over rounds."""
+    """Return the estimate in ms of (rounds, ranks, steps) seconds: mean over steps, medians over ranks and rounds."""
     return estimate(1e3 * np.median(values.mean(axis=-1), axis=1))
 
 
-def _text(found: MedianEstimate) -> str:
-    return f"{found.median:.2f} ({found.low:.2f} to {found.high:.2f})"
+def _text(time: MedianEstimate) -> str:
+    return f"{time.median:.2f} ({time.low:.2f} to {time.high:.2f})"

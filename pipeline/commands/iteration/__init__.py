@@ -1,1 +1,1 @@
-"""Parts of the command `iterate`: round 0, the images of a round, its stages, and the comparison of rounds."""
+"""Parts of the command `iterate`: round 0, images and stages of a round, and the comparison of rounds."""

@@ -1,4 +1,4 @@
-"""Stage processes of the rounds, and the result files: statistics of each round, and the overrides to copy."""
+"""Run the stages of the rounds in child processes, and write the results: statistics of rounds, and overrides."""
 
 import signal
 import subprocess
@@ -43,7 +43,7 @@ class StageProcesses:
         self._network = network
         self._starting = False
         self._running: subprocess.Popen[bytes] | None = None
-        self._asked: int | None = None
+        self._signal: int | None = None
 
     @contextmanager
     def forwarding_signals(self) -> Iterator[None]:
@@ -53,11 +53,11 @@ class StageProcesses:
             Terminated: after SIGTERM, unless the stage reported it.
             KeyboardInterrupt: likewise after SIGINT.
         """
-        before = {number: signal.signal(number, self._forward) for number in (signal.SIGTERM, signal.SIGINT)}
+        handlers = {number: signal.signal(number, self._forward) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
-            for number, handler in before.items():
+            for number, handler in handlers.items():
                 signal.signal(number, handler)
 
     def run(self, stage: str, params: Path, data: DataPaths, work: WorkPaths) -> None:
@@ -78,13 +78,13 @@ class StageProcesses:
             preexec_fn=partial(set_parent_death_signal, signal.SIGKILL),
         )
         self._starting = False
-        if self._asked is not None:
-            self._running.send_signal(self._asked)
+        if self._signal is not None:
+            self._running.send_signal(self._signal)
         code = self._running.wait()
         self._running = None
         # An interrupted import may raise another error, after which Python exits with 1.
-        if self._asked is not None and code <= 1:
-            self._end(f"stopped in {stage}" if code else f"stopped after {stage}")
+        if self._signal is not None and code <= 1:
+            self._stop(f"stopped in {stage}" if code else f"stopped after {stage}")
         if code < 0:
             name = signal.Signals(-code).name
             print(
@@ -97,16 +97,16 @@ class StageProcesses:
             raise StageFailedError(code)
 
     def _forward(self, number: int, _: FrameType | None) -> None:
-        self._asked = number
+        self._signal = number
         if self._running is not None:
             self._running.send_signal(number)
         elif not self._starting:
-            self._end("stopped between two stages")
+            self._stop("stopped between two stages")
 
-    def _end(self, where: str) -> None:
-        if self._asked == signal.SIGINT:
+    def _stop(self, message: str) -> None:
+        if self._signal == signal.SIGINT:
             raise KeyboardInterrupt
-        raise Terminated(where)
+        raise Terminated(message)
 
 
 def decisions(first: FirstRound, results: Sequence[RoundResult], *, n_planted: int | None = None) -> list[Override]:

@@ -24,6 +24,21 @@ from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from pipeline.scoring.thresholds import jaccard
 
+STAGES = ("finetune", "extract", "reduce", "filter")
+"""Stages of a round, in order."""
+
+
+# Modules that cannot change what a stage writes: arguments, messages, names of files.
+_PASSIVE_MODULES = frozenset(
+    f"pipeline.{name}" for name in ("stages.harness", "run_log", "config.params", "errors", "paths", "processes")
+)
+
+_BLOCK_BYTES = 1 << 26
+# Metrics that all images and a subset share.
+_SHARED_METRICS = ("class_names", "image_size", "n_test")
+# Not the true labels of planted label noise: no network may learn from them.
+_COLUMNS = ("sample_id", "path", "label", "label_name", "sha256", "val")
+
 
 @dataclass(frozen=True, kw_only=True)
 class RoundResult:
@@ -94,15 +109,6 @@ def _counts(result: RoundResult) -> dict[str, Any]:
         "n_dropped": len(result.keep) - n_kept,
         "top1": result.top1,
     }
-
-
-STAGES = ("finetune", "extract", "reduce", "filter")
-"""Stages of a round, in order."""
-
-# Modules that cannot change what a stage writes: arguments, messages, names of files.
-_PASSIVE_MODULES = frozenset(
-    f"pipeline.{name}" for name in ("stages.harness", "run_log", "config.params", "errors", "paths", "processes")
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,18 +182,11 @@ def round_inputs(params: Params, data: DataPaths, network: str, first: RoundResu
 
 
 def _sections(params: Params) -> dict[str, Any]:
-    """What each stage writes as `parameters` to its provenance; where images and labels lie is not in it."""
-    places = {"path": params.prepare.path, "label_file": params.prepare.label_file}
-    names = {key: Path(place).name if place else None for key, place in places.items()}
+    """Return stage -> the parameters in its provenance, which has names of files instead of their paths."""
+    paths = {"path": params.prepare.path, "label_file": params.prepare.label_file}
+    names = {key: Path(path).name if path else None for key, path in paths.items()}
     sections = {stage: getattr(params, stage).model_dump(mode="json") for stage in ("prepare", *STAGES)}
     return {**sections, "prepare": {**sections["prepare"], **names}}
-
-
-_BLOCK_BYTES = 1 << 26
-# Metrics that all images and a subset share.
-_SHARED_METRICS = ("class_names", "image_size", "n_test")
-# Not the true labels of planted label noise: no network may learn from them.
-_COLUMNS = ("sample_id", "path", "label", "label_name", "sha256", "val")
 
 
 def write_kept_images(source: DataPaths, subset: DataPaths, keep: NDArray[np.bool_]) -> None:
@@ -197,8 +196,8 @@ def write_kept_images(source: DataPaths, subset: DataPaths, keep: NDArray[np.boo
     the files stay in place, since the manifest names them.
 
     Args:
-        source: has all training images.
-        subset: gets the kept ones.
+        source: data folder with all training images.
+        subset: data folder to write.
         keep: (N,) of the training images of `source`.
 
     Raises:

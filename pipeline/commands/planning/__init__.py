@@ -1,1 +1,1 @@
-"""What `plan` knows before a run: sizes of the data, states of the stages, speeds and costs."""
+"""Estimates of `plan`: sizes of the data, states of the stages, speeds and costs."""

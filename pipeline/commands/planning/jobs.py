@@ -1,4 +1,4 @@
-"""From a parameter file to what has to be measured, and from the measurements to each stage's cost."""
+"""Training runs to measure for a plan, and the cost of each stage from the measured speeds."""
 
 import os
 import time
@@ -17,7 +17,7 @@ from pipeline.config.study import KeepWeights
 from pipeline.distributed import local_gpus
 from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings, effective_settings
 
-_MEASURING_S = 18.0
+_MEASURE_BUDGET_S = 18.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class PlannedRun:
 
 
 def finetune_run(params: Params, network: str, size: DataSize) -> PlannedRun:
-    """The run of an extractor, or of each of its folds."""
+    """Return the run of an extractor, or of each of its folds."""
     config = params.finetune
     settings = effective_settings(
         config,
@@ -65,25 +65,25 @@ def finetune_run(params: Params, network: str, size: DataSize) -> PlannedRun:
 
 
 def study_runs(params: Params, name: str, plan: StudyPlan) -> list[PlannedRun]:
-    """The missing cells of a study."""
+    """Return the missing runs of a study."""
     recipe = params.studies[name].effective_recipe(params.train)
     workers, threads = worker_count(recipe), thread_count(recipe)
-    return [PlannedRun(settings=cell.settings, workers=workers, threads=threads) for cell in plan.missing]
+    return [PlannedRun(settings=run.settings, workers=workers, threads=threads) for run in plan.missing]
 
 
 def measure_all(runs: Iterable[PlannedRun]) -> dict[Workload, Speed]:
-    """A speed for each kind of run, all together in half a minute or so."""
+    """Measure a speed for each kind of run, all within about half a minute."""
     sizes: dict[Workload, set[int]] = {}
     workers: dict[Workload, int] = {}
     for run in runs:
         sizes.setdefault(run.workload, set()).update(*cost.micro_batch_sizes(run.settings, run.workers).values())
         workers[run.workload] = run.workers
     threads = torch.get_num_threads()
-    deadline = time.monotonic() + _MEASURING_S
+    deadline = time.monotonic() + _MEASURE_BUDGET_S
     speeds: dict[Workload, Speed] = {}
     try:
-        for left, workload in zip(range(len(sizes), 0, -1), sizes, strict=True):
-            share = max(0.0, deadline - time.monotonic()) / left
+        for n_left, workload in zip(range(len(sizes), 0, -1), sizes, strict=True):
+            share = max(0.0, deadline - time.monotonic()) / n_left
             speeds[workload] = measure(workload, sizes[workload], planned_device(workers[workload]), seconds=share)
     finally:
         torch.set_num_threads(threads)
@@ -97,10 +97,11 @@ def stage_costs(
     runs: Mapping[str, list[PlannedRun]],
     speeds: Mapping[Workload, Speed],
 ) -> dict[str, PlannedCost]:
-    """The cost of each stage of `running`, by its name.
+    """Return stage -> cost, for the stages of `running`.
 
     Args:
-        runs: of the stages finetune@... (one each; also where only extract@... runs) and train@....
+        running: stages that would run.
+        runs: of the stages finetune@..., one each, also if only extract@... runs, and train@....
     """
     cores = len(os.sched_getaffinity(0))
     costs: dict[str, PlannedCost] = {}
@@ -111,8 +112,8 @@ def stage_costs(
                 costs[stage] = cost.prepare_cost(params.prepare, size)
             case "finetune":
                 (run,) = runs[stage]
-                of_kind = cost.finetune_cost if params.finetune.trainable == "all" else cost.head_cost
-                costs[stage] = of_kind(
+                cost_fn = cost.finetune_cost if params.finetune.trainable == "all" else cost.head_cost
+                costs[stage] = cost_fn(
                     run.settings, speeds[run.workload], size, folds=params.finetune.folds, workers=run.workers
                 )
             case "extract":
@@ -140,12 +141,12 @@ def _study_cost(
     runs: list[PlannedRun], keep: KeepWeights, speeds: Mapping[Workload, Speed], size: DataSize
 ) -> PlannedCost:
     first_seed = runs[0].settings.seed if runs else 0
-    each = []
+    costs = []
     for run in runs:
         speed = speeds[run.workload]
-        # Those of one seed stay in the ledger, or of all.
+        # The run cache keeps the networks of the first seed, or of all.
         kept = speed.weight_bytes if keep == "all" or run.settings.seed == first_seed else 0
-        each.append(
+        costs.append(
             PlannedCost(
                 seconds=cost.run_seconds(run.settings, speed, size, workers=run.workers),
                 memory=cost.run_memory(run.settings, speed, size, workers=run.workers),
@@ -153,4 +154,4 @@ def _study_cost(
             )
         )
     weights = max((speeds[run.workload].weight_bytes for run in runs), default=0)
-    return cost.study_cost(each, weights=weights, n_test=size.n_test)
+    return cost.study_cost(costs, weights=weights, n_test=size.n_test)

@@ -41,12 +41,15 @@ _PUBLISHED = {"cifar10": (50_000, 10_000, 10), "cifar100": (50_000, 10_000, 100)
 
 @dataclass(frozen=True, kw_only=True)
 class DataSize:
-    """Images and classes.
+    """Size of a data set.
 
     Attributes:
-        source: how they are known, in a word or two.
-        decode_s: seconds that all cores together take to read and decode an image, where images
-            stay in their files; 0 otherwise.
+        n_train: training images.
+        n_test: test images.
+        n_classes: classes.
+        source: `prepared`, `published` or `counted`.
+        decode_s: seconds that all cores together take to read and decode an image, if images stay in their files;
+            otherwise 0.
     """
 
     n_train: int
@@ -57,13 +60,13 @@ class DataSize:
 
 
 def data_size(config: PrepareConfig, paths: DataPaths, *, prepared: bool) -> DataSize:
-    """The size of the data set that `config` describes.
+    """Return the size of the data set that `config` describes, without downloading or decoding it.
 
     Args:
-        prepared: whether data/prepare is of `config`; then it is read, unless files are to be timed.
+        prepared: whether data/prepare holds the data of `config`. It is then read, unless reading files must be timed.
 
     Raises:
-        InputError: a folder or archive that cannot be a data set.
+        InputError: the folder or archive is not a data set.
     """
     if prepared and config.storage == "array":
         data = load_prepared(paths, folder=config.folder)
@@ -96,7 +99,7 @@ def data_size(config: PrepareConfig, paths: DataPaths, *, prepared: bool) -> Dat
 
 
 def _decode_seconds(config: PrepareConfig, images: ImageSet) -> float:
-    """Of a few training images from all over the folder."""
+    """Return `DataSize.decode_s`, measured on a few training images from the whole folder."""
     if config.storage == "array" or images.files_in is None:
         return 0.0
     assert config.folder is not None
@@ -104,16 +107,16 @@ def _decode_seconds(config: PrepareConfig, images: ImageSet) -> float:
     paths = [config.folder / images.files_in / sample.path for sample in chosen]
     start = time.perf_counter()
     for path in paths:
-        with contextlib.suppress(UnreadableError, OSError):  # `prepare` will say so
+        with contextlib.suppress(UnreadableError, OSError):  # the stage `prepare` reports it
             decode_image(path.read_bytes(), config.image_size, max_megapixels=config.max_megapixels)
     return (time.perf_counter() - start) / len(paths) / len(os.sched_getaffinity(0))
 
 
 def n_kept_images(params: Params, network: str, n_train: int, paths: DataPaths, *, filtered: bool) -> int:
-    """Training images that the filter of `network` keeps; all where only the run can tell.
+    """Return the training images that the filter of `network` keeps; all if only a run can find out.
 
     Args:
-        filtered: whether data/filter is of `params`; then it is read.
+        filtered: whether data/filter holds the results of `params`. They are then read.
     """
     if filtered:
         return int(read_json(paths.filter_metrics(network))["n_kept"])
@@ -127,12 +130,14 @@ class _SilentCounter(ProgressCounter):
 
 @dataclass(frozen=True, kw_only=True)
 class StudyPlan:
-    """The cells of a study: all of them, how many cannot run and why, and which are to be trained.
+    """The runs of a study.
 
     Attributes:
-        skipped: reason -> cells.
-        shared: cells that are missing too, and are trained with an earlier study.
-        threads: CPU threads of each process that trains, which are part of a run's key; None on a GPU.
+        total: all runs.
+        skipped: reason -> runs that cannot be trained.
+        missing: runs to train.
+        shared: missing runs that an earlier study trains.
+        threads: CPU threads of each training process, which are part of a run's key; None on a GPU.
     """
 
     total: int
@@ -142,93 +147,93 @@ class StudyPlan:
     threads: int | None = None
 
 
-def plan_from_ledger(params: Params, name: str, data: DataPaths, work: WorkPaths) -> StudyPlan:
-    """What the train stage would do now, with its inputs as they are on disk.
+def plan_from_run_cache(params: Params, name: str, data: DataPaths, work: WorkPaths) -> StudyPlan:
+    """Return what the train stage would do now, with its inputs as they are on disk.
 
-    Of a study with looks that is not decided yet all that it may take.
+    For a study with looks that has no verdict yet, count all runs that it may take.
     """
     context = StageContext(stage="train", item=name, params=params, data=data, work=work, log=RunLog.silent())
     recipe = params.studies[name].effective_recipe(params.train)
     workers = worker_count(recipe)
-    ranks = World(rank=0, size=workers, device=planned_device(workers))
+    world = World(rank=0, size=workers, device=planned_device(workers))
     prepared = load_prepared(data, folder=context.image_folder)
-    cells, _, identities = resolve_runs(context, prepared, ranks, threads=thread_count(recipe))
-    keys, ledger = run_key_digests(identities), RunCache(work.run_cache)
-    complete = not next_runs(context, cells, keys, ledger, len(prepared.test.labels))
-    todo = [] if complete else missing_runs(cells, keys, ledger, params.studies[name].keep_weights)
+    runs, _, run_keys = resolve_runs(context, prepared, world, threads=thread_count(recipe))
+    keys, run_cache = run_key_digests(run_keys), RunCache(work.run_cache)
+    complete = not next_runs(context, runs, keys, run_cache, len(prepared.test.labels))
+    todo = [] if complete else missing_runs(runs, keys, run_cache, params.studies[name].keep_weights)
     return StudyPlan(
-        total=len(cells), skipped=_skipped(cells), missing=[cells[i] for i in todo], threads=_deciding_threads(recipe)
+        total=len(runs), skipped=_skipped(runs), missing=[runs[i] for i in todo], threads=_key_threads(recipe)
     )
 
 
 def plan_from_sizes(params: Params, name: str, size: DataSize, n_kept: Mapping[str, int]) -> StudyPlan:
-    """Every cell that can run, for data that are not there yet; `n_kept` images are left by each network's filter."""
-    summary = DatasetInfo(
+    """Return all runs of a study whose data do not exist yet; `n_kept`: network -> images that its filter keeps."""
+    dataset = DatasetInfo(
         n_classes=size.n_classes, image_size=params.prepare.image_size, mean=(0.5,) * 3, std=(0.25,) * 3
     )
     study = params.studies[name]
-    cells = expand_grid(study, params.train, summary, size.n_train, n_kept)
+    runs = expand_grid(study, params.train, dataset, size.n_train, n_kept)
     return StudyPlan(
-        total=len(cells),
-        skipped=_skipped(cells),
-        missing=[cell for cell in cells if not cell.skip_reason],
-        threads=_deciding_threads(study.effective_recipe(params.train)),
+        total=len(runs),
+        skipped=_skipped(runs),
+        missing=[run for run in runs if not run.skip_reason],
+        threads=_key_threads(study.effective_recipe(params.train)),
     )
 
 
 def deduplicate_runs(plans: Mapping[str, StudyPlan]) -> dict[str, StudyPlan]:
-    """The plans of studies that run one after the other, by name: a cell that several have is trained by the first."""
+    """Return the plans of studies, by name, with each run that several share counted with the first of them."""
     seen: set[str] = set()
-    once = {}
+    unique = {}
     for name, plan in plans.items():
-        runs = [_run_identity(cell, plan.threads) for cell in plan.missing]
-        own = [cell for cell, run in zip(plan.missing, runs, strict=True) if run not in seen]
-        once[name] = dataclasses.replace(plan, missing=own, shared=len(runs) - len(own))
-        seen.update(runs)
-    return once
+        keys = [_run_identity(run, plan.threads) for run in plan.missing]
+        first = [run for run, key in zip(plan.missing, keys, strict=True) if key not in seen]
+        unique[name] = dataclasses.replace(plan, missing=first, shared=len(keys) - len(first))
+        seen.update(keys)
+    return unique
 
 
-def _run_identity(cell: RunSpec, threads: int | None) -> str:
-    """What tells a cell's run from all others of the same data."""
-    images = [cell.arm] if cell.arm == "full" else [cell.arm, cell.filter_network]
-    return json.dumps([images, dataclasses.asdict(cell.settings), threads], sort_keys=True)
+def _run_identity(run: RunSpec, threads: int | None) -> str:
+    """Return a key that separates a run from all others on the same data."""
+    images = [run.arm] if run.arm == "full" else [run.arm, run.filter_network]
+    return json.dumps([images, dataclasses.asdict(run.settings), threads], sort_keys=True)
 
 
 def worker_count(recipe: Recipe) -> int:
-    """Processes that this machine would train `recipe` on."""
+    """Return the number of processes that would train `recipe` on this machine."""
     plan = launch_plan(recipe)
     return choose_workers(plan.workers, plan.valid_world_sizes)
 
 
 def thread_count(recipe: Recipe) -> int:
-    """CPU threads of each process that trains by `recipe`."""
+    """Return the CPU threads of each process that trains `recipe`."""
     return threads_per_process(launch_plan(recipe).threads, worker_count(recipe))
 
 
-def _deciding_threads(recipe: Recipe) -> int | None:
+def _key_threads(recipe: Recipe) -> int | None:
     return thread_count(recipe) if planned_device(worker_count(recipe)).type == "cpu" else None
 
 
 def planned_device(workers: int) -> torch.device:
-    """Where `workers` processes compute: GPUs if there is one for each."""
+    """Return the device of `workers` processes: GPUs if there is one for each, otherwise the CPU."""
     return torch.device("cuda" if torch.cuda.device_count() >= workers else "cpu")
 
 
-def _skipped(cells: list[RunSpec]) -> dict[str, int]:
-    return dict(Counter(cell.skip_reason for cell in cells if cell.skip_reason))
+def _skipped(runs: list[RunSpec]) -> dict[str, int]:
+    return dict(Counter(run.skip_reason for run in runs if run.skip_reason))
 
 
 Graph = Mapping[str, tuple[str, ...]]
-"""Stage, as DVC calls it -> the stages whose outputs it reads; in an order in which they can run."""
+"""Name of a stage in DVC -> the stages whose outputs it reads, in an order in which they can run."""
 
 
 def stage_graph(params: Params) -> Graph:
-    """The graph that dvc.yaml makes of the networks and studies of `params`."""
+    """Return the graph that dvc.yaml makes of the networks and studies of `params`."""
     graph: dict[str, tuple[str, ...]] = {"prepare": ()}
     chain = ("finetune", "extract", "reduce", "filter")
-    for stage, before in zip(chain, ("prepare", *chain), strict=False):
+    for stage, previous in zip(chain, ("prepare", *chain), strict=False):
         for network in params.networks:
-            graph[f"{stage}@{network}"] = (before if before == "prepare" else f"{before}@{network}",)
+            graph[f"{stage}@{network}"] = (previous if previous == "prepare" else f"{previous}@{network}",)
     for name, study in params.studies.items():
         graph[f"train@{name}"] = _stages_before(study.needs or study.possible_needs[0], params.networks)
     graph["report"] = tuple(stage for stage in graph if stage.startswith(("filter", "train")))
@@ -236,7 +241,7 @@ def stage_graph(params: Params) -> Graph:
 
 
 def _stages_before(needs: str, networks: Sequence[str]) -> tuple[str, ...]:
-    """Of a study, by its key `needs`."""
+    """Return the stages before a study, from its key `needs`."""
     stage, _, network = needs.partition("/")
     if stage == "prepare":
         return ("prepare",)
@@ -244,7 +249,7 @@ def _stages_before(needs: str, networks: Sequence[str]) -> tuple[str, ...]:
 
 
 def changed_stages(project: Path) -> frozenset[str] | None:
-    """Stages of which DVC sees a changed dependency, parameter or output; None where it cannot say."""
+    """Return the stages with a dependency, parameter or output that DVC calls changed; None if DVC fails."""
     command = [sys.executable, "-m", "dvc", "status", "--json"]
     answer = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     try:
@@ -254,12 +259,12 @@ def changed_stages(project: Path) -> frozenset[str] | None:
 
 
 def stages_to_run(graph: Graph, changed: frozenset[str] | None) -> frozenset[str]:
-    """The changed stages and all that follow them; without DVC's word, all.
+    """Return the changed stages and all after them; all stages if `changed` is None.
 
-    A stage that follows may be spared after all, if what comes before it turns out as it was.
+    DVC skips a later stage after all if the outputs before it stay equal.
     """
     running: set[str] = set()
-    for stage, before in graph.items():
-        if changed is None or stage in changed or running.intersection(before):
+    for stage, previous in graph.items():
+        if changed is None or stage in changed or running.intersection(previous):
             running.add(stage)
     return frozenset(running)

@@ -1,4 +1,4 @@
-"""How fast this machine trains: a few real steps of each network, timed."""
+"""Training speed of this machine: a few timed steps of each network."""
 
 import time
 from collections.abc import Callable, Collection
@@ -18,9 +18,9 @@ from pipeline.optim import OPTIMIZERS, parameter_groups
 from pipeline.training.gradients import GlobalBatch, TrainLoss, accumulate_gradients
 from pipeline.training.memory import activation_bytes
 
-# Larger parts take as long per image as these: the caches (CPU) or the cores (GPU) are full.
+# Larger micro-batches take as long per image: the caches (CPU) or the cores (GPU) are full.
 _MAX_MICRO_BATCH = {"cpu": 256, "cuda": 4096}
-# Passes of a few images are all overhead and say nothing of large ones, which take long to try.
+# Smaller micro-batches measure only overhead; larger ones take long to try.
 _REFERENCE_MICRO_BATCH = 32
 _REPEATS = 6
 _SECONDS_PER_SIZE = 1.0
@@ -28,10 +28,10 @@ _SECONDS_PER_SIZE = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What decides how long an image takes to train on.
+    """What decides the training time per image.
 
     Attributes:
-        crop_size: side in pixels of what the network sees.
+        crop_size: side of the network's input in pixels.
         threads: CPU threads of a process.
     """
 
@@ -47,15 +47,15 @@ class Speed:
     """Measured for one workload in one process.
 
     Attributes:
-        parts: images in one forward and backward pass -> its seconds, ascending.
-        update_s: one optimizer step.
-        evaluation_s: forward alone, per image.
-        build_s: making the network.
+        micro_batch_seconds: size of a micro-batch -> seconds of its forward and backward pass, ascending.
+        update_s: seconds of an optimizer step.
+        evaluation_s: seconds of a forward pass, per image.
+        build_s: seconds to build the network.
         activation_bytes: kept for the backward pass, per image.
         weight_bytes: of all parameters and buffers.
     """
 
-    parts: dict[int, float]
+    micro_batch_seconds: dict[int, float]
     update_s: float
     evaluation_s: float
     build_s: float
@@ -63,21 +63,21 @@ class Speed:
     weight_bytes: int
 
     def micro_batch_s(self, images: int) -> float:
-        """Seconds of one forward and backward pass.
+        """Return the seconds of a forward and backward pass of `images` images.
 
-        Between measured sizes by line, above them by ratio, below them as the smallest.
+        Interpolates linearly between measured sizes, scales the largest and takes the smallest for sizes below it.
         """
-        sizes, seconds = list(self.parts), list(self.parts.values())
+        sizes, seconds = list(self.micro_batch_seconds), list(self.micro_batch_seconds.values())
         if images >= sizes[-1]:
             return seconds[-1] * images / sizes[-1]
         return float(np.interp(images, sizes, seconds))
 
 
 def measure(workload: Workload, sizes: Collection[int], device: torch.device, *, seconds: float) -> Speed:
-    """Time a workload for parts of `sizes` images.
+    """Measure the speed of a workload with micro-batches of `sizes` images.
 
     Args:
-        seconds: after these no further size is tried; that nearest to 32 always is.
+        seconds: time after which no further size is measured; the size nearest to 32 always is.
     """
     torch.set_num_threads(workload.threads)
     start = time.perf_counter()
@@ -86,33 +86,33 @@ def measure(workload: Workload, sizes: Collection[int], device: torch.device, *,
     build_s = time.perf_counter() - start
     chosen = subsample_sizes({min(size, _MAX_MICRO_BATCH[device.type]) for size in sizes})
     train_loss = _synthetic_train_loss(workload, chosen[-1], device)
-    parts: dict[int, float] = {}
+    micro_batch_seconds: dict[int, float] = {}
     for size in sorted(chosen, key=lambda size: abs(np.log(size / _REFERENCE_MICRO_BATCH))):
-        if parts and time.perf_counter() - start > seconds:
+        if micro_batch_seconds and time.perf_counter() - start > seconds:
             break
-        parts[size] = _time_call(partial(_pass, model, train_loss, size), device)
-    largest = max(parts)
+        micro_batch_seconds[size] = _time_call(partial(_pass, model, train_loss, size), device)
+    largest = max(micro_batch_seconds)
     late = time.perf_counter() - start > seconds
     return Speed(
-        parts=dict(sorted(parts.items())),
+        micro_batch_seconds=dict(sorted(micro_batch_seconds.items())),
         update_s=_update_seconds(model, device),
         # A backward pass takes twice as long as its forward pass.
-        evaluation_s=parts[largest] / largest / 3
+        evaluation_s=micro_batch_seconds[largest] / largest / 3
         if late
         else _evaluation_seconds(model, train_loss.images, largest, device),
         build_s=build_s,
-        activation_bytes=activation_bytes(model, lambda: train_loss.summed_loss(model, _batch(2), _part(2))) / 2,
+        activation_bytes=activation_bytes(model, lambda: train_loss.summed_loss(model, _batch(2), _slice(2))) / 2,
         weight_bytes=sum(tensor.nbytes for tensor in model.state_dict().values()),
     )
 
 
-def subsample_sizes(sizes: Collection[int], at_most: int = 4) -> list[int]:
-    """The smallest and the largest of `sizes` and some between, about evenly by ratio; ascending."""
+def subsample_sizes(sizes: Collection[int], max_sizes: int = 4) -> list[int]:
+    """Return the smallest and the largest of `sizes` and some between, about evenly by ratio; ascending."""
     ordered = sorted(sizes)
-    if len(ordered) <= at_most:
+    if len(ordered) <= max_sizes:
         return ordered
-    wanted = np.geomspace(ordered[0], ordered[-1], at_most)
-    return sorted({min(ordered, key=lambda size: abs(np.log(size / value))) for value in wanted})
+    targets = np.geomspace(ordered[0], ordered[-1], max_sizes)
+    return sorted({min(ordered, key=lambda size: abs(np.log(size / target))) for target in targets})
 
 
 def _synthetic_train_loss(workload: Workload, n: int, device: torch.device) -> TrainLoss:
@@ -128,17 +128,17 @@ def _batch(size: int) -> GlobalBatch:
     return GlobalBatch(sample_ids=np.arange(size), epochs=np.zeros(size, dtype=np.int64))
 
 
-def _part(size: int) -> BatchSlice:
+def _slice(size: int) -> BatchSlice:
     return BatchSlice(rows=slice(0, size), group_sizes=(size,))
 
 
 def _pass(model: nn.Module, train_loss: TrainLoss, size: int) -> None:
     model.train()
-    accumulate_gradients(model, train_loss, _batch(size), [_part(size)], world_size=1)
+    accumulate_gradients(model, train_loss, _batch(size), [_slice(size)], world_size=1)
 
 
 def _update_seconds(model: nn.Module, device: torch.device) -> float:
-    # Gradients are there from the passes before; a rate of zero keeps the weights finite.
+    # The earlier passes left gradients; a learning rate of zero keeps the weights finite.
     groups = parameter_groups(model, weight_decay=5e-4, decay_norm_and_bias=True)
     optimizer = OPTIMIZERS["sgd"](groups, 0.0, momentum=0.9, nesterov=True)
     return _time_call(optimizer.step, device)
@@ -152,7 +152,7 @@ def _evaluation_seconds(model: nn.Module, images: TrainingImages, size: int, dev
 
 
 def _time_call(work: Callable[[], object], device: torch.device) -> float:
-    """The fastest of a few calls: first use, and other work on the machine, only make one slower."""
+    """Return the seconds of the fastest of a few calls: first use and other load can only slow a call down."""
     seconds: list[float] = []
     while len(seconds) < _REPEATS and sum(seconds) < _SECONDS_PER_SIZE:
         start = time.perf_counter()

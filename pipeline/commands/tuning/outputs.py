@@ -21,6 +21,18 @@ from pipeline.stats import wilson_interval
 from pipeline.tuning.results import SearchResult
 from viz.yaml_text import with_value
 
+# Keys that may differ: the space of values, how many trials are resumed afterwards, and where trials run.
+_FREE = {"space", "resume_pruned", "scheduler"}
+_CONFIDENCE = 0.95
+
+_COLUMNS = pa.schema(
+    [
+        ("search", pa.string()), ("accuracy", pa.float64()), ("low", pa.float64()), ("high", pa.float64()),
+        ("trials", pa.int64()), ("failed", pa.int64()), ("epochs", pa.int64()), ("epochs_allowed", pa.int64()),
+        ("values", pa.string()),
+    ]
+)  # fmt: skip
+
 
 def write_outputs(result: SearchResult, params: Params, tuned: str, name: str, data: DataPaths) -> None:
     """Write tables, figures, page and the winner as a parameter file; provenance comes last.
@@ -107,23 +119,11 @@ def check_values_are_writable(text: str, tuning: Tuning, *, source: str) -> None
         tuned_text(text, tuning, {key: domain.extremes[end] for key, domain in tuning.space.items()}, source=source)
 
 
-# What may differ: where values are looked for, how many trials are finished afterwards, and where trials run.
-_FREE = {"space", "resume_pruned", "scheduler"}
-_CONFIDENCE = 0.95
-_COLUMNS = pa.schema(
-    [
-        ("search", pa.string()), ("accuracy", pa.float64()), ("low", pa.float64()), ("high", pa.float64()),
-        ("trials", pa.int64()), ("failed", pa.int64()), ("epochs", pa.int64()), ("epochs_allowed", pa.int64()),
-        ("values", pa.string()),
-    ]
-)  # fmt: skip
-
-
 def check_fair(searches: Mapping[str, Tuning]) -> None:
     """Reject searches of unequal effort.
 
     Raises:
-        InputError: they differ in a key that decides how much is searched, or how.
+        InputError: they differ in a key that decides the effort or the method of the search.
     """
     (first_name, first), *others = searches.items()
     reference = _effort(first)
@@ -132,7 +132,7 @@ def check_fair(searches: Mapping[str, Tuning]) -> None:
         for key in reference:
             if reference[key] != effort[key]:
                 raise InputError(
-                    f"tuning.{name}.{key}: {json.dumps(effort[key])}, and {json.dumps(reference[key])} in "
+                    f"tuning.{name}.{key}: {json.dumps(effort[key])}, but {json.dumps(reference[key])} in "
                     f"{first_name}; make them equal, so that the comparison is fair, or run them one by one"
                 )
 
@@ -145,11 +145,11 @@ def _effort(search: Tuning) -> dict[str, object]:
 def write_comparison(searches: Mapping[str, SearchResult], data: DataPaths) -> Iterator[str]:
     """Write data/tune/comparison.csv, the best first, and yield it as lines of text.
 
-    Winners are compared after the last epoch. A winner that alone remained stopped earlier: its accuracy there is that
-    of a shorter training under an unfinished schedule.
+    Winners are compared after the last epoch. A search may stop earlier, when only the winner remains; the accuracy at
+    that point is of a shorter training with an unfinished schedule.
 
     Args:
-        searches: that have ended. Each winner was trained to the end or failed on the way.
+        searches: finished searches, each with its winner trained to the last epoch or failed before it.
         data: folder of the stages' outputs.
 
     Raises:
@@ -184,12 +184,12 @@ def write_comparison(searches: Mapping[str, SearchResult], data: DataPaths) -> I
     rows.sort(key=lambda row: -1.0 if row["accuracy"] is None else row["accuracy"], reverse=True)
     write_csv(data.tuning_comparison, pa.Table.from_pylist(rows, schema=_COLUMNS))
     for row in rows:
-        reached = "its winner failed before the last epoch, so it is not compared"
+        accuracy_text = "its winner failed before the last epoch, so it is not compared"
         if row["accuracy"] is not None:
-            reached = f"{row['accuracy']:.4f} ({row['low']:.4f} to {row['high']:.4f}) after the last epoch"
+            accuracy_text = f"{row['accuracy']:.4f} ({row['low']:.4f} to {row['high']:.4f}) after the last epoch"
         yield (
-            f"{row['search']}: {reached}, {row['trials']} trials, {row['epochs']} epochs of {row['epochs_allowed']}, "
-            f"{row['values']}"
+            f"{row['search']}: {accuracy_text}, {row['trials']} trials, {row['epochs']} epochs of "
+            f"{row['epochs_allowed']}, {row['values']}"
         )
     yield (
         f"{data.tuning_comparison}: 95 % intervals over the {n_val} validation images; selection makes the best of "

@@ -39,13 +39,14 @@ def late_bloomers_text(summary: Mapping[str, Any]) -> str:
     late, n_compared = summary["late_bloomers"], len(summary["finished_afterwards"])
     failed = [failure["trial"] for failure in summary["failed_afterwards"]]
     if summary["winner"]["trial"] in failed:
-        return "late bloomers: unknown, as the winner failed before the last epoch"
+        return "late bloomers: unknown, since the winner failed before the last epoch"
     if late is None:
         return (
-            "late bloomers: unknown, as no eliminated trial was trained to the end; set `resume_pruned` to train some"
+            "late bloomers: unknown, since no eliminated trial was trained to the end; set `resume_pruned` to train "
+            "some"
         )
     if not summary["eliminated"]:
-        return "late bloomers: there are none, as no trial was eliminated"
+        return "late bloomers: 0, since no trial was eliminated"
     return f"of {n_compared} eliminated trials trained to the end, {len(late)} overtook the winner" + (
         f"; {len(failed)} others failed before the last epoch" if failed else ""
     )
@@ -110,8 +111,8 @@ def to_optuna_study(result: SearchResult) -> optuna.Study:
 def importances(study: optuna.Study) -> dict[str, float]:
     """Return key -> its share (0 to 1) of the variance in accuracy, by fANOVA (Hutter et al. 2014).
 
-    Empty where no key explains a difference: all trials have the same accuracy or the same values, or are too few to
-    split the trees of its forest.
+    Empty if no key explains a difference: all trials have the same accuracy or the same values, or there are too few
+    trials to split the trees of the forest.
     """
     accuracies = {trial.value for trial in study.trials}
     values = {json.dumps(trial.params, sort_keys=True) for trial in study.trials}

@@ -61,7 +61,7 @@ class SearchInputs:
     Attributes:
         rows: training and validation images.
         summary: of the data set.
-        source: where processes that train read the images.
+        source: where training processes read the images.
         identity: of the images, the rows, the training code and the properties of this machine that decide the bits.
     """
 
@@ -81,10 +81,10 @@ def read_inputs(params: Params, tuning: Tuning, data: DataPaths) -> SearchInputs
     val = val_rows(data)
     if not val.any():
         raise InputError(
-            f"{data.manifest('train')}: flags no image `val`, by which trials are judged; give prepare.val_size, "
+            f"{data.manifest('train')}: flags no image `val`, on which trials are evaluated; set prepare.val_size, "
             "such as 0.1, and run `dvc repro`"
         )
-    # The arm's rows, as the train stage computes them. They do not depend on the settings, so any will do.
+    # The arm's rows, as the train stage computes them. They do not depend on the settings, so any settings do.
     study = params.studies[tuning.study]
     minimal = Study(
         filter_network=study.filter_network, models=study.models[:1], arms=study.arms[:1], batch_sizes=(2,),
@@ -116,35 +116,18 @@ def read_inputs(params: Params, tuning: Tuning, data: DataPaths) -> SearchInputs
     )
 
 
-# What a search is recognized by when it is started again.
-
-
-# Beside the training code, which is in the identity of the inputs: the course of a search, and how a trial comes from
-# its values, is trained and is judged.
-_DECIDING = frozenset(
-    f"pipeline.{name}"
-    for name in (
-        "config.study", "config.tuning", "training.cells", "tuning.halving", "tuning.processes", "tuning.scheduler",
-        "tuning.search", "tuning.sources", "tuning.storage", "tuning.trial", "tuning.worker",
-    )
-)  # fmt: skip
-# They say how a run is done, and no trial's accuracy.
-_PASSIVE_KEYS = ("checkpoint", "timeout_seconds", "workers")
-_PASSIVE_STUDY_KEYS = ("paper_figure", "keep_weights", "accuracy_every", "needs", "plan")
-
-
 def search_key(params: Params, tuning: Tuning, inputs: SearchInputs) -> str:
     """Return the digest of all inputs of a search, by which a restarted search resumes.
 
-    The lockstep ways have one result, and training eliminated trials to the end changes none. Trials use the first
-    values of the study's lists; its batch sizes and its budget decide which values fit.
+    `parallel` and `round_robin` have the same result, and training eliminated trials to the end does not change it.
+    Trials use the first values of the study's lists; its batch sizes and its budget decide which values fit.
     """
-    settled = tuning.model_dump(mode="json", exclude={"scheduler", "resume_pruned"})
+    tuning_values = tuning.model_dump(mode="json", exclude={"scheduler", "resume_pruned"})
     study = params.studies[tuning.study]
     first: dict[str, Any] = tuning.trial_study(study, {})
     first["recipe"] = {key: value for key, value in first["recipe"].items() if key not in _PASSIVE_KEYS}
-    decides = {
-        "tuning": {**settled, "sequential": tuning.scheduler == "sequential"},
+    inputs_of_result = {
+        "tuning": {**tuning_values, "sequential": tuning.scheduler == "sequential"},
         "study": {key: value for key, value in first.items() if key not in _PASSIVE_STUDY_KEYS},
         "fitting": study.model_dump(mode="json", include={"batch_sizes", "budget"}),
         "train": params.train.model_dump(mode="json", exclude={*_PASSIVE_KEYS}),
@@ -152,13 +135,15 @@ def search_key(params: Params, tuning: Tuning, inputs: SearchInputs) -> str:
         "code": _CODE,
         "optuna": metadata.version("optuna"),
     }
-    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:24]
+    return hashlib.sha256(json.dumps(inputs_of_result, sort_keys=True).encode()).hexdigest()[:24]
 
 
 def tuning_code() -> str:
     """Return the digest of the syntax trees of the modules that decide a search, without the training code."""
     module = "pipeline.tuning.search"
-    return code_digest(module, exclude=frozenset(import_closure(module)) - _DECIDING)
+    closure = frozenset(import_closure(module))
+    assert closure >= _DECIDING, f"not imported by {module}: {sorted(_DECIDING - closure)}"
+    return code_digest(module, exclude=closure - _DECIDING)
 
 
 # Computed at import: files may change while a search runs.
@@ -183,7 +168,7 @@ def run_search(
     Raises:
         InputError: there are no validation images, the text cannot be edited, all trials failed, or the inputs were
             replaced in the meantime.
-        Terminated: SIGTERM came. The storage has the results so far.
+        Terminated: the process received SIGTERM. The storage has the results so far.
     """
     tuning = params.tuning[name]
     check_values_are_writable(text, tuning, source=source)
@@ -193,10 +178,10 @@ def run_search(
     if not folder.exists() and (others := len([*folder.parent.glob("*/journal.log")])):
         log.info(
             f"starting over: its parameters, images, code, libraries or kind of device differ from those of {others} "
-            f"earlier in {folder.parent}, which would resume with them"
+            f"earlier in {folder.parent}, which would resume with the earlier inputs"
         )
     storage = TrialStorage(folder / "journal.log")
-    with _ended_by_sigterm(), _mapping(params, tuning) as map_tasks:
+    with _stopped_by_sigterm(), _task_map(params, tuning) as map_tasks:
         search = Search(
             tuning,
             make_run=lambda values: trial_run(params, name, values, inputs.summary, inputs.rows),
@@ -224,7 +209,7 @@ def run_search(
         finished=finished,
         failed_afterwards=search.failed_afterwards,
         epochs_afterwards=search.epochs_afterwards,
-        switching=storage.switching,
+        epoch_times=storage.epoch_times,
         n_val=int(inputs.rows.val.sum()),
         images=inputs.source.digest,
     )
@@ -241,25 +226,25 @@ def run_search(
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """End the block at SIGTERM, whether this process or workers train. A run in this process saves its state first."""
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Leave the block at SIGTERM, in this process or on workers. A run in this process saves its state first."""
 
-    def end(*_: object) -> None:
+    def terminate(*_: object) -> None:
         raise Terminated("the results of the trials are kept")
 
-    before = signal.signal(signal.SIGTERM, end)
+    handler = signal.signal(signal.SIGTERM, terminate)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, handler)
 
 
-def _mapping(params: Params, tuning: Tuning) -> AbstractContextManager[EpochMapFn]:
-    """Where trials train: on Dask's workers side by side, or here one after another."""
+def _task_map(params: Params, tuning: Tuning) -> AbstractContextManager[EpochMapFn]:
+    """Return the map over trials: in parallel on Dask's workers, or in this process one after another."""
     if tuning.scheduler == "parallel":
-        each = trial_processes(params.studies[tuning.study].effective_recipe(params.train))
+        n_processes = trial_processes(params.studies[tuning.study].effective_recipe(params.train))
         return task_pool(
-            params.dask.scheduler, workers=params.dask.workers, threads=1, gpus=split_gpus(visible_gpus(), each),
+            params.dask.scheduler, workers=params.dask.workers, threads=1, gpus=split_gpus(visible_gpus(), n_processes),
             on_worker_death=_killed,
         )  # fmt: skip
     return nullcontext(map)
@@ -273,18 +258,18 @@ def split_gpus(gpus: Sequence[str], size: int) -> list[str]:
 
 def visible_gpus() -> list[str]:
     """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
-    named, count = os.environ.get("CUDA_VISIBLE_DEVICES"), torch.cuda.device_count()
-    return named.split(",")[:count] if named else [str(index) for index in range(count)]
+    names, count = os.environ.get("CUDA_VISIBLE_DEVICES"), torch.cuda.device_count()
+    return names.split(",")[:count] if names else [str(index) for index in range(count)]
 
 
 def _killed() -> EpochResult:
-    # Not Dask's message, which names workers: equal results are equal bytes.
+    # Dask's message names workers; this one gives equal bytes for equal results.
     reason = "every worker that trained it died; give workers more memory or start fewer"
     return EpochResult(accuracy=None, reason=reason, seconds=0.0, killed=True)
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove searches of this name with other parameters, images or code that have been idle for long."""
+    """Remove searches of this name with other parameters, images or code, unused for `STALE_AFTER_S` seconds."""
     others = [other for other in folder.parent.glob("*") if other != folder]
     for other in others:
         # Appending to a file does not change the time of its folder.

@@ -54,6 +54,20 @@ def test_modules_of_others_are_not_followed(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("module", "exclude"),
+    [
+        ("pipeline.renamed", ()),
+        ("json", ()),
+        ("pipeline.a", ("pipeline.renamed",)),
+        ("pipeline.a", ("pipeline.b", "b")),
+    ],
+)
+def test_names_without_a_module_are_an_error(project: Path, module: str, exclude: tuple[str, ...]) -> None:
+    with pytest.raises(AssertionError, match=r"renamed|json|'b'"):
+        code_digest(module, exclude=frozenset(exclude))
+
+
+@pytest.mark.parametrize(
     ("file", "old", "new"),
     [
         ("pipeline/c/d.py", '"""D."""', '"""Another."""'),

@@ -1,4 +1,4 @@
-"""Which space and radius find planted images."""
+"""Spaces and radii that find planted images."""
 
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,14 @@ def test_the_space_in_which_classes_lie_apart_comes_first(tmp_path: Path, capsys
         "min_samples": rows[0]["min_samples"],
     }
     assert written["eps"] == "tuned"
+
+
+def test_the_settings_of_the_best_embedding_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command, components = _project(tmp_path), DataPaths(root=tmp_path / "data").components(NETWORK)
+    shape = np.load(components).shape
+    write_array(components, np.random.default_rng(2).normal(size=shape).astype(np.float32))
+    assert main([*command, "--min-samples", "5"]) == 0
+    assert "reduce.tsne with perplexity 50.0" in capsys.readouterr().out
 
 
 def test_a_min_samples_that_no_class_has_is_left_out_and_alone_refused(

@@ -1,4 +1,4 @@
-"""`python -m pipeline canonical-runs`, and the code that it takes from git's history."""
+"""`python -m pipeline canonical-runs`, and earlier code from git's history."""
 
 import dataclasses
 import json
@@ -60,7 +60,7 @@ Commit = Callable[..., str]
 
 @pytest.fixture
 def commit(tmp_path: Path) -> Commit:
-    """Commit code that prints an outcome, with a list of digests beside it; the repository is `tmp_path`."""
+    """Commit code that prints an outcome, with a list of digests next to it; the repository is `tmp_path`."""
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
 
     def committed(code: str, listed: list[str], *, hashes: dict[str, str] | None = None, **changes: Any) -> str:
@@ -111,10 +111,10 @@ def test_history_without_other_members_has_nothing(tmp_path: Path, commit: Commi
 
 
 @pytest.mark.subprocess
-def test_earlier_code_that_fails_is_said(tmp_path: Path, commit: Commit) -> None:
+def test_earlier_code_that_fails_is_reported(tmp_path: Path, commit: Commit) -> None:
     commit(A, [A])
     (tmp_path / "pipeline/__main__.py").write_text("raise SystemExit('no such package')\n")
     commit_again = ["git", "-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-qa", "--amend", "-m", "x"]
     subprocess.run(commit_again, cwd=tmp_path, check=True)
-    with pytest.raises(InputError, match="no such package"):  # what the earlier code said
+    with pytest.raises(InputError, match="no such package"):  # printed by the earlier code
         earlier_hashes(_family(A, C), HERE, tmp_path)

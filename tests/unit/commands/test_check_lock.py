@@ -1,4 +1,4 @@
-"""Where results differ from those committed though nothing was changed, one line says so."""
+"""One line reports results that differ from the committed ones without changed inputs."""
 
 import copy
 import subprocess
@@ -52,7 +52,7 @@ def test_other_parameters_are_a_purpose() -> None:
     assert stages_that_differ(_lock(), current) == []
 
 
-def _said(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
+def _printed(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(folder)
     assert main([]) == 0
     return capsys.readouterr().out
@@ -63,23 +63,23 @@ def test_the_line_says_how_to_keep_and_how_to_discard(
 ) -> None:
     lock = tmp_path / "dvc.lock"
     YAML().dump(_lock(), lock)
-    assert _said(tmp_path, capsys, monkeypatch) == "", "no repository"
+    assert _printed(tmp_path, capsys, monkeypatch) == "", "no repository"
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
-    assert _said(tmp_path, capsys, monkeypatch) == "", "no commit"
+    assert _printed(tmp_path, capsys, monkeypatch) == "", "no commit"
     subprocess.run(["git", "add", "."], cwd=tmp_path, check=True)
     author = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
     subprocess.run(["git", *author, "commit", "-qm", "x"], cwd=tmp_path, check=True)
-    assert _said(tmp_path, capsys, monkeypatch) == ""
+    assert _printed(tmp_path, capsys, monkeypatch) == ""
     YAML().dump(_lock(finetune="b", report="b"), lock)
-    said = _said(tmp_path, capsys, monkeypatch)
-    assert " finetune@resnet18: " in said
-    assert said.count("\n") == 1
+    printed = _printed(tmp_path, capsys, monkeypatch)
+    assert " finetune@resnet18: " in printed
+    assert printed.count("\n") == 1
     for command in ("git commit dvc.lock", "git checkout HEAD dvc.lock"):
-        assert command in said
+        assert command in printed
     subprocess.run(["git", "checkout", "-q", "HEAD", "dvc.lock"], cwd=tmp_path, check=True)
-    assert _said(tmp_path, capsys, monkeypatch) == ""
+    assert _printed(tmp_path, capsys, monkeypatch) == ""
     lock.unlink()
-    assert _said(tmp_path, capsys, monkeypatch) == "", "never run"
+    assert _printed(tmp_path, capsys, monkeypatch) == "", "never run"
 
 
 def test_without_git_there_is_nothing_to_compare_with(
@@ -87,7 +87,7 @@ def test_without_git_there_is_nothing_to_compare_with(
 ) -> None:
     YAML().dump(_lock(), tmp_path / "dvc.lock")
     monkeypatch.setenv("PATH", "")
-    assert _said(tmp_path, capsys, monkeypatch) == ""
+    assert _printed(tmp_path, capsys, monkeypatch) == ""
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,12 @@ def test_a_lock_cut_short_is_one_line(tmp_path: Path, monkeypatch: pytest.Monkey
     """In the middle of a value, which leaves no YAML; that of here also at the end of a line, which leaves YAML."""
     lock = tmp_path / "dvc.lock"
     YAML().dump(_lock(), lock)
-    whole = lock.read_bytes()
-    lines = whole.splitlines(keepends=True)
-    short = [whole[: whole.index(b"md5") + 2], *([b"".join(lines[:-2]).rstrip()] if cut == "current" else [])]
+    full = lock.read_bytes()
+    lines = full.splitlines(keepends=True)
+    short = [full[: full.index(b"md5") + 2], *([b"".join(lines[:-2]).rstrip()] if cut == "current" else [])]
     monkeypatch.chdir(tmp_path)
     for part in short:
-        committed, current = (part, whole) if cut == "committed" else (whole, part)
+        committed, current = (part, full) if cut == "committed" else (full, part)
         monkeypatch.setattr("pipeline.commands.check_lock.committed_lock", lambda _, content=committed: content)
         lock.write_bytes(current)
         with pytest.raises(InputError) as raised:

@@ -1,4 +1,4 @@
-"""`python -m pipeline compare`: folders, text and JSON, and one line for what cannot be compared."""
+"""`python -m pipeline compare`: folders, text and JSON, and one-line errors."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipeline.__main__ import main
 from pipeline.artifacts.files import write_json
 from pipeline.paths import DataPaths
-from tests.fixtures.experiments import cells, gains, write_experiment
+from tests.fixtures.experiments import gains, run_rows, write_experiment
 from tests.fixtures.golden import check_golden
 
 KEPT = {"resnet18": ["a", "b", "c"], "resnet34": ["a"]}
@@ -27,12 +27,12 @@ def noise(row: Any) -> float:
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
     """Two projects, of which the first is given as such and the second by its data folder."""
-    a = write_experiment(tmp_path / "a/data", {"digits": cells(), "old": cells()}, KEPT)
-    b = {"digits": cells(batch_sizes=[32, 512], change=gains(noise)), "new": cells()}
+    a = write_experiment(tmp_path / "a/data", {"digits": run_rows(), "old": run_rows()}, KEPT)
+    b = {"digits": run_rows(batch_sizes=[32, 512], change=gains(noise)), "new": run_rows()}
     return a.parent, write_experiment(tmp_path / "b", b, {"resnet18": ["b", "c", "d", "e"], "resnet50": []})
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+def printed_by(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     assert main(["compare", *map(str, arguments)]) == 0
     return capsys.readouterr().out
 
@@ -51,12 +51,12 @@ def test_the_text(
     write_json(DataPaths(root=a / "data").prepare_metrics, {"n_planted": 1440})
     write_json(DataPaths(root=b).prepare_metrics, {"n_planted": None})
     tables = {
-        "full": cells(arms=["full"], change=gains(noise)),
-        "worse": cells(seeds=range(8), change=gains(lambda row: noise(row) - 0.05)),
-        "incomplete": cells(change=unlucky),
-        "unpaired": cells(batch_sizes=[64]),
+        "full": run_rows(arms=["full"], change=gains(noise)),
+        "worse": run_rows(seeds=range(8), change=gains(lambda row: noise(row) - 0.05)),
+        "incomplete": run_rows(change=unlucky),
+        "unpaired": run_rows(batch_sizes=[64]),
     }
-    before = {name: cells(arms=["full"]) if name == "full" else cells(seeds=range(8)) for name in tables}
+    before = {name: run_rows(arms=["full"]) if name == "full" else run_rows(seeds=range(8)) for name in tables}
     write_experiment(tmp_path / "first", before, margin=0.5)
     write_experiment(tmp_path / "second", tables, margin=0.7, confidence=0.99)
     write_experiment(tmp_path / "cleaned", tables, tested=[CAT, CLEANED])
@@ -66,7 +66,7 @@ def test_the_text(
         "the second has a report": ("first", "second"),
         "other test images": ("first", "cleaned"),
     }
-    check_golden("compare.txt", "\n".join(f"## {name}\n\n{said(capsys, *of)}" for name, of in pairs.items()))
+    check_golden("compare.txt", "\n".join(f"## {name}\n\n{printed_by(capsys, *of)}" for name, of in pairs.items()))
 
 
 def test_each_side_has_the_number_of_labels_changed_on_purpose(
@@ -75,16 +75,16 @@ def test_each_side_has_the_number_of_labels_changed_on_purpose(
     a, b = folders
     write_json(DataPaths(root=a / "data").prepare_metrics, {"n_planted": 1440})
     write_json(DataPaths(root=b).prepare_metrics, {"n_planted": None})
-    found = json.loads(said(capsys, a, b, "--json"))
-    assert (found["n_planted_a"], found["n_planted_b"]) == (1440, None)
+    result = json.loads(printed_by(capsys, a, b, "--json"))
+    assert (result["n_planted_a"], result["n_planted_b"]) == (1440, None)
 
 
 def test_json_is_one_line_with_the_same_numbers(folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    (line,) = said(capsys, *folders, "--json").splitlines()
-    found = json.loads(line)
-    assert (found["a"], found["b"], found["alpha"]) == (*map(str, folders), 0.05)
-    assert found["margin"] == {"points": 0.3, "stated": "default"}
-    (study,) = found["studies"]
+    (line,) = printed_by(capsys, *folders, "--json").splitlines()
+    result = json.loads(line)
+    assert (result["a"], result["b"], result["alpha"]) == (*map(str, folders), 0.05)
+    assert result["margin"] == {"points": 0.3, "stated": "default"}
+    (study,) = result["studies"]
     pooled = [(of_arm["arm"], of_arm["settings"], of_arm["left_out"]) for of_arm in study["pooled"]]
     assert pooled == [("filtered", 1, 0), ("full", 1, 0)]
     assert study["pooled"][0]["estimate"]["mean"] == pytest.approx(-0.1)
@@ -92,10 +92,10 @@ def test_json_is_one_line_with_the_same_numbers(folders: tuple[Path, Path], caps
     assert [row["setting"]["arm"] for row in study["settings"]] == ["filtered", "full"]
     assert {row["verdict"]["comparisons"] for row in study["settings"]} == {2}
     assert {row["batch_size"] for row in study["only_b"]} == {512}
-    assert found["filters"] == [
+    assert result["filters"] == [
         {"network": "resnet18", "share_a": 0.3, "share_b": 0.4, "jaccard": 0.4, "only_a": 1, "only_b": 2}
     ]
-    assert (found["studies_only_a"], found["networks_only_b"]) == (["old"], ["resnet50"])
+    assert (result["studies_only_a"], result["networks_only_b"]) == (["old"], ["resnet50"])
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -114,49 +114,49 @@ def test_no_line_is_wider_than_a_terminal(
     gain: float,
 ) -> None:
     arms = ["full", "filtered", "random", "random_uniform"]
-    rows = cells(arms=arms, batch_sizes=sizes, networks=networks)
+    rows = run_rows(arms=arms, batch_sizes=sizes, networks=networks)
     rows += [row | more for row in rows] if more else []
     other = [row | gains(lambda row: gain * (row["seed"] - 1))(row) for row in rows]
     name = "a study of quite a long name" * 3
     a, b = (write_experiment(tmp_path / place, {name: table}, KEPT) for place, table in (("a", rows), ("b", other)))
-    shown = said(capsys, a, b).splitlines()
+    shown = printed_by(capsys, a, b).splitlines()
     assert [line for line in shown if len(line) > 100 and str(tmp_path) not in line] == []
 
 
 def test_values_that_vary_head_their_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = cells(arms=["filtered"]) + [row | {"learning_rate": 0.04} for row in cells(arms=["filtered"])]
+    rows = run_rows(arms=["filtered"]) + [row | {"learning_rate": 0.04} for row in run_rows(arms=["filtered"])]
     a = write_experiment(tmp_path / "a", {"digits": rows})
     b = write_experiment(tmp_path / "b", {"digits": [row | gains(noise)(row) for row in rows]})
-    shown = said(capsys, a, b).splitlines()
+    shown = printed_by(capsys, a, b).splitlines()
     (first, second) = (shown.index(f"  lr {rate}") for rate in (0.02, 0.04))
     assert [line.split()[:2] for line in shown[first + 1 : second]] == [["filtered", "32"], ["filtered", "128"]]
 
 
 def test_the_same_experiment_twice_is_not_tested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write_experiment(tmp_path / "a", {"digits": cells()})
-    (study,) = json.loads(said(capsys, folder, folder, "--json"))["studies"]
+    folder = write_experiment(tmp_path / "a", {"digits": run_rows()})
+    (study,) = json.loads(printed_by(capsys, folder, folder, "--json"))["studies"]
     assert (study["pairs"], study["same_runs"], study["pooled"]) == (0, 12, [])
 
 
 def test_a_draw_is_named_where_a_filter_has_a_part_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arm, conditional in (("full", 0), ("filtered", 1)):
-        a = write_experiment(tmp_path / f"a {arm}", {"digits": cells(arms=[arm])})
-        b = write_experiment(tmp_path / f"b {arm}", {"digits": cells(arms=[arm], change=gains(noise))})
-        shown = " ".join(said(capsys, a, b).split())
+        a = write_experiment(tmp_path / f"a {arm}", {"digits": run_rows(arms=[arm])})
+        b = write_experiment(tmp_path / f"b {arm}", {"digits": run_rows(arms=[arm], change=gains(noise))})
+        shown = " ".join(printed_by(capsys, a, b).split())
         assert shown.count("conditional on this one draw of the filter") == conditional
 
 
 def test_incomplete_settings_are_counted_in_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a = write_experiment(tmp_path / "a", {"digits": cells()})
-    b = write_experiment(tmp_path / "b", {"digits": cells(change=unlucky)})
-    (study,) = json.loads(said(capsys, a, b, "--json"))["studies"]
+    a = write_experiment(tmp_path / "a", {"digits": run_rows()})
+    b = write_experiment(tmp_path / "b", {"digits": run_rows(change=unlucky)})
+    (study,) = json.loads(printed_by(capsys, a, b, "--json"))["studies"]
     assert {row["left_out"] for row in study["pooled"]} == {1}
 
 
 def test_without_a_pair_there_is_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a = write_experiment(tmp_path / "a", {"digits": cells(batch_sizes=[32])})
-    b = write_experiment(tmp_path / "b", {"digits": cells(batch_sizes=[64])})
-    (study,) = json.loads(said(capsys, a, b, "--json"))["studies"]
+    a = write_experiment(tmp_path / "a", {"digits": run_rows(batch_sizes=[32])})
+    b = write_experiment(tmp_path / "b", {"digits": run_rows(batch_sizes=[64])})
+    (study,) = json.loads(printed_by(capsys, a, b, "--json"))["studies"]
     assert (study["pairs"], study["pooled"]) == (0, [])
 
 
@@ -171,21 +171,21 @@ def test_without_a_pair_there_is_no_verdict(tmp_path: Path, capsys: pytest.Captu
 def test_accuracies_on_other_images_get_no_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], tested: list[tuple[str, str]], counts: list[str]
 ) -> None:
-    a = write_experiment(tmp_path / "a", {"digits": cells()}, tested=[CAT, DOG])
-    b = write_experiment(tmp_path / "b", {"digits": cells(change=gains(lambda _: 0.05))}, tested=tested)
-    (study,) = json.loads(said(capsys, a, b, "--json"))["studies"]
+    a = write_experiment(tmp_path / "a", {"digits": run_rows()}, tested=[CAT, DOG])
+    b = write_experiment(tmp_path / "b", {"digits": run_rows(change=gains(lambda _: 0.05))}, tested=tested)
+    (study,) = json.loads(printed_by(capsys, a, b, "--json"))["studies"]
     assert re.findall(r"\d+", study["no_verdict"]) == counts
     assert (study["pairs"], study["pooled"], study["settings"]) == (12, [], [])
-    shown = " ".join(said(capsys, a, b).split())
+    shown = " ".join(printed_by(capsys, a, b).split())
     assert study["no_verdict"] in shown
     assert "helps" not in shown
     assert "interval" not in shown
 
 
 def test_the_order_of_test_images_does_not_matter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a = write_experiment(tmp_path / "a", {"digits": cells()}, tested=[CAT, DOG])
-    b = write_experiment(tmp_path / "b", {"digits": cells(change=gains(noise))}, tested=[DOG, CAT])
-    (study,) = json.loads(said(capsys, a, b, "--json"))["studies"]
+    a = write_experiment(tmp_path / "a", {"digits": run_rows()}, tested=[CAT, DOG])
+    b = write_experiment(tmp_path / "b", {"digits": run_rows(change=gains(noise))}, tested=[DOG, CAT])
+    (study,) = json.loads(printed_by(capsys, a, b, "--json"))["studies"]
     assert study["no_verdict"] is None
     assert [row["arm"] for row in study["pooled"]] == ["filtered", "full"]
 
@@ -222,21 +222,21 @@ def from_before_labels_were_recorded(data: Path) -> None:
 
 
 def test_unknown_test_images_get_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a, reasons = write_experiment(tmp_path / "a", {"digits": cells()}), []
+    a, reasons = write_experiment(tmp_path / "a", {"digits": run_rows()}), []
     for harm in (no_manifest, no_provenance, other_pixels_since, relabelled_since, from_before_labels_were_recorded):
-        b = write_experiment(tmp_path / harm.__name__, {"digits": cells(change=gains(noise))})
+        b = write_experiment(tmp_path / harm.__name__, {"digits": run_rows(change=gains(noise))})
         harm(b)
-        (study,) = json.loads(said(capsys, a, b, "--json"))["studies"]
+        (study,) = json.loads(printed_by(capsys, a, b, "--json"))["studies"]
         assert (study["pooled"], study["settings"]) == ([], [])
-        assert study["no_verdict"] in " ".join(said(capsys, a, b).split())
+        assert study["no_verdict"] in " ".join(printed_by(capsys, a, b).split())
         reasons.append(f"{harm.__name__}: {study['no_verdict']}\n")
-        (itself,) = json.loads(said(capsys, b, b, "--json"))["studies"]
+        (itself,) = json.loads(printed_by(capsys, b, b, "--json"))["studies"]
         assert (itself["no_verdict"], itself["same_runs"]) == (None, 12)
     check_golden("compare_no_verdict.txt", "".join(reasons))
 
 
 def no_study_in_common(folder: Path) -> None:
-    write_experiment(folder, {"paper": cells()})
+    write_experiment(folder, {"paper": run_rows()})
 
 
 def no_results(folder: Path) -> None:
@@ -244,24 +244,24 @@ def no_results(folder: Path) -> None:
 
 
 def old_columns(folder: Path) -> None:
-    rows = [{key: value for key, value in row.items() if key != "simulated_workers"} for row in cells()]
+    rows = [{key: value for key, value in row.items() if key != "simulated_workers"} for row in run_rows()]
     write_experiment(folder, {"digits": rows})
 
 
 def no_accuracy(folder: Path) -> None:
-    write_experiment(folder, {"digits": cells(change=lambda row: {"top1": 90.0})})
+    write_experiment(folder, {"digits": run_rows(change=lambda row: {"top1": 90.0})})
 
 
 def no_total(folder: Path) -> None:
-    write_experiment(folder, {"digits": cells()}, {"resnet18": ["a", "b"]}, n_total=1)
+    write_experiment(folder, {"digits": run_rows()}, {"resnet18": ["a", "b"]}, n_total=1)
 
 
 def no_confidence(folder: Path) -> None:
-    write_experiment(folder, {"digits": cells()}, margin=0.5, confidence=0.5)
+    write_experiment(folder, {"digits": run_rows()}, margin=0.5, confidence=0.5)
 
 
 def no_margin(folder: Path) -> None:
-    write_experiment(folder, {"digits": cells()}, margin=0)
+    write_experiment(folder, {"digits": run_rows()}, margin=0)
 
 
 def no_table(folder: Path) -> None:
@@ -285,7 +285,7 @@ def no_table(folder: Path) -> None:
 def test_what_cannot_be_compared_is_one_line_and_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], harm: Callable[[Path], None], named: str
 ) -> None:
-    a = write_experiment(tmp_path / "a", {"digits": cells()})
+    a = write_experiment(tmp_path / "a", {"digits": run_rows()})
     harm(tmp_path / "b")
     assert main(["compare", str(a), str(tmp_path / "b")]) == 2
     captured = capsys.readouterr()
@@ -310,22 +310,22 @@ def test_the_margin_is_that_of_the_second_report_unless_given(
     arguments: list[str],
     margin: dict[str, Any],
 ) -> None:
-    a = write_experiment(tmp_path / "a", {"digits": cells()}, margin=recorded[0])
-    b = write_experiment(tmp_path / "b", {"digits": cells(change=gains(noise))}, margin=recorded[1])
-    assert json.loads(said(capsys, a, b, *arguments, "--json"))["margin"] == margin
-    assert " ".join(said(capsys, a, b, *arguments).split()).count(f"±{margin['points']:g} ") == 2
+    a = write_experiment(tmp_path / "a", {"digits": run_rows()}, margin=recorded[0])
+    b = write_experiment(tmp_path / "b", {"digits": run_rows(change=gains(noise))}, margin=recorded[1])
+    assert json.loads(printed_by(capsys, a, b, *arguments, "--json"))["margin"] == margin
+    assert " ".join(printed_by(capsys, a, b, *arguments).split()).count(f"±{margin['points']:g} ") == 2
 
 
 @pytest.mark.parametrize(("confidence", "alpha"), [(0.99, 0.01), (None, 0.05)])
 def test_the_confidence_is_that_of_the_second_report_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], confidence: float | None, alpha: float
 ) -> None:
-    a = write_experiment(tmp_path / "a", {"digits": cells()}, margin=0.5, confidence=0.9)
-    b = {"digits": cells(change=gains(noise))}
+    a = write_experiment(tmp_path / "a", {"digits": run_rows()}, margin=0.5, confidence=0.9)
+    b = {"digits": run_rows(change=gains(noise))}
     write_experiment(tmp_path / "b", b, margin=0.5 if confidence else None, confidence=confidence or 0.9)
-    shown = said(capsys, a, tmp_path / "b")
+    shown = printed_by(capsys, a, tmp_path / "b")
     assert f"{100 * (1 - alpha):g} % " in shown
-    assert json.loads(said(capsys, a, tmp_path / "b", "--json"))["alpha"] == alpha
+    assert json.loads(printed_by(capsys, a, tmp_path / "b", "--json"))["alpha"] == alpha
 
 
 @pytest.mark.parametrize("margin", ["0", "-1", "100", "nan", "much"])

@@ -1,4 +1,4 @@
-"""`python -m pipeline compare` between revisions of a DVC project, which real Git and DVC keep."""
+"""`python -m pipeline compare` between revisions of a project with real Git and DVC."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
-from tests.fixtures.experiments import cells, gains, write_experiment
+from tests.fixtures.experiments import gains, run_rows, write_experiment
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +19,7 @@ LATER = "\n      - data/train/later.parquet\n      - data/report/provenance.json
 DVC = [sys.executable, "-m", "dvc"]
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def printed_by(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert main(["compare", *arguments]) == 0
     return capsys.readouterr().out
 
@@ -31,8 +31,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Only the second has a report.
     """
     project = tmp_path_factory.mktemp("repository")
-    first = write_experiment(project / "made/1", {"digits": cells()}, {"resnet18": ["a", "b"]})
-    second = {"digits": cells(change=gains(lambda row: 0.001 * float(row["seed"]) - 0.002)), "later": cells()}
+    first = write_experiment(project / "made/1", {"digits": run_rows()}, {"resnet18": ["a", "b"]})
+    second = {"digits": run_rows(change=gains(lambda row: 0.001 * float(row["seed"]) - 0.002)), "later": run_rows()}
     write_experiment(project / "made/2", second, {"resnet18": ["a"]}, margin=0.25)
     files = sorted(path.relative_to(first).as_posix() for path in first.rglob("*") if path.is_file())
     outs = "".join(f"\n      - data/{name}" for name in files)
@@ -74,23 +74,23 @@ def test_two_revisions_are_compared_without_a_checkout(repository: Path) -> None
     before = digests(repository)
     shown = run(repository, [sys.executable, "-m", "pipeline", "compare", "HEAD~1", "HEAD", "--json"])
     assert digests(repository) == before
-    found = json.loads(shown)
-    assert (found["a"], found["b"]) == ("HEAD~1", "HEAD")
-    assert [study["study"] for study in found["studies"]] == ["digits"]
-    assert found["studies"][0]["pooled"][0]["estimate"]["mean"] == pytest.approx(-0.1)
-    assert found["margin"] == {"points": 0.25, "stated": "report"}
-    assert (found["studies_only_a"], found["studies_only_b"]) == ([], ["later"])
-    assert [(row["share_a"], row["jaccard"]) for row in found["filters"]] == [(0.2, 0.5)]
+    result = json.loads(shown)
+    assert (result["a"], result["b"]) == ("HEAD~1", "HEAD")
+    assert [study["study"] for study in result["studies"]] == ["digits"]
+    assert result["studies"][0]["pooled"][0]["estimate"]["mean"] == pytest.approx(-0.1)
+    assert result["margin"] == {"points": 0.25, "stated": "report"}
+    assert (result["studies_only_a"], result["studies_only_b"]) == ([], ["later"])
+    assert [(row["share_a"], row["jaccard"]) for row in result["filters"]] == [(0.2, 0.5)]
 
 
-def test_a_revision_whose_test_images_are_nowhere_gets_no_verdict(
+def test_a_revision_with_missing_test_images_gets_no_verdict(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = shutil.copytree(repository, tmp_path / "copy")
     digest = hashlib.md5((copy / "data/prepare/test.parquet").read_bytes(), usedforsecurity=False).hexdigest()
     (copy / ".dvc/cache/files/md5" / digest[:2] / digest[2:]).unlink()
     monkeypatch.chdir(copy)
-    (study,) = json.loads(said(capsys, "HEAD~1", "HEAD", "--json"))["studies"]
+    (study,) = json.loads(printed_by(capsys, "HEAD~1", "HEAD", "--json"))["studies"]
     _, of_a = study["no_verdict"].split("of A, ")
     assert of_a.startswith("prepare/test.parquet ")
     assert "of B, " in of_a
@@ -100,12 +100,12 @@ def test_a_revision_is_compared_with_the_folder_here(
     repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(repository)
-    studies = json.loads(said(capsys, "HEAD", ".", "--json"))["studies"]
+    studies = json.loads(printed_by(capsys, "HEAD", ".", "--json"))["studies"]
     assert [(study["pairs"], study["pooled"]) for study in studies] == [(0, [])] * len(studies)
     assert all(study["same_runs"] for study in studies)
 
 
-def test_what_is_no_revision_or_not_in_the_cache_is_one_line_and_code_2(
+def test_unknown_revisions_and_missing_cache_entries_are_one_line_and_code_2(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(repository)

@@ -1,4 +1,4 @@
-"""`diagnose`: what it says of a study, and the verdict on bottlenecks that are put into real trainings."""
+"""`diagnose`: its report on a study, and its verdicts on bottlenecks that are injected into real trainings."""
 
 import json
 import sys
@@ -82,13 +82,13 @@ def _table(*words: str) -> list[dict[str, Any]]:
 def test_a_slow_loader_is_found_on_one_process(fault: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "_WARM_UP", 1)
     with FAULTS[fault](seconds, ALONE):
-        found = diagnose(measure(training_of(ALONE), seconds=0.05))
+        result = diagnose(measure(training_of(ALONE), seconds=0.05))
     if fault == "none":
-        assert found.candidates[0] == "compute"
+        assert result.candidates[0] == "compute"
     else:
-        assert found.candidates[0] == "input"
-        assert found.parts["input"].median == pytest.approx(seconds, rel=0.5)
-    assert found.parts["communication"].median == found.parts["synchronization"].median == 0
+        assert result.candidates[0] == "input"
+        assert result.parts["input"].median == pytest.approx(seconds, rel=0.5)
+    assert result.parts["communication"].median == result.parts["synchronization"].median == 0
 
 
 # What is compared
@@ -122,19 +122,19 @@ def test_post_local_sgd_pays_for_its_averages_however_seldom_they_are(
     def seconds(training: Training, n_steps: int) -> Any:
         nonlocal taken
         taken += n_steps
-        found = np.ones(n_steps)
+        result = np.ones(n_steps)
         if training.settings.local_from_step == 0:
-            found[training.settings.local_period - 1 :: training.settings.local_period] += 40.0
-        return found
+            result[training.settings.local_period - 1 :: training.settings.local_period] += 40.0
+        return result
 
     monkeypatch.setattr(timing, "step_seconds", seconds)
     monkeypatch.setattr("pipeline.distributed.all_gather", lambda own: [own, own])
     two = World(rank=0, size=2, device=torch.device("cpu"))
     settings = replace(TINY, batch_size=64, simulated_workers=2, local_from_step=70, local_period=period)
-    found = diagnose(measure(_training(settings, two), 200.0))
+    result = diagnose(measure(_training(settings, two), 200.0))
     assert taken < 300
-    assert found.parts["communication"].median == pytest.approx(40 / period)
-    assert found.step.median == pytest.approx(1 + 40 / period)
+    assert result.parts["communication"].median == pytest.approx(40 / period)
+    assert result.step.median == pytest.approx(1 + 40 / period)
 
 
 @pytest.mark.parametrize("bn_group", [None, 4])
@@ -146,7 +146,7 @@ def test_without_exchange_every_rank_has_the_same_groups(bn_group: int | None, c
         ranks = World(rank=rank, size=count, device=torch.device("cpu"))
         local = without_communication(_training(settings, ranks)).settings
         before, after = (
-            rank_slices(worker_slices(one.batch_size, one.simulated_workers, one.bn_group), rank=rank, ranks=count)
+            rank_slices(worker_slices(one.batch_size, one.simulated_workers, one.bn_group), rank=rank, world_size=count)
             for one in (settings, local)
         )
         assert (before[0].rows.start, before[-1].rows.stop) == (after[0].rows.start, after[-1].rows.stop)
@@ -182,7 +182,7 @@ def test_synthetic_images_look_like_real_ones_and_are_the_same_every_time() -> N
 
 
 def test_steps_are_those_of_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as asked for, after those that do not count, and no evaluation after them."""
+    """As many as requested, after the warm-up steps, without an evaluation."""
     monkeypatch.setattr(timing, "_WARM_UP", 2)
     seen: list[int] = []
     seconds = step_seconds(training_of(ALONE), 4, lambda: seen.append(1))
@@ -195,7 +195,7 @@ def test_steps_are_those_of_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.usefixtures("threads_as_before")
-def test_one_process_is_told_what_bounds_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_process_prints_what_bounds_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_project(tmp_path, study={"models": ["small_cnn"]})
     assert main(_command(tmp_path, f"--trace={tmp_path / 'traces'}")) == 0
     shown = capsys.readouterr().out
@@ -233,12 +233,12 @@ def test_the_process_that_starts_the_others_holds_nothing(tmp_path: Path, monkey
 
 
 @pytest.mark.slow
-def test_several_processes_are_started_and_said_to_be_so(tmp_path: Path) -> None:
+def test_several_processes_are_started_and_reported(tmp_path: Path) -> None:
     write_project(tmp_path, study={"models": ["small_cnn"]}, train={"simulated_workers": 2, "workers": 2})
     ended = run([sys.executable, "-m", "pipeline", *_command(tmp_path)], timeout=300, environ=environment())
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("tiny: small_cnn, batch 20 on 2 processes, cpu, 1 threads each")
-    for word in ("scaling ratio", "one rank alone against all 2: ", "verdict"):
+    for word in ("scaling ratio", "one rank of 2 alone: ", "verdict"):
         assert ended.stdout.count(word) == 1, ended.stdout
 
 
@@ -251,7 +251,7 @@ def test_several_processes_are_started_and_said_to_be_so(tmp_path: Path) -> None
     ],
 )
 @pytest.mark.usefixtures("threads_as_before")
-def test_what_is_wrong_is_said_in_one_line(
+def test_errors_are_one_line(
     arguments: list[str], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_project(tmp_path, study={"batch_sizes": [20, 100]})

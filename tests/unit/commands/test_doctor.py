@@ -1,4 +1,4 @@
-"""Each fault of an installation is named with its repair."""
+"""Each fault of an installation gives a finding with its fix."""
 
 import os
 import subprocess
@@ -57,8 +57,8 @@ def test_torchvision_of_another_source_is_recognised(tmp_path: Path) -> None:
     (tmp_path / "plotly.py").write_text("import os; os._exit(3)\n")
     answer = _doctor(PYTHONPATH=str(tmp_path))
     assert answer.returncode == 2
-    found = {subject for subject, status in _statuses(answer.stdout).items() if status == "problem"}
-    assert found == {"torchvision", "timm", "plotly"}  # timm imports torchvision
+    result = {subject for subject, status in _statuses(answer.stdout).items() if status == "problem"}
+    assert result == {"torchvision", "timm", "plotly"}  # timm imports torchvision
     assert answer.stderr == ""
 
 

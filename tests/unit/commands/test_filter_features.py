@@ -1,4 +1,4 @@
-"""The filter on features made elsewhere."""
+"""The filter on external features."""
 
 import csv
 import subprocess
@@ -99,13 +99,13 @@ def test_the_probe_tells_how_it_ended_and_how_often_it_agrees(
 
 
 def test_the_command_imports_no_torch() -> None:
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", "import pipeline.commands.filter_features, sys; print('torch' in sys.modules)"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert found.stdout == "False\n"
+    assert result.stdout == "False\n"
 
 
 def test_a_file_in_the_place_of_the_folder_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,7 +166,7 @@ def test_what_labels_and_settings_decide_is_refused_before_the_map(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_class_that_would_be_emptied_gets_a_mend_that_this_command_has(
+def test_a_class_that_would_be_emptied_gets_a_fix_for_this_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command, _ = _write(tmp_path, scorer={"name": "knn_distance"}, drop_fraction=None, threshold=1e-6)

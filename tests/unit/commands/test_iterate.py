@@ -55,7 +55,7 @@ def test_agreement_is_on_what_goes_and_just_enough_is_enough() -> None:
 
 
 @given(noises=st.lists(_NOISE, min_size=5, max_size=5), rounds=st.integers(1, 4), min_jaccard=st.floats(0.01, 1))
-def test_it_ends_at_the_first_agreement_or_after_the_rounds_asked_for(
+def test_it_stops_at_the_first_agreement_or_after_the_requested_rounds(
     noises: list[NDArray[np.bool_]], rounds: int, min_jaccard: float
 ) -> None:
     verdicts = _run(noises, rounds, min_jaccard)
@@ -112,8 +112,8 @@ def test_decisions_on_planted_labels_say_so(tmp_path: Path) -> None:
     names = [f"{row}.png" for row in range(_IMAGES)]
     first = FirstRound(result=verdicts[0], paths=names, sha256=["aa"] * _IMAGES, overrides=[])
     data = DataPaths(root=tmp_path)
-    for metrics, said in (({}, ""), ({"n_planted": 1440}, "; labels changed on purpose: 1,440")):
+    for metrics, suffix in (({}, ""), ({"n_planted": 1440}, "; labels changed on purpose: 1,440")):
         write_json(data.prepare_metrics, metrics)
         write_results(data, "resnet18", first, verdicts, 0.95)
         notes = {override.note for override in read_overrides(data.recursive_overrides("resnet18"))}
-        assert notes == {f"recursive filter, round 1{said}"}
+        assert notes == {f"recursive filter, round 1{suffix}"}

@@ -29,12 +29,12 @@ def _begun(folder: Path) -> tuple[Callable[[], list[str]], Path]:
     place = RoundsDir(data=data, work=WorkPaths(root=folder / "work"), network=NETWORK, finetune=finetune)
 
     def begin() -> list[str]:
-        file, said = folder / "params.yaml", io.StringIO()
+        file, printed = folder / "params.yaml", io.StringIO()
         params = load_params(file)
         first = read_first_round(params, data, NETWORK)
-        copy = place.begin(file, round_inputs(params, data, NETWORK, first.result), RunLog(None, said))
+        copy = place.begin(file, round_inputs(params, data, NETWORK, first.result), RunLog(None, printed))
         assert copy.read_bytes() == file.read_bytes()
-        return said.getvalue().splitlines()
+        return printed.getvalue().splitlines()
 
     assert begin() == []
     made = round_folder(folder, 1) / "kept" / "made"
@@ -45,7 +45,7 @@ def _begun(folder: Path) -> tuple[Callable[[], list[str]], Path]:
     return begin, made
 
 
-def test_the_same_inputs_go_on(tmp_path: Path) -> None:
+def test_equal_inputs_resume(tmp_path: Path) -> None:
     write_project(tmp_path)
     pretend_first_round(tmp_path)
     begin, made = _begun(tmp_path)
@@ -156,7 +156,7 @@ def _play(
     return given
 
 
-def test_rounds_are_told_and_handed_on(
+def test_rounds_are_printed_and_their_overrides_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = write_project(tmp_path)

@@ -26,16 +26,16 @@ def test_the_images_kept_are_a_prepared_data_set_of_their_own(
     tmp_path: Path, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rounds, "_BLOCK_BYTES", 7 * 3 * SIZE**2)
-    whole = write_project(tmp_path, prepare={"storage": storage})
+    complete = write_project(tmp_path, prepare={"storage": storage})
     part, keep = DataPaths(root=tmp_path / "kept"), np.arange(N) % 3 > 0
     keep[: N // len(CLASSES)] = False  # filter.allow_empty lets a class go
-    write_kept_images(whole, part, keep)
-    manifest, before = (read_parquet(data.manifest("train")) for data in (part, whole))
+    write_kept_images(complete, part, keep)
+    manifest, before = (read_parquet(data.manifest("train")) for data in (part, complete))
     assert manifest.drop_columns("sample_id").equals(before.filter(keep).drop_columns("sample_id"))
     assert manifest["sample_id"].to_pylist() == list(range(keep.sum()))
     for name in ("test.npy", "test.parquet"):
-        (part.root / "prepare" / name).symlink_to(whole.root / "prepare" / name)
-    all_images, kept = (load_prepared(data, folder=tmp_path / "images") for data in (whole, part))
+        (part.root / "prepare" / name).symlink_to(complete.root / "prepare" / name)
+    all_images, kept = (load_prepared(data, folder=tmp_path / "images") for data in (complete, part))
     assert np.array_equal(kept.train.images, all_images.train.images[keep])
     assert (kept.class_names, kept.image_size) == (CLASSES, SIZE)
     assert kept.mean == pytest.approx(kept.train.images.mean((0, 1, 2)) / 255)
@@ -50,12 +50,12 @@ def test_the_images_kept_are_a_prepared_data_set_of_their_own(
 
 
 def test_planted_labels_are_counted_among_the_images_kept(tmp_path: Path) -> None:
-    whole, keep = write_project(tmp_path), np.arange(N) != 1
-    labels = read_parquet(whole.manifest("train"))["label"].to_pylist()
-    say_planted(whole, {row: (labels[row] + 1) % len(CLASSES) for row in (0, 1, 5)})
+    complete, keep = write_project(tmp_path), np.arange(N) != 1
+    labels = read_parquet(complete.manifest("train"))["label"].to_pylist()
+    say_planted(complete, {row: (labels[row] + 1) % len(CLASSES) for row in (0, 1, 5)})
     for rows, n_planted in ((keep, 2), (np.arange(N) > 5, None)):
         part = DataPaths(root=tmp_path / f"kept-{n_planted}")
-        write_kept_images(whole, part, rows)
+        write_kept_images(complete, part, rows)
         assert count_planted(part) == n_planted
         columns = ["sample_id", "path", "label", "label_name", "sha256", "val"]
         assert read_parquet(part.manifest("train")).column_names == columns
@@ -67,9 +67,9 @@ def test_the_extractor_of_the_images_kept_is_one_of_all(tmp_path: Path, folds: i
     """Images that no fold's network saw have the fold of a draw over all; the others keep their own."""
     everything = write_project(tmp_path, finetune={"folds": folds})
     kept, keep = DataPaths(root=tmp_path / "kept"), np.arange(N) % 3 > 0
-    drawn = np.arange(keep.sum(), dtype=np.int32) % folds
+    sampled = np.arange(keep.sum(), dtype=np.int32) % folds
     save_fold_networks(
-        kept.extractor(NETWORK), [build_resnet(seed=seed) for seed in range(folds)], drawn, TINY, CLASSES
+        kept.extractor(NETWORK), [build_resnet(seed=seed) for seed in range(folds)], sampled, TINY, CLASSES
     )
     kept.finetune_metrics(NETWORK).write_text("{}")
     write_array(kept.training_confidence(NETWORK), np.full(keep.sum(), 0.5, dtype=np.float32))
@@ -83,7 +83,7 @@ def test_the_extractor_of_the_images_kept_is_one_of_all(tmp_path: Path, folds: i
         assert everything.extractor(NETWORK).readlink() == kept.extractor(NETWORK)
         return
     assert handed.folds is not None
-    assert np.array_equal(handed.folds[keep], drawn)
+    assert np.array_equal(handed.folds[keep], sampled)
     manifest = read_parquet(everything.manifest("train"))
     paths, contents = (manifest[name].to_pylist() for name in ("path", "sha256"))
     all_drawn = assign_folds(paths, manifest["label"].to_numpy(), folds, seed=config.seed, contents=contents)

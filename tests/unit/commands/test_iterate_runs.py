@@ -1,4 +1,4 @@
-"""`iterate` in real processes: what its rounds find, that it goes on after a kill, and how it ends."""
+"""`iterate` in real processes: results of its rounds, resumption after a kill, and exit codes."""
 
 import csv
 import shutil
@@ -61,10 +61,10 @@ def _copy(project: Path, folder: Path) -> Path:
 @pytest.mark.slow
 def test_every_round_judges_all_images_by_a_network_of_those_kept(finished: Path) -> None:
     data = DataPaths(root=finished / "data")
-    told = read_json(data.recursive_rounds(NETWORK))["rounds"]
-    assert [row["round"] for row in told] == [0, 1, 2]
+    reported = read_json(data.recursive_rounds(NETWORK))["rounds"]
+    assert [row["round"] for row in reported] == [0, 1, 2]
     before = read_parquet(data.points(NETWORK))
-    for row in told[1:]:
+    for row in reported[1:]:
         kept, everything = (DataPaths(root=round_folder(finished, row["round"]) / name) for name in ("kept", "all"))
         trained_on = read_parquet(kept.manifest("train"))["path"]
         assert trained_on.to_pylist() == before.filter(before["keep"])["path"].to_pylist()
@@ -151,7 +151,7 @@ def test_the_stage_ends_with_the_command(tmp_path: Path, sent: signal.Signals, c
 def _stopped(folder: Path, condition: Callable[[], bool], sent: signal.Signals) -> tuple[int, str]:
     """Send `sent` to the command alone once it runs a stage and the condition holds; all that it started must end.
 
-    Returns its exit code and what it and the stage said.
+    Returns its exit code and its output, with that of the stage.
     """
     process, below = start(iterate_command(folder, *_TWO_ROUNDS)), set[int]()
     try:

@@ -15,7 +15,7 @@ _ROOT = Path(__file__).parents[3]
 def test_valid_parameters(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(_ROOT)
     assert main(["validate", "--params", "presets/paper.yaml"]) == 0
-    assert capsys.readouterr().out == "presets/paper.yaml: valid; networks: 5, studies: 14, cells: 2510\n"
+    assert capsys.readouterr().out == "presets/paper.yaml: valid; networks: 5, studies: 14, runs: 2510\n"
 
 
 def test_bad_parameters_end_with_one_line_and_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

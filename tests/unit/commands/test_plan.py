@@ -1,4 +1,4 @@
-"""What plan says before a run: what would run, and what it would take."""
+"""`plan`: the stages and runs that would run, and their cost."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from pipeline.commands.planning.size import (
     data_size,
     deduplicate_runs,
     n_kept_images,
-    plan_from_ledger,
+    plan_from_run_cache,
     plan_from_sizes,
 )
 from pipeline.commands.planning.speed import Speed, Workload
@@ -50,7 +50,7 @@ def no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _rows(shown: str) -> dict[str, list[str]]:
-    """The cells of the table by stage, and of the total; cells that are empty are left out."""
+    """Return stage -> the table's row, also for the total, without empty columns."""
     rows = [re.split(r"\s{2,}", line) for line in shown.splitlines()]
     return {row[0]: row for row in rows if len(row) > 2 and row[0] != "stage"}
 
@@ -86,7 +86,7 @@ def test_mccord_is_planned_on_whatever_tree_its_path_names(
     assert (size.n_train, size.n_test, size.n_classes, size.source) == (20, 4, 2, "counted")
     skipped = plan_from_sizes(loaded, "unscaled", size, {}).skipped
     assert sum(skipped.values()) == 3
-    # What is skipped is not among the cells of the table.
+    # The table does not count skipped runs.
     assert _rows(capsys.readouterr().out)["train@unscaled"][2] == "0 of 3"
 
 
@@ -112,7 +112,7 @@ def test_bad_parameters_and_missing_folders_end_with_one_line(
     assert shown.count("\n") == 1
 
 
-# Which cells
+# Missing runs
 
 
 def test_the_sizes_of_cifar_are_published() -> None:
@@ -170,32 +170,32 @@ def test_runs_of_other_threads_are_not_shared() -> None:
     assert [len(plan.missing) for plan in deduplicate_runs(plans).values()] == [27, 0, 27]
 
 
-def test_ledger_says_which_cells_are_left(tmp_path: Path) -> None:
+def test_the_run_cache_decides_which_runs_are_missing(tmp_path: Path) -> None:
     """After a real run none is; without one of its entries, one; with another rate, all."""
     data = write_project(tmp_path, study={"seeds": [0]})
     params = load_params(tmp_path / "params.yaml")
     work = WorkPaths(root=tmp_path / "work")
-    assert len(plan_from_ledger(params, "tiny", data, work).missing) == 3
+    assert len(plan_from_run_cache(params, "tiny", data, work).missing) == 3
     assert run_stage("train", tmp_path) == 0
-    assert plan_from_ledger(params, "tiny", data, work).missing == []
+    assert plan_from_run_cache(params, "tiny", data, work).missing == []
     next(work.run_cache.glob("[0-9a-f]*")).rename(tmp_path / "lost")
-    assert len(plan_from_ledger(params, "tiny", data, work).missing) == 1
+    assert len(plan_from_run_cache(params, "tiny", data, work).missing) == 1
     write_project(tmp_path, study={"seeds": [0], "learning_rates": [0.123]})
-    assert len(plan_from_ledger(load_params(tmp_path / "params.yaml"), "tiny", data, work).missing) == 3
+    assert len(plan_from_run_cache(load_params(tmp_path / "params.yaml"), "tiny", data, work).missing) == 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_plan_counts_the_threads_of_the_processes_that_train(tmp_path: Path, workers: int) -> None:
-    """`auto` shares the cores out, so two processes have other threads than this one, and leave no cell either."""
+    """`auto` shares the cores out, so two processes have other threads than this one, and no run is missing either."""
     train = {"workers": workers, "simulated_workers": 2, "threads_per_worker": "auto"}
     study = {"seeds": [0], "arms": ["full"]}
     data, work = write_project(tmp_path, study=study, train=train), WorkPaths(root=tmp_path / "work")
     done = run(command("train", tmp_path))
     assert done.returncode == 0, done.stderr
-    assert plan_from_ledger(load_params(tmp_path / "params.yaml"), "tiny", data, work).missing == []
+    assert plan_from_run_cache(load_params(tmp_path / "params.yaml"), "tiny", data, work).missing == []
     write_project(tmp_path, study=study, train={**train, "threads_per_worker": 1 + len(os.sched_getaffinity(0))})
-    assert len(plan_from_ledger(load_params(tmp_path / "params.yaml"), "tiny", data, work).missing) == 1
+    assert len(plan_from_run_cache(load_params(tmp_path / "params.yaml"), "tiny", data, work).missing) == 1
 
 
 _GROWING = {
@@ -208,7 +208,7 @@ def _both_plans(folder: Path) -> list[StudyPlan]:
     params, data = load_params(folder / "params.yaml"), DataPaths(root=folder / "data")
     size = data_size(params.prepare, data, prepared=True)
     return [
-        plan_from_ledger(params, "tiny", data, WorkPaths(root=folder / "work")),
+        plan_from_run_cache(params, "tiny", data, WorkPaths(root=folder / "work")),
         plan_from_sizes(params, "tiny", size, n_kept={NETWORK: 54}),
     ]
 
@@ -217,7 +217,7 @@ def test_a_skipped_batch_stops_neither_stage_nor_plan_whatever_its_warm_up(tmp_p
     study = {"arms": ["filtered"], "seeds": [0], "budget": {"epochs": 1.0}, "recipe": _GROWING}
     data = write_project(tmp_path, study={**study, "batch_sizes": [20, 200]})
     for plan in _both_plans(tmp_path):
-        assert [cell.settings.batch_size for cell in plan.missing] == [20]
+        assert [run.settings.batch_size for run in plan.missing] == [20]
         assert plan.skipped == {"batch 200 is larger than the 54 images of arm filtered": 1}
     assert run_stage("train", tmp_path) == 0
     assert [(row["batch_size"], row["status"]) for row in runs_of(data)] == [(20, "finished"), (200, "skipped")]
@@ -227,17 +227,17 @@ def test_stage_and_plan_refuse_the_same_warm_up(tmp_path: Path, capsys: pytest.C
     study = {"arms": ["filtered"], "budget": {"epochs": 1.0}, "recipe": _GROWING, "batch_sizes": [50, 200]}
     write_project(tmp_path, study=study)
     assert run_stage("train", tmp_path) == 2
-    said = printed_error(capsys.readouterr().err)
-    assert said.key == "schedule.warmup"
+    printed = printed_error(capsys.readouterr().err)
+    assert printed.key == "schedule.warmup"
     params, data = load_params(tmp_path / "params.yaml"), DataPaths(root=tmp_path / "data")
     with pytest.raises(InputError) as with_files:
-        plan_from_ledger(params, "tiny", data, WorkPaths(root=tmp_path / "work"))
+        plan_from_run_cache(params, "tiny", data, WorkPaths(root=tmp_path / "work"))
     with pytest.raises(InputError) as with_sizes:
         plan_from_sizes(params, "tiny", data_size(params.prepare, data, prepared=True), n_kept={NETWORK: 54})
-    assert str(with_files.value) == str(with_sizes.value) == str(said)
+    assert str(with_files.value) == str(with_sizes.value) == str(printed)
 
 
-def test_cells_that_studies_share_are_counted_once() -> None:
+def test_runs_that_studies_share_are_counted_once() -> None:
     """The full arm of table I's five studies is one, and so is what figs. 6 and 7 have at equal steps and epochs."""
     params = preset("paper")
     kept = {network: 47_000 + number for number, network in enumerate(params.networks)}

@@ -1,4 +1,4 @@
-"""What a run is estimated to take, and the measuring that it rests on."""
+"""Estimated cost of a run, and the measured speeds behind it."""
 
 from dataclasses import replace
 from typing import Any
@@ -138,9 +138,9 @@ def test_mirror_images_take_the_time_of_as_many_again() -> None:
 
 
 def test_a_head_takes_passes_forward_and_no_steps() -> None:
-    (head, seen), (whole, seen_as_well) = _extractor_costs(trainable="head"), _extractor_costs()
+    (head, seen), (full, seen_as_well) = _extractor_costs(trainable="head"), _extractor_costs()
     assert seen == seen_as_well
-    assert (1438 + 359) * 1e-3 < head.seconds - 4.5 < 0.1 * whole.seconds
+    assert (1438 + 359) * 1e-3 < head.seconds - 4.5 < 0.1 * full.seconds
     more, _ = _extractor_costs(trainable="head", folds=3)
     assert head.seconds < more.seconds < 3 * head.seconds
 
@@ -165,19 +165,19 @@ def test_weights_of_one_seed_count_in_the_ledger() -> None:
     }
     speeds = {run.workload: SPEED for run in runs["train@digits"]}
     costs = jobs.stage_costs(params, frozenset({"train@digits"}), DIGITS, runs, speeds)
-    # 9 of the 27 cells, the best network and its copy in DVC's cache.
+    # 9 of the 27 runs, the best network and its copy in DVC's cache.
     assert costs["train@digits"].disk == pytest.approx((9 + 2) * 45e6, rel=0.01)
 
 
 # Measuring
 
 
-@given(sizes=st.sets(st.integers(1, 5000), min_size=1), at_most=st.integers(2, 6))
-def test_thinned_sizes_keep_both_ends(sizes: set[int], at_most: int) -> None:
-    chosen = subsample_sizes(sizes, at_most)
+@given(sizes=st.sets(st.integers(1, 5000), min_size=1), max_sizes=st.integers(2, 6))
+def test_thinned_sizes_keep_both_ends(sizes: set[int], max_sizes: int) -> None:
+    chosen = subsample_sizes(sizes, max_sizes)
     assert chosen == sorted(set(chosen) & sizes)
     assert (chosen[0], chosen[-1]) == (min(sizes), max(sizes))
-    assert len(chosen) <= at_most
+    assert len(chosen) <= max_sizes
 
 
 def test_a_network_is_measured_by_real_steps() -> None:
@@ -188,7 +188,7 @@ def test_a_network_is_measured_by_real_steps() -> None:
     finally:
         torch.set_num_threads(threads)
     # The time was over after the first size, that nearest to 32.
-    assert list(speed.parts) == [16]
-    assert min(speed.parts[16], speed.update_s, speed.evaluation_s, speed.build_s) > 0
+    assert list(speed.micro_batch_seconds) == [16]
+    assert min(speed.micro_batch_seconds[16], speed.update_s, speed.evaluation_s, speed.build_s) > 0
     assert speed.weight_bytes == pytest.approx(11.2e6 * 4, rel=0.02)
     assert 1e4 < speed.activation_bytes < 1e6

@@ -1,4 +1,4 @@
-"""Which stages `plan` says would run: DVC's own graph."""
+"""Stages that `plan` prints as to run, against DVC's graph."""
 
 import json
 import shutil
@@ -27,10 +27,10 @@ print(json.dumps({stage.addressing: [one.addressing for one in networkx.descenda
 
 
 def _ancestors(graph: size.Graph, stage: str) -> set[str]:
-    found = set(graph[stage])
-    while (grown := found | {other for one in found for other in graph[one]}) != found:
-        found = grown
-    return found
+    result = set(graph[stage])
+    while (grown := result | {other for one in result for other in graph[one]}) != result:
+        result = grown
+    return result
 
 
 def test_graph_is_that_of_dvc_yaml() -> None:

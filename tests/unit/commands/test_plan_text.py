@@ -1,4 +1,4 @@
-"""The whole text of `plan`, for made-up speeds, costs and disk."""
+"""Golden text of `plan`, for invented speeds, costs and disk."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -26,7 +26,7 @@ _COST = PlannedCost(seconds=7.0, memory=2.5e9, disk=640_000.0)
 
 
 def _write_params(path: Path) -> None:
-    """Two studies that share the cells of one seed, and one batch that is larger than what the filter leaves."""
+    """Two studies that share the runs of one seed, and one batch that is larger than what the filter leaves."""
     yaml = YAML(typ="safe", pure=True)
     tree = yaml.load((ROOT / "tests" / "params.yaml").read_text())
     digits = tree["studies"]["digits"] | {"batch_sizes": [32, 2048]}
@@ -47,7 +47,7 @@ def _made_up_speeds(runs: Iterable[PlannedRun]) -> dict[Workload, Speed]:
 def test_plan_prints_table_and_remarks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Too little disk and memory, skipped and shared cells, two processes, stages that are up to date."""
+    """Too little disk and memory, skipped and shared runs, two processes, stages that are up to date."""
 
     def on_one_process(params: Params, network: str, size: DataSize) -> PlannedRun:
         return replace(finetune_run(params, network, size), workers=1, threads=1)

@@ -1,4 +1,4 @@
-"""params.yaml from a preset, never over edits."""
+"""params.yaml from a preset, without losing edits."""
 
 from pathlib import Path
 

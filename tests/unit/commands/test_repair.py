@@ -1,4 +1,4 @@
-"""What a killed DVC leaves damaged is repaired, and no finished stage runs again. The processes are real."""
+"""Files that a killed DVC leaves damaged are repaired, and no finished stage runs again. The processes are real."""
 
 import ctypes
 import itertools
@@ -155,7 +155,7 @@ def test_an_empty_rwlock_is_removed(project: Project, number: int) -> None:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """After a run; tests damage it and leave it whole."""
+    """After a run; tests damage it and restore it."""
     project = Project(tmp_path_factory.mktemp("finished"))
     assert project.dvc().returncode == 0
     project.commit()
@@ -179,7 +179,7 @@ def test_outside_the_project_it_says_where_to_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.35, 0.5, 0.999])
-def test_a_part_of_a_lock_is_told_from_the_whole(finished: Project, tmp_path: Path, share: float) -> None:
+def test_a_truncated_lock_is_recognized(finished: Project, tmp_path: Path, share: float) -> None:
     content = (finished.folder / "dvc.lock").read_bytes()
     lock = tmp_path / "dvc.lock"
     assert is_readable_lock(lock), "a missing one is no damage"
@@ -190,7 +190,7 @@ def test_a_part_of_a_lock_is_told_from_the_whole(finished: Project, tmp_path: Pa
 
 
 @pytest.mark.parametrize("kept", ["whole", "damaged", "none"])
-def test_the_newest_whole_copy_takes_its_place(
+def test_the_newest_complete_copy_replaces_it(
     finished: Project, kept: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """That of the last stage, else that of the last commit."""
@@ -258,7 +258,7 @@ def test_a_process_that_has_the_number_of_a_killed_dvc_is_not_waited_for(finishe
     (finished.folder / _RWLOCK).write_text(json.dumps({"write": {str(finished.folder / "third"): holder}}))
     assert finished.run("-m", "dvc", "repro", "--force").returncode != 0
     assert len(repair_dvc_files(finished.folder, WorkPaths())) == 1
-    # A number that nobody has is DVC's own to clear.
+    # DVC itself removes a pid without a process.
     (finished.folder / _RWLOCK).write_text(json.dumps({"read": {"x": [{"pid": 2**22 + 1, "cmd": "dvc repro"}]}}))
     assert repair_dvc_files(finished.folder, WorkPaths()) == []
 

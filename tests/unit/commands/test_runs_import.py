@@ -1,4 +1,4 @@
-"""Cells trained by plain torchrun on another node are used by the next run here."""
+"""Runs that torchrun trained on another node are used by the next `dvc repro` here."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def _importing(theirs: Path, project: Path) -> list[str]:
 
 
 def _import(theirs: Path, project: Path) -> int:
-    """For the study of `node`, if `project` has no parameters of its own."""
+    """For the study of `node`, if `project` has no parameters."""
     if not (project / "params.yaml").exists():
         write_project(project, study=_STUDY, train={"simulated_workers": 2})
     return main(_importing(theirs, project))
@@ -66,12 +66,12 @@ def _pretend_other_machine(work: Path) -> dict[str, str]:
 
 
 def _counts(stdout: str) -> list[int]:
-    """Cells found, imported and known before, as the command prints them."""
+    """Return the numbers that the command prints: all runs, imported runs, runs known already."""
     (line,) = [line for line in stdout.splitlines() if " imported, " in line]
     return [int(number) for number in re.findall(r"\b(\d+) [a-z]+", line.rpartition(": ")[2])]
 
 
-def test_imported_cells_are_not_trained_again(tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_imported_runs_are_not_trained_again(tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_project(tmp_path, study=_STUDY, train={"simulated_workers": 2})
     shutil.copytree(node / "work", tmp_path / "theirs")
     elsewhere = _pretend_other_machine(tmp_path / "theirs")
@@ -123,7 +123,7 @@ def test_a_cell_of_code_that_joined_a_family_later_is_filed_under_its_name(
 def test_an_import_and_a_study_keep_each_other_out(
     tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two writers of one ledger could each take the other's half-made entry for an old one."""
+    """Two writers of one run cache could each treat the other's unfinished entry as an old one."""
     monkeypatch.setattr(harness, "_LOCK_GRACE_S", 0.2)
     write_project(tmp_path, study=_STUDY, train={"simulated_workers": 2})
     work = WorkPaths(root=tmp_path / "work")
@@ -180,8 +180,8 @@ def test_what_cannot_be_used_is_refused(
     assert callable(harm)
     harm(tmp_path / "theirs")
     assert _import(tmp_path / "theirs", tmp_path) == 2
-    found = next((tmp_path / "theirs").glob(file)) if file else tmp_path / "theirs"
-    assert printed_error(capsys.readouterr().err).key == str(found)
+    result = next((tmp_path / "theirs").glob(file)) if file else tmp_path / "theirs"
+    assert printed_error(capsys.readouterr().err).key == str(result)
     assert not (tmp_path / "work" / "cells").exists() or not list((tmp_path / "work" / "cells").iterdir())
 
 

@@ -1,4 +1,4 @@
-"""What a report was made of, handed to somebody who has the images: the same report again."""
+"""The packed inputs of a report give the same report to someone who has the images."""
 
 import shutil
 import subprocess
@@ -82,7 +82,7 @@ def test_packed_twice_it_has_the_same_bytes_and_no_images(project: Path, tmp_pat
         ("results.tar.xz", "filter/resnet18/points.parquet", "copy/data/filter/resnet18/points.parquet"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(
+def test_errors_are_one_line(
     name: str, lost: str | None, key: str, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = tmp_path / "copy"

@@ -1,4 +1,4 @@
-"""The simulator as a command: its table, files and figure, where its constants come from, and what it refuses."""
+"""The simulator as a command: its table, files and figure, the origins of its constants, and its errors."""
 
 import json
 from pathlib import Path
@@ -240,7 +240,7 @@ def test_auxiliary_classifiers_are_timed_too() -> None:
     assert sum(job.layer_bytes) == 4 * sum(p.numel() for p in _model("googlenet", n_classes=10).parameters())
 
 
-def test_gpus_double_by_whole_nodes_up_to_the_machine() -> None:
+def test_gpus_double_by_full_nodes_up_to_the_machine() -> None:
     described = load_machine(Path(_SUMMIT[2])).model_dump(exclude={"assumed", "measured"})
     counts = gpu_counts(machine(**described))
     assert counts[:5] == [1, 6, 12, 24, 48]
@@ -300,7 +300,7 @@ def test_bad_arguments_end_with_one_line(
 
 
 @pytest.mark.parametrize("number", ["inf", "nan", "0", "1.5", "1e400"])
-def test_a_number_of_gpus_is_a_whole_one(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_number_of_gpus_is_an_integer(number: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*_SUMMIT, "--gpus", number])
     assert ended.value.code == 2

@@ -1,4 +1,4 @@
-"""A stage that is asked to end, in a real process."""
+"""Signals to a stage in a real process."""
 
 import os
 import signal

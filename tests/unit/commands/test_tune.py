@@ -1,4 +1,4 @@
-"""`python -m pipeline tune` on a tiny study: what it finds, writes and says, however it is run."""
+"""`python -m pipeline tune` on a tiny study: results, files and messages, for every scheduler."""
 
 import re
 import signal
@@ -64,8 +64,8 @@ def test_the_figures_of_a_search_are_files_for_papers_too(round_robin: Path) -> 
     data = DataPaths(root=round_robin / "data")
     rows = leaderboard_of(data)
     curves = data.tuning_figure(NAME, "curves").read_text()
-    drawn = Counter(re.findall(r'<g id="trial-\d+(.*)">', curves))
-    assert drawn == {
+    sampled = Counter(re.findall(r'<g id="trial-\d+(.*)">', curves))
+    assert sampled == {
         "": len(rows),
         "-eliminated": sum(row["status"] == "eliminated" for row in rows),
         "-afterwards": 2,
@@ -220,7 +220,7 @@ def test_a_sequence_gives_each_trial_the_same_curve(round_robin: Path, tmp_path:
     shared = known[0].keys() & known[1].keys()
     assert len(shared) > 5
     assert all(known[0][turn] == known[1][turn] for turn in shared)
-    assert len({turn for turn in known[0] if turn[0] == "0"}) == 4  # the first has nobody to be compared with
+    assert len({turn for turn in known[0] if turn[0] == "0"}) == 4  # the first has no other trial to be compared with
 
 
 def _curves_of(data: DataPaths) -> dict[tuple[str, str], str]:
@@ -297,7 +297,7 @@ def test_the_importance_of_keys_is_their_share_in_the_variance() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["round_robin", "sequential", "parallel"])
-def test_sigterm_ends_a_search_so_that_it_can_go_on(
+def test_a_search_resumes_after_sigterm(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_search(tmp_path, scheduler=way, max_concurrent_trials=None, dask={"scheduler": "local", "workers": 1})

@@ -1,4 +1,4 @@
-"""Several searches side by side."""
+"""Comparison of several searches."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_searches_of_one_size_are_compared(tmp_path: Path, capsys: pytest.Captur
     assert rows[0]["accuracy"] >= rows[1]["accuracy"]
     n = int(val_rows(data).sum())
     for row in rows:
-        # One search is of AdamW, the other of SGD's momentum: whichever study wins is sound beside both.
+        # One search is of AdamW, the other of SGD's momentum: either winner is valid with both.
         load_params(data.tuned(row["search"]))
         assert row["accuracy"] == read_json(data.tuning_summary(row["search"]))["winner"]["accuracy"]
         assert row["low"] <= row["accuracy"] <= row["high"]

@@ -1,4 +1,4 @@
-"""The whole text of `tune`: what it prints, its leaderboard, and the words of its page."""
+"""Golden text of `tune`: its output, its leaderboard, and the text of its page."""
 
 from html.parser import HTMLParser
 from pathlib import Path
@@ -52,7 +52,7 @@ def _found(**changes: Any) -> SearchResult:
         "finished": {0: [0.25, 0.5, 0.75, 0.875], 1: [0.5, 0.625, 0.75, 0.8125]},
         "failed_afterwards": {2: "the loss stopped being finite"},
         "epochs_afterwards": 5,
-        "switching": [(2.0, 0.5), (2.0, 0.25), (4.0, 0.5)],
+        "epoch_times": [(2.0, 0.5), (2.0, 0.25), (4.0, 0.5)],
         "n_val": 40,
         "images": "the same",
     }
@@ -83,22 +83,22 @@ def test_tune_prints_outcome_leaderboard_and_page(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     data = DataPaths()
     write_json(data.prepare_metrics, {"n_planted": 7})
-    found = _found()
+    result = _found()
     winner_failed = _found(
         finished={0: [0.25, 0.5, 0.75, 0.875]}, failed_afterwards={1: "the loss stopped being finite"}
     )
     not_trained_on = _found(finished={}, failed_afterwards={}, epochs_afterwards=0)
     outcome = SearchOutcome(winner=1, epochs=(4, 4), eliminated_after=(None, None), failed=(False, False))
     none_eliminated = _found(
-        outcome=outcome, values=found.values[:2], accuracies=[[0.25] * 4, [0.5] * 4], reasons=["", ""], finished={},
+        outcome=outcome, values=result.values[:2], accuracies=[[0.25] * 4, [0.5] * 4], reasons=["", ""], finished={},
         failed_afterwards={}, epochs_afterwards=0,
     )  # fmt: skip
-    write_csv(data.leaderboard("lr"), found.leaderboard())
-    searches = {"lr": found, "adam": winner_failed}
+    write_csv(data.leaderboard("lr"), result.leaderboard())
+    searches = {"lr": result, "adam": winner_failed}
     parts = {
-        "printed": outcome_lines(found, "lr", data),
+        "printed": outcome_lines(result, "lr", data),
         "leaderboard.csv": data.leaderboard("lr").read_text().splitlines(),
-        "page": _Words(page(found, "lr", "labels changed on purpose: 7")).lines,
+        "page": _Words(page(result, "lr", "labels changed on purpose: 7")).lines,
         "no eliminated trial trained to the end": [late_bloomers_text(not_trained_on.summary())],
         "no trial eliminated": [late_bloomers_text(none_eliminated.summary())],
         "winner failed": [late_bloomers_text(winner_failed.summary()), context_switch_text(winner_failed.summary())],

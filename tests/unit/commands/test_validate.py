@@ -1,4 +1,4 @@
-"""What `validate` asks for beyond what every command checks."""
+"""Checks of `validate` in addition to those of every command."""
 
 from pathlib import Path
 

@@ -39,13 +39,13 @@ def test_top_eigenvalue_matches_known_spectrum_below_larger_negative_one(
     # The lowest is of larger magnitude in two of the cases, equal in one.
     for lowest in (-0.5, -1.0, -1.3):
         matrix = _with_eigenvalues([top, lowest * top, *(0.8 * top * value for value in others)], seed)
-        found = _top(matrix, tolerance=1e-4, max_products=3000)
-        assert found.converged
-        assert found.value == pytest.approx(top, rel=1e-4)
-        assert found.residual is not None
-        assert found.residual <= 1.01e-4 * top
-        distance = torch.linalg.eigvalsh(matrix) - found.value
-        assert float(distance.abs().min()) <= found.residual + 1e-9
+        result = _top(matrix, tolerance=1e-4, max_products=3000)
+        assert result.converged
+        assert result.value == pytest.approx(top, rel=1e-4)
+        assert result.residual is not None
+        assert result.residual <= 1.01e-4 * top
+        distance = torch.linalg.eigvalsh(matrix) - result.value
+        assert float(distance.abs().min()) <= result.residual + 1e-9
 
 
 def test_top_eigenvalue_negative_definite_matches_dense() -> None:
@@ -57,26 +57,26 @@ def test_tolerance_bounds_residual_relative_to_eigenvalue() -> None:
     # Evenly spread: hard enough that a loose tolerance stops earlier.
     matrix = _with_eigenvalues(np.linspace(-1, 1, 200).tolist(), 2)
     loose, strict = (_top(matrix, tolerance=tolerance, max_products=2000) for tolerance in (0.03, 1e-6))
-    for found, tolerance in ((loose, 0.03), (strict, 1e-6)):
-        assert found.value is not None
-        assert found.residual is not None
-        assert found.residual <= 1.01 * tolerance * found.value
+    for result, tolerance in ((loose, 0.03), (strict, 1e-6)):
+        assert result.value is not None
+        assert result.residual is not None
+        assert result.residual <= 1.01 * tolerance * result.value
     assert loose.products < strict.products
     assert strict.value == pytest.approx(1, rel=1e-9)
 
 
 def test_too_few_products_give_no_value() -> None:
     matrix = _with_eigenvalues(np.linspace(-1, 1, 200).tolist(), 2)
-    found = _top(matrix, tolerance=1e-9, max_products=24)
-    assert (found.value, found.residual, found.converged) == (None, None, False)
-    assert 16 <= found.products <= 32
+    result = _top(matrix, tolerance=1e-9, max_products=24)
+    assert (result.value, result.residual, result.converged) == (None, None, False)
+    assert 16 <= result.products <= 32
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(0.0, (0.0, 0.0, True)), (float("nan"), (None, None, False))])
 def test_zero_and_non_finite_matrix(factor: float, expected: tuple[float | None, float | None, bool]) -> None:
-    found = _top(factor * torch.eye(20, dtype=torch.float64))
-    assert (found.value, found.residual, found.converged) == expected
-    assert found.products == 1
+    result = _top(factor * torch.eye(20, dtype=torch.float64))
+    assert (result.value, result.residual, result.converged) == expected
+    assert result.products == 1
 
 
 def test_equal_seeds_give_equal_bits_and_products_are_counted() -> None:
@@ -123,19 +123,19 @@ def _whole_hessian(model: _Tiny, images: Tensor, labels: Tensor) -> Tensor:
         return nn.functional.cross_entropy(logits, labels)
 
     at = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-    found: Tensor = torch.autograd.functional.hessian(loss, at)
-    return found
+    result: Tensor = torch.autograd.functional.hessian(loss, at)
+    return result
 
 
 def test_top_eigenvalue_of_network_matches_dense_hessian(tiny: tuple[_Tiny, Tensor, Tensor]) -> None:
     model, images, labels = tiny
     hessian = _whole_hessian(model, images, labels)
     loss = SubsetLoss(model, images, labels, batch_size=5)
-    found = top_eigenvalue(loss.hessian_product, loss.parameters, seed=0, tolerance=1e-4)
-    assert found.value == pytest.approx(float(torch.linalg.eigvalsh(hessian)[-1]), rel=1e-5)
+    result = top_eigenvalue(loss.hessian_product, loss.parameters, seed=0, tolerance=1e-4)
+    assert result.value == pytest.approx(float(torch.linalg.eigvalsh(hessian)[-1]), rel=1e-5)
 
 
-def test_products_are_those_of_the_whole_hessian_in_any_batches(tiny: tuple[_Tiny, Tensor, Tensor]) -> None:
+def test_products_are_those_of_the_full_hessian_in_any_batches(tiny: tuple[_Tiny, Tensor, Tensor]) -> None:
     model, images, labels = tiny
     hessian = _whole_hessian(model, images, labels)
     vector = [torch.randn_like(parameter) for parameter in model.parameters()]

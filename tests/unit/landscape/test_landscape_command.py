@@ -1,4 +1,4 @@
-"""The command on a tiny study: what it measures, how it resumes, and what the report says of it."""
+"""The command on a tiny study: its measurements, resumption, and its part of the report."""
 
 import shutil
 from pathlib import Path
@@ -131,13 +131,13 @@ def test_memory_that_runs_out_names_the_argument(
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [(("--images", "61"), "--images 61: there are 60 train images"), (("--directions", "0"), "--directions 0")],
 )
 def test_what_cannot_be_measured_is_one_line(
-    project: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], said: str
+    project: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["landscape", *_arguments(project, *more)])
     assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

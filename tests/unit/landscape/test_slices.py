@@ -1,4 +1,4 @@
-"""Slices of known losses, and what they must not depend on."""
+"""Slices of known losses, and invariances."""
 
 import numpy as np
 import pytest
@@ -77,7 +77,7 @@ def test_rescaling_filters_before_batch_norm_changes_no_slice(factors: list[floa
 
 
 @pytest.mark.parametrize("n", [1, 7, 20])
-def test_the_subset_is_drawn_once_and_holds_no_image_twice(n: int) -> None:
+def test_the_subset_is_sampled_once_and_has_no_image_twice(n: int) -> None:
     ids = random_rows(20, n, seed=0)
     assert len(set(ids.tolist())) == n
     assert ids.tolist() == sorted(ids.tolist())

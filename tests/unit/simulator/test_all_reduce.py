@@ -1,4 +1,4 @@
-"""The formulas by hand, on equal links and on machines, and what holds for all of them."""
+"""The formulas by hand, on equal links and on machines, and properties of all of them."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -61,11 +61,11 @@ def test_the_longer_hops_of_a_tree_are_in_trees_alone() -> None:
         name: replace(getattr(SMALL, name), tree_latency_seconds=seconds)
         for name, seconds in (("intra_node", 5e-5), ("inter_node", 7e-3))
     }
-    found = {name: ALL_REDUCE[name](1e6, 8, replace(SMALL, **longer)) for name in ALL_REDUCE}
-    assert found["tree"] == pytest.approx(6 * 5e-5 + 2 * 7e-3 + 0.2)
-    assert found["hierarchical_tree"] == pytest.approx((6e-5 + 0.015) + (2 * 7e-3 + 0.2))
+    result = {name: ALL_REDUCE[name](1e6, 8, replace(SMALL, **longer)) for name in ALL_REDUCE}
+    assert result["tree"] == pytest.approx(6 * 5e-5 + 2 * 7e-3 + 0.2)
+    assert result["hierarchical_tree"] == pytest.approx((6e-5 + 0.015) + (2 * 7e-3 + 0.2))
     for name in ("ring", "hierarchical_ring", "leader"):
-        assert found[name] == ALL_REDUCE[name](1e6, 8, SMALL)
+        assert result[name] == ALL_REDUCE[name](1e6, 8, SMALL)
 
 
 def test_workers_that_leave_a_node_part_empty_are_refused() -> None:
@@ -76,7 +76,7 @@ def test_workers_that_leave_a_node_part_empty_are_refused() -> None:
 
 
 @given(algorithm=algorithms, n_bytes=sizes, machine=machines)
-def test_one_worker_has_nobody_to_talk_to(algorithm: str, n_bytes: float, machine: Machine) -> None:
+def test_one_worker_does_not_communicate(algorithm: str, n_bytes: float, machine: Machine) -> None:
     assert ALL_REDUCE[algorithm](n_bytes, 1, machine) == 0
 
 

@@ -1,4 +1,4 @@
-"""Where a step's time goes: parts by hand, what holds for any times, and when nothing is decided."""
+"""Parts of a step's time: by hand, properties for any times, and undecided cases."""
 
 from typing import Any
 
@@ -28,16 +28,16 @@ def _noisy(times: StepTimes, spread: float, seed: int) -> StepTimes:
 
 
 def test_parts_by_hand() -> None:
-    found = diagnose(made_up_times(0.1, input=0.03, slow_rank=0.05, communication=0.02))
-    assert {name: round(part.median, 9) for name, part in found.parts.items()} == {
+    result = diagnose(made_up_times(0.1, input=0.03, slow_rank=0.05, communication=0.02))
+    assert {name: round(part.median, 9) for name, part in result.parts.items()} == {
         "compute": 0.1,
         "input": 0.03,
         "synchronization": 0.05,
         "communication": 0.02,
     }
-    assert found.step.median == pytest.approx(0.2)
-    assert found.shares["synchronization"].median == pytest.approx(0.25)
-    assert found.candidates == ("synchronization",)
+    assert result.step.median == pytest.approx(0.2)
+    assert result.shares["synchronization"].median == pytest.approx(0.25)
+    assert result.candidates == ("synchronization",)
 
 
 @pytest.mark.parametrize("part", ["input", "slow_rank", "communication"])
@@ -45,31 +45,31 @@ def test_parts_by_hand() -> None:
 def test_a_part_of_a_tenth_or_more_bounds_the_step(part: str, seconds: float, bound: bool) -> None:
     """0.009 of 0.109 s are 8 %, 0.02 of 0.12 s are 17 %."""
     overhead: Any = {part: seconds}
-    found = diagnose(made_up_times(0.1, **overhead))
+    result = diagnose(made_up_times(0.1, **overhead))
     name = {"slow_rank": "synchronization"}.get(part, part)
-    assert found.candidates == ((name,) if bound else ("compute",))
+    assert result.candidates == ((name,) if bound else ("compute",))
 
 
 @given(compute=seconds, reading=overheads, slow=overheads, exchange=overheads)
 def test_parts_add_up_and_the_verdict_is_the_largest_overhead_that_counts(
     compute: float, reading: float, slow: float, exchange: float
 ) -> None:
-    found = diagnose(made_up_times(compute, input=reading, slow_rank=slow, communication=exchange))
-    assert sum(part.median for part in found.parts.values()) == pytest.approx(found.step.median)
-    assert sum(share.median for share in found.shares.values()) == pytest.approx(1)
-    rest = {name: share.median for name, share in found.shares.items() if name != "compute"}
+    result = diagnose(made_up_times(compute, input=reading, slow_rank=slow, communication=exchange))
+    assert sum(part.median for part in result.parts.values()) == pytest.approx(result.step.median)
+    assert sum(share.median for share in result.shares.values()) == pytest.approx(1)
+    rest = {name: share.median for name, share in result.shares.items() if name != "compute"}
     largest = max(rest, key=lambda name: rest[name])
     ordered = sorted(rest.values())
     if ordered[-1] - ordered[-2] > 1e-6 and abs(ordered[-1] - THRESHOLD) > 1e-6:
-        assert found.candidates == ((largest,) if rest[largest] > THRESHOLD else ("compute",))
+        assert result.candidates == ((largest,) if rest[largest] > THRESHOLD else ("compute",))
 
 
 @given(factor=st.floats(1e-3, 1e3), reading=overheads, exchange=overheads)
 def test_the_unit_of_time_does_not_matter(factor: float, reading: float, exchange: float) -> None:
-    found, scaled = (
+    result, scaled = (
         diagnose(made_up_times(unit, input=unit * reading, communication=unit * exchange)) for unit in (1.0, factor)
     )
-    for name, share in found.shares.items():
+    for name, share in result.shares.items():
         assert scaled.shares[name].median == pytest.approx(share.median, abs=1e-9)
 
 
@@ -86,11 +86,11 @@ def test_what_is_paid_at_every_fourth_step_alone_is_seen(way: str) -> None:
     late = np.full((8, 2, 12), 0.1)
     late[..., ::4] += 1.0
     even = np.full_like(late, 0.1)
-    found = diagnose(StepTimes(full=late, local=late if way == "local" else even, synthetic=even))
+    result = diagnose(StepTimes(full=late, local=late if way == "local" else even, synthetic=even))
     part = {"full": "communication", "local": "input"}[way]
-    assert found.candidates == (part,)
-    assert found.shares[part].median == pytest.approx(0.25 / 0.35)
-    assert found.step.median == pytest.approx(0.35)
+    assert result.candidates == (part,)
+    assert result.shares[part].median == pytest.approx(0.25 / 0.35)
+    assert result.step.median == pytest.approx(0.35)
 
 
 def test_ranks_that_are_slow_in_turn_are_waited_for() -> None:
@@ -104,33 +104,33 @@ def test_ranks_that_are_slow_in_turn_are_waited_for() -> None:
 
 def test_one_process_has_neither_communication_nor_waiting() -> None:
     times = made_up_times(0.1, input=0.2, shape=(8, 1, 5))
-    found = diagnose(times)
-    assert found.candidates == ("input",)
-    assert found.shares["communication"].median == found.shares["synchronization"].median == 0
+    result = diagnose(times)
+    assert result.candidates == ("input",)
+    assert result.shares["communication"].median == result.shares["synchronization"].median == 0
 
 
 @pytest.mark.parametrize(
     ("communication", "spread", "right"), [(0.0, 0.1, "compute"), (0.05, 0.1, "communication"), (0.0, 0.005, "compute")]
 )
 def test_noise_leaves_a_verdict_undecided_rather_than_wrong(communication: float, spread: float, right: str) -> None:
-    found = [diagnose(_noisy(made_up_times(0.1, communication=communication), spread, seed)) for seed in range(200)]
-    wrong = [one.candidates for one in found if one.decided and one.candidates != (right,)]
-    assert len(wrong) <= 0.1 * len(found)
-    assert all(one.decided for one in found) == (spread < 0.01)
+    result = [diagnose(_noisy(made_up_times(0.1, communication=communication), spread, seed)) for seed in range(200)]
+    wrong = [one.candidates for one in result if one.decided and one.candidates != (right,)]
+    assert len(wrong) <= 0.1 * len(result)
+    assert all(one.decided for one in result) == (spread < 0.01)
 
 
 @pytest.mark.parametrize(("n", "low", "high"), [(1, 0, 0), (3, 0, 2), (5, 0, 4), (8, 1, 6), (20, 5, 14)])
 def test_intervals_of_the_median_are_those_of_the_tables(n: int, low: int, high: int) -> None:
     """From 8 values on outliers are left out; of 20 the 6th and the 15th cover 95.9 %, the 7th and 14th 88.5 %."""
     values = np.random.default_rng(0).permutation(n).astype(np.float64)
-    found = estimate(values)
-    assert (found.low, found.high) == (low, high)
-    assert found.low <= found.median <= found.high
+    result = estimate(values)
+    assert (result.low, result.high) == (low, high)
+    assert result.low <= result.median <= result.high
 
 
 @pytest.mark.parametrize("n", [5, 8, 12])
 def test_intervals_cover_the_median_as_often_as_they_say(n: int) -> None:
     rng = np.random.default_rng(1)
     draws = rng.exponential(size=(4000, n))
-    covered = np.mean([found.low <= np.log(2) <= found.high for found in map(estimate, draws)])
+    covered = np.mean([result.low <= np.log(2) <= result.high for result in map(estimate, draws)])
     assert covered >= 0.9 - 0.015

@@ -1,4 +1,4 @@
-"""Constants of a link from measurements: the model's own are recovered, and the error says what it is worth."""
+"""Constants of a link from measurements: those of the model are recovered, and the error is reported."""
 
 from typing import Literal
 
@@ -32,19 +32,19 @@ def _measured(kind: Kind, link: NetworkLink, noise: float = 0.0) -> list[AllRedu
 
 @given(kind=kinds, link=links)
 def test_a_models_own_points_are_recovered(kind: Kind, link: NetworkLink) -> None:
-    found = fit(_measured(kind, link), kind)
-    assert found.link.latency_seconds == pytest.approx(_hop(kind, link), rel=1e-6)
-    assert found.link.bytes_per_second == pytest.approx(link.bytes_per_second, rel=1e-6)
-    assert found.relative_error < 1e-6
-    assert found.held_out_error < 1e-6
+    result = fit(_measured(kind, link), kind)
+    assert result.link.latency_seconds == pytest.approx(_hop(kind, link), rel=1e-6)
+    assert result.link.bytes_per_second == pytest.approx(link.bytes_per_second, rel=1e-6)
+    assert result.relative_error < 1e-6
+    assert result.held_out_error < 1e-6
 
 
 @given(kind=kinds, link=links)
 def test_noise_of_5_percent_moves_the_constants_by_about_as_much(kind: Kind, link: NetworkLink) -> None:
-    found = fit(_measured(kind, link, noise=0.05), kind)
-    assert found.link.latency_seconds == pytest.approx(_hop(kind, link), rel=0.1)
-    assert found.link.bytes_per_second == pytest.approx(link.bytes_per_second, rel=0.1)
-    assert 0.02 < found.relative_error <= found.held_out_error < 0.1
+    result = fit(_measured(kind, link, noise=0.05), kind)
+    assert result.link.latency_seconds == pytest.approx(_hop(kind, link), rel=0.1)
+    assert result.link.bytes_per_second == pytest.approx(link.bytes_per_second, rel=0.1)
+    assert 0.02 < result.relative_error <= result.held_out_error < 0.1
 
 
 def test_what_does_not_follow_the_model_shows_in_the_held_out_error() -> None:
@@ -59,17 +59,17 @@ def test_what_does_not_follow_the_model_shows_in_the_held_out_error() -> None:
 def test_links_without_latency_are_found() -> None:
     link = NetworkLink(latency_seconds=0.0, bytes_per_second=1e9)
     points = [AllReduceTiming(n, p, ring_seconds(n, p, link)) for p in (2, 4) for n in (1e6, 1e8)]
-    found = fit(points, "ring").link
-    assert found.latency_seconds == pytest.approx(0, abs=1e-12)
-    assert found.bytes_per_second == pytest.approx(1e9)
+    result = fit(points, "ring").link
+    assert result.latency_seconds == pytest.approx(0, abs=1e-12)
+    assert result.bytes_per_second == pytest.approx(1e9)
 
 
 def test_two_workers_are_enough_where_sizes_are_held_out() -> None:
     link = NetworkLink(latency_seconds=1e-4, bytes_per_second=1e9)
     points = [AllReduceTiming(n, 2, ring_seconds(n, 2, link)) for n in (1e4, 1e6, 1e8)]
-    found = fit(points, "ring", hold_out="n_bytes")
-    assert found.link.bytes_per_second == pytest.approx(1e9)
-    assert found.held_out_error < 1e-6
+    result = fit(points, "ring", hold_out="n_bytes")
+    assert result.link.bytes_per_second == pytest.approx(1e9)
+    assert result.held_out_error < 1e-6
     with pytest.raises(ValueError):  # noqa: PT011 - fit raises no other
         fit(points[:2], "ring", hold_out="n_bytes")
 

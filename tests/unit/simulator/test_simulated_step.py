@@ -1,4 +1,4 @@
-"""One step by hand, with and without overlap, buckets and negotiation, and what holds for any."""
+"""One step by hand, with and without overlap, buckets and negotiation, and properties of any step."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ THREE_LAYERS = Job(
     backward_seconds=(1.0, 1.0, 1.0),
     optimizer_seconds=0.5,
 )
-# Every layer is a message of its own.
+# Every layer is a separate message.
 PLAIN = CommunicationModel(algorithm="ring", bucket_bytes=1, overlap=True, compression=1, negotiation=None)
 
 
@@ -59,7 +59,7 @@ def test_gradients_wait_for_the_next_round() -> None:
     negotiation = Negotiation(cycle_seconds=1.5, message_seconds=0.1)
     horovod = replace(PLAIN, bucket_bytes=64e6, negotiation=negotiation)
     assert _exposed(horovod) == pytest.approx(3.2 + 2.5 + 0.25 - 4)
-    # All are ready at 4 s, and are asked for at 4.5 s.
+    # All are ready at 4 s, and are requested at 4.5 s.
     assert _exposed(replace(horovod, overlap=False)) == pytest.approx(4.7 + 2.75 - 4)
 
 
@@ -120,14 +120,14 @@ def test_overlap_never_makes_a_step_longer(
 ) -> None:
     """In buckets that are fixed beforehand. Negotiated ones can become more and smaller."""
     workers = data.draw(st.sampled_from(workers_of(machine)))
-    beside, after = (
+    peer, after = (
         simulate_step(machine, job, replace(communication, overlap=overlap), workers) for overlap in (True, False)
     )
-    assert beside.all_reduce_seconds == after.all_reduce_seconds
-    assert beside.seconds <= after.seconds * (1 + 1e-12)
+    assert peer.all_reduce_seconds == after.all_reduce_seconds
+    assert peer.seconds <= after.seconds * (1 + 1e-12)
     assert after.exposed_seconds == pytest.approx(after.all_reduce_seconds, abs=1e-9)
     # At best all is hidden behind the backward pass.
-    assert beside.exposed_seconds >= beside.all_reduce_seconds - sum(job.backward_seconds) - 1e-9
+    assert peer.exposed_seconds >= peer.all_reduce_seconds - sum(job.backward_seconds) - 1e-9
 
 
 @given(machine=machines, job=jobs(), communication=communications, data=st.data())

@@ -1,4 +1,4 @@
-"""benchmarks/simulator_error.py on timings that the model makes, with noise: it finds what they were made with."""
+"""benchmarks/simulator_error.py on timings of the model with noise: it recovers the constants."""
 
 import argparse
 import json
@@ -79,10 +79,10 @@ def _timings(
     steps = []
     for batch in batches:
         alone, together = _job(batch, slowness), _job(batch, slowness * waiting)
-        whole: dict[str | int, float] = {mib: predicted_seconds(_cell(together, mib, cable), truth) for mib in buckets}
+        full: dict[str | int, float] = {mib: predicted_seconds(_cell(together, mib, cable), truth) for mib in buckets}
         plain: dict[str | int, float] = {ALONE: seconds_of(alone), WITHOUT: seconds_of(together)}
-        for way, seconds in {**plain, **whole}.items():
-            slower = seconds * paces * (np.exp(noise * rng.normal(size=9)) if way in whole else 1.0)
+        for way, seconds in {**plain, **full}.items():
+            slower = seconds * paces * (np.exp(noise * rng.normal(size=9)) if way in full else 1.0)
             ranks = np.array([slower, slower / waiting])
             ranks[:, ::2] = ranks[::-1, ::2]
             kept = [slower] if way == ALONE else ranks
@@ -113,55 +113,55 @@ def _judged(
 @pytest.mark.parametrize("beside", ["all", "nothing"])
 def test_constants_of_this_machine_are_found_and_predict_what_was_held_out(beside: Beside) -> None:
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside=beside)
-    found = _judged(truth, [None], noise=0.01)
-    assert found["fit"]["constants"]["beside"] == beside
-    assert found["fit"]["constants"]["host_seconds"] == pytest.approx(1e-9, rel=0.2)
+    result = _judged(truth, [None], noise=0.01)
+    assert result["fit"]["constants"]["beside"] == beside
+    assert result["fit"]["constants"]["host_seconds"] == pytest.approx(1e-9, rel=0.2)
     # Nine of two ranks less four, and one of one rank.
-    assert {kind: of["settings"] for kind, of in found["held_out"].items()} == {"all": 6, "size": 5, "one rank": 1}
-    assert found["held_out"]["all"]["within_aim"]
-    assert found["held_out"]["all"]["largest_error_points"] < 3
+    assert {kind: of["settings"] for kind, of in result["held_out"].items()} == {"all": 6, "size": 5, "one rank": 1}
+    assert result["held_out"]["all"]["within_aim"]
+    assert result["held_out"]["all"]["largest_error_points"] < 3
 
 
 def test_constants_of_a_slowed_cable_predict_a_bandwidth_that_was_held_out() -> None:
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=1.05, message_delays=1.0, beside="all")
-    found = _judged(truth, SLOWED, [HELD_OUT_SLOWED], noise=0.01)
-    assert found["fit"]["constants"]["wire_share"] == pytest.approx(1.05, rel=0.05)
-    rows = [row for row in found["rows"] if row["mbit_per_second"] == 1000]
+    result = _judged(truth, SLOWED, [HELD_OUT_SLOWED], noise=0.01)
+    assert result["fit"]["constants"]["wire_share"] == pytest.approx(1.05, rel=0.05)
+    rows = [row for row in result["rows"] if row["mbit_per_second"] == 1000]
     assert len(rows) == 9
     assert {row["held_out"] for row in rows} == {"cable"}
-    assert found["held_out"]["all"]["within_aim"]
+    assert result["held_out"]["all"]["within_aim"]
 
 
-def test_a_host_without_a_core_to_spare_is_told_from_its_wire() -> None:
+def test_a_host_without_a_spare_core_is_distinguished_from_its_wire() -> None:
     """Its part makes the backward pass longer, whatever the bandwidth; the wire's part is hidden."""
     truth = Constants(latency_seconds=2e-4, host_seconds=8e-9, wire_share=1.05, message_delays=1.0, beside="wire")
-    found = _judged(truth, SLOWED, [HELD_OUT_SLOWED], noise=0.01)
-    assert found["fit"]["constants"]["beside"] == "wire"
-    assert found["fit"]["constants"]["host_seconds"] == pytest.approx(8e-9, rel=0.2)
-    assert found["held_out"]["all"]["within_aim"]
+    result = _judged(truth, SLOWED, [HELD_OUT_SLOWED], noise=0.01)
+    assert result["fit"]["constants"]["beside"] == "wire"
+    assert result["fit"]["constants"]["host_seconds"] == pytest.approx(8e-9, rel=0.2)
+    assert result["held_out"]["all"]["within_aim"]
 
 
 def test_constants_of_a_delayed_cable_predict_a_delay_that_was_held_out() -> None:
     """At one bandwidth a byte on the wire for each is taken for granted."""
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=1.05, message_delays=1.5, beside="all")
-    found = _judged(truth, DELAYED, [HELD_OUT_DELAYED], noise=0.01)
-    assert found["fit"]["constants"]["message_delays"] == pytest.approx(1.5, rel=0.1)
-    assert found["fit"]["constants"]["wire_share"] == 1
-    assert found["fit"]["constants"]["host_seconds"] == pytest.approx(1e-9 + 0.05 / 1.25e8, rel=0.3)
-    rows = [row for row in found["rows"] if row["delay_ms"] == pytest.approx(3)]
+    result = _judged(truth, DELAYED, [HELD_OUT_DELAYED], noise=0.01)
+    assert result["fit"]["constants"]["message_delays"] == pytest.approx(1.5, rel=0.1)
+    assert result["fit"]["constants"]["wire_share"] == 1
+    assert result["fit"]["constants"]["host_seconds"] == pytest.approx(1e-9 + 0.05 / 1.25e8, rel=0.3)
+    rows = [row for row in result["rows"] if row["delay_ms"] == pytest.approx(3)]
     assert len(rows) == 9
     assert {row["held_out"] for row in rows} == {"cable"}
-    assert found["held_out"]["all"]["within_aim"]
+    assert result["held_out"]["all"]["within_aim"]
 
 
-def test_steps_that_do_not_follow_the_model_are_said_to_miss_the_aim() -> None:
+def test_steps_that_do_not_follow_the_model_miss_the_goal() -> None:
     """Between the fitted bucket sizes something else happens: steps of 5 MiB take half as long again."""
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside="all")
     timings = _timings(truth, None)
     changed = _longer(timings, 1.5, lambda of: of.way == HELD_OUT_BUCKET)
-    found = judge(_ARGUMENTS, {None: changed}, {})
-    assert not found["held_out"]["all"]["within_aim"]
-    assert "**missed**" in markdown({**_HEAD, "experiments": {"this machine": found}})
+    result = judge(_ARGUMENTS, {None: changed}, {})
+    assert not result["held_out"]["all"]["within_aim"]
+    assert "**missed**" in markdown({**_HEAD, "experiments": {"this machine": result}})
 
 
 @pytest.mark.parametrize("slow", [*SLOWED, HELD_OUT_SLOWED])
@@ -180,12 +180,12 @@ def _assert_predicted(launch: Callable[[Constants, Cable | None], Timings]) -> N
     fitted, held_out = (
         dict[Cable | None, Timings]({cable: launch(truth, cable) for cable in of}) for of in (SLOWED, [HELD_OUT_SLOWED])
     )
-    found = judge(_ARGUMENTS, fitted, held_out)
-    assert found["held_out"]["all"]["largest_error_points"] < 0.5
-    assert found["fit"]["constants"]["wire_share"] == pytest.approx(1.05, rel=0.02)
+    result = judge(_ARGUMENTS, fitted, held_out)
+    assert result["held_out"]["all"]["largest_error_points"] < 0.5
+    assert result["fit"]["constants"]["wire_share"] == pytest.approx(1.05, rel=0.02)
 
 
-def test_what_is_held_out_decides_no_pace() -> None:
+def test_held_out_steps_do_not_change_the_pace() -> None:
     """Steps of the held-out batch that take ten times as long change what is measured of them alone."""
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside="all")
     timings = _timings(truth, None)
@@ -202,18 +202,18 @@ def test_typical_seconds_are_those_of_the_slowest_rank() -> None:
     plain = {(batch, way): ((1.0, 2.0, 4.0),) * ranks for batch in (2, 4) for way, ranks in ((ALONE, 1), (WITHOUT, 2))}
     exchange = ((3.0, 1.0, 8.0), (2.0, 3.0, 7.0))
     steps = [StepTimings(local_batch=batch, way=way, seconds=seconds) for (batch, way), seconds in plain.items()]
-    found = typical_seconds([*steps, StepTimings(local_batch=2, way=25, seconds=exchange)], [2, 4])
-    assert found == pytest.approx({**dict.fromkeys(plain, 2.0), (2, 25): 2 * 2.0})
+    result = typical_seconds([*steps, StepTimings(local_batch=2, way=25, seconds=exchange)], [2, 4])
+    assert result == pytest.approx({**dict.fromkeys(plain, 2.0), (2, 25): 2 * 2.0})
 
 
-def test_constants_are_said_as_fitted_assumed_or_undetermined() -> None:
+def test_constants_are_reported_as_fitted_assumed_or_undetermined() -> None:
     """With one bucket size that is not held out there are as many steps as constants."""
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside="all")
     two_steps = argparse.Namespace(**{**vars(_ARGUMENTS), "held_out_buckets_mib": [1, 5]})
-    for arguments, said in ((_ARGUMENTS, " ± "), (two_steps, " (not determined by these steps) ")):
-        found = judge(arguments, {None: _timings(truth, None, noise=0.01)}, {})
-        words = markdown({**_HEAD, "experiments": {"this machine": found}})
-        assert re.search(rf"latency of a message [0-9.e+-]+{re.escape(said)}", words)
+    for arguments, suffix in ((_ARGUMENTS, " ± "), (two_steps, " (not determined by these steps) ")):
+        result = judge(arguments, {None: _timings(truth, None, noise=0.01)}, {})
+        words = markdown({**_HEAD, "experiments": {"this machine": result}})
+        assert re.search(rf"latency of a message [0-9.e+-]+{re.escape(suffix)}", words)
         assert "1 (assumed)" in words
 
 
@@ -223,19 +223,19 @@ def test_standard_errors_are_those_of_curve_fit() -> None:
     x, y = np.arange(8.0), rng.normal(size=8)
     jacobian = np.column_stack([np.ones(8), x])
     coefficients, covariance = curve_fit(lambda x, start, slope: start + slope * x, x, y)
-    found = standard_errors(jacobian, y - jacobian @ coefficients)
-    np.testing.assert_allclose(found, np.sqrt(np.diag(covariance)), rtol=1e-5)
+    result = standard_errors(jacobian, y - jacobian @ coefficients)
+    np.testing.assert_allclose(result, np.sqrt(np.diag(covariance)), rtol=1e-5)
     alike = np.column_stack([x, 0.01 * x * (1 + 1e-8 * rng.normal(size=8))])
     assert np.isnan(standard_errors(alike, y)).all()
 
 
 def test_a_step_between_two_batches_lies_on_the_line_through_them() -> None:
     jobs = Jobs([_job(batch) for batch in BATCHES])
-    expected, found = _job(HELD_OUT_BATCH), jobs.at(HELD_OUT_BATCH)
-    assert found.local_batch == HELD_OUT_BATCH
-    assert found.forward_seconds == pytest.approx(expected.forward_seconds)
-    assert found.backward_seconds == pytest.approx(expected.backward_seconds)
-    assert found.optimizer_seconds == pytest.approx(expected.optimizer_seconds)
+    expected, result = _job(HELD_OUT_BATCH), jobs.at(HELD_OUT_BATCH)
+    assert result.local_batch == HELD_OUT_BATCH
+    assert result.forward_seconds == pytest.approx(expected.forward_seconds)
+    assert result.backward_seconds == pytest.approx(expected.backward_seconds)
+    assert result.optimizer_seconds == pytest.approx(expected.optimizer_seconds)
 
 
 @pytest.mark.parametrize(
@@ -270,9 +270,9 @@ def test_a_launch_that_fails_costs_its_experiment_alone(tmp_path: Path, monkeypa
     main([f"--timings={tmp_path / 'first/timings.json'}", f"--out={tmp_path / 'again'}"])
     for name in ("simulator_error.json", "simulator_error.md"):
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
-    said = (tmp_path / "again/simulator_error.md").read_text()
-    assert said.count("exit codes [1, 0]") == 1
-    assert {"## A delayed cable", "## A slowed cable"} <= set(said.splitlines())
+    text = (tmp_path / "again/simulator_error.md").read_text()
+    assert text.count("exit codes [1, 0]") == 1
+    assert {"## A delayed cable", "## A slowed cable"} <= set(text.splitlines())
 
 
 @pytest.mark.slow
@@ -284,8 +284,8 @@ def test_real_ranks_are_measured_and_predicted(tmp_path: Path) -> None:
     main([*tiny, *short, f"--out={tmp_path}"])
     tree = json.loads((tmp_path / "simulator_error.json").read_text())
     assert "this machine" in tree["experiments"]
-    for found in tree["experiments"].values():
-        for row in found["rows"]:
+    for result in tree["experiments"].values():
+        for row in result["rows"]:
             assert row["measured_efficiency"] > 0
             assert row["predicted_efficiency"] > 0
     assert "| 1 | 4 |" in (tmp_path / "simulator_error.md").read_text()

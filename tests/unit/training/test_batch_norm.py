@@ -127,7 +127,7 @@ def test_ranks_together_have_the_bits_of_one(ranks: int) -> None:
 
     alone = run(parts, None)
     partial.clear()
-    shares = [rank_slices(parts, rank=rank, ranks=ranks) for rank in range(ranks)]
+    shares = [rank_slices(parts, rank=rank, world_size=ranks) for rank in range(ranks)]
     for mine in shares:
         run(mine, None)
     together = list(partial)

@@ -112,7 +112,7 @@ def test_the_mean_over_ranks_is_the_gradient_of_the_mean(size: int, simulated: i
     gradients, losses = [], []
     for rank in range(ranks):
         model.zero_grad()
-        mine = rank_slices(parts, rank=rank, ranks=ranks)
+        mine = rank_slices(parts, rank=rank, world_size=ranks)
         losses.append(float(accumulate_gradients(model, _TRAIN_LOSS, batch, mine, world_size=ranks)))
         gradients.append(gradient_of(model))
     assert distance(torch.stack(gradients).mean(0), expected) <= 1e-12
@@ -182,7 +182,7 @@ def test_the_tree_has_the_bits_of_one_rank(monkeypatch: pytest.MonkeyPatch, simu
         return tensor
 
     for rank in range(ranks):
-        find(rank_slices(parts, rank=rank, ranks=ranks), keep)
+        find(rank_slices(parts, rank=rank, world_size=ranks), keep)
     gathered, sums = find(parts[: simulated // ranks], lambda _: distributed.pairwise_sum(partial))
     alone, expected = find(parts, lambda tensor: tensor)
     assert torch.equal(gathered, alone)

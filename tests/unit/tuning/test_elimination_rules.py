@@ -1,4 +1,4 @@
-"""benchmarks/elimination_rules.py: rules replayed on curves that are known to the end."""
+"""benchmarks/elimination_rules.py: rules applied to complete curves."""
 
 from pathlib import Path
 

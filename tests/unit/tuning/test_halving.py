@@ -37,7 +37,7 @@ def test_brackets_of_8_epochs_by_halves() -> None:
     ]
 
 
-def test_epochs_are_rounded_down_where_the_cap_is_no_power() -> None:
+def test_epochs_are_rounded_down_if_the_maximum_is_not_a_power() -> None:
     assert _pairs(successive_halving(trials=27, max_epochs=50, factor=3, halvings=3)) == [
         (27, 1),
         (9, 5),
@@ -52,7 +52,7 @@ def test_a_power_of_the_factor_has_all_its_brackets() -> None:
 
 
 def _epochs_of(rungs: list[Rung]) -> int:
-    """Over all trials, where those that go on continue from where they stood."""
+    """Over all trials; promoted trials continue from their state."""
     more = sum(rung.trials * (rung.epochs - before.epochs) for before, rung in pairwise(rungs))
     return rungs[0].trials * rungs[0].epochs + more
 
@@ -63,7 +63,7 @@ def _race(brackets: list[list[Rung]], accuracy: Callable[[TrialStep], float | No
     )  # fmt: skip
 
 
-def test_trials_that_go_on_are_not_trained_anew() -> None:
+def test_promoted_trials_continue_from_their_state() -> None:
     assert _epochs_of([Rung(trials=9, epochs=1), Rung(trials=3, epochs=3), Rung(trials=1, epochs=9)]) == 9 + 3 * 2 + 6
     outcome = _race([successive_halving(trials=9, max_epochs=9, factor=3, halvings=2)], lambda turn: turn.trial / 10)
     assert outcome.epochs == (1, 1, 1, 1, 1, 1, 3, 3, 9)
@@ -81,7 +81,7 @@ def test_brackets_take_the_epochs_of_their_schedule(max_epochs: int, factor: int
     assert outcome.winner == quality.argmax()
 
 
-def test_failed_trials_leave_their_bracket_to_the_others() -> None:
+def test_a_bracket_continues_without_its_failed_trials() -> None:
     """Of four, the two best fail in their second epoch; a bracket of which all fail leaves the next alone."""
     bracket = successive_halving(trials=4, max_epochs=4, factor=2, halvings=1)
     outcome = _race([bracket], lambda turn: None if turn.trial >= 2 and turn.epoch == 2 else turn.trial / 10)
@@ -92,7 +92,7 @@ def test_failed_trials_leave_their_bracket_to_the_others() -> None:
     assert outcome.winner == 7
 
 
-def test_where_the_last_one_promoted_fails_the_next_best_of_its_rung_wins() -> None:
+def test_if_the_last_promoted_trial_fails_the_next_best_of_its_rung_wins() -> None:
     outcome = _race(
         [successive_halving(trials=9, max_epochs=9, factor=3, halvings=2)],
         lambda turn: None if turn == (8, 5) else turn.trial / 10,
@@ -105,7 +105,7 @@ def test_where_the_last_one_promoted_fails_the_next_best_of_its_rung_wins() -> N
 
 
 @given(data=st.data(), max_epochs=st.integers(1, 9), factor=st.integers(2, 3))
-def test_nobody_wins_only_where_all_fail(data: st.DataObject, max_epochs: int, factor: int) -> None:
+def test_there_is_no_winner_only_if_all_fail(data: st.DataObject, max_epochs: int, factor: int) -> None:
     brackets = hyperband(max_epochs=max_epochs, factor=factor)
     trials = sum(bracket[0].trials for bracket in brackets)
     fails_in = data.draw(st.lists(st.integers(1, max_epochs + 1), min_size=trials, max_size=trials))

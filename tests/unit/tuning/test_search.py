@@ -1,4 +1,4 @@
-"""A search whose epochs are made up: what it asks for again, and what it writes down."""
+"""Searches with invented epochs: repeated steps, and the records on disk."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -36,12 +36,12 @@ def tuning_of(**changes: Any) -> Tuning:
 def search(
     folder: Path, tuning: Tuning, results: Callable[[list[EpochTask]], Iterable[EpochResult]]
 ) -> tuple[Search, list[list[int]]]:
-    """A search whose rounds of epochs end with `results`, and, for each of these, the trials asked for."""
-    asked: list[list[int]] = []
+    """A search whose rounds of epochs end with `results`, and, for each of these, the requested trials."""
+    requested: list[list[int]] = []
 
     def trained(_: Callable[[EpochTask], EpochResult], tasks: Iterable[EpochTask]) -> Iterable[EpochResult]:
         given = list(tasks)
-        asked.append([int(task.folder.name) for task in given])
+        requested.append([int(task.folder.name) for task in given])
         return results(given)
 
     made = Search(
@@ -54,7 +54,7 @@ def search(
         map_tasks=trained,
         log=RunLog.silent(),
     )
-    return made, asked
+    return made, requested
 
 
 def found_by(made: Search, folder: Path, tuning: Tuning, outcome: SearchOutcome) -> SearchResult:
@@ -69,7 +69,7 @@ def found_by(made: Search, folder: Path, tuning: Tuning, outcome: SearchOutcome)
         finished=finished,
         failed_afterwards=made.failed_afterwards,
         epochs_afterwards=made.epochs_afterwards,
-        switching=TrialStorage(folder / "journal.log").switching,
+        epoch_times=TrialStorage(folder / "journal.log").epoch_times,
         n_val=40,
         images="",
     )
@@ -86,9 +86,9 @@ def test_a_trial_whose_worker_dies_has_failed_alone(tmp_path: Path) -> None:
             for trial, one in zip(trials, well, strict=True)
         ]
 
-    made, asked = search(tmp_path, tuning_of(), trained)
+    made, requested = search(tmp_path, tuning_of(), trained)
     outcome = made.run()
-    assert asked == [[0, 1, 2], [1], [2]]
+    assert requested == [[0, 1, 2], [1], [2]]
     assert (outcome.winner, outcome.failed) == (2, (False, True, False))
     assert made.reasons == ["", "killed", ""]
 
@@ -96,8 +96,8 @@ def test_a_trial_whose_worker_dies_has_failed_alone(tmp_path: Path) -> None:
 def test_a_winner_that_fails_later_stays_the_winner(tmp_path: Path) -> None:
     def trained(tasks: list[EpochTask]) -> list[EpochResult]:
         curves: dict[int, list[float | None]] = {0: [0.5, None], 1: [0.3, 0.9]}
-        found = [curves[int(task.folder.name)][task.epoch - 1] for task in tasks]
-        return [EpochResult(accuracy=one, reason="" if one else "diverged", seconds=1.0) for one in found]
+        result = [curves[int(task.folder.name)][task.epoch - 1] for task in tasks]
+        return [EpochResult(accuracy=one, reason="" if one else "diverged", seconds=1.0) for one in result]
 
     tuning = tuning_of(trials=2, epochs=2, pruner={"name": "threshold", "kind": "absolute"}, resume_pruned=1)
     made, _ = search(tmp_path, tuning, trained)
@@ -118,8 +118,8 @@ def test_an_eliminated_trial_that_overtakes_the_winner_is_found(
 ) -> None:
     def trained(tasks: list[EpochTask]) -> list[EpochResult]:
         curves = {0: [0.5, 0.6, 0.7], 1: [0.3, 0.5, 0.9]}
-        found = [curves[int(task.folder.name)][task.epoch - 1] for task in tasks]
-        return [EpochResult(accuracy=one, seconds=2.0, switch_seconds=0.5) for one in found]
+        result = [curves[int(task.folder.name)][task.epoch - 1] for task in tasks]
+        return [EpochResult(accuracy=one, seconds=2.0, switch_seconds=0.5) for one in result]
 
     tuning = tuning_of(
         trials=2, epochs=3, pruner={"name": "threshold", "kind": "absolute"}, resume_pruned=resume_pruned
@@ -147,23 +147,23 @@ def test_epochs_that_failed_trials_did_not_reach_are_not_saved(tmp_path: Path) -
     assert summary["saved_share"] == 0
 
 
-def test_where_nobody_was_eliminated_nobody_blooms_late(tmp_path: Path) -> None:
+def test_without_eliminated_trials_there_are_no_late_bloomers(tmp_path: Path) -> None:
     tuning = tuning_of(trials=2)
     made, _ = search(tmp_path, tuning, lambda tasks: [EpochResult(accuracy=0.5, seconds=1.0) for _ in tasks])
     summary = found_by(made, tmp_path, tuning, made.run()).summary()
     assert summary["late_bloomers"] == []
 
 
-def test_where_the_last_trial_promoted_fails_another_wins(tmp_path: Path) -> None:
+def test_if_the_last_promoted_trial_fails_another_wins(tmp_path: Path) -> None:
     def trained(tasks: list[EpochTask]) -> list[EpochResult]:
-        found = [None if task.epoch == 4 else 0.5 + int(task.folder.name) / 10 for task in tasks]
-        return [EpochResult(accuracy=one, reason="" if one else "diverged", seconds=1.0) for one in found]
+        result = [None if task.epoch == 4 else 0.5 + int(task.folder.name) / 10 for task in tasks]
+        return [EpochResult(accuracy=one, reason="" if one else "diverged", seconds=1.0) for one in result]
 
     tuning = tuning_of(trials=4, epochs=4, pruner={"name": "successive_halving", "factor": 2})
     for rounds in (4, 0):
-        made, asked = search(tmp_path, tuning, trained)
+        made, requested = search(tmp_path, tuning, trained)
         outcome = made.run()
-        assert len(asked) - asked.count([]) == rounds
+        assert len(requested) - requested.count([]) == rounds
         assert (outcome.winner, outcome.epochs) == (2, (1, 1, 2, 3))
         assert made.reasons == ["", "", "", "diverged"]
         assert trials_to_resume(tuning, outcome) == []
@@ -182,7 +182,7 @@ def test_where_the_last_trial_promoted_fails_another_wins(tmp_path: Path) -> Non
         {"pruner": {"name": "hyperband", "factor": 2}, "trials": None, "sampler": TPE},
     ],
 )
-def test_a_search_killed_often_takes_the_course_of_a_whole_one(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_a_search_killed_often_has_the_outcome_of_an_uninterrupted_one(changes: dict[str, Any], tmp_path: Path) -> None:
     tuning = tuning_of(**{"trials": 8, "epochs": 4, **changes})
     table = np.random.default_rng(4).uniform(0.2, 0.9, size=(10, 4))
     table[[1, 5, 9], [2, 0, 1]] = np.nan
@@ -239,21 +239,21 @@ def test_tpe_under_hyperband_has_to_be_able_to_learn() -> None:
         (0, (4, 2, 1, 4), []),
     ],
 )
-def test_curves_that_are_whole_count_always(resume_pruned: int, epochs: tuple[int, ...], expected: list[int]) -> None:
-    whole = [1] if epochs[1] == 4 else []
+def test_complete_curves_always_count(resume_pruned: int, epochs: tuple[int, ...], expected: list[int]) -> None:
+    full = [1] if epochs[1] == 4 else []
     tuning = tuning_of(
         trials=4, epochs=4, pruner={"name": "threshold", "kind": "absolute"}, resume_pruned=resume_pruned
     )
     outcome = SearchOutcome(winner=3, epochs=epochs, eliminated_after=(None, 2, 1, None), failed=(False,) * 4)
     assert trials_to_resume(tuning, outcome) == expected
-    assert trials_to_resume(tuning, outcome, compared=True) == [3, *(expected[1:] or whole)]
+    assert trials_to_resume(tuning, outcome, compared=True) == [3, *(expected[1:] or full)]
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_trials_to_finish_are_a_part_of_those_of_a_larger_finish(seed: int) -> None:
+def test_trials_to_resume_are_a_subset_of_those_of_a_larger_number(seed: int) -> None:
     rule = {"name": "threshold", "kind": "absolute"}
     outcome = SearchOutcome(winner=0, epochs=(4, *[1] * 6), eliminated_after=(None, *[1] * 6), failed=(False,) * 7)
-    drawn = [
+    sampled = [
         set(
             trials_to_resume(
                 tuning_of(trials=7, epochs=4, pruner=rule, resume_pruned=resume_pruned, seed=seed), outcome
@@ -261,12 +261,12 @@ def test_trials_to_finish_are_a_part_of_those_of_a_larger_finish(seed: int) -> N
         )
         for resume_pruned in range(8)
     ]
-    assert [len(trials) for trials in drawn] == [0, 2, 3, 4, 5, 6, 7, 7]
-    assert all(fewer <= more for fewer, more in pairwise(drawn))
+    assert [len(trials) for trials in sampled] == [0, 2, 3, 4, 5, 6, 7, 7]
+    assert all(fewer <= more for fewer, more in pairwise(sampled))
 
 
 @pytest.mark.parametrize("resume_pruned", [0, 1])
-def test_states_of_eliminated_trials_are_kept_to_be_finished(resume_pruned: int, tmp_path: Path) -> None:
+def test_states_of_eliminated_trials_are_kept_to_resume_them(resume_pruned: int, tmp_path: Path) -> None:
     def trained(tasks: list[EpochTask]) -> list[EpochResult]:
         for task in tasks:
             task.folder.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a trial's values become, and what is refused before an epoch is trained."""
+"""Runs from a trial's values, and values that are rejected before an epoch is trained."""
 
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ def make_run(params: Params, **values: Any) -> TrialRun:
         ({"budget": Duration(epochs=2)}, {"recipe.schedule.warmup": {"epochs": 3}}, "recipe.schedule.warmup"),
     ],
 )
-def test_values_that_the_whole_study_cannot_take_are_refused(
+def test_values_that_the_full_study_cannot_take_are_refused(
     study: dict[str, Any], values: dict[str, Any], key: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError) as refused:
@@ -65,9 +65,7 @@ def test_a_report_may_ask_for_accuracies_of_another_study(tmp_path: Path) -> Non
         ({"recipe.simulated_workers": 4, "recipe.workers": 4, "recipe.communication.compression": "bf16"}, 4),
     ],
 )
-def test_a_trial_has_the_processes_that_its_recipe_asks_for(
-    values: dict[str, Any], processes: int, tmp_path: Path
-) -> None:
+def test_a_trial_has_the_processes_of_its_recipe(values: dict[str, Any], processes: int, tmp_path: Path) -> None:
     assert make_run(params_of(tmp_path), **values).processes == processes
 
 

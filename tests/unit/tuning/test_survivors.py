@@ -1,4 +1,4 @@
-"""Who stays after an epoch: hand-made boundaries."""
+"""Survivors of an epoch, at boundary values."""
 
 import pytest
 

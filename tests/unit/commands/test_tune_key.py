@@ -1,4 +1,4 @@
-"""What starts a search anew, and what lets it go on."""
+"""Changes that restart a search, and changes with which it resumes."""
 
 import os
 from pathlib import Path
@@ -52,7 +52,7 @@ def key_of(params: Params, *, study: dict[str, Any] | None = None, train: dict[s
         {"study": {"accuracy_every": Duration(epochs=1)}},
     ],
 )
-def test_settings_that_decide_no_trial_let_the_search_go_on(changes: dict[str, Any], params: Params) -> None:
+def test_settings_that_decide_no_trial_resume_the_search(changes: dict[str, Any], params: Params) -> None:
     assert key_of(params, **changes) == key_of(params)
 
 
@@ -68,7 +68,7 @@ def test_settings_that_decide_no_trial_let_the_search_go_on(changes: dict[str, A
         {"study": {"budget": Duration(epochs=1)}},
     ],
 )
-def test_settings_that_decide_a_trial_start_the_search_anew(changes: dict[str, Any], params: Params) -> None:
+def test_settings_that_decide_a_trial_restart_the_search(changes: dict[str, Any], params: Params) -> None:
     assert key_of(params, **changes) != key_of(params)
 
 

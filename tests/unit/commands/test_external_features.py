@@ -1,4 +1,4 @@
-"""Features, labels and probabilities made elsewhere: what is read, and what is refused in one line."""
+"""External features, labels and probabilities: reading them, and one-line errors."""
 
 import unicodedata
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def _read(folder: Path) -> ExternalFeatures:
 
 
 @given(st.sets(st.integers(-30, 30), min_size=1))
-def test_whole_numbers_are_classes_in_their_order(numbers: set[int]) -> None:
+def test_integer_classes_are_in_numeric_order(numbers: set[int]) -> None:
     assert class_order([str(number) for number in numbers]) == [str(number) for number in sorted(numbers)]
 
 
@@ -62,7 +62,7 @@ def test_the_order_is_that_of_scikit_learns_columns(tmp_path: Path, names: list[
     np.save(tmp_path / "p.npy", model.predict_proba(points))
     _csv(tmp_path, _lines(*map(str, labels)))
     read = _read(tmp_path)
-    assert read.names == names
+    assert read.class_names == names
     assert read.probabilities is not None
     assert (read.probabilities.argmax(axis=1) == read.labels).mean() > 0.9
 
@@ -83,7 +83,7 @@ def test_labels_that_differ_in_composition_or_white_space_alone_are_one(tmp_path
     spellings = ["été", unicodedata.normalize("NFD", "été"), " été ", "\tdog"]
     _csv(tmp_path, _lines(*spellings * 3))
     read = read_external_features(tmp_path / "f.npy", tmp_path / "y.csv", None)
-    assert read.names == ["dog", "été"]
+    assert read.class_names == ["dog", "été"]
     assert read.labels.tolist() == [1, 1, 1, 0] * 3
 
 
@@ -170,7 +170,7 @@ def test_probabilities_of_two_classes_must_beat_a_coin(tmp_path: Path) -> None:
     for order, sound in (((0, 1), True), ((1, 0), False)):
         np.save(tmp_path / "p.npy", np.tile([[0.9, 0.1], [0.1, 0.9]], (6, 1))[:, order])
         if sound:
-            assert _read(tmp_path).names == ["cat", "dog"]
+            assert _read(tmp_path).class_names == ["cat", "dog"]
         else:
             with pytest.raises(InputError) as raised:
                 _read(tmp_path)

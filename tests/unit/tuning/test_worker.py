@@ -1,4 +1,4 @@
-"""An epoch at a time, from checkpoint to checkpoint, is the run that the trainer makes in one go."""
+"""Single epochs from checkpoint to checkpoint equal one uninterrupted run of the trainer."""
 
 import shutil
 import signal
@@ -47,16 +47,16 @@ def task(trial: tuple[TrialRun, SearchInputs], epoch: int, folder: Path) -> Epoc
 
 def in_one_go(trial: tuple[TrialRun, SearchInputs], weights: Path) -> float | None:
     run, inputs = trial
-    cell = RunSpec(arm="full", filter_network="", learning_rate=0.1, n_train=1, settings=run.settings)
+    run_spec = RunSpec(arm="full", filter_network="", learning_rate=0.1, n_train=1, settings=run.settings)
     with distributed.join_process_group(run.threads) as ranks:
         splits = load_splits(inputs.source, ranks.device)
         return execute_run(
-            cell, splits, inputs.rows.train, ranks=ranks, log=RunLog.silent(), weights=weights,
+            run_spec, splits, inputs.rows.train, ranks=ranks, log=RunLog.silent(), weights=weights,
             eval_batch_size=run.recipe.eval_batch_size,
         ).top1  # fmt: skip
 
 
-def test_epochs_end_at_whole_passes_over_the_rows_that_are_trained(trial: tuple[TrialRun, SearchInputs]) -> None:
+def test_epochs_end_at_complete_passes_over_the_training_rows(trial: tuple[TrialRun, SearchInputs]) -> None:
     run, inputs = trial
     n = int(inputs.rows.train.sum())
     assert not (inputs.rows.train & inputs.rows.val).any()
@@ -65,7 +65,7 @@ def test_epochs_end_at_whole_passes_over_the_rows_that_are_trained(trial: tuple[
     assert run.settings.steps == run.epoch_ends[-1]
 
 
-def test_four_epochs_in_turn_are_the_run_in_one_go(
+def test_four_single_epochs_equal_one_uninterrupted_run(
     trial: tuple[TrialRun, SearchInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = in_one_go(trial, tmp_path / "whole.pt")
@@ -77,14 +77,14 @@ def test_four_epochs_in_turn_are_the_run_in_one_go(
     results = [train_next_epoch(task(trial, epoch, tmp_path / "trial")) for epoch in (1, 2, 3, 4)]
     assert [result.accuracy is not None for result in results] == [True] * 4
     assert results[-1].accuracy == whole
-    expected, found = (
+    expected, actual = (
         torch.load(tmp_path / name, weights_only=True)["state_dict"] for name in ("whole.pt", "turns.pt")
     )
-    assert expected.keys() == found.keys()
-    assert all(torch.equal(expected[key], found[key]) for key in expected)
+    assert expected.keys() == actual.keys()
+    assert all(torch.equal(expected[key], actual[key]) for key in expected)
 
 
-def test_a_task_that_is_done_again_gives_the_same_and_trains_nothing(
+def test_a_repeated_task_returns_its_result_without_training(
     trial: tuple[TrialRun, SearchInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = [train_next_epoch(task(trial, epoch, tmp_path / "trial")).accuracy for epoch in (1, 2)]
@@ -92,11 +92,11 @@ def test_a_task_that_is_done_again_gives_the_same_and_trains_nothing(
     assert state is not None
     assert state[0] == trial[0].epoch_ends[1]
     monkeypatch.setattr("pipeline.training.step.TrainStep.run_step", None)
-    (tmp_path / "trial" / "epoch-0002.json").unlink()  # as if it had been killed while it judged
+    (tmp_path / "trial" / "epoch-0002.json").unlink()  # as if it had been killed during the evaluation
     assert train_next_epoch(task(trial, 2, tmp_path / "trial")).accuracy == first[1]
 
 
-def test_a_last_epoch_whose_result_nobody_took_in_is_not_trained_again(
+def test_a_last_epoch_with_an_unread_result_is_not_trained_again(
     trial: tuple[TrialRun, SearchInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = [train_next_epoch(task(trial, epoch, tmp_path / "trial")) for epoch in (1, 2, 3, 4)]
@@ -105,7 +105,7 @@ def test_a_last_epoch_whose_result_nobody_took_in_is_not_trained_again(
     assert train_next_epoch(task(trial, 4, tmp_path / "trial")) == results[-1]
 
 
-def test_a_trial_that_the_memory_of_a_cpu_does_not_hold_has_failed(
+def test_a_trial_that_does_not_fit_the_memory_of_a_cpu_fails(
     trial: tuple[TrialRun, SearchInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def train(*_: Any, **__: Any) -> None:
@@ -125,7 +125,7 @@ def test_a_trial_that_the_memory_of_a_cpu_does_not_hold_has_failed(
         RuntimeError("CUDA error: ECC"),
     ],
 )
-def test_what_is_not_of_the_settings_ends_the_search_and_is_forgotten(
+def test_errors_other_than_of_the_settings_end_the_search_and_are_not_stored(
     error: Exception, trial: tuple[TrialRun, SearchInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -140,13 +140,13 @@ def test_what_is_not_of_the_settings_ends_the_search_and_is_forgotten(
     [
         InputError("micro_batch: 2 is too small"),
         torch.OutOfMemoryError("tried"),
-        # What libraries take beside torch's own allocator.
+        # Memory of libraries, in addition to that of torch's allocator.
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         RuntimeError("CUDA error: out of memory"),
         OverflowError("too large"),
     ],
 )
-def test_what_settings_can_bring_about_is_the_failure_of_the_trial(
+def test_errors_that_settings_can_cause_fail_the_trial(
     error: Exception, trial: tuple[TrialRun, SearchInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "train", _raises(error))
@@ -165,7 +165,7 @@ def _raises(error: Exception) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize(("reserved_gib", "others"), [(70, False), (30, True)])
-def test_memory_that_others_hold_is_no_failure_of_the_trial(
+def test_memory_of_other_processes_is_not_a_failure_of_the_trial(
     reserved_gib: int, others: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 80 GiB, 9.5 are free."""
@@ -212,7 +212,7 @@ def test_a_process_that_does_not_share_the_folder_trains_nothing(
     assert not asked.folder.exists()
 
 
-def test_a_task_says_what_taking_up_a_trial_costs(trial: tuple[TrialRun, SearchInputs], tmp_path: Path) -> None:
+def test_a_task_reports_the_cost_of_a_context_switch(trial: tuple[TrialRun, SearchInputs], tmp_path: Path) -> None:
     result = train_next_epoch(task(trial, 1, tmp_path / "trial"))
     assert 0 < result.switch_seconds < result.seconds
 

@@ -1,4 +1,4 @@
-"""Trials on several processes, by real torchrun."""
+"""Trials on several processes, with real torchrun."""
 
 import json
 from collections.abc import Mapping
@@ -40,9 +40,9 @@ def _task(folder: Path, inputs: SearchInputs, values: Mapping[str, Any], *, name
 
 
 def _state(task: EpochTask) -> Any:
-    found = Checkpoints(task.folder).load_latest(print)
-    assert found is not None
-    step, state = found
+    actual = Checkpoints(task.folder).load_latest(print)
+    assert actual is not None
+    step, state = actual
     assert step == task.run.epoch_ends[task.epoch - 1]
     return state
 
@@ -51,7 +51,7 @@ def _state(task: EpochTask) -> Any:
 @pytest.mark.distributed
 @pytest.mark.subprocess
 def test_two_processes_come_to_the_bits_of_one(tmp_path: Path) -> None:
-    """With the sums of a tree; each epoch goes on from the checkpoint of the one before."""
+    """With the sums of a tree; each epoch continues from the checkpoint of the previous one."""
     inputs, tree = _inputs(tmp_path), {"recipe.simulated_workers": 2, "recipe.reduction": "tree"}
     curves, states = [], []
     for workers in (1, 2):
@@ -85,7 +85,7 @@ def test_a_trial_that_diverges_on_ranks_has_the_reason_of_one(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("error", "ended_by"), [("MemoryError", None), ("PermissionError", PermissionError), ("KeyError", RuntimeError)]
 )
-def test_what_one_rank_meets_is_told_apart(
+def test_errors_of_one_rank_are_distinguished(
     error: str, ended_by: type[Exception] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the trial's settings, of the machine, or a fault; rank 0 alone saves, and the other waits for it."""
@@ -117,16 +117,14 @@ def test_bad_input_that_ranks_find_ends_the_search_in_one_line(tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.subprocess
-def test_a_rank_that_is_killed_is_told_apart_from_a_trial_that_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_rank_is_distinguished_from_a_failed_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And nothing is left of it that would be taken for a result."""
     task = _task(tmp_path, _inputs(tmp_path), _TWO)
     with monkeypatch.context() as patched:
         patched.setenv("PYTHONPATH", str(HOOKS))
         patched.setenv("FAULT", "SIGKILL self /.step- 1")
-        found = train_next_epoch(task)
-    assert replace(found, seconds=0.0) == EpochResult(
+        actual = train_next_epoch(task)
+    assert replace(actual, seconds=0.0) == EpochResult(
         accuracy=None, reason="a process that trained it died; give it more memory, or train on fewer", seconds=0.0,
         killed=True,
     )  # fmt: skip
@@ -148,14 +146,14 @@ def test_a_search_over_what_needs_a_process_for_every_worker(tmp_path: Path) -> 
         "pruner": {"name": "none"},
     }
     local = {"scheduler": "local", "workers": 2}
-    found = []
+    actual = []
     for way in ("parallel", "round_robin"):
         data = write_search(tmp_path / way, **shared, scheduler=way, dask=local)
         assert tune(tmp_path / way) == 0
         summary = json.loads(data.tuning_summary(NAME).read_text())
         assert (summary["trials"], summary["failed"], summary["epochs"]) == (2, 0, 4)
-        found.append([path.read_bytes() for path in (data.leaderboard(NAME), data.tuning_curves(NAME))])
-    assert found[0] == found[1]
+        actual.append([path.read_bytes() for path in (data.leaderboard(NAME), data.tuning_curves(NAME))])
+    assert actual[0] == actual[1]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Searches that `tune` refuses before it trains anything."""
+"""Searches that `tune` rejects before it trains."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Samplers answer a repeated search as before; the journal keeps what a killed one found."""
+"""Samplers repeat the values of a search; the journal keeps the results of a killed one."""
 
 from collections.abc import Callable
 from itertools import product
@@ -36,7 +36,7 @@ def search(**changes: Any) -> Tuning:
 
 
 def asked(tuning: Tuning, n: int, score: Callable[[dict[str, Any]], float]) -> list[dict[str, Any]]:
-    """Values of `n` trials, each told before the next is asked."""
+    """Values of `n` trials, with `tell` for each before the next `ask`."""
     sampler, values = TrialSampler(tuning), []
     for trial in range(n):
         values.append(from_optuna_params(tuning.space, sampler.ask()))
@@ -46,7 +46,7 @@ def asked(tuning: Tuning, n: int, score: Callable[[dict[str, Any]], float]) -> l
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
-def test_the_same_search_is_given_the_same_values_within_its_bounds(sampler: str) -> None:
+def test_equal_searches_get_equal_values_within_their_bounds(sampler: str) -> None:
     first, again, other = (
         asked(search(sampler={"name": sampler}, seed=seed), 12, lambda values: values["recipe.label_smoothing"])
         for seed in (0, 0, 1)
@@ -73,40 +73,40 @@ def test_a_grid_has_every_combination_once() -> None:
 
 
 @given(choices=st.lists(st.none() | st.booleans() | st.floats(0, 1) | st.text(), min_size=1, unique_by=str))
-def test_choices_of_any_kind_come_back_as_they_were(choices: list[Any]) -> None:
+def test_choices_of_any_kind_round_trip(choices: list[Any]) -> None:
     space = {"key": Domain.model_validate({"choices": choices}, strict=False)}
     for choice in choices:
-        drawn = to_optuna_params(space, {"key": choice})
-        assert from_optuna_params(space, drawn) == {"key": choice}
+        sampled = to_optuna_params(space, {"key": choice})
+        assert from_optuna_params(space, sampled) == {"key": choice}
         assert to_distributions(space)["key"].single() == (len(choices) == 1)
 
 
 def test_the_journal_is_read_back_even_after_half_a_line(tmp_path: Path) -> None:
     tuning, path = search(), tmp_path / "work" / "journal.log"
-    drawn, journal = TrialSampler(tuning).ask(), TrialStorage(path)
+    sampled, journal = TrialSampler(tuning).ask(), TrialStorage(path)
     for trial in range(3):
-        journal.start(trial, drawn, to_distributions(tuning.space))
-    told = {
+        journal.start(trial, sampled, to_distributions(tuning.space))
+    reported = {
         TrialStep(0, 1): StepResult(0.25),
         TrialStep(0, 2): StepResult(0.5),
         TrialStep(1, 1): StepResult(0.1),
         TrialStep(2, 1): StepResult(None, "the loss stopped being finite"),
     }
-    for turn, result in told.items():
+    for turn, result in reported.items():
         journal.add(turn, result, seconds=turn.trial + 2.0, switch_seconds=0.5)
     journal.end(0, "finished", 0.5)
     journal.end(1, "eliminated", 0.1)
     journal.add(TrialStep(1, 2), StepResult(0.9), seconds=7.0, switch_seconds=0.25)
     path.write_bytes(path.read_bytes() + b'{"op_code": 8, "tri')
     again = TrialStorage(path)
-    for turn, result in {**told, TrialStep(1, 2): StepResult(0.9)}.items():
+    for turn, result in {**reported, TrialStep(1, 2): StepResult(0.9)}.items():
         assert again.result(turn) == result
     assert again.result(TrialStep(1, 3)) is None
     # Of every epoch that was trained, before and after the end of its trial; one that failed is none.
-    assert again.switching == journal.switching == [(2.0, 0.5), (2.0, 0.5), (3.0, 0.5), (7.0, 0.25)]
+    assert again.epoch_times == journal.epoch_times == [(2.0, 0.5), (2.0, 0.5), (3.0, 0.5), (7.0, 0.25)]
     again.end(0, "finished", 0.5)
-    again.start(0, drawn, to_distributions(tuning.space))
-    again.start(3, drawn, to_distributions(tuning.space))
+    again.start(0, sampled, to_distributions(tuning.space))
+    again.start(3, sampled, to_distributions(tuning.space))
     assert TrialStorage(path).result(TrialStep(3, 1)) is None
 
 
@@ -141,7 +141,7 @@ def _whole(path: Path, tuning: Tuning) -> None:
     journal.end(0, "finished", 0.5)
 
 
-def test_a_journal_without_one_of_its_lines_is_refused_or_goes_on(tmp_path: Path) -> None:
+def test_a_journal_without_one_of_its_lines_is_refused_or_resumes(tmp_path: Path) -> None:
     tuning, path = search(), tmp_path / "journal.log"
     _whole(path, tuning)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -160,7 +160,7 @@ def test_a_journal_without_one_of_its_lines_is_refused_or_goes_on(tmp_path: Path
 
 
 @pytest.mark.parametrize("line", [b"1\n", b"{}\n", b"[]\n", b'{"op_code": 99, "worker_id": "a"}\n'])
-def test_json_that_is_no_line_of_a_journal_is_refused(line: bytes, tmp_path: Path) -> None:
+def test_json_other_than_a_journal_line_is_refused(line: bytes, tmp_path: Path) -> None:
     path = tmp_path / "journal.log"
     _whole(path, search())
     path.write_bytes(path.read_bytes() + line)

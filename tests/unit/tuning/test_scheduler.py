@@ -1,4 +1,4 @@
-"""The course of a search: the published example, sequences by hand, and what holds for any table of accuracies."""
+"""Schedules of a search: the published example, sequences by hand, and properties for any table of accuracies."""
 
 from collections.abc import Sequence
 from itertools import permutations
@@ -35,7 +35,7 @@ tables = st.tuples(st.integers(1, 5), st.integers(1, 6)).flatmap(
         np.float64,
         shape,
         elements=st.integers(20, 60).map(lambda hundredths: hundredths / 100),
-        fill=st.nothing(),  # each is drawn by itself; most tables would else be of one value
+        fill=st.nothing(),  # each is sampled separately; otherwise most tables would have one value
     )
 )
 
@@ -58,7 +58,7 @@ def ordered_tables(draw: st.DrawFn, of: st.SearchStrategy[Table] = tables) -> tu
 
 
 class Known:
-    """Trials whose accuracies are known, NaN where they fail; remembers what it was asked and told."""
+    """Trials whose accuracies are known, NaN where they fail; records all calls."""
 
     def __init__(self, table: Sequence[Sequence[float]] | Table) -> None:
         self.table = np.asarray(table, dtype=np.float64)
@@ -120,7 +120,7 @@ def test_example_in_sequence_takes_19_6_epochs_on_average() -> None:
 @pytest.mark.parametrize(
     ("order", "epochs", "eliminated_after", "winner"),
     [
-        # Trial 4 has nobody to beat and runs to the end; 3 falls at once, 2 after two epochs, 1 after four.
+        # Trial 4 has no competitor and runs to the end; 3 falls at once, 2 after two epochs, 1 after four.
         ((3, 2, 1, 0), (4, 2, 1, 8), (4, 2, 1, None), 3),
         # Trial 1 runs to the end alone. Trial 3 leaves it behind at epoch 4 and runs on: more trials are to come.
         # Trial 4 eliminates 3 with its first epoch, trial 2 falls after two.
@@ -148,7 +148,7 @@ def test_a_freed_slot_takes_the_next_trial() -> None:
     assert came_out(outcome) == (0, (3, 1, 2), (None, 1, 2))
 
 
-def test_a_failed_trial_leaves_and_the_others_go_on() -> None:
+def test_the_other_trials_continue_after_a_failed_one() -> None:
     known = Known([[0.5, np.nan], [0.5, 0.6], [np.nan, np.nan]])
     outcome = known.race(None, max_concurrent=2)
     assert outcome == SearchOutcome(
@@ -157,11 +157,11 @@ def test_a_failed_trial_leaves_and_the_others_go_on() -> None:
     assert known.endings == [(0, "failed"), (1, "finished"), (2, "failed")]
 
 
-def test_nobody_wins_where_all_fail() -> None:
+def test_there_is_no_winner_if_all_fail() -> None:
     assert Known([[np.nan], [np.nan]]).race(TENTH, max_concurrent=2).winner is None
 
 
-def test_a_trial_that_fails_leaves_the_race_to_those_that_it_put_out() -> None:
+def test_trials_eliminated_by_a_failed_one_are_active_again() -> None:
     """By hand: trial 2 puts out 1 and fails; the curve of trial 1 then stands again, and puts out trial 3."""
     known = Known([[0.5, 0.8], [0.92, np.nan], [0.3, 0.3]])
     outcome = known.race(TENTH, max_concurrent=1)
@@ -170,7 +170,7 @@ def test_a_trial_that_fails_leaves_the_race_to_those_that_it_put_out() -> None:
     assert known.endings == [(0, "finished"), (1, "failed"), (2, "eliminated")]
 
 
-def test_a_trial_stopped_for_one_that_fails_can_win() -> None:
+def test_a_trial_stopped_by_a_failed_one_can_win() -> None:
     """By hand: trial 2 alone puts out 1 after an epoch, and fails; 3 never gets as far as 1 was."""
     known = Known([[0.8, 0.9, 0.9], [0.92, np.nan, np.nan], [0.85, 0.7, 0.75]])
     outcome = known.race(TENTH, max_concurrent=3)
@@ -179,7 +179,7 @@ def test_a_trial_stopped_for_one_that_fails_can_win() -> None:
 
 
 @given(table=failing_tables(), max_concurrent=st.integers(1, 6))
-def test_without_a_rule_all_run_to_the_cap_or_fail(table: Table, max_concurrent: int) -> None:
+def test_without_a_rule_all_run_to_the_last_epoch_or_fail(table: Table, max_concurrent: int) -> None:
     outcome = Known(table).race(None, max_concurrent=max_concurrent)
     assert outcome.epochs == tuple(np.isfinite(table).sum(axis=1))
     assert outcome.failed == tuple(np.isnan(table[:, -1]))
@@ -187,7 +187,7 @@ def test_without_a_rule_all_run_to_the_cap_or_fail(table: Table, max_concurrent:
 
 
 @given(table=failing_tables(), tolerance=tolerances, max_concurrent=st.integers(1, 6))
-def test_only_trials_that_have_not_failed_put_others_out_for_good(
+def test_only_trials_that_have_not_failed_eliminate_others_permanently(
     table: Table, tolerance: Tolerance, max_concurrent: int
 ) -> None:
     outcome = Known(table).race(tolerance, max_concurrent=max_concurrent)
@@ -219,7 +219,7 @@ def test_every_trial_runs_its_epochs_once_and_in_order(table: Table, tolerance: 
 
 
 @given(table=tables, tolerance=tolerances)
-def test_side_by_side_it_is_the_rule_after_each_epoch(table: Table, tolerance: Tolerance) -> None:
+def test_concurrent_trials_follow_the_rule_after_each_epoch(table: Table, tolerance: Tolerance) -> None:
     """Against the rule written out for trials that all start together and do not fail."""
     racing, epochs = np.arange(len(table)), [0] * len(table)
     eliminated: list[int | None] = [None] * len(table)
@@ -236,7 +236,7 @@ def test_side_by_side_it_is_the_rule_after_each_epoch(table: Table, tolerance: T
 
 
 @given(case=ordered_tables(), tolerance=tolerances)
-def test_one_after_another_it_is_the_rule_against_those_before(
+def test_sequential_trials_follow_the_rule_against_earlier_ones(
     case: tuple[Table, list[int]], tolerance: Tolerance
 ) -> None:
     """Against the rule written out for trials of which each starts when the one before has ended, and none fails."""
