@@ -183,7 +183,9 @@ def test_the_most_suspect_of_a_colour_is_drawn_last_and_so_above(
     last = (
         "(() => { const { data } = document.getElementById('map'); return data.length === 1 && data[0].x.at(-1); })()"
     )
-    opened.wait_for_function(f"{last} === {points.coordinates[first, 0]}")
+    is_above = f"{last} === {points.coordinates[first, 0]}"
+    opened.wait_for_function(is_above)
+    assert opened.evaluate(is_above)
 
 
 @pytest.mark.slow

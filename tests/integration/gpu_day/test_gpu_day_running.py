@@ -104,7 +104,7 @@ def test_a_killed_call_leaves_no_process_and_goes_on(tmp_path: Path, device: str
 
 
 def test_a_call_that_is_killed_before_its_first_step_leaves_no_process(tmp_path: Path) -> None:
-    """While it asks what the machine is."""
+    """The call is killed while it describes the machine."""
     asking, family = tmp_path / "asking", set[int]()
     call = start(_command(tmp_path, "sound"), environ={**_ENVIRONMENT, "TOY_ASKING": str(asking)})
     try:
@@ -115,6 +115,7 @@ def test_a_call_that_is_killed_before_its_first_step_leaves_no_process(tmp_path:
         call.send_signal(signal.SIGKILL)
         call.wait()
         _wait_until_gone(family)
+        assert alive(family) == set()
     finally:
         kill(call, *alive(family))
 
