@@ -23,14 +23,14 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Study:
     """By tree reduction on one process, uninterrupted: what any number of them must come to."""
     study = Study.write(tmp_path_factory.mktemp("tree"), reduction="tree")
     assert steps_gone_on_from(study.finish()) == []
-    assert len(study.cells()) == 3
+    assert len(study.finished_runs()) == 3
     return study
 
 
 def _assert_equal(study: Study, reference: Study, *, rounding: float = 0) -> None:
     """Nothing lost, nothing doubled, every byte the same; but for the test loss if `rounding` is given."""
     found, expected = study.outcome(), reference.outcome()
-    assert found["cells"] == expected["cells"]
+    assert found["runs"] == expected["runs"]
     assert found["losses"] == pytest.approx(expected["losses"], rel=rounding, abs=0)
     for part in ("ledger", "correct", "history", "best"):
         assert found[part] == expected[part], part
@@ -49,7 +49,7 @@ def test_kills_inside_a_checkpoint_and_a_ledger_entry(tree: Study, tmp_path: Pat
     killed = study.fault("SIGKILL", "self", "/cells/.", rng.randint(4, 12))
     assert killed.returncode == -signal.SIGKILL
     assert steps_gone_on_from(killed.stdout + killed.stderr) == [saved]
-    assert len(study.cells()) <= 1
+    assert len(study.finished_runs()) <= 1
     assert study.kill_at_random(rng)
     study.finish()
     _assert_equal(study, tree)
@@ -81,7 +81,7 @@ def test_sigterm_to_one_process_loses_nothing(
     ended = study.fault("SIGTERM", "self", part, number)
     assert ended.returncode == 75, ended.stderr
     assert ended.stderr.splitlines()[-1].startswith("terminated: ")
-    assert len(study.cells()) == finished
+    assert len(study.finished_runs()) == finished
     saved = study.checkpoints()[-1:]
     # That step's checkpoint is written, and the request heeded at the next.
     assert saved == ([] if finished else [7])
@@ -103,7 +103,7 @@ def test_three_processes_are_refused_where_a_number_was_asked_for(tmp_path: Path
     (line,) = (line for line in refused.stderr.splitlines() if line.startswith("error: "))
     assert printed_error(line).key == "torchrun"
     assert "exitcode  : 2 " in refused.stderr  # torchrun's own words
-    assert not study.cells()
+    assert not study.finished_runs()
 
 
 def test_twenty_kills_in_one_study(tmp_path: Path) -> None:
@@ -114,10 +114,10 @@ def test_twenty_kills_in_one_study(tmp_path: Path) -> None:
     survivors: dict[str, int] = {}
     for number in range(20):
         assert study.kill_at_random(rng), f"finished after {number} kills"
-        assert survivors.items() <= study.cells().items(), "a finished cell was trained again"
-        survivors = study.cells()
+        assert survivors.items() <= study.finished_runs().items(), "a finished cell was trained again"
+        survivors = study.finished_runs()
     study.finish()
-    assert survivors.items() <= study.cells().items()
+    assert survivors.items() <= study.finished_runs().items()
     _assert_equal(study, whole)
 
 
@@ -154,5 +154,5 @@ def test_a_divergence_on_two_ranks_ends_the_cell_and_not_the_study(tmp_path: Pat
     rates = {"learning_rates": [1e30, 0.05], "seeds": [0]}
     study = Study.write(tmp_path / "study", study=rates, workers=2)
     study.finish()
-    rows = study.outcome()["cells"]
+    rows = study.outcome()["runs"]
     assert [(row["learning_rate"], row["status"]) for row in rows] == [(1e30, "diverged"), (0.05, "finished")]

@@ -41,12 +41,12 @@ def _killed_after(study: Study, cells: int) -> None:
     """SIGKILL once so many cells are in the ledger and the next one has saved a checkpoint."""
     process = start(command("train", study.folder))
     try:
-        wait_until(lambda: len(study.cells()) >= cells and study.checkpoints(), process)
+        wait_until(lambda: len(study.finished_runs()) >= cells and study.checkpoints(), process)
         process.send_signal(signal.SIGKILL)
         assert process.wait(timeout=30) == -signal.SIGKILL
     finally:
         kill(process)
-    assert len(study.cells()) < 2 * len(_STUDY["seeds"])
+    assert len(study.finished_runs()) < 2 * len(_STUDY["seeds"])
     assert not study.data.runs("tiny").exists()
     study.check_no_orphans()
 
@@ -79,7 +79,7 @@ def test_the_same_seeds_verdict_and_bytes(tmp_path: Path, margin: float, kills: 
     (statement,) = read_registered_plans(study.work.plans("tiny"))
     study.finish()
     assert {row["seed"] for row in runs_of(study.data)} == set(range(seeds))
-    assert len(study.cells()) == 2 * seeds
+    assert len(study.finished_runs()) == 2 * seeds
     assert _verdict(study, margin) == _verdict(whole, margin)
     assert _files(study) == _files(whole)
     study.assert_equals(whole)
@@ -91,7 +91,7 @@ def test_kills_while_the_plan_is_stated_leave_one_whole_statement(tmp_path: Path
     for operation in (0, 2, 4):
         killed = study.fault("SIGKILL", "self", "/plans/", operation)
         assert killed.returncode == -signal.SIGKILL
-        assert not study.cells()
+        assert not study.finished_runs()
         assert len(read_registered_plans(study.work.plans("tiny"))) <= 1
     study.finish()
     (statement,) = read_registered_plans(study.work.plans("tiny"))
