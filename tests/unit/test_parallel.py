@@ -28,7 +28,8 @@ from pipeline.parallel import task_pool
 from pipeline.parallel.worker import _TaskWindow, dumps
 from pipeline.reduction.pca import fit_pca
 from pipeline.typing import row_blocks
-from tests.fixtures.dask_cluster import Pool, free_port, running_pool, running_scheduler
+from tests.fixtures.dask_cluster import Pool, running_pool, running_scheduler
+from tests.fixtures.loopback import free_port
 from tests.fixtures.projects import ROOT
 
 if TYPE_CHECKING:

@@ -1,6 +1,5 @@
 """Ways to exchange gradients, over real torchrun on gloo: the same step, or one as far away as what is left out."""
 
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 import torch
 
 from pipeline.errors import InputError
+from tests.fixtures.loopback import free_port
 from tests.fixtures.training import kill, run, start
 from tests.integration.distributed.run_communication import TRANSPORTS, WITH_RESNET
 from tests.integration.distributed.test_equivalence import (
@@ -49,11 +49,9 @@ def _launch(ranks: int, folder: Path, *groups: str) -> Mapping[str, Any]:
 
 def _launch_nodes(folder: Path, sizes: tuple[int, ...], *groups: str) -> Mapping[str, Any]:
     """What the last rank saved, of nodes of so many ranks: an agent each, on the loopback interface."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
     output, said = folder / "nodes.pt", folder / "nodes.txt"
-    job = [f"--nnodes={len(sizes)}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=nodes"]
+    endpoint = f"127.0.0.1:{free_port()}"
+    job = [f"--nnodes={len(sizes)}", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-id=nodes"]
     commands = [
         [sys.executable, "-m", "torch.distributed.run", *job, f"--nproc-per-node={size}", str(SCRIPT), str(output)]
         for size in sizes

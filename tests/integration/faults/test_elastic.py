@@ -1,4 +1,4 @@
-"""A study whose nodes come and go while it trains ends in the bytes of one that nothing happened to."""
+"""A study whose nodes join and leave while it trains ends in the bytes of an undisturbed study."""
 
 import time
 from pathlib import Path
@@ -12,13 +12,13 @@ from tests.fixtures.training import command, descendants, kill, start
 
 NODES = 4
 STEPS = 400
-"""At a second for every second one while nodes come and go: minutes, of which seconds are needed."""
+"""Every second step takes a second while nodes join and leave: minutes in all, of which seconds suffice."""
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
-def test_nodes_come_and_go(tmp_path: Path) -> None:
-    """Processes: 1, 4, 2, 1, 4. The node that hosts the store stays."""
+def test_nodes_join_and_leave(tmp_path: Path) -> None:
+    """The job has 1, 4, 2, 1 and 4 processes; the node with the rendezvous store stays."""
     keys: dict[str, Any] = {"reduction": "tree", "workers": "auto", "study": {"seeds": [0], "budget": {"steps": STEPS}}}
     whole = Study.write(tmp_path / "whole", **keys)
     whole.finish()
@@ -39,7 +39,7 @@ def test_nodes_come_and_go(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_lost_rank_is_started_again_by_its_agent(tmp_path: Path) -> None:
-    """The agent's store still has what the first ranks left there."""
+    """The store of the agent still has the keys of the first ranks."""
     keys: dict[str, Any] = {"reduction": "tree", "study": {"seeds": [0], "budget": {"steps": STEPS}}}
     whole = Study.write(tmp_path / "whole", **keys)
     whole.finish()

@@ -1,4 +1,4 @@
-"""Bad images, archives and settings for them: exit code 2, one line with the mend, nothing lost."""
+"""Bad images, archives and settings: exit code 2, one line with the fix, and no earlier result is lost."""
 
 import errno
 import io
@@ -28,11 +28,11 @@ from tests.fixtures.images import (
     write_zip,
 )
 from tests.fixtures.printed_errors import printed_error
-from tests.fixtures.projects import ROOT, write_params
+from tests.fixtures.projects import ROOT, folder_arguments, write_params
 
 
 def _error(folder: Path, path: Path | None, capsys: pytest.CaptureFixture[str], **config: Any) -> str:
-    """The stage's only line of complaint; checks the exit code and that an earlier result is still there."""
+    """Return the error of the stage; check its exit code, its only line, and that an earlier result is still there."""
     good = write_folder(folder / "earlier", split_tree())
     data = run_prepare(folder, good)
     before = _contents(data)
@@ -197,7 +197,7 @@ def test_nothing_is_written_outside(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.fixture
 def fresh_opener() -> Iterator[None]:
-    """The opener that `urllib` keeps has the proxies of its first request: a new one before the test and after it."""
+    """Reset the opener of `urllib` before and after the test: it keeps the proxies of its first request."""
     urllib.request.install_opener(None)
     yield
     urllib.request.install_opener(None)
@@ -214,7 +214,7 @@ def test_no_network(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypa
 
 
 def test_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Met when the space is allocated, whatever the file system had promised."""
+    """The allocation of the space fails, although the file system reported enough."""
     path = write_folder(tmp_path / "images", one_tree())
     data = run_prepare(tmp_path, path, test_size=0.2)
     before = _contents(data)
@@ -233,7 +233,7 @@ def test_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypat
 
 @pytest.mark.slow
 def test_killed_and_run_again(tmp_path: Path) -> None:
-    """SIGKILL while it decodes; the next run ends as if nothing had been."""
+    """SIGKILL comes while the stage decodes; the next run gives the result of an uninterrupted one."""
     files = {name: photo(seed, (3000, 2000), "JPEG") for seed, name in enumerate(split_tree(n_train=12, n_test=3))}
     path = write_tar(tmp_path / "images.tar", files)
     expected = _contents(run_prepare(_made(tmp_path / "whole"), path))
@@ -241,8 +241,7 @@ def test_killed_and_run_again(tmp_path: Path) -> None:
     folder = _made(tmp_path / "killed")
     settings = {"dataset": "image_folder", "path": str(path), "image_size": 8, "test_size": None}
     write_params(folder, prepare=settings)
-    arguments = {"--params": folder / "params.yaml", "--data": folder / "data", "--work": folder / "work"}
-    command = [sys.executable, "-m", "pipeline.stages.prepare", *(str(x) for pair in arguments.items() for x in pair)]
+    command = [sys.executable, "-m", "pipeline.stages.prepare", *folder_arguments(folder)]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 60

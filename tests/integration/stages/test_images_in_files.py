@@ -17,7 +17,7 @@ from pipeline.stages.prepare import prepare
 from tests.fixtures.images import photo, write_folder, write_tar
 from tests.fixtures.interrupted_study import steps_gone_on_from
 from tests.fixtures.printed_errors import printed_error
-from tests.fixtures.projects import NETWORK, write_params
+from tests.fixtures.projects import NETWORK, folder_arguments, write_params
 from tests.fixtures.training import TINY_STUDY, command, files_below, kill, run, runs_of, stage, start, wait_until
 
 N_TRAIN, N_TEST, CROP = 24, 8, 16
@@ -54,8 +54,7 @@ def _project(folder: Path, **study: Any) -> DataPaths:
 
 
 def _prepare(folder: Path) -> None:
-    places = {"--params": folder / "params.yaml", "--data": folder / "data", "--work": folder / "work"}
-    run_stage("prepare", prepare, argv=[str(part) for pair in places.items() for part in pair])
+    run_stage("prepare", prepare, argv=folder_arguments(folder))
 
 
 def _kept() -> NDArray[np.bool_]:

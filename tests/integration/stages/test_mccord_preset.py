@@ -12,7 +12,7 @@ from pipeline.paths import DataPaths
 from pipeline.stages.harness import run_stage
 from pipeline.stages.prepare import prepare
 from tests.fixtures.images import photo, write_folder
-from tests.fixtures.projects import ROOT
+from tests.fixtures.projects import ROOT, folder_arguments
 from tests.fixtures.training import stage
 
 N_TRAIN = BATCH = 8
@@ -37,8 +37,7 @@ def project(tmp_path: Path) -> DataPaths:
     tree["studies"] = {name: tree["studies"][name] for name in ("baseline", "warmup_0", "unscaled")}
     with (tmp_path / "params.yaml").open("w") as file:
         YAML().dump(tree, file)
-    places = {"--params": tmp_path / "params.yaml", "--data": tmp_path / "data", "--work": tmp_path / "work"}
-    run_stage("prepare", prepare, argv=[str(part) for pair in places.items() for part in pair])
+    run_stage("prepare", prepare, argv=folder_arguments(tmp_path))
     data = DataPaths(root=tmp_path / "data")
     manifest = read_parquet(data.manifest("train"))
     assert len(manifest) == N_TRAIN
