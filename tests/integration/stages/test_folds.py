@@ -1,4 +1,4 @@
-"""Out-of-fold extractors from `finetune` to `extract`: what is said of an image, by a network that never saw it."""
+"""Out-of-fold extractors from `finetune` to `extract`: predictions of networks that did not train on the image."""
 
 import json
 import signal
@@ -79,12 +79,12 @@ def test_one_file_holds_the_networks_and_one_their_metrics(three: Path) -> None:
 
 
 @pytest.mark.slow
-def test_each_training_image_is_judged_by_the_network_of_its_fold(three: Path) -> None:
+def test_each_training_image_has_the_predictions_of_the_network_of_its_fold(three: Path) -> None:
     data, (images, labels) = _data(three), bright_images(N)
     extractor = load_fold_networks(data.extractor(NETWORK))
     assert extractor.folds is not None
-    given = np.stack([network.predict_proba(images) for network in extractor.networks])
-    expected = given[extractor.folds, np.arange(N)]
+    probabilities = np.stack([network.predict_proba(images) for network in extractor.networks])
+    expected = probabilities[extractor.folds, np.arange(N)]
     sure = np.load(data.probabilities(NETWORK))
     assert (sure.dtype, sure.shape) == (np.float32, (N, len(NAMES)))
     np.testing.assert_allclose(sure, expected, atol=1e-5)
@@ -117,7 +117,7 @@ def test_two_ranks_give_the_rows_of_one(three: Path) -> None:
     tables = [_table(data.predictions(NETWORK, split)) for split in ("train", "test")]
     done = run(command("extract", three, ranks=2))
     assert done.returncode == 0, done.stderr
-    # With fewer images than features, the fit of some directions hangs on digits that differ.
+    # With fewer images than features, the fit of some directions depends on digits that differ.
     np.testing.assert_allclose(np.load(data.features(NETWORK)), features, rtol=0.01, atol=0.01 * features.std())
     np.testing.assert_allclose(np.load(data.probabilities(NETWORK)), sure, rtol=1e-4)
     for before, split in zip(tables, ("train", "test"), strict=True):
@@ -127,14 +127,14 @@ def test_two_ranks_give_the_rows_of_one(three: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_kill_in_the_second_fold_loses_no_finished_one(tmp_path: Path) -> None:
-    """The kill comes after the fold's last step, before its network is kept: it goes on from its checkpoint."""
+def test_a_kill_in_the_second_fold_keeps_the_first(tmp_path: Path) -> None:
+    """The kill comes after the last step of the fold, before its network is kept. The fold resumes."""
     keys = {"folds": 2, "budget": {"steps": 5}, "checkpoint": {"steps": 2}}
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    for folder in (whole, killed):
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    for folder in (undisturbed, killed):
         folder.mkdir()
         write_project(folder, finetune=keys)
-    assert run(command("finetune", whole)).returncode == 0
+    assert run(command("finetune", undisturbed)).returncode == 0
     # Keeping a network takes five file operations.
     fault = run(command("finetune", killed), environ={"FAULT": "SIGKILL self /finished/ 5", "PYTHONPATH": str(HOOKS)})
     assert fault.returncode == -signal.SIGKILL, fault.stderr
@@ -145,14 +145,16 @@ def test_a_kill_in_the_second_fold_loses_no_finished_one(tmp_path: Path) -> None
     assert f"finetune@{NETWORK} fold 0: finished before" in again.stderr
     assert steps_gone_on_from(again.stderr) == [4]
     for file in (DataPaths.extractor, DataPaths.finetune_metrics):
-        assert file(_data(killed), NETWORK).read_bytes() == file(_data(whole), NETWORK).read_bytes()
+        assert file(_data(killed), NETWORK).read_bytes() == file(_data(undisturbed), NETWORK).read_bytes()
     assert not (killed / "work" / "checkpoints" / f"finetune@{NETWORK}").exists()
-    drawn = [read_json(WorkPaths(root=folder / "work").resources(f"finetune@{NETWORK}")) for folder in (whole, killed)]
-    assert [record["joules"]["gpu"] for record in drawn] == [None if torch.cuda.is_available() else 0.0, None]
+    records = [
+        read_json(WorkPaths(root=folder / "work").resources(f"finetune@{NETWORK}")) for folder in (undisturbed, killed)
+    ]
+    assert [record["joules"]["gpu"] for record in records] == [None if torch.cuda.is_available() else 0.0, None]
 
 
 @pytest.mark.slow
-def test_wrong_labels_are_doubted_out_of_fold_and_memorised_in_sample(tmp_path: Path) -> None:
+def test_wrong_labels_get_low_probabilities_out_of_fold_and_high_ones_in_sample(tmp_path: Path) -> None:
     """Every sixth image has the label of the next class."""
     wrong, true = np.arange(N) % 6 == 5, np.arange(N) % len(NAMES)
     noise = np.random.default_rng(0).integers(0, 130, (N, 16, 16, 3))
@@ -180,7 +182,7 @@ def test_wrong_labels_are_doubted_out_of_fold_and_memorised_in_sample(tmp_path: 
         ({"folds": 2, "batch_size": 32}, "finetune.batch_size"),
     ],
 )
-def test_folds_that_cannot_be_are_refused(
+def test_impossible_folds_are_refused(
     keys: dict[str, Any], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_project(tmp_path, finetune=keys)

@@ -1,4 +1,4 @@
-"""`prepare.storage: files`: networks read large images from their files, in every stage that looks at them."""
+"""With `prepare.storage: files` every stage that reads images reads the large ones from their files."""
 
 import json
 from functools import partial
@@ -27,7 +27,7 @@ STUDY: dict[str, Any] = {"batch_sizes": [8], "arms": ["filtered"], "seeds": [0]}
 
 
 def _photos(folder: Path) -> Path:
-    """Files of two classes, of several sizes, in the layout of ImageNet; no two alike."""
+    """Write different files of two classes, in several sizes and in the layout of ImageNet."""
     counts = {"train": N_TRAIN // 2, "test": N_TEST // 2}
     names = [f"{split}/{name}/{i:02}.JPEG" for split, n in counts.items() for name in ("cat", "dog") for i in range(n)]
     return write_folder(folder, {name: photo(i, (90 + i, 120 - i), "JPEG") for i, name in enumerate(names)})
@@ -44,7 +44,7 @@ def _parameters(folder: Path, images: Path, study: dict[str, Any], **preparation
 
 
 def _project(folder: Path, **study: Any) -> DataPaths:
-    """Prepared, and filtered by hand: every fifth training image is dropped."""
+    """Write a prepared project whose filter drops every fifth training image."""
     _parameters(folder, _photos(folder / "photos"), study)
     _prepare(folder)
     data = DataPaths(root=folder / "data")
@@ -65,7 +65,7 @@ def _has_checkpoint(folder: Path) -> bool:
     return bool(files_below(WorkPaths(root=folder / "work").root, "step-*.pt"))
 
 
-def test_the_disk_keeps_small_pictures_and_the_place_in_the_folder(tmp_path: Path) -> None:
+def test_the_disk_has_thumbnails_and_the_paths_in_the_folder(tmp_path: Path) -> None:
     data = _project(tmp_path)
     assert np.load(data.images("train")).shape == (N_TRAIN, 64, 64, 3)
     metrics = json.loads(data.prepare_metrics.read_text())
@@ -77,7 +77,7 @@ def test_the_disk_keeps_small_pictures_and_the_place_in_the_folder(tmp_path: Pat
 
 
 def test_every_stage_reads_the_files(tmp_path: Path) -> None:
-    """The pictures are spoiled, so that a stage that looked at them would see black."""
+    """The thumbnails are overwritten with black, so that a stage that read them would see black images."""
     data = _project(tmp_path)
     for split in ("train", "test"):
         np.save(data.images(split), np.zeros_like(np.load(data.images(split))))
@@ -103,8 +103,8 @@ def test_labels_from_a_file_are_those_of_images_in_files(tmp_path: Path) -> None
     assert prepared.train.labels.tolist() == [int(row == 3 or row >= N_TRAIN // 2) for row in range(N_TRAIN)]
 
 
-def test_cells_of_files_and_of_an_array_are_not_the_same(tmp_path: Path) -> None:
-    """Where the pictures for people are as large as the images, both preparations have the same array and manifest."""
+def test_runs_on_files_and_on_an_array_have_different_keys(tmp_path: Path) -> None:
+    """If the thumbnails have the size of the images, both preparations have the same array and manifest."""
     digests = []
     for storage in ("array", "files"):
         folder = tmp_path / storage
@@ -137,7 +137,7 @@ def test_an_archive_has_no_files_to_read(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_study_killed_in_mid_epoch_ends_with_the_same_weights(tmp_path: Path) -> None:
     study = {"models": ["small_cnn"], "budget": {"steps": 60}}
     weights = []
-    for name in ("whole", "killed"):
+    for name in ("undisturbed", "killed"):
         folder = tmp_path / name
         folder.mkdir()
         data = _project(folder, **study, recipe={"checkpoint": {"seconds": None, "steps": 7}})

@@ -1,4 +1,4 @@
-"""presets/mccord.yaml trains: its first steps on a made-up tree in ImageNet's layout."""
+"""presets/mccord.yaml trains its first steps on made-up images in the layout of ImageNet."""
 
 import json
 from pathlib import Path
@@ -17,14 +17,14 @@ from tests.fixtures.training import stage
 
 N_TRAIN = BATCH = 8
 IMAGE_SIZE = 40
-# Made smaller: the batch and its workers, the crop, and 6 epochs of one step each, of which 5 are the warm-up.
+# Smaller batch, number of workers and crop, and 6 epochs of one step each, of which 5 are the warm-up.
 STUDY = {"batch_sizes": [BATCH], "seeds": [0], "budget": {"epochs": 6}}
 TRAIN = {"simulated_workers": 2, "threads_per_worker": 1, "augmentation": {"crop_size": 32, "flip": True}}
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> DataPaths:
-    """Prepared; the filter, which no study of this preset uses, keeps all."""
+    """A prepared project; the filter, which no study of this preset uses, keeps all images."""
     names = [f"{split}/{name}/{i}.JPEG" for split in ("train", "val") for name in ("n01", "n02") for i in range(4)]
     images = {name: photo(i, (60, 50), "JPEG") for i, name in enumerate(names)}
     tree: dict[str, Any] = YAML(typ="safe", pure=True).load(ROOT / "presets" / "mccord.yaml")

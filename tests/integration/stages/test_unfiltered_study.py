@@ -1,4 +1,4 @@
-"""A study of the full arm by `dvc repro`: no stage of the filter runs before it, and no change of the filter after."""
+"""A study of the full arm needs no stage of the filter, and a change of the filter does not run it again."""
 
 import json
 import subprocess
