@@ -54,7 +54,7 @@ RESNET = TrainSettings(
     seed=3,
 )
 PLAIN = replace(RESNET, network="small_cnn")
-"""Without BatchNorm, with dropout."""
+"""Settings of a network without BatchNorm and with dropout."""
 _LAMB: dict[str, Any] = {
     "optimizer": "lamb",
     "optimizer_options": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6},
@@ -63,9 +63,9 @@ _LAMB: dict[str, Any] = {
 _SMOOTH: dict[str, Any] = {"clip_norm": 0.5, "ema_decay": 0.9}
 SEVERAL = replace(PLAIN, steps=6, warmup_steps=2, learning_rate=0.05, **_SMOOTH)
 GROWING = replace(SEVERAL, batch_stages=(BatchStage(batch_size=18, until_step=3),), batch_lr_scaling="linear")
-"""Three steps of 18 images and three of 66; what interrupts a run does so among the first."""
+"""Three steps of 18 images and three of 66; interruptions come during the first three."""
 _UNEVEN_AT_MOST = 25
-"""Images that pass together of 66 in eighths: 24, 25 and 17 of them on one rank, 24 and 9 on each of two."""
+"""Images per forward pass of 66 in eighths: 24, 25 and 17 on one rank, 24 and 9 on each of two ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class Case:
 
 
 def _ddp_cases() -> Iterator[tuple[str, Case]]:
-    """In float64, where sums in another order are told from mistakes by nine decimal digits; two in float32, too."""
+    """Yield cases in float64, where mistakes and rounding differ by nine decimal digits; two are in float32, too."""
     for name, case in _float64_cases():
         yield f"ddp {name}", replace(case, dtype=torch.float64)
     yield "ddp resnet18 X=4 float32", Case(settings=RESNET)
@@ -145,7 +145,7 @@ MUTATED = {
     "schedule per micro-step": "ddp small_cnn uneven",
     "sum in sequence": "tree small_cnn sgd",
 }
-"""The case in which each mutant is shown."""
+"""Mutant -> the case that detects it."""
 CASES = {
     **SOUND,
     **{f"mutant {mutant}": replace(SOUND[case], mutant=mutant) for mutant, case in MUTATED.items()},
@@ -164,7 +164,7 @@ def _patched(case: Case) -> Iterator[None]:
 
 
 def _train(case: Case, ranks: World, checkpointer: CheckpointScheduler | None = None) -> TrainedRun:
-    """The tenth of the images that is no member has labels out of range."""
+    """Train; a tenth of the images is outside the mask and has labels out of range."""
     images, labels = bright_images(150, SIZE)
     members = np.arange(150) % 10 != 0
     return train(
@@ -198,7 +198,7 @@ def _train_with_a_break(case: Case, ranks: World, folder: Path) -> TrainedRun:
 
 
 def run(case: Case, ranks: World) -> dict[str, Any]:
-    """Train and evaluate, or the reason why not."""
+    """Train and evaluate; return the results, or the error."""
     with _patched(case), TemporaryDirectory() as folder:
         try:
             trained = _train_with_a_break(case, ranks, Path(folder)) if case.interrupted else _train(case, ranks)
@@ -219,9 +219,9 @@ def run(case: Case, ranks: World) -> dict[str, Any]:
 
 
 def _noise(trained: TrainedRun) -> list[float | None]:
-    """What the gradient noise scale was estimated from; nothing where it was not metered."""
-    found = trained.noise_scale
-    return [found.samples, found.gradient_sq_norm, found.noise_trace] if found else []
+    """Return the sums behind the gradient noise scale; an empty list where it was not metered."""
+    noise = trained.noise_scale
+    return [noise.samples, noise.gradient_sq_norm, noise.noise_trace] if noise else []
 
 
 def _digest(model: nn.Module) -> str:
@@ -229,7 +229,7 @@ def _digest(model: nn.Module) -> str:
 
 
 def first_weights() -> dict[str, dict[str, Tensor]]:
-    """What runs start from, to tell an update from the weights."""
+    """Return the initial weights of the runs, to compute updates."""
     built = {name: models.build(name, 4, stem="cifar", seed=RESNET.seed) for name in ("resnet18", "small_cnn")}
     return {name: model.state_dict() for name, model in built.items()}
 

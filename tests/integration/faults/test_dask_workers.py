@@ -34,8 +34,8 @@ def steps_of(record: Path) -> list[str]:
 @pytest.mark.timeout(1800)
 def test_workers_that_join_and_leave_during_a_search_change_no_byte(tmp_path: Path) -> None:
     """The search has four workers, two, one, and four again."""
-    whole = write_search(tmp_path / "whole", **SEARCH)
-    done = run(command(tmp_path / "whole"), timeout=_JOINS_WITHIN_S)
+    undisturbed = write_search(tmp_path / "undisturbed", **SEARCH)
+    done = run(command(tmp_path / "undisturbed"), timeout=_JOINS_WITHIN_S)
     assert done.returncode == 0, done.stderr
 
     folder, slow = tmp_path / "moving", tmp_path / "slow"
@@ -84,4 +84,4 @@ def test_workers_that_join_and_leave_during_a_search_change_no_byte(tmp_path: Pa
     # A worker that leaves ends its epoch, or another worker resumes from its last checkpoint.
     steps = [step.partition(".")[0] for record in records for step in steps_of(record)]
     assert len(steps) <= len(set(steps)) + 3
-    assert results_of(data) == results_of(whole)
+    assert results_of(data) == results_of(undisturbed)

@@ -236,7 +236,7 @@ def test_killed_and_run_again(tmp_path: Path) -> None:
     """SIGKILL comes while the stage decodes; the next run gives the result of an uninterrupted one."""
     files = {name: photo(seed, (3000, 2000), "JPEG") for seed, name in enumerate(split_tree(n_train=12, n_test=3))}
     path = write_tar(tmp_path / "images.tar", files)
-    expected = _contents(run_prepare(_made(tmp_path / "whole"), path))
+    expected = _contents(run_prepare(_made(tmp_path / "undisturbed"), path))
 
     folder = _made(tmp_path / "killed")
     settings = {"dataset": "image_folder", "path": str(path), "image_size": 8, "test_size": None}

@@ -72,17 +72,17 @@ def _files(study: Study) -> list[bytes]:
     ],
 )
 def test_the_same_seeds_verdict_and_bytes(tmp_path: Path, margin: float, kills: tuple[int, ...], seeds: int) -> None:
-    whole, study = _write(tmp_path / "whole", margin), _write(tmp_path / "study", margin)
-    whole.finish()
+    undisturbed, study = _write(tmp_path / "undisturbed", margin), _write(tmp_path / "study", margin)
+    undisturbed.finish()
     for n_runs in kills:
         _kill_after(study, n_runs)
     (statement,) = read_registered_plans(study.work.plans("tiny"))
     study.finish()
     assert {row["seed"] for row in runs_of(study.data)} == set(range(seeds))
     assert len(study.finished_runs()) == 2 * seeds
-    assert _verdict(study, margin) == _verdict(whole, margin)
-    assert _files(study) == _files(whole)
-    study.assert_equals(whole)
+    assert _verdict(study, margin) == _verdict(undisturbed, margin)
+    assert _files(study) == _files(undisturbed)
+    study.assert_equals(undisturbed)
     assert read_registered_plans(study.work.plans("tiny")) == [statement]
 
 

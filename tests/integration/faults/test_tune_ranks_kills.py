@@ -25,8 +25,8 @@ def _finish(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
 def test_a_command_stopped_by_a_signal_can_be_resumed(sent: signal.Signals, tmp_path: Path) -> None:
-    expected = write_search(tmp_path / "whole", **SEARCH)
-    _finish(tmp_path / "whole")
+    expected = write_search(tmp_path / "undisturbed", **SEARCH)
+    _finish(tmp_path / "undisturbed")
     data = write_search(tmp_path / "ended", **SEARCH)
     process = start(command(tmp_path / "ended"))
     try:

@@ -48,9 +48,9 @@ def cable(hosts: Hosts) -> Host:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Study:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Study:
     """A study trained by one process on one host."""
-    study = _study(tmp_path_factory.mktemp("whole"))
+    study = _study(tmp_path_factory.mktemp("undisturbed"))
     study.finish()
     return study
 
@@ -92,7 +92,7 @@ def _in_mid_run(study: Study, hosts: Hosts, slow: Path) -> Iterator[Agents]:
         agents.end()
 
 
-def test_two_hosts_train_the_bits_of_one_process(hosts: Hosts, study: Study, whole: Study, tmp_path: Path) -> None:
+def test_two_hosts_give_the_bits_of_one_process(hosts: Hosts, study: Study, undisturbed: Study, tmp_path: Path) -> None:
     agents = Agents(study, nnodes="2", slow=tmp_path / "slow", hosts=hosts)
     try:
         agents.join()
@@ -101,21 +101,21 @@ def test_two_hosts_train_the_bits_of_one_process(hosts: Hosts, study: Study, who
     finally:
         agents.end()
     assert [row["workers"] for row in runs_of(study.data)] == [2]
-    study.assert_equals(whole)
+    study.assert_equals(undisturbed)
 
 
-def test_after_the_loss_of_a_host_the_other_resumes(hosts: Hosts, study: Study, whole: Study, tmp_path: Path) -> None:
+def test_a_lost_host_leaves_one_that_resumes(hosts: Hosts, study: Study, undisturbed: Study, tmp_path: Path) -> None:
     """All processes of the second host are killed; their training since the last checkpoint is lost."""
     with _in_mid_run(study, hosts, tmp_path / "slow") as agents:
         agents.lose()
         agents.train_together()
         agents.finish()
     assert [row["workers"] for row in runs_of(study.data)] == [1]
-    study.assert_equals(whole)
+    study.assert_equals(undisturbed)
 
 
 def test_a_short_outage_of_the_network_is_not_noticed(
-    cable: Host, hosts: Hosts, study: Study, whole: Study, tmp_path: Path
+    cable: Host, hosts: Hosts, study: Study, undisturbed: Study, tmp_path: Path
 ) -> None:
     """The network sends lost packets again, and no agent restarts a rank."""
     with _in_mid_run(study, hosts, tmp_path / "slow") as agents:
@@ -127,11 +127,11 @@ def test_a_short_outage_of_the_network_is_not_noticed(
         agents.finish()
         assert agents.starts() == started
     assert [row["workers"] for row in runs_of(study.data)] == [2]
-    study.assert_equals(whole)
+    study.assert_equals(undisturbed)
 
 
 def test_after_a_power_cut_of_a_host_the_other_resumes(
-    cable: Host, hosts: Hosts, study: Study, whole: Study, tmp_path: Path
+    cable: Host, hosts: Hosts, study: Study, undisturbed: Study, tmp_path: Path
 ) -> None:
     """No connection is closed, and the host answers no more."""
     with _in_mid_run(study, hosts, tmp_path / "slow") as agents:
@@ -143,4 +143,4 @@ def test_after_a_power_cut_of_a_host_the_other_resumes(
             mend(cable)  # another test may need it
         agents.finish()
     assert [row["workers"] for row in runs_of(study.data)] == [1]
-    study.assert_equals(whole)
+    study.assert_equals(undisturbed)

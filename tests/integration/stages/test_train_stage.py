@@ -166,7 +166,7 @@ def test_two_workers_by_torchrun_of_the_stage(tmp_path: Path) -> None:
     assert load_trained(data.trained_weights("tiny")).network == "small_cnn"
     record = json.loads((tmp_path / "work/resources/train@tiny.json").read_text())
     assert set(record["joules"]) == {"gpu", "cpu", "memory"}
-    # Both ranks print that they use no GPU.
+    # Both ranks record that they use no GPU.
     assert torch.cuda.is_available() or record["joules"]["gpu"] == record["arms_joules"]["full"]["gpu"] == 0.0
 
 

@@ -153,10 +153,10 @@ def test_the_total_energy_of_a_resumed_run_is_unknown(
     trained_by(lambda cell: 0.5)
     _energy_by_cell(monkeypatch)
     assert stage("train", tmp_path) == 0
-    record, untold = _record(tmp_path / "work"), vars(UNKNOWN_ENERGY)
-    assert record["arms_joules"] == {"full": untold, "filtered": {"gpu": 4.0, "cpu": 1.0, "memory": None}}
-    assert record["joules"] == untold
-    assert read_json(work.run_cache / full / "timing.json")["joules"] == untold
+    record, unknown = _record(tmp_path / "work"), vars(UNKNOWN_ENERGY)
+    assert record["arms_joules"] == {"full": unknown, "filtered": {"gpu": 4.0, "cpu": 1.0, "memory": None}}
+    assert record["joules"] == unknown
+    assert read_json(work.run_cache / full / "timing.json")["joules"] == unknown
 
 
 def test_other_seeds_and_arms_are_the_only_ones_trained(tmp_path: Path, trained_by: Trained) -> None:
