@@ -52,7 +52,7 @@ class _FakeHorovod:
 
 
 @pytest.fixture
-def horovod(monkeypatch: pytest.MonkeyPatch) -> _FakeHorovod:
+def library(monkeypatch: pytest.MonkeyPatch) -> _FakeHorovod:
     library = _FakeHorovod()
     monkeypatch.setattr(horovod, "_joined", lambda *_: library)
     return library
@@ -69,30 +69,30 @@ def _backward(network: nn.Module, *, defer: bool = False) -> None:
         network(torch.ones(2, 3, 4, 4)).sum().backward()
 
 
-def test_gradients_are_sent_only_with_the_last_pass(horovod: _FakeHorovod) -> None:
+def test_gradients_are_sent_only_with_the_last_pass(library: _FakeHorovod) -> None:
     plain, network = _network(), _network()
     averaged = HorovodDataParallel(network, _CPU, 1.0)
     for defer in (True, True, False):
         _backward(plain)
-        assert horovod.sent == []
+        assert library.sent == []
         _backward(averaged, defer=defer)
-    assert sorted(name for name, _ in horovod.sent) == sorted(name for name, _ in network.named_parameters())
+    assert sorted(name for name, _ in library.sent) == sorted(name for name, _ in network.named_parameters())
     for expected, averaged_parameter in zip(plain.parameters(), network.parameters(), strict=True):
         assert expected.grad is not None
         assert averaged_parameter.grad is not None
         assert torch.equal(averaged_parameter.grad, 2 * expected.grad)
 
 
-def test_a_failed_exchange_is_not_awaited_later(horovod: _FakeHorovod) -> None:
+def test_a_failed_exchange_is_not_awaited_later(library: _FakeHorovod) -> None:
     network = _network()
     averaged = HorovodDataParallel(network, _CPU, 1.0)
     with pytest.raises(ZeroDivisionError), distributed.defer_reduction(averaged, defer=False):
         _fail_after(averaged)
-    n = len(horovod.sent)
+    n = len(library.sent)
     network.zero_grad()
     _backward(averaged)
-    assert len(horovod.sent) == 2 * n
-    assert horovod.awaited == list(range(n, 2 * n))
+    assert len(library.sent) == 2 * n
+    assert library.awaited == list(range(n, 2 * n))
 
 
 def _fail_after(network: nn.Module) -> None:
