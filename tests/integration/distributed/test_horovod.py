@@ -53,9 +53,9 @@ class _FakeHorovod:
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> _FakeHorovod:
-    library = _FakeHorovod()
-    monkeypatch.setattr(horovod, "_joined", lambda *_: library)
-    return library
+    made = _FakeHorovod()
+    monkeypatch.setattr(horovod, "_joined", lambda *_: made)
+    return made
 
 
 def _network() -> nn.Module:

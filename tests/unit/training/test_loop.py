@@ -164,12 +164,6 @@ def test_nodes_of_other_sizes_than_those_that_compress_are_refused(
     assert str([len(node) for node in nodes]) in str(raised.value)
 
 
-def test_a_micro_batch_below_a_group_is_refused() -> None:
-    with pytest.raises(InputError) as raised:
-        train_bright(TINY, micro_batch=9)
-    assert raised.value.key == "micro_batch"
-
-
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("network", ["resnet18", "small_cnn"])
 def test_a_micro_batch_changes_rounding_alone(network: str) -> None:
