@@ -79,4 +79,4 @@ def test_marks_follow_helpers_of_other_files() -> None:
         "subprocess",
         "distributed",
     }
-    assert needs("unit/training/test_loop.py", "test_separable_images_are_learnt") == set()
+    assert needs("unit/training/test_loop.py", "test_separable_images_are_learned") == set()

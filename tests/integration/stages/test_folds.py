@@ -22,7 +22,7 @@ from tests.fixtures.projects import NETWORK, write_manifest
 from tests.fixtures.training import NAMES, bright_images, command, run, stage, write_project
 
 N = 60
-MEMORISING: Mapping[str, Any] = {
+MEMORIZING: Mapping[str, Any] = {
     "budget": {"steps": 30},
     "optimizer": {"name": "adamw"},
     "learning_rate": 0.002,
@@ -164,7 +164,7 @@ def test_wrong_labels_get_low_probabilities_out_of_fold_and_high_ones_in_sample(
     for folds in (1, 2):
         folder = tmp_path / str(folds)
         folder.mkdir()
-        data = write_project(folder, finetune={"folds": folds, **MEMORISING})
+        data = write_project(folder, finetune={"folds": folds, **MEMORIZING})
         write_array(data.images("train"), images)
         write_manifest(data, "train", labels, names=NAMES)
         _both(folder)

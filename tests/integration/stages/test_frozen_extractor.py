@@ -49,9 +49,9 @@ def _noisy_images(n: int) -> NDArray[np.uint8]:
 
 
 def _features(network: TrainedNetwork, images: NDArray[np.uint8]) -> NDArray[np.float64]:
-    normalised = (torch.from_numpy(images).permute(0, 3, 1, 2) / 255 - 0.44) / 0.27
+    normalized = (torch.from_numpy(images).permute(0, 3, 1, 2) / 255 - 0.44) / 0.27
     with torch.inference_mode():
-        return network.model.features(normalised).double().numpy()
+        return network.model.features(normalized).double().numpy()
 
 
 def test_the_backbone_is_unchanged_and_predictions_are_those_of_the_fitted_model(weights: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.fixtures.loop import N, train_bright, weights_of
 from tests.fixtures.training import ALONE, TINY, as_resnet, bright_images, build_float64, distance, parameters_of
 
 
-def test_separable_images_are_learnt() -> None:
+def test_separable_images_are_learned() -> None:
     run = train_bright(replace(TINY, steps=30, flip=False, learning_rate=0.01))
     pixels, labels = bright_images(80, seed=9)
     images = load_images(pixels, TINY, training=False, device=ALONE.device)
