@@ -144,14 +144,14 @@ def test_viz_uses_l0_stats_scoring_and_figures_and_never_torch() -> None:
 
 @pytest.mark.parametrize("stage", ["finetune", "extract", "train"])
 def test_training_runs_on_the_bare_requirements(stage: str) -> None:
-    """Rule 5: what pyproject.toml asks for without extras is enough."""
+    """Rule 5: the requirements of pyproject.toml without extras are enough."""
     bare = {import_name(Requirement(line)).split(".")[0] for line in _PROJECT["dependencies"]}
     needed = libraries(f"pipeline.stages.{stage}") - sys.stdlib_module_names - _BUILT_BY_HAND
     assert needed <= bare, f"not in [project] dependencies: {sorted(needed - bare)}"
 
 
 def test_every_imported_library_is_required() -> None:
-    """Not only by another requirement that may drop it."""
+    """A library that only another requirement needs could disappear with it."""
     extras = _PROJECT["optional-dependencies"]
     lines = [
         *_PROJECT["dependencies"],

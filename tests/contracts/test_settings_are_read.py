@@ -20,8 +20,8 @@ from pipeline.schedules import SCHEDULES
 from pipeline.scoring.registry import SCORERS
 from tests.fixtures.source_tree import ROOT, modules, tree
 
-# These models go as a whole (`model_dump`) to a function with parameters of the same names; their
-# `name` chooses it, and `warmup` and where it starts are read for themselves.
+# `model_dump` of these models goes to a function with parameters of the same names. Their key `name` selects the
+# function, and the code reads `warmup` and its start separately.
 _PASSED_ON: dict[type[BaseModel], Callable[..., Any]] = {
     optimization.AdamwConfig: OPTIMIZERS["adamw"],
     optimization.ConstantSchedule: SCHEDULES["constant"],

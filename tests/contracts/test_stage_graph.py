@@ -38,7 +38,7 @@ _PASSIVE = frozenset(
 )
 
 
-# Sections whose models are not in a module of their own name.
+# Sections whose models are not in the module of the same name.
 _MODELS = {
     "extract": "pipeline.config.extractors",
     "networks": "pipeline.config.extractors",

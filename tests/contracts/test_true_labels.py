@@ -65,7 +65,7 @@ def test_no_manifest_is_read_with_all_its_columns() -> None:
 
 def test_reads_of_all_columns_are_recognized() -> None:
     lines = [
-        'whole = read_parquet(data.manifest("train"))',
+        'table = read_parquet(data.manifest("train"))',
         'part = read_parquet(data.manifest("train"), ["path"])',
         "points = read_parquet(data.points(network))",
         "columns = tables.read_parquet(manifest, columns=NAMES)",
@@ -105,7 +105,7 @@ def _results(data: DataPaths) -> dict[str, bytes]:
         path.relative_to(data.root).as_posix(): path.read_bytes()
         for name in _STAGES
         for path in sorted((data.root / name).rglob("*"))
-        # Provenance holds the hash of the manifest.
+        # The provenance contains the hash of the manifest.
         if path.is_file() and not path.name.endswith("provenance.json")
     }
     # The fingerprint of a run depends on it, too.

@@ -1,7 +1,7 @@
-"""A rank of tiny runs that exchange gradients in every way, started from the tests by torchrun or alone.
+"""Run one rank of tiny runs that exchange gradients in every way; tests start it with torchrun or alone.
 
-Command line: the file to save to, then what to do: `nodes` (runs of four simulated workers), `pair` (of two), `alone`
-(of two, on one rank), or `exchanges` (of gradients that nobody trained for).
+Command line: the file to save to, then the groups: `nodes` (runs of four simulated workers), `pair` (of two), `alone`
+(of two, on one rank), or `exchanges` (of made-up gradients, without training).
 """
 
 import sys

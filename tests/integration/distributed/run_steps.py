@@ -1,4 +1,4 @@
-"""A rank of some tiny runs, started from the tests by torchrun or alone: saves what each of them gave.
+"""Run one rank of tiny runs and save the result of each; tests start it with torchrun or alone.
 
 Command line: the file to save to, then the first words of the names of the cases to run.
 """
@@ -73,9 +73,9 @@ class Case:
     """One run.
 
     Attributes:
-        dtype: of the weights and of what is computed from them.
-        interrupted: by SIGTERM after a step or two, and gone on with.
-        mutant: the mistake that is made, of `MUTANTS`; None: none.
+        dtype: type of the weights and of all computations with them.
+        interrupted: whether SIGTERM ends the run after a step or two, and the run is resumed.
+        mutant: name of the mistake in `MUTANTS`; None runs the code without a mistake.
     """
 
     settings: TrainSettings

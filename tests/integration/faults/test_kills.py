@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from tests.fixtures.interrupted_study import INTERVAL, Study, steps_gone_on_from
+from tests.fixtures.interrupted_study import INTERVAL, Study, resumed_steps
 from tests.fixtures.printed_errors import printed_error
 
 BOTH_NETWORKS = {"models": ["small_cnn", "resnet18"], "seeds": [0], "budget": {"steps": 6}}
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Study:
     """An uninterrupted study with tree reduction on one process: any number of processes has to give its results."""
     study = Study.write(tmp_path_factory.mktemp("tree"), reduction="tree")
-    assert steps_gone_on_from(study.finish()) == []
+    assert resumed_steps(study.finish()) == []
     assert len(study.finished_runs()) == 3
     return study
 
@@ -39,7 +39,7 @@ def test_kills_inside_a_checkpoint_and_an_entry_of_the_run_cache(tree: Study, tm
     saved = study.checkpoints()[-1]
     killed = study.fault("SIGKILL", "self", "/cells/.", rng.randint(4, 12))
     assert killed.returncode == -signal.SIGKILL
-    assert steps_gone_on_from(killed.stdout + killed.stderr) == [saved]
+    assert resumed_steps(killed.stdout + killed.stderr) == [saved]
     assert len(study.finished_runs()) <= 1
     assert study.kill_at_random(rng)
     study.finish()
@@ -54,7 +54,7 @@ def test_sigterm_to_the_launching_stage_saves_and_ends_as_resumable(tree: Study,
     assert line.startswith("terminated: ")
     saved = study.checkpoints()[-1]
     assert saved >= 6
-    assert steps_gone_on_from(study.finish()) == [saved]
+    assert resumed_steps(study.finish()) == [saved]
     study.assert_equals(tree)
 
 
@@ -76,7 +76,7 @@ def test_sigterm_to_one_process_loses_nothing(
     saved = study.checkpoints()[-1:]
     # The process writes the checkpoint of this step and stops at the next one.
     assert saved == ([] if finished else [7])
-    assert steps_gone_on_from(study.finish()) == saved
+    assert resumed_steps(study.finish()) == saved
     study.assert_equals(tree, rounding=0)
 
 
@@ -123,7 +123,7 @@ def test_kills_of_a_rank_and_of_the_launcher(tmp_path: Path, reduction: str, wor
     saved = study.checkpoints()[-1:]
     killed = study.fault("SIGKILL", "launcher" if workers > 1 else "self", "/.step-", 0)
     assert killed.returncode == -signal.SIGKILL  # at the next checkpoint
-    assert steps_gone_on_from(killed.stdout + killed.stderr) == saved
+    assert resumed_steps(killed.stdout + killed.stderr) == saved
     study.finish()
     study.assert_equals(undisturbed, rounding=0)
 

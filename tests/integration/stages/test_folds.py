@@ -16,7 +16,7 @@ from pipeline.artifacts.files import read_json, write_array
 from pipeline.datasets.splits import assign_folds
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.training.weights import load_fold_networks, load_trained
-from tests.fixtures.interrupted_study import HOOKS, steps_gone_on_from
+from tests.fixtures.interrupted_study import HOOKS, resumed_steps
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK, write_manifest
 from tests.fixtures.training import NAMES, bright_images, command, run, stage, write_project
@@ -143,7 +143,7 @@ def test_a_kill_in_the_second_fold_keeps_the_first(tmp_path: Path) -> None:
     again = run(command("finetune", killed))
     assert again.returncode == 0, again.stderr
     assert f"finetune@{NETWORK} fold 0: finished before" in again.stderr
-    assert steps_gone_on_from(again.stderr) == [4]
+    assert resumed_steps(again.stderr) == [4]
     for file in (DataPaths.extractor, DataPaths.finetune_metrics):
         assert file(_data(killed), NETWORK).read_bytes() == file(_data(undisturbed), NETWORK).read_bytes()
     assert not (killed / "work" / "checkpoints" / f"finetune@{NETWORK}").exists()

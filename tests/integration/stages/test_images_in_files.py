@@ -15,7 +15,7 @@ from pipeline.paths import DataPaths, WorkPaths
 from pipeline.stages.harness import run_stage
 from pipeline.stages.prepare import prepare
 from tests.fixtures.images import photo, write_folder, write_tar
-from tests.fixtures.interrupted_study import steps_gone_on_from
+from tests.fixtures.interrupted_study import resumed_steps
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK, folder_arguments, write_params
 from tests.fixtures.training import TINY_STUDY, command, files_below, kill, run, runs_of, stage, start, wait_until
@@ -150,6 +150,6 @@ def test_a_study_killed_in_mid_epoch_ends_with_the_same_weights(tmp_path: Path) 
             assert not data.runs("tiny").exists()
         done = run(command("train", folder))
         assert done.returncode == 0, done.stderr
-        assert bool(steps_gone_on_from(done.stderr)) == (name == "killed"), done.stderr
+        assert bool(resumed_steps(done.stderr)) == (name == "killed"), done.stderr
         weights.append(data.trained_weights("tiny").read_bytes())
     assert weights[0] == weights[1]
