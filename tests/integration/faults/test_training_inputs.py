@@ -62,7 +62,7 @@ def filtering(project: Path) -> Path:
 def assert_refused(
     name: str, folder: Path, capsys: pytest.CaptureFixture[str], key: str, *, item: str | None = None
 ) -> str:
-    """Check that the stage ends with exit code 2 and one line that names `key`, a key or a file of data/; return the line."""
+    """Check for exit code 2 and one line that names `key`, which is a key or a file of data/; return the line."""
     capsys.readouterr()
     assert stage(name, folder, item) == 2
     err = capsys.readouterr().err
