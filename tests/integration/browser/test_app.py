@@ -71,7 +71,7 @@ def test_moving_eps_reclusters(shared: Served, page: Page) -> None:
 
 
 @pytest.mark.slow
-def test_zoom_is_kept_when_colors_and_filters_change(shared: Served, page: Page) -> None:
+def test_zoom_is_kept_when_colours_and_filters_change(shared: Served, page: Page) -> None:
     open_page(page, shared.url)
     box = page.locator("#map").bounding_box()
     assert box
@@ -231,7 +231,7 @@ def test_five_lines_of_the_table_are_seen_on_a_small_screen(shared: Served, page
 
 
 @pytest.mark.slow
-def test_missing_artifacts_say_what_to_run(served: Served, page: Page) -> None:
+def test_missing_artefacts_say_what_to_run(served: Served, page: Page) -> None:
     served.data.points(NETWORK).unlink()
     page.goto(served.url)
     expect(page.locator("#problem")).to_contain_text("run `dvc repro`")

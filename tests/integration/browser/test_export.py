@@ -173,7 +173,7 @@ def test_every_coloring_can_be_chosen(opened: Page) -> None:
 
 
 @pytest.mark.slow
-def test_the_most_suspect_of_a_color_is_drawn_last_and_so_above(
+def test_the_most_suspect_of_a_colour_is_drawn_last_and_so_above(
     opened: Page, exported: tuple[Path, Points, FilterPreview]
 ) -> None:
     _, points, preview = exported
@@ -183,9 +183,7 @@ def test_the_most_suspect_of_a_color_is_drawn_last_and_so_above(
     last = (
         "(() => { const { data } = document.getElementById('map'); return data.length === 1 && data[0].x.at(-1); })()"
     )
-    is_above = f"{last} === {points.coordinates[first, 0]}"
-    opened.wait_for_function(is_above)
-    assert opened.evaluate(is_above)
+    opened.wait_for_function(f"{last} === {points.coordinates[first, 0]}")
 
 
 @pytest.mark.slow
@@ -203,7 +201,7 @@ def test_the_grid_turns_pages_by_score(opened: Page, exported: tuple[Path, Point
 
 
 @pytest.mark.slow
-def test_a_click_pins_the_point_with_its_neighbors(opened: Page, exported: tuple[Path, Points, FilterPreview]) -> None:
+def test_a_click_pins_the_point_with_its_neighbours(opened: Page, exported: tuple[Path, Points, FilterPreview]) -> None:
     _, points, _ = exported
     row = alone(points)
     opened.mouse.click(*place_of(opened, points, row))

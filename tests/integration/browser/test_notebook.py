@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -17,7 +18,6 @@ import viz
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
-from tests.fixtures.loopback import free_port
 from tests.fixtures.points import CLASS_NAMES, NETWORK, write_points
 from viz.notebook import Explorer
 
@@ -84,7 +84,9 @@ def test_the_cell_shows_the_map_and_gives_the_selection_back(explorer: Explorer,
 
 def test_a_port_of_ones_own_is_served_or_refused(tmp_path: Path) -> None:
     params = ROOT / "tests" / "params.yaml"
-    port = free_port()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     running = viz.explore(params=params, data=tmp_path, port=port)
     assert running.url.startswith(f"http://127.0.0.1:{port}/")
     with pytest.raises(InputError) as refused:

@@ -1,4 +1,4 @@
-"""The notebooks contain no results and no definitions, and run from top to bottom."""
+"""The notebooks: what they may hold, and that they run from top to bottom."""
 
 import ast
 import os
@@ -47,7 +47,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def execute(path: Path, project: Path, more: str = "") -> Any:
-    """Run a copy of the notebook, and `more` code after it, in a new kernel in `notebooks` of the project."""
+    """Run a copy of the notebook, and `more` code after it, in a kernel of its own, in the project's `notebooks`."""
     folder = project / "notebooks"
     folder.mkdir(exist_ok=True)
     notebook = read(path)
@@ -60,7 +60,7 @@ def execute(path: Path, project: Path, more: str = "") -> Any:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that contains params.yaml alone."""
+    """A folder that holds params.yaml and nothing else yet."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / ".jupyter"))
     YAML().dump(params_tree(), tmp_path / "params.yaml")
     return tmp_path
@@ -76,7 +76,7 @@ def test_there_are_notebooks() -> None:
 
 
 @each_notebook
-def test_it_is_valid_and_contains_no_results(path: Path) -> None:
+def test_it_is_sound_and_holds_no_results(path: Path) -> None:
     notebook = read(path)
     nbformat.validate(notebook)
     assert notebook.metadata == {"language_info": {"name": "python"}}
@@ -99,7 +99,7 @@ def test_it_imports_figures_and_the_lowest_layers_alone(path: Path) -> None:
 
 
 def write_results(data: DataPaths, outcome: Outcome = default_outcome) -> None:
-    """Write all results of `dvc repro` for two networks and a study."""
+    """All that `dvc repro` leaves of two networks and a study."""
     write_artifacts(data, params_with(), outcome)
     write_json(data.resources, {"train@digits": {"wall_s": 61.5, "images_per_s": 387.1}, "prepare": {"wall_s": 1.1}})
 
@@ -115,7 +115,7 @@ def test_it_runs_from_top_to_bottom(path: Path, project: Path) -> None:
 
 
 @each_notebook
-def test_without_artifacts_its_first_cell_prints_what_to_run(
+def test_without_artefacts_its_first_cell_says_what_to_run(
     path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "notebooks").mkdir()
@@ -123,10 +123,10 @@ def test_without_artifacts_its_first_cell_prints_what_to_run(
     first = next(cell for cell in read(path).cells if cell.cell_type == "code")
     with pytest.raises(SystemExit) as ended:
         exec(first.source, {})
-    message = str(ended.value.code)
-    assert message.startswith("error: ")
-    assert message.endswith("missing; run `dvc repro`")
-    assert "\n" not in message
+    said = str(ended.value.code)
+    assert said.startswith("error: ")
+    assert said.endswith("missing; run `dvc repro`")
+    assert "\n" not in said
 
 
 def by_stem(stem: str) -> Path:
@@ -135,7 +135,7 @@ def by_stem(stem: str) -> Path:
 
 
 @pytest.mark.slow
-def test_random_images_are_not_all_of_the_first_class(project: Path) -> None:
+def test_chance_is_not_shown_as_the_first_class_alone(project: Path) -> None:
     """Rows of an image folder are sorted by class."""
     write_results(DataPaths(root=project / "data"))
     more = "print('rising:', bool(np.all(np.diff(random_dropped) > 0)), 'of', len(random_dropped))"
@@ -144,7 +144,7 @@ def test_random_images_are_not_all_of_the_first_class(project: Path) -> None:
 
 
 @pytest.mark.slow
-def test_features_without_pca_are_shown(project: Path) -> None:
+def test_features_without_pca_are_no_obstacle(project: Path) -> None:
     data = DataPaths(root=project / "data")
     write_results(data)
     for network in ("resnet18", "resnet34"):
@@ -153,7 +153,7 @@ def test_features_without_pca_are_shown(project: Path) -> None:
 
 
 @pytest.mark.parametrize("stem", ["01_features_and_maps", pytest.param("02_what_was_dropped", marks=pytest.mark.slow)])
-def test_the_scorer_is_named(stem: str, project: Path) -> None:
+def test_the_scorer_is_named_and_not_taken_for_granted(stem: str, project: Path) -> None:
     params = params_tree()
     params["filter"] = {"scorer": {"name": "knn_agreement"}, "drop_fraction": 0.05}
     YAML().dump(params, project / "params.yaml")
@@ -177,15 +177,15 @@ def some_failed_others_metered(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def outputs(notebook: Any) -> str:
-    """Return everything that the notebook printed, and its tables."""
-    results = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-    return "\n".join(output.get("text", "") + output.get("data", {}).get("text/plain", "") for output in results)
+    """Everything that it printed, and its tables."""
+    found = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    return "\n".join(output.get("text", "") + output.get("data", {}).get("text/plain", "") for output in found)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["03_batch_scaling", "04_the_verdict"])
 @pytest.mark.parametrize(
-    ("outcome", "printed"),
+    ("outcome", "said"),
     [
         (
             some_failed_others_metered,
@@ -204,11 +204,11 @@ def outputs(notebook: Any) -> str:
     ],
 )
 def test_runs_without_a_result_do_not_stop_it(
-    name: str, outcome: Outcome, printed: Mapping[str, str], project: Path
+    name: str, outcome: Outcome, said: Mapping[str, str], project: Path
 ) -> None:
     write_results(DataPaths(root=project / "data"), outcome)
     (path,) = (path for path in NOTEBOOKS if path.stem == name)
-    assert printed[name] in outputs(execute(path, project))
+    assert said[name] in outputs(execute(path, project))
 
 
 @pytest.mark.parametrize(
@@ -218,8 +218,8 @@ def test_runs_without_a_result_do_not_stop_it(
         pytest.param(2.0, "equivalent within ±2.00 percentage points", marks=pytest.mark.slow),
     ],
 )
-def test_the_verdict_is_the_one_of_the_registered_plan(margin: float, verdict: str, project: Path) -> None:
-    """The filtered arm is one point better in every seed and class, which six seeds can detect."""
+def test_the_verdict_is_that_of_the_statistics_by_the_stated_plan(margin: float, verdict: str, project: Path) -> None:
+    """Filtered is a point better than all else in every seed and class, and six seeds can tell."""
     params = params_tree(seeds=list(range(6)))
     params["report"] |= {"margin": margin, "primary": "full"}
     YAML().dump(params, project / "params.yaml")
@@ -231,7 +231,7 @@ def test_the_verdict_is_the_one_of_the_registered_plan(margin: float, verdict: s
     )
     arms = np.array(read_parquet(data.runs("digits"), ["arm"])["arm"].to_pylist())
     labels = read_parquet(data.manifest("test"), ["label"])["label"].to_numpy()
-    # Only the filtered arm classifies images of class 0 correctly.
+    # All images of class 0 are wrong but in the filtered arm.
     write_array(data.correct("digits"), (labels > 0) | (arms[:, None] == "filtered"))
     (path,) = (path for path in NOTEBOOKS if path.stem == "04_the_verdict")
     shown = outputs(execute(path, project))
