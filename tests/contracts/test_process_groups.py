@@ -1,11 +1,11 @@
-"""Code that computes runs inside a process group, which sets threads and rounding."""
+"""Modules compute within `join_process_group`, which sets threads and rounding."""
 
 import ast
 
 from tests.fixtures.source_tree import modules, tree
 
 
-def test_only_the_process_group_makes_a_world() -> None:
+def test_only_join_process_group_makes_a_world() -> None:
     making = {
         name
         for name, path in modules().items()

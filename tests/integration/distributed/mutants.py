@@ -31,7 +31,7 @@ def _mean_of_means(
 
 
 def _averaged_over_ranks(*given: Any, ranks: int, **options: Any) -> Tensor:
-    """Ignore that the exchange of gradients averages, where the sum is needed."""
+    """Forgets that the exchange of gradients averages, where the sum is wanted."""
     return accumulate_gradients(*given, ranks=1, **options)
 
 

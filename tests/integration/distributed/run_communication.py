@@ -77,7 +77,7 @@ CASES = {
     "nodes": dict((*_dense(4), *_compressed(4), *_between_nodes())),
     "pair": dict((*_dense(2), *_compressed(2))),
 }
-# In float64, missing summands differ from sums in another order by nine decimal digits.
+# In float64, where nine decimal digits separate sums in another order from omissions.
 CASES = {
     group: {name: replace(case, dtype=torch.float64) for name, case in cases.items()} for group, cases in CASES.items()
 }

@@ -73,9 +73,9 @@ class Case:
     """One run.
 
     Attributes:
-        dtype: type of the weights and of all computations with them.
-        interrupted: whether SIGTERM ends the run after a step or two, and the run is resumed.
-        mutant: name of the mistake in `MUTANTS`; None runs the code without a mistake.
+        dtype: of the weights and of what is computed from them.
+        interrupted: by SIGTERM after a step or two, and resumed.
+        mutant: the mistake that is made, of `MUTANTS`; None: none.
     """
 
     settings: TrainSettings
@@ -87,7 +87,7 @@ class Case:
 
 
 def _ddp_cases() -> Iterator[tuple[str, Case]]:
-    """Yield cases in float64, where mistakes and rounding differ by nine decimal digits; two are in float32, too."""
+    """In float64, where nine decimal digits separate sums in another order from mistakes; two in float32, too."""
     for name, case in _float64_cases():
         yield f"ddp {name}", replace(case, dtype=torch.float64)
     yield "ddp resnet18 X=4 float32", Case(settings=RESNET)
@@ -164,7 +164,7 @@ def _patched(case: Case) -> Iterator[None]:
 
 
 def _train(case: Case, ranks: World, checkpointer: CheckpointScheduler | None = None) -> TrainedRun:
-    """Train; a tenth of the images is outside the mask and has labels out of range."""
+    """The tenth of the images that is not trained on has labels out of range."""
     images, labels = bright_images(150, SIZE)
     members = np.arange(150) % 10 != 0
     return train(
@@ -229,7 +229,7 @@ def _digest(model: nn.Module) -> str:
 
 
 def first_weights() -> dict[str, dict[str, Tensor]]:
-    """Return the initial weights of the runs, to compute updates."""
+    """What runs start from, to tell an update from the weights."""
     built = {name: models.build(name, 4, stem="cifar", seed=RESNET.seed) for name in ("resnet18", "small_cnn")}
     return {name: model.state_dict() for name, model in built.items()}
 

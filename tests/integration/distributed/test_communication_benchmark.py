@@ -1,4 +1,4 @@
-"""The benchmark of ways to exchange gradients: its launches, and the rows of its table."""
+"""The table of ways to exchange gradients: what is run for it, and what a row says."""
 
 import argparse
 import json
@@ -16,29 +16,29 @@ _BETWEEN = ["by node", "by node, bf16 between"]
 
 
 def _launches(ranks: list[int], *names: str) -> list[tuple[int, int, list[str]]]:
-    """Return ranks, nodes and ways of each launch."""
-    all_ways = ways(steps=8, ranks=2)
-    arguments = argparse.Namespace(networks=["small_cnn"], ranks=ranks, ways=names or [*all_ways], steps=8)
-    return [(count, nodes, launched) for _, count, nodes, launched in launches(arguments)]
+    """Ranks, nodes and ways."""
+    known = ways(steps=8, ranks=2)
+    asked = argparse.Namespace(networks=["small_cnn"], ranks=ranks, ways=names or [*known], steps=8)
+    return [(count, nodes, found) for _, count, nodes, found in launches(asked)]
 
 
-def test_each_launch_measures_ddp_and_one_process() -> None:
+def test_each_launch_measures_torchs_own_way_and_one_process() -> None:
     launched = _launches([1, 4])
     several = [launch for launch in launched if launch[0] > 1]
     assert launched[::2] == [(1, 1, [DDP])] * (len(several) + 1)
     assert all(names[0] == DDP for _, _, names in several)
-    all_ways = set(ways(steps=8, ranks=4))
-    assert {name for _, _, names in several for name in names} == all_ways
-    assert len([name for _, _, names in several for name in names[1:]]) == len(all_ways) - 1
+    known = set(ways(steps=8, ranks=4))
+    assert {name for _, _, names in several for name in names} == known
+    assert len([name for _, _, names in several for name in names[1:]]) == len(known) - 1
 
 
-def test_only_ways_between_nodes_run_on_two_nodes() -> None:
+def test_what_acts_between_nodes_is_run_on_two_and_nothing_else_is() -> None:
     launched = _launches([4], "bf16", *_BETWEEN)
     assert launched == [(4, 1, [DDP, "bf16"]), (4, 2, [DDP, *_BETWEEN])]
     assert ways(steps=8, ranks=4)["by node, bf16 between"].settings["workers_per_node"] == 2
 
 
-def test_an_odd_number_of_ranks_runs_on_one_node() -> None:
+def test_an_odd_number_makes_no_two_nodes() -> None:
     assert _launches([3], *_BETWEEN) == []
 
 
@@ -48,7 +48,7 @@ _DDP_OF_TWO = {
 }  # fmt: skip
 
 
-def test_scaling_is_relative_to_one_process_and_ratios_are_of_one_round() -> None:
+def test_scaling_is_against_one_process_and_ratios_are_of_one_round() -> None:
     """The machine took twice as long in the second round."""
     other = {**_DDP_OF_TWO, "way": "bf16", "weak": [0.8, 1.6], "strong": [0.4, 0.8], "local": [0.72, 1.44]}
     alone, ddp, bf16 = rows_of([{**_ALONE, "weak": [0.8]}, _DDP_OF_TWO, other, _ALONE], batch_size=10)
@@ -59,7 +59,7 @@ def test_scaling_is_relative_to_one_process_and_ratios_are_of_one_round() -> Non
     assert (alone["top1"], ddp["top1"]) == ("0.500 (0.500 to 0.500)", "")
 
 
-def test_a_failed_launch_keeps_the_rows_of_the_others() -> None:
+def test_a_launch_that_failed_leaves_the_others_their_rows() -> None:
     failed = {"network": "n", "ranks": 2, "nodes": 2, "way": "by node", "failed": 1}
     rows = rows_of([_ALONE, failed, _DDP_OF_TWO], batch_size=10)
     assert [row["images_per_s"] for row in rows[1:]] == ["failed", "15.0 (10.0 to 20.0)"]
@@ -67,7 +67,7 @@ def test_a_failed_launch_keeps_the_rows_of_the_others() -> None:
 
 @pytest.mark.slow
 def test_two_agents_on_one_machine_are_two_nodes(tmp_path: Path) -> None:
-    """Real ranks run on two nodes; compression between nodes is refused on other numbers of nodes."""
+    """Real ranks, after others on one node; compression between nodes is refused on other numbers of nodes."""
     small = ["--networks=small_cnn", "--learning=small_cnn", "--batch-size=8", "--image-size=16", "--steps=4"]
     words = [*small, "--seeds=2", "--rounds=2", "--ranks", "1", "2", f"--out={tmp_path / 'raw.json'}"]
     command = [sys.executable, "-m", "benchmarks.communication", *words, "--ways", "post-local SGD", *_BETWEEN]

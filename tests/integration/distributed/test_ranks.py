@@ -107,10 +107,10 @@ def test_a_rank_outside_a_process_group_is_a_bug(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.slow
 def test_a_rank_whose_launcher_died_while_it_was_starting_does_not_start() -> None:
     code = "from pipeline import distributed\nwith distributed.session(1): print('trains')"
-    variables = {"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    places = {"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     launched = {"TORCHELASTIC_RUN_ID": "x", "BATCHSIEVE_LAUNCHER": "1000000000"}
-    done = run([sys.executable, "-c", code], environ={**variables, **master, **launched})
+    done = run([sys.executable, "-c", code], environ={**places, **master, **launched})
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr == "the process that started this rank is gone\n"

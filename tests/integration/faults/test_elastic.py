@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.agents import TRAINS_WITHIN_S, Agents
-from tests.fixtures.interrupted_study import Study, kill_one, restarts
+from tests.fixtures.interrupted_study import Study, kill_one, starts_again
 from tests.fixtures.training import command, descendants, kill, start
 
 NODES = 4
@@ -45,7 +45,7 @@ def test_a_lost_rank_is_started_again_by_its_agent(tmp_path: Path) -> None:
     undisturbed.finish()
     study, output = Study.write(tmp_path / "study", **keys), tmp_path / "output.txt"
     interpreter, *rest = command("train", study.folder, ranks=2)
-    agent = start([interpreter, *rest[:2], "--max-restarts=1", *rest[2:]], output=output)
+    agent = start([interpreter, *rest[:2], "--max-starts_again=1", *rest[2:]], output=output)
     try:
         end = time.monotonic() + TRAINS_WITHIN_S
         while not study.checkpoints():
@@ -56,5 +56,5 @@ def test_a_lost_rank_is_started_again_by_its_agent(tmp_path: Path) -> None:
         study.check_no_orphans()
     finally:
         kill(agent)
-    assert [count for _, count in restarts(output.read_text())] == [2]
+    assert [count for _, count in starts_again(output.read_text())] == [2]
     study.assert_equals(undisturbed)

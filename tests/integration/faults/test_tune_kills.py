@@ -65,7 +65,7 @@ def checkpointed(folder: Path) -> set[str]:
     return {path.name for path in files_below(folder, "step-*.pt")}
 
 
-# test_sigterm_ends_a_search_so_that_it_can_go_on is the quick test of this kind.
+# The quick one of its kind is test_a_search_resumes_after_sigterm.
 @pytest.mark.slow
 def test_killed_three_times_and_ended_by_the_same_command(uninterrupted: DataPaths, tmp_path: Path) -> None:
     rng, data = random.Random(5), write_search(tmp_path, **SEARCH)

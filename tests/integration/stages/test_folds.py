@@ -127,14 +127,14 @@ def test_two_ranks_give_the_rows_of_one(three: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_kill_in_the_second_fold_keeps_the_first(tmp_path: Path) -> None:
-    """The kill comes after the last step of the fold, before its network is kept. The fold resumes."""
+def test_a_kill_in_the_second_fold_loses_no_finished_one(tmp_path: Path) -> None:
+    """The kill comes after the fold's last step, before its network is cached: it resumes from its checkpoint."""
     keys = {"folds": 2, "budget": {"steps": 5}, "checkpoint": {"steps": 2}}
-    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    for folder in (undisturbed, killed):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for folder in (whole, killed):
         folder.mkdir()
         write_project(folder, finetune=keys)
-    assert run(command("finetune", undisturbed)).returncode == 0
+    assert run(command("finetune", whole)).returncode == 0
     # Keeping a network takes five file operations.
     fault = run(command("finetune", killed), environ={"FAULT": "SIGKILL self /finished/ 5", "PYTHONPATH": str(HOOKS)})
     assert fault.returncode == -signal.SIGKILL, fault.stderr
@@ -145,10 +145,10 @@ def test_a_kill_in_the_second_fold_keeps_the_first(tmp_path: Path) -> None:
     assert f"finetune@{NETWORK} fold 0: finished before" in again.stderr
     assert resumed_steps(again.stderr) == [4]
     for file in (DataPaths.extractor, DataPaths.finetune_metrics):
-        assert file(_data(killed), NETWORK).read_bytes() == file(_data(undisturbed), NETWORK).read_bytes()
+        assert file(_data(killed), NETWORK).read_bytes() == file(_data(whole), NETWORK).read_bytes()
     assert not (killed / "work" / "checkpoints" / f"finetune@{NETWORK}").exists()
     records = [
-        read_json(WorkPaths(root=folder / "work").resources(f"finetune@{NETWORK}")) for folder in (undisturbed, killed)
+        read_json(WorkPaths(root=folder / "work").resources(f"finetune@{NETWORK}")) for folder in (whole, killed)
     ]
     assert [record["joules"]["gpu"] for record in records] == [None if torch.cuda.is_available() else 0.0, None]
 

@@ -1,4 +1,4 @@
-"""`finetune.trainable: head` keeps a pretrained backbone and fits a logistic regression as the head."""
+"""`finetune.trainable: head`: a frozen pretrained backbone, and a logistic regression for a head."""
 
 import json
 from pathlib import Path

@@ -24,7 +24,7 @@ _ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def argv(tmp_path: Path) -> list[str]:
-    """The arguments of a stage that writes to a temporary folder."""
+    """Arguments of a stage that works in a separate folder."""
     return [
         *("--params", str(_ROOT / "tests" / "params.yaml")),
         *("--data", str(tmp_path / "data")),
@@ -61,29 +61,29 @@ def test_resources_and_log_are_left_in_the_work_folder(tmp_path: Path, argv: lis
     assert "done" in (tmp_path / "work" / "logs" / "prepare.log").read_text()
 
 
-class _FakeMeter:
-    """A meter that returns the energy which the body of a stage sets."""
+class _Meter:
+    """A meter by which every stage draws what its body says."""
 
     def __init__(self) -> None:
-        self.energy = Energy(gpu=0.0, cpu=0.0)
+        self.used = Energy(gpu=0.0, cpu=0.0)
 
     def read(self) -> Energy:
-        return self.energy
+        return self.used
 
 
 @pytest.fixture
-def meter(monkeypatch: pytest.MonkeyPatch) -> _FakeMeter:
-    made = _FakeMeter()
+def meter(monkeypatch: pytest.MonkeyPatch) -> _Meter:
+    made = _Meter()
     monkeypatch.setattr(harness, "measure_energy", lambda: nullcontext(made))
     return made
 
 
 @pytest.mark.parametrize("other", [None, Energy(gpu=0.0, cpu=8.0), UNKNOWN_ENERGY])
-def test_the_record_has_the_energy_of_this_machine_and_of_others(
-    tmp_path: Path, argv: list[str], meter: _FakeMeter, other: Energy | None
+def test_the_record_tells_the_energy_here_and_elsewhere(
+    tmp_path: Path, argv: list[str], meter: _Meter, other: Energy | None
 ) -> None:
     def body(context: StageContext) -> None:
-        meter.energy = Energy(gpu=0.0, cpu=2.5)
+        meter.used = Energy(gpu=0.0, cpu=2.5)
         context.extra_joules.extend([other] if other else [])
 
     run_stage("prepare", body, argv=argv)
@@ -103,10 +103,10 @@ def test_the_record_has_the_energy_of_this_machine_and_of_others(
         ("prepare", "tcp://elsewhere:8786", 2.5),
     ],
 )
-def test_the_energy_of_dask_workers_on_other_machines_is_unknown(
-    tmp_path: Path, argv: list[str], meter: _FakeMeter, stage: str, scheduler: str, cpu: float | None
+def test_what_dask_workers_of_other_machines_draw_is_not_told(
+    tmp_path: Path, argv: list[str], meter: _Meter, stage: str, scheduler: str, cpu: float | None
 ) -> None:
-    meter.energy = Energy(gpu=0.0, cpu=2.5)
+    meter.used = Energy(gpu=0.0, cpu=2.5)
     written = (_ROOT / "tests" / "params.yaml").read_text()
     assert "scheduler: none" in written
     (tmp_path / "params.yaml").write_text(written.replace("scheduler: none", f"scheduler: {scheduler}"))

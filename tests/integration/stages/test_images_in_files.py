@@ -77,7 +77,7 @@ def test_the_disk_has_thumbnails_and_the_paths_in_the_folder(tmp_path: Path) -> 
 
 
 def test_every_stage_reads_the_files(tmp_path: Path) -> None:
-    """The thumbnails are overwritten with black, so that a stage that read them would see black images."""
+    """The thumbnails are black, so that a stage that reads them would see black."""
     data = _project(tmp_path)
     for split in ("train", "test"):
         np.save(data.images(split), np.zeros_like(np.load(data.images(split))))

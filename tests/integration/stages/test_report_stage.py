@@ -98,7 +98,7 @@ def test_dvc_repeats_nothing_and_shows_metrics_and_plots_without_a_network(proje
     """The stage is the one of dvc.yaml; one stage before it makes all artifacts of the others."""
 
     def dvc(*arguments: str) -> str:
-        # Nothing listens there, so that every request to the network fails.
+        # Nothing listens at this address: any network request fails.
         nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
         environment = os.environ | nowhere | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
         command = [sys.executable, "-m", "dvc", *arguments]

@@ -1,4 +1,4 @@
-"""A study as a user runs it, in separate processes: its files, and the files that a kill leaves."""
+"""A study as a user runs it, in separate processes: its files, and what a kill leaves."""
 
 import itertools
 import json
@@ -63,7 +63,7 @@ def _entries(folder: Path) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project whose study was trained in a separate process without interruption."""
+    """A project whose study a separate process has trained without interruption."""
     folder = tmp_path_factory.mktemp("finished")
     write_project(folder, study=QUICK)
     done = run(command("train", folder))

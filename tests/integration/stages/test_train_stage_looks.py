@@ -1,4 +1,4 @@
-"""A study that stops at an interim look, from the train stage to its table."""
+"""A study that stops at a look, from the train stage to its table."""
 
 from pathlib import Path
 from typing import Any

@@ -26,7 +26,7 @@ def test_beliefs_by_hand(name: str, expected: list[float]) -> None:
     np.testing.assert_allclose(SCORERS[name].values(_BELIEFS), expected, rtol=1e-6)
 
 
-def test_the_networks_view_of_neighbors_counts_half() -> None:
+def test_the_networks_view_of_neighbours_counts_half() -> None:
     evidence = ScorerInputs(
         labels=np.array([0, 0, 2]),
         probabilities=_PROBABILITIES,
