@@ -45,7 +45,7 @@ def test_a_lost_rank_is_started_again_by_its_agent(tmp_path: Path) -> None:
     undisturbed.finish()
     study, output = Study.write(tmp_path / "study", **keys), tmp_path / "output.txt"
     interpreter, *rest = command("train", study.folder, ranks=2)
-    agent = start([interpreter, *rest[:2], "--max-starts_again=1", *rest[2:]], output=output)
+    agent = start([interpreter, *rest[:2], "--max-restarts=1", *rest[2:]], output=output)
     try:
         end = time.monotonic() + TRAINS_WITHIN_S
         while not study.checkpoints():
