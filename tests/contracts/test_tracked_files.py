@@ -11,7 +11,7 @@ from tests.fixtures.source_tree import ROOT
 
 _LARGEST = 1 << 20
 _LARGEST_RESULTS = 4 << 20
-"""Size of an archive that `runs pack` writes for a few hundred networks, bytes."""
+"""What `runs pack` writes of a few hundred networks: the report can be made again from it."""
 
 # Folders that exist on one machine only. The pattern does not match itself.
 _MACHINE_PATH = re.compile(r"(?<![\w.~}/-])/(?:work|root|home|Users|mnt|scratch)/\w")
@@ -27,8 +27,8 @@ def _tracked() -> list[Path]:
 def test_no_file_is_large() -> None:
     allowed = {"requirements.lock": None, "results.tar.xz": _LARGEST_RESULTS}
     for path in _tracked():
-        limit = allowed.get(path.name, _LARGEST)
-        assert limit is None or path.stat().st_size <= limit, path
+        most = allowed.get(path.name, _LARGEST)
+        assert most is None or path.stat().st_size <= most, path
 
 
 def test_no_file_names_a_path_of_one_machine() -> None:
