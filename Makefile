@@ -97,8 +97,10 @@ lock: setup ## write requirements.lock again from pyproject.toml
 
 # Of what computes, reads and writes. Old packages warn of newer ones that they import.
 LOWER_TESTS := unit/optim unit/models unit/training unit/features unit/reduction unit/scoring unit/reporting unit/artifacts \
-  unit/config unit/viz unit/tuning unit/batchsieve unit/test_errors.py unit/test_parallel.py unit/commands/test_repair.py \
-  unit/commands/test_tune.py integration/stages integration/notebooks
+  unit/config unit/viz unit/tuning unit/batchsieve unit/test_arms.py unit/test_errors.py unit/test_parallel.py \
+  unit/benchmarks/test_elimination_rules.py unit/benchmarks/test_label_noise_detection.py \
+  unit/commands/test_repair.py unit/commands/test_tune.py unit/simulator/test_machine.py integration/stages \
+  integration/notebooks
 EXTRAS := stages viz notebooks cleanlab tuning dev
 
 lower-bounds: setup ## run the fast tests with every requirement at its lower bound, in a separate environment

@@ -1,4 +1,4 @@
-"""Settings of hypothesis and DVC for all tests, their marks, and fixtures that several folders share."""
+"""Set up hypothesis, DVC and pytest's plugins for all tests, and share fixtures between folders."""
 
 import gc
 import os
@@ -12,10 +12,11 @@ from tests.fixtures.chromium import browser, page, pytest_runtest_makereport
 
 __all__ = ["browser", "page", "pipeline", "pytest_runtest_makereport", "served", "shared"]
 
-# Repositories of tests have no .dvc/config that says it; each command would start a process to send usage.
+# The repositories of tests have no .dvc/config with this setting; without it each command starts a process to send
+# usage.
 os.environ["DVC_NO_ANALYTICS"] = "1"
 
-# A first import, or another process on the machine, is not a slow example.
+# An example is slow at a first import, or when another process uses the machine: that is no failure.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
@@ -34,7 +35,7 @@ def pytest_sessionfinish() -> None:
 
 @pytest.fixture
 def in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Train in float64, where sums in another order differ by 1e-15, and mistakes by as much as in float32."""
-    from tests.fixtures.training import build_float64  # torch, which few folders need
+    """Train in float64: sums in another order then differ by 1e-15, while mistakes differ by as much as in float32."""
+    from tests.fixtures.training import build_float64  # imports torch, which few folders need
 
     monkeypatch.setattr("pipeline.training.state.build_network", build_float64)

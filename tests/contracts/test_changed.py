@@ -1,4 +1,4 @@
-"""`make quick` runs the tests that are about what differs from the last commit."""
+"""`make quick` runs the tests about what differs from the last commit."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ _FILES = {
     "tests/fixtures/projects.py": "",
     "tests/fixtures/runs.py": "from tests.fixtures.projects import ROOT",
     "tests/unit/optim/test_optimizers.py": "from pipeline import optim",
-    "tests/unit/reporting/test_whole.py": (
+    "tests/unit/reporting/test_page.py": (
         "from pipeline.reporting.render import write\nfrom tests.fixtures.runs import RUNS"
     ),
     "tests/integration/stages/test_train_stage.py": "",
@@ -37,21 +37,21 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("file", "tests"),
     [
-        ("pipeline/optim/optimizers.py", {"unit/optim/test_optimizers.py"}),  # by the package that re-exports it
-        ("pipeline/stages/train.py", {"integration/stages/test_train_stage.py"}),  # by its name
-        ("pipeline/reporting/page.html", {"unit/reporting/test_whole.py"}),  # by the modules beside it
-        ("tests/fixtures/projects.py", {"unit/reporting/test_whole.py"}),  # by a helper's helper
+        ("pipeline/optim/optimizers.py", {"unit/optim/test_optimizers.py"}),  # through the package that re-exports it
+        ("pipeline/stages/train.py", {"integration/stages/test_train_stage.py"}),  # through its name
+        ("pipeline/reporting/page.html", {"unit/reporting/test_page.py"}),  # through the modules of its folder
+        ("tests/fixtures/projects.py", {"unit/reporting/test_page.py"}),  # through a helper of a helper
         ("tests/integration/stages/test_train_stage.py", {"integration/stages/test_train_stage.py"}),
         ("README.md", set()),
     ],
 )
-def test_the_tests_about_a_change(project: Path, file: str, tests: set[str]) -> None:
-    found = changed.test_files_about([Path(file)])
-    assert {str(path.relative_to(project / "tests")) for path in found} == {"contracts/test_layers.py", *tests}
+def test_the_tests_about_a_change_are_selected(project: Path, file: str, tests: set[str]) -> None:
+    selected = changed.select_test_files([Path(file)])
+    assert {str(path.relative_to(project / "tests")) for path in selected} == {"contracts/test_layers.py", *tests}
 
 
 @pytest.mark.parametrize("git", ["no checkout", "no git"])
-def test_outside_a_checkout_it_says_what_to_run(git: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_a_checkout_nothing_is_selected(git: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if git == "no git":
         monkeypatch.setenv("PATH", "")
     with pytest.raises(pytest.UsageError):

@@ -1,4 +1,4 @@
-"""README.md is short, links of pages lead somewhere, banned words are absent, and generated pages are current."""
+"""README.md is short, links have a target, banned words are absent, and generated pages are current."""
 
 import html
 import json
@@ -17,7 +17,7 @@ from tests.fixtures.source_tree import ROOT
 _DOCS = ROOT / "docs"
 _PAGES = [ROOT / "README.md", *sorted(_DOCS.rglob("*.md"))]
 _GENERATED = _DOCS / "reference" / "params.md"
-# What programs wrote when a result was measured.
+# Pages that programs wrote with a measured result.
 _RECORDS = sorted(_DOCS.glob("results/*/20*/**/*.md"))
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", flags=re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -31,7 +31,7 @@ def _prose(page: Path) -> str:
 
 @cache
 def _anchors(page: Path) -> frozenset[str]:
-    """Of the headings, as code hosts and the site make them."""
+    """Return the anchors of the headings, as code hosts and the site make them."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     lines = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
     texts = [html.unescape(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line)).lower() for line in lines]
@@ -51,7 +51,7 @@ def _dead_links(text: str, page: Path) -> list[str]:
 
 
 def _banned(style: str) -> list[re.Pattern[str]]:
-    """Patterns of the table in docs/style.md; in its last row any word that begins so."""
+    """Return patterns of the words in the table of docs/style.md; the last row bans every word with that beginning."""
     section = style.partition("## Banned words")[2].partition("\n## ")[0]
     patterns = []
     for words, instead in re.findall(r"^\| ([a-z ,]+) \| ([\w ,]+) \|$", section, flags=re.MULTILINE)[1:]:
@@ -84,11 +84,11 @@ def test_the_glossary_has_30_terms_at_most_in_order() -> None:
 
 
 @each_page
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_a_target(page: Path) -> None:
     assert _dead_links(_prose(page), page) == []
 
 
-def test_dead_links_are_recognised() -> None:
+def test_dead_links_are_recognized() -> None:
     text = (
         "[a](no-such-page.md) [b](glossary.md#no-such-heading) [c](#links) [d](https://example.org) [e](style.md#code)"
     )
@@ -101,10 +101,10 @@ def test_dead_links_are_recognised() -> None:
 def test_banned_words_are_absent(page: Path) -> None:
     text = _without_list(page)
     banned = _banned((_DOCS / "style.md").read_text(encoding="utf-8"))
-    assert [found[0] for pattern in banned for found in pattern.finditer(text)] == []
+    assert [match[0] for pattern in banned for match in pattern.finditer(text)] == []
 
 
-def test_banned_words_are_recognised() -> None:
+def test_banned_words_are_recognized() -> None:
     banned = _banned((_DOCS / "style.md").read_text(encoding="utf-8"))
     for text in ("Beside it", "kept for good", "it was judged", "Neighbours", "initialisation", "labelled"):
         assert any(pattern.search(text) for pattern in banned), text
@@ -116,13 +116,13 @@ def test_the_page_of_parameters_is_current() -> None:
     program = runpy.run_path(str(_DOCS / "tooling" / "params_page.py"))
     page = program["params_page"](json.loads(program["SCHEMA"].read_text(encoding="utf-8")))
     assert _GENERATED.read_text(encoding="utf-8") == page, "run `python docs/tooling/params_page.py`"
-    # Of a scorer, a recipe that `train` shares, and a study.
+    # A key of a scorer, of a recipe that `train` shares, and of a study.
     for row in ("| `min_samples` | integer > 0 | `5` |", "### train.optimizer: lars", "| `looks` | list of integer"):
         assert row in page
 
 
 @pytest.mark.skipif(find_spec("mkdocs") is None or find_spec("material") is None, reason="needs the extra docs")
-def test_the_site_is_built_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+def test_the_site_is_built_and_loads_nothing_from_outside(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path)],
         cwd=ROOT, capture_output=True, text=True,

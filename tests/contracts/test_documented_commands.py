@@ -1,4 +1,4 @@
-"""Commands, flags and manifests of README.md and docs/ exist and can be read; that they work is shown elsewhere."""
+"""Commands, flags and manifests of README.md and docs/ exist and can be parsed; other tests show that they work."""
 
 import importlib.util
 import os
@@ -20,14 +20,14 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CLUSTERS = ROOT / "docs" / "guides" / "clusters.md"
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 _MODULE = re.compile(r"python -m ([a-z_]+(?:\.[a-z_]+)*)")
-# To the end of the line, or of the code that it stands in.
+# To the end of the line or of the inline code.
 _COMMAND = re.compile(r"python -m pipeline ([a-z-]+)([^`\n]*)")
 _TORCHRUN = re.compile(r"\btorchrun\b(.*?)\s-m\s", flags=re.DOTALL)
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
 
 def _text(page: Path) -> str:
-    """With lines that a backslash continues in one."""
+    """Return the text with continued lines joined."""
     return page.read_text(encoding="utf-8").replace("\\\n", " ")
 
 
@@ -42,34 +42,33 @@ def _help(command: str, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-def test_modules_that_are_started_exist() -> None:
+def test_documented_modules_exist() -> None:
     for page in PAGES:
         for module in _MODULE.findall(_text(page)):
             assert importlib.util.find_spec(module) is not None, f"{page}: python -m {module}"
 
 
-def test_commands_and_their_flags_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = [(page, *found) for page in PAGES for found in _COMMAND.findall(_text(page))]
-    assert len(shown) > 10
-    helps = {command: _help(command, capsys) for command in sorted({command for _, command, _ in shown})}
-    for page, command, rest in shown:
-        known = helps[command]
+def test_documented_commands_and_flags_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    documented = [(page, *match) for page in PAGES for match in _COMMAND.findall(_text(page))]
+    assert len(documented) > 10
+    helps = {command: _help(command, capsys) for command in sorted({command for _, command, _ in documented})}
+    for page, command, rest in documented:
         for flag in _FLAG.findall(rest):
-            assert re.search(rf"{flag}\b", known), f"{page}: {command} has no {flag}"
+            assert re.search(rf"{flag}\b", helps[command]), f"{page}: {command} has no {flag}"
 
 
-def test_torchruns_flags_exist() -> None:
-    known = {flag for action in get_args_parser()._actions for flag in action.option_strings}
-    shown = [
+def test_documented_flags_of_torchrun_exist() -> None:
+    flags = {flag for action in get_args_parser()._actions for flag in action.option_strings}
+    documented = [
         (page, part) for page in PAGES for _, text in _FENCE.findall(_text(page)) for part in _TORCHRUN.findall(text)
     ]
-    assert {page.name for page, _ in shown} >= {"README.md", "clusters.md"}
-    for page, part in shown:
+    assert {page.name for page, _ in documented} >= {"README.md", "clusters.md"}
+    for page, part in documented:
         for flag in _FLAG.findall(part):
-            assert flag in known, f"{page}: torchrun has no {flag}"
+            assert flag in flags, f"{page}: torchrun has no {flag}"
 
 
-def test_shell_scripts_can_be_read(tmp_path: Path) -> None:
+def test_documented_shell_scripts_can_be_parsed(tmp_path: Path) -> None:
     if shutil.which("bash") is None:
         pytest.skip("needs bash")
     scripts = [text for page in PAGES for text in _fences(page, "bash")]
@@ -83,16 +82,16 @@ def test_shell_scripts_can_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 @pytest.mark.parametrize(("signalled", "code"), [(True, 75), (False, 3)])
-def test_the_batch_script_is_queued_again_once_its_ranks_saved(signalled: bool, code: int, tmp_path: Path) -> None:
-    """With stand-ins for Slurm's programs, whose `srun` waits for SIGTERM or fails with 3."""
+def test_the_batch_script_is_requeued_after_its_ranks_saved(signalled: bool, code: int, tmp_path: Path) -> None:
+    """Fake programs of Slurm replace the real ones: `srun` waits for SIGTERM, or fails with code 3."""
     (script,) = (text for text in _fences(CLUSTERS, "bash") if "#SBATCH" in text)
-    stands_in = {
+    fake_programs = {
         "bin/scontrol": 'echo "scontrol $*" >> said.txt\necho node7',
         "bin/srun": 'trap "sleep 0.2; echo saved >> said.txt; exit 1" TERM\necho "$*" > started.txt\n'
         + ("while :; do sleep 0.05; done" if signalled else "exit 3"),
         ".venv/bin/activate": "",
     }
-    for name, body in stands_in.items():
+    for name, body in fake_programs.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"#!/bin/sh\n{body}\n")
@@ -111,11 +110,11 @@ def test_the_batch_script_is_queued_again_once_its_ranks_saved(signalled: bool, 
     assert "--nnodes=2 --nproc-per-node=4" in started
     assert "--rdzv-endpoint=node7:29500" in started
     assert started.endswith("-m pipeline.stages.train --study digits\n")
-    said = (tmp_path / "said.txt").read_text().splitlines()
-    assert said[1:] == (["saved", "scontrol requeue 12"] if signalled else [])
+    lines = (tmp_path / "said.txt").read_text().splitlines()
+    assert lines[1:] == (["saved", "scontrol requeue 12"] if signalled else [])
 
 
-def test_yaml_can_be_read() -> None:
+def test_documented_yaml_can_be_parsed() -> None:
     for page in PAGES:
         for text in _fences(page, "yaml"):
             assert all(isinstance(tree, dict) for tree in YAML(typ="safe").load_all(text)), f"{page}: {text}"

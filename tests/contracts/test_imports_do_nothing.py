@@ -1,4 +1,4 @@
-"""Importing any module leaves files, random generators, logging and the working folder alone."""
+"""Importing any module changes no files, random generators, logging or working folder."""
 
 import ast
 import subprocess
@@ -44,7 +44,7 @@ def test_importing_everything_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_no_module_calls_anything_for_its_effect() -> None:
-    """A bare call at the top of a module is there for what it does, which is too early."""
+    """A bare call at the top of a module has an effect at import, which is too early."""
     for path in modules().values():
         for statement in tree(path).body:
             assert not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)), (

@@ -1,4 +1,4 @@
-"""The layers of docs/architecture.md, held on the syntax trees."""
+"""The imports obey the layers of docs/architecture.md, checked on the syntax trees."""
 
 import ast
 import re
@@ -26,7 +26,7 @@ from tests.fixtures.source_tree import (
 _UNITS = sorted({unit for name in modules() if (unit := unit_of(name))})
 _L1 = sorted(unit for unit, layer in layers().items() if layer == "L1")
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-# Whoever asks for it without having built it is told how.
+# Optional packages that users build; a program that needs one prints how to build it.
 _BUILT_BY_HAND = {import_name(Requirement(line)).split(".")[0] for line in _PROJECT["optional-dependencies"]["horovod"]}
 
 
@@ -50,7 +50,7 @@ def test_imports_point_down(unit: str) -> None:
             assert layers()[unit] != "L1", f"{name} imports {other}; L1 imports errors and typing alone"
 
 
-def test_nobody_imports_stages_or_commands() -> None:
+def test_no_other_unit_imports_stages_or_commands() -> None:
     """Rule 1."""
     for name in modules():
         for other in project_imports(name):
@@ -58,8 +58,8 @@ def test_nobody_imports_stages_or_commands() -> None:
                 assert unit_of(name) in ("stages", "commands"), f"{name} imports {other}"
 
 
-def test_nobody_imports_the_public_package() -> None:
-    """Rule 1: batchsieve stands above all others."""
+def test_no_module_imports_the_public_package() -> None:
+    """Rule 1: batchsieve is above all other packages."""
     for name in modules():
         if not name.startswith("batchsieve"):
             assert not [other for other in project_imports(name) if other.startswith("batchsieve")], name
@@ -96,21 +96,21 @@ def test_l1_touches_nothing_outside(unit: str) -> None:
 
 
 def _inside_fork_rng(module: ast.Module) -> Iterator[ast.AST]:
-    """Everything in blocks that put torch's global generator back as it was."""
+    """Yield everything in blocks that restore the state of torch's global generator."""
     for node in ast.walk(module):
         if isinstance(node, ast.With) and "torch.random.fork_rng" in ast.unparse(node.items[0]):
             yield from ast.walk(node)
 
 
 def _is_global_randomness(expression: str) -> bool:
-    """`np.random.rand`, `torch.manual_seed` and the like, but not generators of one's own."""
+    """Return whether an expression uses a global generator, such as `np.random.rand` or `torch.manual_seed`."""
     if re.fullmatch(r"torch\.(cuda\.)?(manual_seed|seed)(_all)?", expression):
         return True
     legacy = re.fullmatch(r"(np|numpy)\.random\.(\w+)", expression)
     return legacy is not None and legacy[2] not in {"default_rng", "Generator", "SeedSequence", "Philox", "PCG64"}
 
 
-def test_global_randomness_is_recognised() -> None:
+def test_global_randomness_is_recognized() -> None:
     for expression in ("torch.manual_seed", "torch.cuda.manual_seed_all", "np.random.seed", "np.random.permutation"):
         assert _is_global_randomness(expression)
     for expression in ("generator.manual_seed", "np.random.default_rng", "torch.randperm", "np.random"):
@@ -124,8 +124,8 @@ def test_l0_needs_no_torch(unit: str) -> None:
 
 
 def test_viz_uses_l0_stats_scoring_and_figures_and_never_torch() -> None:
-    """Rule 4, with everything that is imported on the way."""
-    # The reader of what the filter reads.
+    """Rule 4, for direct and indirect imports."""
+    # The reader of the filter's inputs.
     reader = {"pipeline.filtering", "pipeline.filtering.inputs"}
     for name in modules():
         if not name.startswith("viz"):
@@ -144,14 +144,14 @@ def test_viz_uses_l0_stats_scoring_and_figures_and_never_torch() -> None:
 
 @pytest.mark.parametrize("stage", ["finetune", "extract", "train"])
 def test_training_runs_on_the_bare_requirements(stage: str) -> None:
-    """Rule 5: what pyproject.toml asks for without extras is enough."""
+    """Rule 5: the requirements of pyproject.toml without extras are enough."""
     bare = {import_name(Requirement(line)).split(".")[0] for line in _PROJECT["dependencies"]}
     needed = libraries(f"pipeline.stages.{stage}") - sys.stdlib_module_names - _BUILT_BY_HAND
     assert needed <= bare, f"not in [project] dependencies: {sorted(needed - bare)}"
 
 
 def test_every_imported_library_is_required() -> None:
-    """Not only by another requirement that may drop it."""
+    """A library that only another requirement needs could disappear with it."""
     extras = _PROJECT["optional-dependencies"]
     lines = [
         *_PROJECT["dependencies"],

@@ -1,4 +1,4 @@
-"""Marks say what a test needs: those read from the code are right, and a process without its mark is an error."""
+"""Marks state what a test needs: the marks from the code are right, and a process without a mark is an error."""
 
 import os
 import subprocess
@@ -72,11 +72,11 @@ def test_marks_follow_helpers_of_other_files() -> None:
     def needs(path: str, function: str) -> set[str]:
         return set(needs_of(_TESTS / path, function))
 
-    assert needs("fixtures/chromium.py", "page") == set(), "fixtures are followed by pytest's own list of them"
+    assert needs("fixtures/chromium.py", "page") == set(), "pytest lists the fixtures of a test"
     assert needs("fixtures/chromium.py", "browser") == {"browser", "subprocess"}
     assert needs("fixtures/browser_app.py", "served") == {"subprocess"}
     assert needs("integration/faults/test_kills.py", "test_of_three_processes_two_train_and_the_third_waits") == {
         "subprocess",
         "distributed",
     }
-    assert needs("unit/training/test_loop.py", "test_separable_images_are_learnt") == set()
+    assert needs("unit/training/test_loop.py", "test_separable_images_are_learned") == set()

@@ -1,4 +1,4 @@
-"""What `dvc repro` runs, and every preset, filters as the paper does: PCA, joint t-SNE, DBSCAN by class."""
+"""params.yaml and every preset filter as the paper does: PCA, joint t-SNE, DBSCAN by class."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def test_the_presets_named_after_papers_and_cifar_are_among_them() -> None:
 
 
 @each_file
-def test_it_filters_as_the_paper_does(path: Path) -> None:
+def test_every_file_filters_as_the_paper_does(path: Path) -> None:
     params = load_params(path)
     assert params.reduce.pca is not None
     assert params.reduce.tsne is not None
@@ -27,7 +27,7 @@ def test_it_filters_as_the_paper_does(path: Path) -> None:
     assert params.filter.allocation == "overall"
 
 
-def test_first_run_compares_three_arms_of_six_seeds_at_two_sizes() -> None:
+def test_the_first_run_compares_three_arms_with_six_seeds_at_two_batch_sizes() -> None:
     params = load_params(ROOT / "params.yaml")
     noise = params.prepare.plant_label_noise
     assert noise is not None

@@ -12,7 +12,7 @@ from tests.fixtures.source_tree import ROOT
 
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 _EXTRAS = _PROJECT["optional-dependencies"]
-# Neither everything nor a plain installation asks for what has to be built first.
+# Neither the extra `all` nor a plain installation needs a package that users have to build.
 _BUILT_FIRST = {"horovod"}
 # Extras that share a package each name it, so that either can be installed alone.
 _LINES = list(
@@ -36,19 +36,19 @@ def test_all_is_every_other_extra() -> None:
     assert everything.extras == set(_EXTRAS) - {"all", *_BUILT_FIRST}
 
 
-def test_no_package_is_asked_for_with_two_bounds() -> None:
+def test_no_package_has_two_bounds() -> None:
     names = [canonicalize_name(Requirement(line).name) for line in _LINES]
     assert len(set(names)) == len(names)
 
 
-def test_conda_environment_asks_for_the_same() -> None:
+def test_the_conda_environment_has_the_same_requirements() -> None:
     python, pip, section = YAML(typ="safe").load(ROOT / "environment.yml")["dependencies"]
     assert python == f"python{_PROJECT['requires-python']}"
     assert pip == "pip"
     assert section["pip"] == [*_LINES, "-e ."]
 
 
-def test_lock_holds_every_package_within_its_bounds() -> None:
+def test_the_lock_pins_every_package_within_its_bounds() -> None:
     locked: dict[str, list[SpecifierSet]] = {}
     for pin in _lock():
         locked.setdefault(canonicalize_name(pin.name), []).append(pin.specifier)
@@ -60,13 +60,13 @@ def test_lock_holds_every_package_within_its_bounds() -> None:
             assert requirement.specifier.contains(exact.version, prereleases=True), f"{line}: lock has {exact.version}"
 
 
-def test_lock_is_made_from_what_pyproject_asks_for() -> None:
-    """Its comments say who wants a package: those that the project itself wants are ours, and no others."""
+def test_the_lock_is_made_from_pyproject() -> None:
+    """Comments in the lock name who requires a package: the project requires exactly those of pyproject.toml."""
     text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     entries = re.findall(r"^([\w.-]+)==.*\n((?:    #.*\n?)+)", text, flags=re.MULTILINE)
     wanted = {canonicalize_name(name) for name, comments in entries if "batchsieve (pyproject.toml)" in comments}
     assert wanted == {canonicalize_name(Requirement(line).name) for line in _LINES}, "run `make lock`"
 
 
-def test_lock_names_no_index() -> None:
+def test_the_lock_names_no_index() -> None:
     assert "://" not in (ROOT / "requirements.lock").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""No key of params.yaml is accepted and then ignored."""
+"""The code reads every key of params.yaml."""
 
 import ast
 import inspect
@@ -20,9 +20,9 @@ from pipeline.schedules import SCHEDULES
 from pipeline.scoring.registry import SCORERS
 from tests.fixtures.source_tree import ROOT, modules, tree
 
-# These models go as a whole (`model_dump`) to a function with parameters of the same names; their
-# `name` chooses it, and `warmup` and where it starts are read for themselves.
-_HANDED_ON: dict[type[BaseModel], Callable[..., Any]] = {
+# `model_dump` of these models goes to a function with parameters of the same names. Their key `name` selects the
+# function, and the code reads `warmup` and its start separately.
+_PASSED_ON: dict[type[BaseModel], Callable[..., Any]] = {
     optimization.AdamwConfig: OPTIMIZERS["adamw"],
     optimization.ConstantSchedule: SCHEDULES["constant"],
     optimization.CosineSchedule: SCHEDULES["cosine"],
@@ -51,13 +51,13 @@ _HANDED_ON: dict[type[BaseModel], Callable[..., Any]] = {
     scorers.SmoothedConfidenceScorer: SCORERS["smoothed_confidence"].values,
     scorers.SelfConfidenceScorer: SCORERS["self_confidence"].values,
 }
-_READ_FOR_THEMSELVES = {"name", "warmup", "warmup_start_factor"}
+_READ_SEPARATELY = {"name", "warmup", "warmup_start_factor"}
 # A permission: the configuration is refused without it.
 _PERMISSIONS = {"on_own_data"}
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """All section models that a type speaks of, and theirs."""
+    """Yield all section models that a type contains, directly or indirectly."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
         for field in annotation.model_fields.values():
@@ -68,20 +68,20 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 @cache
 def _attributes_read() -> frozenset[str]:
-    """Names after a dot, wherever something is computed: commands only tell, config only checks."""
-    found = {
+    """Return all attribute names that code outside config, which checks, and commands, which print, reads."""
+    names = {
         node.attr
         for name, path in modules().items()
         if not name.startswith(("pipeline.config", "pipeline.commands"))
         for node in ast.walk(tree(path))
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
     }
-    # The members of a model that read a key for others.
+    # Members of a model that read a key for other code.
     members = {Study.effective_recipe.__name__: {"recipe"}, "filter_networks": {"filter_replicates"}}
     if "data/${item.needs}" in (ROOT / "dvc.yaml").read_text():
-        found.add("needs")
+        names.add("needs")
     assert hasattr(Study, "filter_networks")
-    return frozenset(found | {key for name, keys in members.items() if name in found for key in keys})
+    return frozenset(names | {key for name, keys in members.items() if name in names for key in keys})
 
 
 _ALL = sorted(set(_models(Params)), key=lambda model: model.__name__)
@@ -90,23 +90,23 @@ _ALL = sorted(set(_models(Params)), key=lambda model: model.__name__)
 @pytest.mark.parametrize("model", _ALL, ids=lambda model: model.__name__)
 def test_every_key_is_read(model: type[BaseModel]) -> None:
     keys = set(model.model_fields)
-    if model in _HANDED_ON:
-        keys &= _READ_FOR_THEMSELVES
+    if model in _PASSED_ON:
+        keys &= _READ_SEPARATELY
     assert keys - _PERMISSIONS <= _attributes_read()
 
 
-@pytest.mark.parametrize("model", _HANDED_ON, ids=lambda model: model.__name__)
-def test_what_is_handed_on_is_taken(model: type[BaseModel]) -> None:
-    keys = set(model.model_fields) - _READ_FOR_THEMSELVES
-    assert keys <= set(inspect.signature(_HANDED_ON[model]).parameters)
+@pytest.mark.parametrize("model", _PASSED_ON, ids=lambda model: model.__name__)
+def test_functions_accept_the_keys_that_they_get(model: type[BaseModel]) -> None:
+    keys = set(model.model_fields) - _READ_SEPARATELY
+    assert keys <= set(inspect.signature(_PASSED_ON[model]).parameters)
 
 
-def test_every_parameter_of_opentsne_is_reachable() -> None:
+def test_every_parameter_of_opentsne_is_a_key() -> None:
     ours = {"callbacks", "callbacks_every_iters", "n_components", "knn_index", "verbose"}
     theirs = set(inspect.signature(openTSNE.TSNE).parameters)
     assert theirs - ours == set(TsneConfig.model_fields)
 
 
-def test_the_sections_are_all_there() -> None:
-    """The walk above found the models of every section."""
+def test_the_models_of_all_sections_are_checked() -> None:
+    """`_models` yields the models of every section."""
     assert {"Params", "PrepareConfig", "Study", "TrainConfig", "Duration", "Augmentation"} <= {m.__name__ for m in _ALL}

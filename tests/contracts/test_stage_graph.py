@@ -1,4 +1,4 @@
-"""dvc.yaml, pipeline/stages/, pipeline/paths.py, the folders in data/ and the docs say the same."""
+"""dvc.yaml, pipeline/stages/, pipeline/paths.py, the folders in data/ and the docs agree."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ from tests.fixtures.source_tree import ROOT, modules, tree
 _DVC: dict[str, Any] = YAML(typ="safe").load(ROOT / "dvc.yaml")
 _STAGES: dict[str, dict[str, Any]] = {name: entry.get("do", entry) for name, entry in _DVC["stages"].items()}
 
-# How dvc.yaml writes the item of a stage that runs once per network or per study.
+# The item in dvc.yaml of a stage that runs once per network or per study.
 _NETWORK, _STUDY = "${item.network}", "${key}"
 _ITEMS = {"finetune": _NETWORK, "extract": _NETWORK, "reduce": _NETWORK, "filter": _NETWORK, "train": _STUDY}
 
@@ -38,7 +38,7 @@ _PASSIVE = frozenset(
 )
 
 
-# Sections whose models are not in a module of their own name.
+# Sections whose models are not in the module of the same name.
 _MODELS = {
     "extract": "pipeline.config.extractors",
     "networks": "pipeline.config.extractors",
@@ -50,7 +50,7 @@ _MODELS = {
 
 
 def _paths(stage: str, *kinds: str) -> list[str]:
-    """The paths of a stage's deps, outs or metrics; DVC allows a mapping with options for each."""
+    """Return the paths of a stage's deps, outs or metrics; an entry may be a mapping with options."""
     entries = [entry for kind in kinds for entry in _STAGES[stage].get(kind, [])]
     return [next(iter(entry)) if isinstance(entry, dict) else entry for entry in entries]
 
@@ -62,7 +62,7 @@ def test_stages_are_modules_of_the_same_name() -> None:
     }
 
 
-def test_order_is_that_of_the_docs_and_of_make_clean() -> None:
+def test_the_docs_and_make_clean_have_the_same_order() -> None:
     chain = re.search(r"^(\w+(?: -> \w+)+)$", (ROOT / "docs/architecture.md").read_text(), flags=re.MULTILINE)
     assert chain is not None
     assert chain[1].split(" -> ") == list(_STAGES)
@@ -114,24 +114,24 @@ def _written_by(stage: str) -> set[Path]:
     return {*files[stage], paths.provenance(stage, _ITEMS.get(stage))}
 
 
-def test_every_path_belongs_to_a_stage_or_a_person() -> None:
-    """No file of DataPaths is missing above."""
+def test_every_path_belongs_to_a_stage_or_a_command() -> None:
+    """`_written_by` and the commands cover every member of DataPaths."""
     paths = DataPaths()
-    known = {path for stage in _STAGES for path in _written_by(stage)}
-    known |= {paths.overrides, paths.resources, paths.costs_page}
-    # Of a command, for a person.
-    known |= {paths.recursive_rounds(_NETWORK), paths.recursive_overrides(_NETWORK)}
-    known |= {paths.landscape(_STUDY), paths.landscape_figure(_STUDY)}
+    owned = {path for stage in _STAGES for path in _written_by(stage)}
+    owned |= {paths.overrides, paths.resources, paths.costs_page}
+    # Commands write these for users.
+    owned |= {paths.recursive_rounds(_NETWORK), paths.recursive_overrides(_NETWORK)}
+    owned |= {paths.landscape(_STUDY), paths.landscape_figure(_STUDY)}
     tuned = (paths.leaderboard, paths.tuning_curves, paths.tuning_summary, paths.tuning_page, paths.tuned)
-    known |= {path(_STUDY) for path in (*tuned, paths.tuning_provenance)} | {paths.tuning_comparison}
-    known |= {paths.tuning_figure(_STUDY, figure) for figure in TUNING_FIGURES}
+    owned |= {path(_STUDY) for path in (*tuned, paths.tuning_provenance)} | {paths.tuning_comparison}
+    owned |= {paths.tuning_figure(_STUDY, figure) for figure in TUNING_FIGURES}
     for name in vars(DataPaths):
         if name.startswith("_") or name in ("root", "provenance"):
             continue
         member = getattr(paths, name)
         options: list[tuple[str, ...]] = [("train",), (_NETWORK,), (_STUDY,)] if callable(member) else []
-        assert not options or any(member(*arguments) in known for arguments in options), name
-        assert options or member in known, name
+        assert not options or any(member(*arguments) in owned for arguments in options), name
+        assert options or member in owned, name
 
 
 @pytest.mark.parametrize("stage", _STAGES)
@@ -141,34 +141,35 @@ def test_data_dependencies_are_made_by_earlier_stages(stage: str) -> None:
     folders = {f"data/{other}" for other in earlier}
     for path in _paths(stage, "deps"):
         if path.startswith("data/") and path != str(DataPaths().overrides):
-            # A study says itself what decides its images.
+            # The key `needs` of a study names the stage that decides its images.
             possible = [path.replace("${item.needs}", needs) for needs in ("prepare", "filter", f"filter/{_NETWORK}")]
             assert set(possible) <= made | folders | {f"data/filter/{_NETWORK}"}, path
 
 
 @pytest.mark.parametrize("path", [ROOT / "params.yaml", *sorted((ROOT / "presets").glob("*.yaml"))], ids=str)
-def test_studies_wait_for_nothing_that_cannot_change_them(path: Path) -> None:
-    """Templates of DVC cannot work this out, so the parameter file says it."""
+def test_studies_depend_only_on_stages_that_can_change_them(path: Path) -> None:
+    """Templates of DVC cannot compute this dependency, so the parameter file states it."""
     for name, study in load_params(path).studies.items():
         assert study.needs == study.possible_needs[0], name
 
 
 def _code_of(stage: str) -> set[Path]:
-    """What decides a stage's results: its import closure and its sections' models (their defaults)."""
+    """Return the code that decides the results: import closure, and models of the sections with their defaults."""
     roots = [f"pipeline.stages.{stage}", *(_MODELS.get(s, f"pipeline.config.{s}") for s in _sections_of(stage))]
     files = {path for root in roots for path in import_closure(root, exclude=_PASSIVE).values()}
     return {path for path in files if not _is_empty_package(path)}
 
 
 def _sections_of(stage: str) -> set[str]:
-    """The sections of params.yaml that a stage declares; the report takes the whole file."""
+    """Return the sections of params.yaml that a stage declares; the report declares the complete file."""
     declared = _STAGES[stage]["params"]
-    whole = declared == [{"params.yaml": None}]
-    return set(Params.model_fields) if whole else {key.split(".")[0] for key in declared}
+    if declared == [{"params.yaml": None}]:
+        return set(Params.model_fields)
+    return {key.split(".")[0] for key in declared}
 
 
 def _is_empty_package(path: Path) -> bool:
-    """An `__init__` of nothing but a docstring."""
+    """Return whether a file is an `__init__` that contains only a docstring."""
     return path.name == "__init__.py" and len(tree(path).body) <= 1 and ast.get_docstring(tree(path)) is not None
 
 
@@ -195,7 +196,7 @@ def test_no_code_dependency_is_unneeded(stage: str) -> None:
 
 @pytest.mark.parametrize("stage", _STAGES)
 def test_parameters_read_are_parameters_declared(stage: str) -> None:
-    """A section read but not declared would change without the stage running again."""
+    """DVC would not run the stage again after a change of a section that is read but not declared."""
     read = {
         node.attr
         for node in ast.walk(tree(modules()[f"pipeline.stages.{stage}"]))

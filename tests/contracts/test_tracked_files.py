@@ -1,4 +1,4 @@
-"""What is committed works on any machine and stays small."""
+"""Tracked files are small and name no path of one machine."""
 
 import re
 import subprocess
@@ -38,23 +38,23 @@ def test_no_file_names_a_path_of_one_machine() -> None:
         except UnicodeDecodeError:
             continue
         assert str(ROOT) not in text, path
-        found = _MACHINE_PATH.search(text)
-        assert found is None, f"{path.relative_to(ROOT)}: {found[0] if found else ''}"
+        match = _MACHINE_PATH.search(text)
+        assert match is None, f"{path.relative_to(ROOT)}: {match[0] if match else ''}"
 
 
-# A backslash for the slash: this file is searched too.
+# A backslash replaces the slash, because the test searches this file too.
 @pytest.mark.parametrize("text", [r"see \home/me/x", r'open("\root/data")', r"cd \mnt/disk1"])
-def test_machine_paths_are_recognised(text: str) -> None:
+def test_machine_paths_are_recognized(text: str) -> None:
     assert _MACHINE_PATH.search(text.replace("\\", "/"))
 
 
 @pytest.mark.parametrize("text", ["docs/home/page", "https://example.org/home/x", "~/home/x", "${HOME}/work/x"])
-def test_relative_paths_and_addresses_are_not_taken_for_them(text: str) -> None:
+def test_relative_paths_and_addresses_are_not_machine_paths(text: str) -> None:
     assert not _MACHINE_PATH.search(text)
 
 
-def test_decisions_of_a_recursion_are_not_taken_for_those_of_people() -> None:
-    """Files of the name of data/overrides.csv are tracked there alone."""
+def test_overrides_of_iterate_are_ignored_by_git() -> None:
+    """Only data/overrides.csv is tracked, and no other file of its name."""
     results = [DataPaths().recursive_overrides("resnet18"), DataPaths().recursive_rounds("resnet18")]
     answer = subprocess.run(
         ["git", "check-ignore", "--no-index", *map(str, results), str(DataPaths().overrides)],

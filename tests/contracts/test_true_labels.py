@@ -1,4 +1,4 @@
-"""Where labels were changed on purpose, the true ones are read by reports, the visualizer and benchmarks alone."""
+"""Only reports, the visualizer and benchmarks read the true labels of labels that were changed on purpose."""
 
 import ast
 import shutil
@@ -17,13 +17,13 @@ from tests.fixtures.source_tree import modules, tree
 from tests.fixtures.training import TINY_STUDY, stage
 
 _STAGES = ("finetune", "extract", "reduce", "filter", "train")
-# `prepare` writes the column, and `planted` reads it for those below.
+# `prepare` writes the column, and `prepared` reads it for `_READERS`.
 _OWNERS = {"pipeline.artifacts.prepared", "pipeline.stages.prepare"}
 _READERS = ("pipeline.reporting.", "viz.")
 
 
 def _names(module: ast.Module) -> Iterator[str]:
-    """Every name, attribute, argument, imported name and string of a module, docstrings left out."""
+    """Yield every name, attribute, argument, imported name and string of a module, without docstrings."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docstrings = {
         id(node.body[0].value)
@@ -40,14 +40,14 @@ def _names(module: ast.Module) -> Iterator[str]:
                 yield text
 
 
-def test_nothing_else_names_them() -> None:
-    found = {name for name, path in modules().items() if any("true_label" in n.lower() for n in _names(tree(path)))}
-    assert found >= _OWNERS | {"pipeline.reporting.inputs", "viz.data"}
-    assert [name for name in sorted(found - _OWNERS) if not name.startswith(_READERS)] == []
+def test_no_other_module_names_true_labels() -> None:
+    naming = {name for name, path in modules().items() if any("true_label" in n.lower() for n in _names(tree(path)))}
+    assert naming >= _OWNERS | {"pipeline.reporting.inputs", "viz.data"}
+    assert [name for name in sorted(naming - _OWNERS) if not name.startswith(_READERS)] == []
 
 
-def _whole_manifests(module: ast.Module) -> list[int]:
-    """Lines in which a manifest is read without a list of its columns."""
+def _reads_of_all_columns(module: ast.Module) -> list[int]:
+    """Return the lines that read a manifest without a list of columns."""
     return [
         node.lineno
         for node in ast.walk(module)
@@ -59,22 +59,22 @@ def _whole_manifests(module: ast.Module) -> list[int]:
 
 
 def test_no_manifest_is_read_with_all_its_columns() -> None:
-    read = {name: _whole_manifests(tree(path)) for name, path in modules().items()}
+    read = {name: _reads_of_all_columns(tree(path)) for name, path in modules().items()}
     assert {name: lines for name, lines in read.items() if lines} == {}
 
 
-def test_the_scan_sees_a_whole_manifest() -> None:
+def test_reads_of_all_columns_are_recognized() -> None:
     lines = [
-        'whole = read_parquet(data.manifest("train"))',
+        'table = read_parquet(data.manifest("train"))',
         'part = read_parquet(data.manifest("train"), ["path"])',
         "points = read_parquet(data.points(network))",
         "columns = tables.read_parquet(manifest, columns=NAMES)",
         "again = tables.read_parquet(manifest)",
     ]
-    assert _whole_manifests(ast.parse("\n".join(lines))) == [1, 5]
+    assert _reads_of_all_columns(ast.parse("\n".join(lines))) == [1, 5]
 
 
-def test_the_scan_sees_names_and_strings_and_leaves_docstrings_out() -> None:
+def test_names_and_strings_are_recognized_and_docstrings_are_not() -> None:
     lines = [
         "def f(true_label):",
         '    """true_labels are not read."""',
@@ -87,7 +87,7 @@ def test_the_scan_sees_names_and_strings_and_leaves_docstrings_out() -> None:
 
 @pytest.fixture
 def project(tmp_path: Path) -> DataPaths:
-    """Prepared, with eight labels that were changed on purpose."""
+    """A prepared project with eight labels that were changed on purpose."""
     study = {**TINY_STUDY, "seeds": [0]}
     train = {"schedule": {"name": "cosine"}, "augmentation": {}}
     data = write_project(tmp_path, train=train, studies={"digits": None, "tiny": study})
@@ -96,7 +96,7 @@ def project(tmp_path: Path) -> DataPaths:
 
 
 def _results(data: DataPaths) -> dict[str, bytes]:
-    """File -> content of what the stages after `prepare` make of the prepared images, from nothing."""
+    """Run the stages after `prepare` without earlier results, and return their outputs: file -> content."""
     folder = data.root.parent
     shutil.rmtree(folder / "work")
     for name in _STAGES:
@@ -105,10 +105,10 @@ def _results(data: DataPaths) -> dict[str, bytes]:
         path.relative_to(data.root).as_posix(): path.read_bytes()
         for name in _STAGES
         for path in sorted((data.root / name).rglob("*"))
-        # Provenance holds the hash of the manifest.
+        # The provenance contains the hash of the manifest.
         if path.is_file() and not path.name.endswith("provenance.json")
     }
-    # And so does a run's fingerprint.
+    # The fingerprint of a run depends on it, too.
     for path in (data.runs("tiny"), data.history("tiny")):
         rows = read_parquet(path).drop_columns(["fingerprint"]).to_pylist()
         files[path.relative_to(data.root).as_posix()] = repr(rows).encode()

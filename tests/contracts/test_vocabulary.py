@@ -1,4 +1,4 @@
-"""One word for one thing: class names are unique, files are short, and code is written in American English."""
+"""Class names are unique, files are short, and the code is written in American English."""
 
 import ast
 import re
@@ -26,7 +26,7 @@ each_file = pytest.mark.parametrize("path", _FILES, ids=lambda path: str(path.re
 
 
 def british_words(text: str) -> set[str]:
-    """Words of a text in British spelling, without those of `_CONTRACTS`."""
+    """Return the words of a text in British spelling, without those of `_CONTRACTS`."""
     return {word for word in _BRITISH.findall(text) if word not in _CONTRACTS}
 
 

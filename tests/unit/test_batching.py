@@ -152,7 +152,7 @@ def test_a_group_above_a_micro_batch_is_not_cut(
         merge_micro_batches(parts, too_few)
 
 
-def test_rows_that_are_not_neighbours_do_not_pass_together() -> None:
+def test_rows_that_are_not_neighbors_do_not_pass_together() -> None:
     first, _, last = worker_slices(6, 3)
     assert merge_micro_batches([first, last], 6) == [first, last]
 

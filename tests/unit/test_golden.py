@@ -7,7 +7,7 @@ import pytest
 from tests.fixtures.golden import FOLDER, compare_or_update
 
 
-def test_an_equal_text_passes_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_an_equal_text_passes_and_is_not_rewritten(tmp_path: Path) -> None:
     path = tmp_path / "golden" / "a.txt"
     compare_or_update(path, "one\r\ntwo", update=True)
     assert path.read_bytes() == b"one\r\ntwo"

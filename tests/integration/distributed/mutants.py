@@ -1,4 +1,4 @@
-"""Mistakes that are easily made in the training core, to show that the tests of its exactness see them."""
+"""Typical mistakes in the training core, to show that the tests of its exactness detect them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -20,7 +20,7 @@ from pipeline.training.step import TrainStep
 def _mean_of_means(
     model: nn.Module, train_loss: TrainLoss, batch: GlobalBatch, parts: Sequence[BatchSlice], **_: Any
 ) -> Tensor:
-    """Every pass counts alike, and every rank, however many images it has."""
+    """Weight every pass and every rank equally, whatever its number of images."""
     total = torch.zeros((), dtype=torch.float64, device=train_loss.labels.device)
     for index, part in enumerate(parts):
         with distributed.defer_reduction(model, defer=index < len(parts) - 1):
@@ -44,7 +44,7 @@ def _clipped_per_pass(
     clip_norm: float,
     **options: Any,
 ) -> Tensor:
-    """Clips what has been accumulated so far after every pass."""
+    """Clip the accumulated gradient after every pass."""
     total = torch.zeros((), dtype=torch.float64, device=train_loss.labels.device)
     for index, part in enumerate(parts):
         with distributed.defer_reduction(model, defer=index < len(parts) - 1):
@@ -54,12 +54,12 @@ def _clipped_per_pass(
 
 
 def _merged_groups(parts: Sequence[BatchSlice], max_size: int) -> list[BatchSlice]:
-    """Normalizes all images of a pass together."""
+    """Normalize all images of a pass together."""
     return [BatchSlice(rows=part.rows, group_sizes=(part.size,)) for part in merge_micro_batches(parts, max_size)]
 
 
 class _CountsPasses(TrainStep):
-    """Advances the schedule and the meter with every pass, and at their end keeps them there."""
+    """Advances the schedule and the meter with every pass, up to their last step."""
 
     def run_step(self, batch: GlobalBatch) -> None:
         steps = self._state.step
@@ -69,7 +69,7 @@ class _CountsPasses(TrainStep):
 
 
 def _sum_in_sequence(tensors: Iterable[Tensor]) -> Tensor:
-    """((0 + 1) + 2) + 3: other roundings where each rank holds fewer of them."""
+    """Sum as ((0 + 1) + 2) + 3, which rounds differently where each rank has fewer summands."""
     return reduce(Tensor.add_, tensors)
 
 
@@ -86,4 +86,4 @@ MUTANTS: dict[str, Callable[[TrainSettings], AbstractContextManager[object]]] = 
     "schedule per micro-step": lambda _: patch.object(loop, "TrainStep", _CountsPasses),
     "sum in sequence": lambda _: patch.object(distributed, "pairwise_sum", _sum_in_sequence),
 }
-"""From its name to what makes the mistake while active in a run of these settings."""
+"""Name -> context manager that makes the mistake in a run of these settings."""

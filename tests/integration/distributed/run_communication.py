@@ -1,7 +1,7 @@
-"""A rank of tiny runs that exchange gradients in every way, started from the tests by torchrun or alone.
+"""Run one rank of tiny runs that exchange gradients in every way; tests start it with torchrun or alone.
 
-Command line: the file to save to, then what to do: `nodes` (runs of four simulated workers), `pair` (of two), `alone`
-(of two, on one rank), or `exchanges` (of gradients that nobody trained for).
+Command line: the file to save to, then the groups: `nodes` (runs of four simulated workers), `pair` (of two), `alone`
+(of two, on one rank), or `exchanges` (of made-up gradients, without training).
 """
 
 import sys
@@ -43,7 +43,7 @@ def _dense(workers: int) -> Iterator[tuple[str, Case]]:
         yield f"small_cnn {name}", Case(settings=several, comm=comm)
         if name in WITH_RESNET:
             yield f"resnet18 {name}", Case(settings=one, comm=comm)
-    # Two workers on each rank, that do not pass forward together.
+    # Two workers on each rank, in separate forward passes.
     two_each = replace(SEVERAL, simulated_workers=2 * workers)
     yield "small_cnn passes", Case(settings=two_each, comm=_AFTER, micro_batch=36 // workers)
     if "horovod" in TRANSPORTS:
@@ -87,27 +87,27 @@ CASES["alone"] = {
 
 
 def _received(gradient: Tensor, compression: Compression) -> Tensor:
-    """What the ranks have in common of (n, m) matrices, one a rank."""
+    """Return the average of (n, m) matrices, one per rank, as the ranks receive it."""
     world = torch.distributed.group.WORLD
     assert world is not None
-    whole = FlatGradient(gradient.flatten().clone(), [gradient.shape])
-    compression.average(whole, world).wait()
-    return whole.gradients()[0]
+    flat = FlatGradient(gradient.flatten().clone(), [gradient.shape])
+    compression.average(flat, world).wait()
+    return flat.gradients()[0]
 
 
 def _exchanges(ranks: World) -> dict[str, Any]:
-    """Relative errors of what PowerSGD made of made-up gradients."""
-    found: dict[str, Any] = {}
+    """Return relative errors of PowerSGD on made-up gradients."""
+    errors_by_case: dict[str, Any] = {}
 
     def note(name: str, compression: Compression, gradient_of: Callable[[int], Tensor], steps: int) -> None:
-        """After each step: of the sum of all that was received, against the sum of all means."""
+        """Record the error after each step: the sum of all received gradients against the sum of all means."""
         received, exact, errors = torch.zeros_like(full), torch.zeros_like(full), []
         for step in range(steps):
             own = gradient_of(step)
             received += _received(own, compression)
             exact += distributed.all_reduce_sum_(own.clone()) / ranks.size
             errors.append(float((received - exact).norm() / exact.norm().clamp_min(1e-30)))
-        found[name] = errors
+        errors_by_case[name] = errors
 
     generator = torch.Generator().manual_seed(7 + ranks.rank)
     full = torch.randn(24, 20, generator=generator, dtype=torch.float64)
@@ -117,7 +117,7 @@ def _exchanges(ranks: World) -> dict[str, Any]:
     note("rank one in four", Compression("powersgd", 4), lambda _: of_rank_one, 3)
     for rank in (1, 4):
         note(f"zero first, rank {rank}", Compression("powersgd", rank), lambda step: full * (step > 0), 61)
-    return found
+    return errors_by_case
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A rank of some tiny runs, started from the tests by torchrun or alone: saves what each of them gave.
+"""Run one rank of tiny runs and save the result of each; tests start it with torchrun or alone.
 
 Command line: the file to save to, then the first words of the names of the cases to run.
 """
@@ -43,7 +43,7 @@ RESNET = replace(
     learning_rate=0.1,
 )
 PLAIN = replace(RESNET, network="small_cnn")
-"""Without BatchNorm, with dropout."""
+"""Settings of a network without BatchNorm and with dropout."""
 _LAMB: dict[str, Any] = {
     "optimizer": "lamb",
     "optimizer_options": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6},
@@ -52,9 +52,9 @@ _LAMB: dict[str, Any] = {
 _SMOOTH: dict[str, Any] = {"clip_norm": 0.5, "ema_decay": 0.9}
 SEVERAL = replace(PLAIN, steps=6, warmup_steps=2, learning_rate=0.05, **_SMOOTH)
 GROWING = replace(SEVERAL, batch_stages=(BatchStage(batch_size=18, until_step=3),), batch_lr_scaling="linear")
-"""Three steps of 18 images and three of 66; what interrupts a run does so among the first."""
+"""Three steps of 18 images and three of 66; interruptions come during the first three."""
 _UNEVEN_AT_MOST = 25
-"""Images that pass together of 66 in eighths: 24, 25 and 17 of them on one rank, 24 and 9 on each of two."""
+"""Images per forward pass of 66 in eighths: 24, 25 and 17 on one rank, 24 and 9 on each of two ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +134,7 @@ MUTATED = {
     "schedule per micro-step": "ddp small_cnn uneven",
     "sum in sequence": "tree small_cnn sgd",
 }
-"""The case in which each mutant is shown."""
+"""Mutant -> the case that detects it."""
 CASES = {
     **SOUND,
     **{f"mutant {mutant}": replace(SOUND[case], mutant=mutant) for mutant, case in MUTATED.items()},
@@ -187,7 +187,7 @@ def _train_with_a_break(case: Case, ranks: World, folder: Path) -> TrainedRun:
 
 
 def run(case: Case, ranks: World) -> dict[str, Any]:
-    """Train and evaluate, or the reason why not."""
+    """Train and evaluate; return the results, or the error."""
     with _patched(case), TemporaryDirectory() as folder:
         try:
             trained = _train_with_a_break(case, ranks, Path(folder)) if case.interrupted else _train(case, ranks)
@@ -208,9 +208,9 @@ def run(case: Case, ranks: World) -> dict[str, Any]:
 
 
 def _noise(trained: TrainedRun) -> list[float | None]:
-    """What the gradient noise scale was estimated from; nothing where it was not metered."""
-    found = trained.noise_scale
-    return [found.samples, found.gradient_sq_norm, found.noise_trace] if found else []
+    """Return the sums behind the gradient noise scale; an empty list where it was not metered."""
+    noise = trained.noise_scale
+    return [noise.samples, noise.gradient_sq_norm, noise.noise_trace] if noise else []
 
 
 def _digest(model: nn.Module) -> str:

@@ -1,6 +1,5 @@
-"""Ways to exchange gradients, over real torchrun on gloo: the same step, or one as far away as what is left out."""
+"""Every way to exchange gradients gives the same step, or one that differs by its compression: real torchrun, gloo."""
 
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 import torch
 
 from pipeline.errors import InputError
+from tests.fixtures.loopback import free_port
 from tests.fixtures.training import kill, run, start
 from tests.integration.distributed.run_communication import TRANSPORTS, WITH_RESNET
 from tests.integration.distributed.test_equivalence import (
@@ -39,7 +39,7 @@ def _loaded(output: Path) -> Mapping[str, Any]:
 
 
 def _launch(ranks: int, folder: Path, *groups: str) -> Mapping[str, Any]:
-    """What the last rank saved, of ranks on one node."""
+    """Run ranks on one node, and return what the last one saved."""
     output = folder / f"{ranks} {groups[0]}.pt"
     launcher = () if ranks == 1 else (*TORCHRUN, f"--nproc-per-node={ranks}")
     done = run([sys.executable, *launcher, str(SCRIPT), str(output), *groups], timeout=_TIMEOUT_S, environ=_ENVIRON)
@@ -48,19 +48,17 @@ def _launch(ranks: int, folder: Path, *groups: str) -> Mapping[str, Any]:
 
 
 def _launch_nodes(folder: Path, sizes: tuple[int, ...], *groups: str) -> Mapping[str, Any]:
-    """What the last rank saved, of nodes of so many ranks: an agent each, on the loopback interface."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    output, said = folder / "nodes.pt", folder / "nodes.txt"
-    job = [f"--nnodes={len(sizes)}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=nodes"]
+    """Run nodes with these numbers of ranks, one agent each, over loopback; return what the last rank saved."""
+    output, log = folder / "nodes.pt", folder / "nodes.txt"
+    endpoint = f"127.0.0.1:{free_port()}"
+    job = [f"--nnodes={len(sizes)}", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-id=nodes"]
     commands = [
         [sys.executable, "-m", "torch.distributed.run", *job, f"--nproc-per-node={size}", str(SCRIPT), str(output)]
         for size in sizes
     ]
-    agents = [start([*command, *groups], environ=_ENVIRON, output=said) for command in commands]
+    agents = [start([*command, *groups], environ=_ENVIRON, output=log) for command in commands]
     try:
-        assert [agent.wait(_TIMEOUT_S) for agent in agents] == [0] * len(sizes), said.read_text()
+        assert [agent.wait(_TIMEOUT_S) for agent in agents] == [0] * len(sizes), log.read_text()
     finally:
         for agent in agents:
             kill(agent)
@@ -69,7 +67,7 @@ def _launch_nodes(folder: Path, sizes: tuple[int, ...], *groups: str) -> Mapping
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Of 1 and 2 ranks on one node, and of 4 on two."""
+    """Results of 1 and 2 ranks on one node, and of 4 ranks on two nodes."""
     folder = tmp_path_factory.mktemp("ways")
     alone, two = _launch(1, folder, "alone"), _launch(2, folder, "pair", "exchanges")
     return {1: alone, 2: two, 4: _launch_nodes(folder, (2, 2), "nodes", "exchanges")}
@@ -80,13 +78,13 @@ def _same_step(one: Mapping[str, Any], other: Mapping[str, Any], first: Mapping[
 
 
 def _moved_by(results: Results, ranks: int, way: str) -> float:
-    """Relative distance of the updates of a way from those of the default."""
+    """Return the relative distance between the updates of a way and those of the default."""
     first = results[1]["first weights"]["small_cnn"]
     plain, other = (update(results[ranks][name], first) for name in ("small_cnn as ever", way))
     return distance(plain, other)
 
 
-def test_nodes_are_told_apart(results: Results) -> None:
+def test_ranks_are_grouped_by_node(results: Results) -> None:
     assert results[1]["nodes"] == [[0]]
     assert results[2]["nodes"] == [[0, 1]]
     assert results[4]["nodes"] == [[0, 1], [2, 3]]
@@ -101,35 +99,33 @@ def test_all_ranks_end_with_the_same_weights(results: Results, ranks: int) -> No
 
 @SHARED
 @WAY
-def test_a_transport_changes_rounding_alone(results: Results, ranks: int, way: str) -> None:
+def test_a_way_to_communicate_changes_only_rounding(results: Results, ranks: int, way: str) -> None:
     first, plain = results[1]["first weights"], results[ranks][f"{way.split()[0]} as ever"]
     assert _same_step(plain, results[ranks][way], first, way)
 
 
 @WAY
-def test_a_transport_gives_what_one_process_does(results: Results, way: str) -> None:
+def test_a_way_to_communicate_gives_the_step_of_one_process(results: Results, way: str) -> None:
     alone, first = results[1][f"{way.split()[0]} as ever"], results[1]["first weights"]
     assert _same_step(alone, results[2][way], first, way)
 
 
 @SHARED
 def test_gradients_of_several_passes_are_sent_in_one_message(results: Results, ranks: int) -> None:
-    first, found = results[1]["first weights"], results[ranks]
+    first, cases = results[1]["first weights"], results[ranks]
     for name in ("small_cnn passes", *(["small_cnn horovod passes"] if "horovod" in TRANSPORTS else [])):
-        assert _same_step(found["small_cnn as ever"], found[name], first, "small_cnn"), name
+        assert _same_step(cases["small_cnn as ever"], cases[name], first, "small_cnn"), name
 
 
 @SHARED
-def test_saying_the_default_changes_no_bit(results: Results, ranks: int) -> None:
+def test_the_explicit_default_changes_no_bit(results: Results, ranks: int) -> None:
     assert_equal_bits(results[ranks]["small_cnn as ever"], results[ranks]["small_cnn said"])
 
 
 @SHARED
 @pytest.mark.parametrize(("kind", "bits"), [("bf16", 8), ("fp16", 11)])
 @pytest.mark.parametrize("way", ["{}", "{} one message"])
-def test_half_precision_is_as_far_away_as_its_rounding(
-    results: Results, ranks: int, kind: str, bits: int, way: str
-) -> None:
+def test_half_precision_differs_by_its_rounding(results: Results, ranks: int, kind: str, bits: int, way: str) -> None:
     moved = _moved_by(results, ranks, way.format(kind))
     assert 1e-5 < moved < 4 * 2**-bits
 
@@ -141,7 +137,7 @@ def test_half_precision_between_nodes_rounds_less_often_than_everywhere(results:
 
 
 @SHARED
-def test_powersgd_of_a_rank_that_saves_nothing_is_exact(results: Results, ranks: int) -> None:
+def test_powersgd_of_full_rank_is_exact(results: Results, ranks: int) -> None:
     first, plain = results[1]["first weights"], results[ranks]["small_cnn as ever"]
     assert _same_step(plain, results[ranks]["powersgd whole"], first, "small_cnn")
 
@@ -155,24 +151,24 @@ def test_powersgd_of_rank_one_learns(results: Results, ranks: int, case: str) ->
 
 
 @SHARED
-def test_powersgd_sends_in_the_long_run_all_there_is(results: Results, ranks: int) -> None:
-    """Error feedback: what is missing of a sum of gradients does not grow with their number."""
+def test_the_error_of_powersgd_does_not_accumulate(results: Results, ranks: int) -> None:
+    """Error feedback: the missing part of a sum of gradients does not grow with their number."""
     errors = results[ranks]["constant"]
-    assert errors[0] > 0.5  # of 20 singular values of a like size, one
+    assert errors[0] > 0.5  # one of 20 singular values of similar size
     assert errors[59] < 0.75 * errors[29]
     assert 60 * errors[59] < 1.5 * 30 * errors[29]
 
 
 @SHARED
 def test_powersgd_is_exact_on_gradients_of_low_rank(results: Results, ranks: int) -> None:
-    """Rank 1 on each of at most four ranks, and 4 to send it in."""
+    """The gradient has rank 1 on each of at most four ranks, and PowerSGD sends rank 4."""
     assert max(results[ranks]["rank one in four"]) < 1e-12
 
 
 @SHARED
 @pytest.mark.parametrize("rank", [1, 4])
-def test_powersgd_gets_over_a_gradient_of_zeros(results: Results, ranks: int, rank: int) -> None:
-    """As layers have behind one that starts at zero."""
+def test_powersgd_recovers_from_a_gradient_of_zeros(results: Results, ranks: int, rank: int) -> None:
+    """Layers before a layer that starts at zero have such gradients."""
     errors = results[ranks][f"zero first, rank {rank}"]
     assert errors[0] == 0
     assert errors[60] < 0.75 * errors[30]
@@ -182,8 +178,8 @@ def test_powersgd_gets_over_a_gradient_of_zeros(results: Results, ranks: int, ra
     ("ranks", "case"),
     [(2, "bf16"), (4, "bf16"), (2, "powersgd"), (4, "powersgd"), (4, "powersgd between nodes")],
 )
-def test_a_compressed_run_goes_on_in_the_same_bits(results: Results, ranks: int, case: str) -> None:
-    """What was not sent before the interruption is sent after it."""
+def test_a_compressed_run_resumes_in_the_same_bits(results: Results, ranks: int, case: str) -> None:
+    """The checkpoint keeps the error feedback, and the resumed run sends it."""
     assert_equal_bits(results[ranks][case], results[ranks][f"{case} interrupted"])
 
 
@@ -193,7 +189,7 @@ def test_compression_is_refused_where_workers_are_simulated(results: Results) ->
 
 
 def test_nodes_of_different_sizes_average_over_ranks(results: Results, tmp_path: Path) -> None:
-    """And what is between nodes is refused, as it would depend on their sizes."""
+    """Compression between nodes is refused, because its result would depend on their sizes."""
     uneven = _launch_nodes(tmp_path, (1, 3), "nodes")
     assert sorted(len(node) for node in uneven["nodes"]) == [1, 3]
     first, plain = results[1]["first weights"], results[4]["small_cnn as ever"]

@@ -28,34 +28,34 @@ def test_it_is_missed_by_those_that_would_use_it(workers: int, tmp_path: Path) -
     )
     done = run(command("train", tmp_path), environ={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == (0 if workers == 1 else 2), done.stderr
-    said = [line for line in done.stderr.splitlines() if "communication.library: horovod, which cannot" in line]
-    assert len(said) == workers - 1, done.stderr
+    errors = [line for line in done.stderr.splitlines() if "communication.library: horovod, which cannot" in line]
+    assert len(errors) == workers - 1, done.stderr
 
 
-class _Notes:
-    """A library that doubles gradients where others would average them, when it is waited for."""
+class _FakeHorovod:
+    """Records calls, and doubles gradients at `synchronize` in place of averaging them."""
 
     Average = object()
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, Tensor]] = []
-        self.waited_for: list[int] = []
+        self.sent: list[tuple[str, Tensor]] = []
+        self.awaited: list[int] = []
 
     def allreduce_async_(self, tensor: Tensor, *, name: str, op: object) -> int:
         assert op is self.Average
-        self.asked.append((name, tensor))
-        return len(self.asked) - 1
+        self.sent.append((name, tensor))
+        return len(self.sent) - 1
 
     def synchronize(self, handle: int) -> None:
-        self.waited_for.append(handle)
-        self.asked[handle][1].mul_(2)
+        self.awaited.append(handle)
+        self.sent[handle][1].mul_(2)
 
 
 @pytest.fixture
-def notes(monkeypatch: pytest.MonkeyPatch) -> _Notes:
-    library = _Notes()
-    monkeypatch.setattr(horovod, "_joined", lambda *_: library)
-    return library
+def library(monkeypatch: pytest.MonkeyPatch) -> _FakeHorovod:
+    made = _FakeHorovod()
+    monkeypatch.setattr(horovod, "_joined", lambda *_: made)
+    return made
 
 
 def _network() -> nn.Module:
@@ -69,30 +69,30 @@ def _backward(network: nn.Module, *, defer: bool = False) -> None:
         network(torch.ones(2, 3, 4, 4)).sum().backward()
 
 
-def test_gradients_are_sent_with_the_last_pass_alone(notes: _Notes) -> None:
+def test_gradients_are_sent_only_with_the_last_pass(library: _FakeHorovod) -> None:
     plain, network = _network(), _network()
     averaged = HorovodDataParallel(network, _CPU, 1.0)
     for defer in (True, True, False):
         _backward(plain)
-        assert notes.asked == []
+        assert library.sent == []
         _backward(averaged, defer=defer)
-    assert sorted(name for name, _ in notes.asked) == sorted(name for name, _ in network.named_parameters())
-    for expected, found in zip(plain.parameters(), network.parameters(), strict=True):
+    assert sorted(name for name, _ in library.sent) == sorted(name for name, _ in network.named_parameters())
+    for expected, averaged_parameter in zip(plain.parameters(), network.parameters(), strict=True):
         assert expected.grad is not None
-        assert found.grad is not None
-        assert torch.equal(found.grad, 2 * expected.grad)
+        assert averaged_parameter.grad is not None
+        assert torch.equal(averaged_parameter.grad, 2 * expected.grad)
 
 
-def test_what_failed_is_not_waited_for_later(notes: _Notes) -> None:
+def test_a_failed_exchange_is_not_awaited_later(library: _FakeHorovod) -> None:
     network = _network()
     averaged = HorovodDataParallel(network, _CPU, 1.0)
     with pytest.raises(ZeroDivisionError), distributed.defer_reduction(averaged, defer=False):
         _fail_after(averaged)
-    n = len(notes.asked)
+    n = len(library.sent)
     network.zero_grad()
     _backward(averaged)
-    assert len(notes.asked) == 2 * n
-    assert notes.waited_for == list(range(n, 2 * n))
+    assert len(library.sent) == 2 * n
+    assert library.awaited == list(range(n, 2 * n))
 
 
 def _fail_after(network: nn.Module) -> None:

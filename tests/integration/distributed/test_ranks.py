@@ -1,4 +1,4 @@
-"""Ranks without a process group: how many, on one process nothing to do, and none without its launcher."""
+"""Ranks without a process group: their number, one process without collectives, and ranks without a launcher."""
 
 import sys
 
@@ -31,7 +31,7 @@ def test_workers(monkeypatch: pytest.MonkeyPatch, requested: int, simulated: int
     assert choose_workers(requested, valid_world_sizes(simulated, aligned=False)) == chosen
 
 
-def test_more_workers_than_gpus_are_not_moved_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_workers_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(InputError) as raised:
         choose_workers(3, valid_world_sizes(6, aligned=False))
@@ -42,13 +42,13 @@ def test_more_workers_than_gpus_are_not_moved_to_the_cpu(monkeypatch: pytest.Mon
     ("world", "simulated", "aligned", "joining"),
     [(3, 4, False, 2), (4, 4, False, 4), (9, 4, False, 4), (1, 4, True, 1), (5, 12, True, 3), (5, 12, False, 4)],
 )
-def test_of_more_processes_than_fit_the_most_that_do_take_part(
+def test_of_too_many_processes_the_largest_valid_number_takes_part(
     world: int, simulated: int, aligned: bool, joining: int
 ) -> None:
     assert participating_ranks("auto", valid_world_sizes(simulated, aligned=aligned), world) == joining
 
 
-def test_processes_that_do_not_fit_a_stated_number_are_told_which_do() -> None:
+def test_the_error_of_a_wrong_number_of_processes_lists_the_valid_ones() -> None:
     fitting = valid_world_sizes(6, aligned=False)
     assert participating_ranks(2, fitting, 3) == 3
     with pytest.raises(InputError) as raised:
@@ -59,7 +59,7 @@ def test_processes_that_do_not_fit_a_stated_number_are_told_which_do() -> None:
 @pytest.mark.parametrize(
     ("ended", "code"),
     [
-        # The second and later ones are the agent's doing: SIGTERM at once, SIGKILL half a minute later.
+        # The agent causes the second and later ones: SIGTERM at once, SIGKILL half a minute later.
         ([(2, 0), (-15, 0)], 2),
         ([(-15, 0), (2, 0)], 2),
         ([(2, 0), (-9, 30)], 2),
@@ -71,7 +71,7 @@ def test_processes_that_do_not_fit_a_stated_number_are_told_which_do() -> None:
 def test_the_exit_code_is_that_of_the_process_that_failed(
     ended: list[tuple[int, int]], code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of exit codes with the second in which each was noticed, as torchrun's agent tells them."""
+    """The cases are exit codes and the second of each, as the agent of torchrun reports them."""
     failures = {}
     for rank, (exit_code, second) in enumerate(ended):
         failures[rank] = ProcessFailure(local_rank=rank, pid=1, exitcode=exit_code, error_file="")
@@ -98,7 +98,7 @@ def test_one_process_has_nothing_to_exchange() -> None:
             distributed.barrier()
 
 
-def test_a_rank_outside_its_session_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_outside_a_process_group_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     with pytest.raises(RuntimeError):
         distributed.barrier()

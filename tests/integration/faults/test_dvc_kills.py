@@ -1,13 +1,13 @@
-"""`make repro` that is killed at random moments, again and again, ends in the result of an uninterrupted one by itself.
+"""`make repro` that is killed at random moments ends in the result of an uninterrupted run, without manual repair.
 
-KILLS is how many times, KILL_SEED the seed of the moments; `make campaign-kills` takes 200. Each fresh clone is killed
-until a run finishes, is compared, and the next one follows. One clone in four runs its stages. The others have the
-cache of the uninterrupted run, from which DVC takes finished stages. Their runs take seconds, in most of which DVC
-writes its own files; a kill does damage there.
+KILLS is the number of kills, KILL_SEED the seed of the moments; `make campaign-kills` sets 200. Each fresh clone is
+killed until a run finishes, and its result is compared; then the next clone follows.
 
-That a kill inside a write does damage, and is repaired, is shown one by one in tests/unit/commands/test_repair.py, on a
-real
-DVC that is killed at a chosen byte.
+One clone in four runs its stages. The others have the cache of the uninterrupted run, from which DVC takes finished
+stages. Their runs take seconds, mostly while DVC writes its own files, where a kill does damage.
+
+tests/unit/commands/test_repair.py shows single cases: a kill inside a write of a real DVC, at a selected byte, does
+damage and is repaired.
 """
 
 import os
@@ -24,7 +24,7 @@ import pytest
 from pipeline.processes import processes_in_folder
 from tests.fixtures.tiny_project import environment, hashes, write_tiny_project
 
-_TIMEOUT_S = 1800  # of one run, beside others on the machine
+_TIMEOUT_S = 1800  # for one run, while other jobs use the machine
 _KILLS = int(os.environ.get("KILLS", "20"))
 _ONE_IN = 4
 _SEED = int(os.environ.get("KILL_SEED", "0"))
@@ -40,7 +40,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
-    """The project after one `make repro`, all committed, and how many seconds that took."""
+    """The committed project after one `make repro`, and the duration of that run in seconds."""
     project = write_tiny_project(tmp_path_factory.mktemp("undisturbed"), train_size=0.15, steps=(6, 6))
     _install(project)
     start = time.monotonic()
@@ -63,23 +63,23 @@ def test_random_kills_end_in_the_uninterrupted_result(
         cached = clones % _ONE_IN > 0
         project, clones, finished = _clone(reference, tmp_path / f"clone{clones}", cached=cached), clones + 1, False
         while not finished:
-            # The last clone is left to finish.
+            # The last clone finishes without a kill.
             output, code = _run(project, rng if kills < _KILLS else None, longest=0 if cached else seconds / 2)
             finished, kills = code == 0, kills + (code is None)
             repairs += output.count(_REPAIRED)
-            assert code in (0, None), f"seed {_SEED}, kill {kills}: not without a hand:\n{output}"
+            assert code in (0, None), f"seed {_SEED}, kill {kills}: needs a manual repair:\n{output}"
         assert hashes(project) == hashes(reference), f"seed {_SEED}, kill {kills}"
         changed = subprocess.run(["git", "status", "--porcelain"], cwd=project, capture_output=True, text=True)
         assert changed.stdout == "", f"seed {_SEED}, kill {kills}"
         shutil.rmtree(project)
     with capsys.disabled():
-        took = f"{time.monotonic() - start:.0f} s; one run: {seconds:.0f} s"
-        print(f"\nseed {_SEED}: {kills} kills of {clones} clones, {repairs} repairs, {took}")
-    assert repairs > 0, "no kill left anything to repair"
+        duration = f"{time.monotonic() - start:.0f} s; one run: {seconds:.0f} s"
+        print(f"\nseed {_SEED}: {kills} kills of {clones} clones, {repairs} repairs, {duration}")
+    assert repairs > 0, "no kill did damage"
 
 
 def _clone(reference: Path, folder: Path, *, cached: bool) -> Path:
-    """A fresh one; with DVC's cache it has nothing to run."""
+    """Make a fresh clone; with the cache of DVC it has no stage to run."""
     subprocess.run(["git", "clone", "-q", reference, folder], check=True)
     if cached:
         shutil.copytree(reference / ".dvc/cache", folder / ".dvc/cache")
@@ -88,7 +88,7 @@ def _clone(reference: Path, folder: Path, *, cached: bool) -> Path:
 
 
 def _install(project: Path) -> None:
-    """What `make setup` would do: an environment with all requirements, newer than they are."""
+    """Make the environment that `make setup` makes: with all requirements, and newer than their files."""
     (project / ".venv").mkdir()
     for path in Path(sys.prefix).iterdir():
         if path.name != ".installed":
@@ -99,10 +99,10 @@ def _install(project: Path) -> None:
 
 
 def _run(project: Path, rng: random.Random | None, *, longest: float) -> tuple[str, int | None]:
-    """`make repro`, killed at a random moment if there is a generator.
+    """Run `make repro`, and kill it at a random moment if `rng` is given.
 
     Returns:
-        What it printed, and its exit code; None if it was killed.
+        The output, and the exit code; None if it was killed.
     """
     log = project / ".git/output"
     with log.open("w") as output:
@@ -123,7 +123,10 @@ def _run(project: Path, rng: random.Random | None, *, longest: float) -> tuple[s
 
 
 def _wait_for_a_moment(make: "subprocess.Popen[bytes]", project: Path, rng: random.Random, longest: float) -> None:
-    """While DVC writes its files, or right after; half of the moments are any within `longest` seconds, if not 0."""
+    """Wait for a moment at which DVC writes its files, or shortly after it.
+
+    If `longest` is not 0, half of the moments are uniform within `longest` seconds.
+    """
     any_time, moment, writes, after = (
         rng.random() < 0.5 and longest > 0,
         rng.uniform(0, longest),
@@ -139,13 +142,13 @@ def _wait_for_a_moment(make: "subprocess.Popen[bytes]", project: Path, rng: rand
 
 
 def _written(project: Path) -> list[int]:
-    """Changes whenever DVC writes."""
+    """Return a value that changes whenever DVC writes."""
     paths = [project / ".dvc/tmp/rwlock", project / "dvc.lock"]
     return [path.stat().st_mtime_ns for path in paths if path.exists()]
 
 
 def _kill(make: "subprocess.Popen[bytes]", project: Path, *, dvc_alone: bool) -> None:
-    """All that `make` started, as a power cut would, or DVC alone, as where memory is short."""
+    """Kill all descendants of `make`, as a power cut does, or DVC alone, as the out-of-memory killer does."""
     running = [
         pid for pid, command in processes_in_folder(project).items() if "dvc" in (Path(part).name for part in command)
     ]

@@ -1,4 +1,4 @@
-"""A study whose nodes come and go while it trains ends in the bytes of one that nothing happened to."""
+"""A study whose nodes join and leave while it trains ends in the bytes of an undisturbed study."""
 
 import time
 from pathlib import Path
@@ -12,16 +12,16 @@ from tests.fixtures.training import command, descendants, kill, start
 
 NODES = 4
 STEPS = 400
-"""At a second for every second one while nodes come and go: minutes, of which seconds are needed."""
+"""Every second step takes a second while nodes join and leave: minutes in all, of which seconds suffice."""
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
-def test_nodes_come_and_go(tmp_path: Path) -> None:
-    """Processes: 1, 4, 2, 1, 4. The node that hosts the store stays."""
+def test_nodes_join_and_leave(tmp_path: Path) -> None:
+    """The job has 1, 4, 2, 1 and 4 processes; the node with the rendezvous store stays."""
     keys: dict[str, Any] = {"reduction": "tree", "workers": "auto", "study": {"seeds": [0], "budget": {"steps": STEPS}}}
-    whole = Study.write(tmp_path / "whole", **keys)
-    whole.finish()
+    undisturbed = Study.write(tmp_path / "undisturbed", **keys)
+    undisturbed.finish()
     study, slow = Study.write(tmp_path / "study", **keys), tmp_path / "slow"
     slow.touch()
     nodes = Agents(study, nnodes=f"1:{NODES}", slow=slow)
@@ -34,15 +34,15 @@ def test_nodes_come_and_go(tmp_path: Path) -> None:
         nodes.finish()
     finally:
         nodes.end()
-    study.assert_equals(whole)
+    study.assert_equals(undisturbed)
 
 
 @pytest.mark.slow
 def test_a_lost_rank_is_started_again_by_its_agent(tmp_path: Path) -> None:
-    """The agent's store still has what the first ranks left there."""
+    """The store of the agent still has the keys of the first ranks."""
     keys: dict[str, Any] = {"reduction": "tree", "study": {"seeds": [0], "budget": {"steps": STEPS}}}
-    whole = Study.write(tmp_path / "whole", **keys)
-    whole.finish()
+    undisturbed = Study.write(tmp_path / "undisturbed", **keys)
+    undisturbed.finish()
     study, output = Study.write(tmp_path / "study", **keys), tmp_path / "output.txt"
     interpreter, *rest = command("train", study.folder, ranks=2)
     agent = start([interpreter, *rest[:2], "--max-restarts=1", *rest[2:]], output=output)
@@ -57,4 +57,4 @@ def test_a_lost_rank_is_started_again_by_its_agent(tmp_path: Path) -> None:
     finally:
         kill(agent)
     assert [count for _, count in starts_again(output.read_text())] == [2]
-    study.assert_equals(whole)
+    study.assert_equals(undisturbed)

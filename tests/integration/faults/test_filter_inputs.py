@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.typing import NDArray
 
 from pipeline.artifacts.files import write_array
 from pipeline.artifacts.tables import read_parquet, write_parquet
@@ -28,10 +29,12 @@ from tests.fixtures.projects import (
 )
 
 _N = 60
+_Change = Callable[[DataPaths], None] | dict[str, Any]
+"""What breaks a valid project: a function of its files, or new values of parameters, named section__key__inner key."""
 
 
 def _project(folder: Path) -> DataPaths:
-    """All that both stages need, sound."""
+    """Valid inputs of both stages."""
     data = DataPaths(root=folder / "data")
     features, labels = class_blobs(np.random.default_rng(0), n_classes=3, per_class=_N // 3, dimensions=8)
     write_manifest(data, "train", labels)
@@ -45,6 +48,7 @@ def _project(folder: Path) -> DataPaths:
 
 
 def _params(folder: Path, **keys: Any) -> None:
+    """Write params.yaml with these keys, named as in `_Change`."""
     tsne = {"perplexity": 5.0, "early_exaggeration_iter": 10, "n_iter": 10, "n_jobs": 1}
     sections: dict[str, dict[str, Any]] = {
         "reduce": {"pca": {"n_components": 4}, "tsne": tsne, "n_neighbors": 5},
@@ -57,129 +61,51 @@ def _params(folder: Path, **keys: Any) -> None:
     write_params(folder, **sections)
 
 
-def _nan_features(data: DataPaths) -> None:
-    features = np.load(data.features(NETWORK))
-    features[7, 2] = np.nan
-    write_features(data, features, features[:12])
+def _set_features(data: DataPaths, **rows: Any) -> None:
+    """Write new `train` or `test` features; a function gets the old ones."""
+    features = {split: np.load(data.features(NETWORK, split)) for split in ("train", "test")}
+    for split, change in rows.items():
+        features[split] = change(features[split])
+    write_features(data, **features)
 
 
-def _infinite_test_features(data: DataPaths) -> None:
-    features = np.load(data.features(NETWORK))
-    write_features(data, features, np.full_like(features[:12], np.inf))
+def _set_column(path: Path, name: str, values: Any) -> None:
+    """Replace a column of a Parquet file."""
+    table = read_parquet(path)
+    write_parquet(path, table.set_column(table.column_names.index(name), name, values))
+
+
+def _truncate(path: Path, n_bytes: int) -> None:
+    """Keep the first bytes of a file; a negative number cuts off the last ones."""
+    path.write_bytes(path.read_bytes()[:n_bytes])
+
+
+def _with_value(array: NDArray[np.float32], row: int, column: int, value: float) -> NDArray[np.float32]:
+    array[row, column] = value
+    return array
 
 
 def _equal_features(data: DataPaths) -> None:
-    write_features(data, np.ones((_N, 8), dtype=np.float32), np.ones((12, 8), dtype=np.float32))
-
-
-def _short_features(data: DataPaths) -> None:
-    features = np.load(data.features(NETWORK))
-    write_features(data, features[:-1], features[:12])
-
-
-def _truncated_features(data: DataPaths) -> None:
-    path = data.features(NETWORK)
-    path.write_bytes(path.read_bytes()[:200])
+    _set_features(data, train=np.ones_like, test=np.ones_like)
 
 
 def _three_test_images(data: DataPaths) -> None:
     write_manifest(data, "test", np.arange(3))
-    write_features(data, np.load(data.features(NETWORK)), np.load(data.features(NETWORK, "test"))[:3])
+    _set_features(data, test=lambda features: features[:3])
 
 
-_REDUCE: list[tuple[str, Callable[[DataPaths], None] | dict[str, Any], str]] = [
-    ("NaN", _nan_features, "extract/resnet18.npy: row 7 "),
-    ("infinity", _infinite_test_features, "extract/resnet18.test.npy: row 0 "),
-    ("equal", _equal_features, "extract/resnet18.npy: "),
-    ("short", _short_features, "extract/resnet18.npy: has 59 rows"),
-    ("truncated", _truncated_features, "extract/resnet18.npy: "),
-    ("few test images", _three_test_images, "extract/resnet18.test.npy: 3 test images "),
-    (
-        "perplexity",
-        {"reduce__tsne__perplexity": 20.0},
-        "reduce.tsne.perplexity: 20 ",
-    ),
-    ("components", {"reduce__pca__n_components": 9}, "reduce.pca.n_components: 9 "),
-    ("metric", {"reduce__tsne__metric": "nonsense"}, "reduce.tsne.metric: nonsense"),
-]
+def _embed(data: DataPaths, neighbors: list[list[int]] | None = None, *, n: int = _N) -> None:
+    """Write an embedding in which all images have the same coordinates."""
+    write_embedding(data, np.zeros((n, 2), dtype=np.float32), neighbors)
 
 
-@pytest.mark.parametrize(("change", "start"), [row[1:] for row in _REDUCE], ids=[row[0] for row in _REDUCE])
-def test_reduce(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    change: Callable[[DataPaths], None] | dict[str, Any],
-    start: str,
-) -> None:
-    data = _project(tmp_path)
-    for path in (data.embedding(NETWORK), data.components(NETWORK), data.embeddings(NETWORK)):
-        path.unlink()
-    _change(tmp_path, data, change)
-    _fails("reduce", reduce, tmp_path, capsys, start)
-    # Later steps map the components from their file, so it is there when the map fails.
-    assert set((data.root / "reduce").iterdir()) <= {data.components(NETWORK)}
-
-
-def _nan_map(data: DataPaths) -> None:
-    coordinates = np.zeros((_N, 2), dtype=np.float32)
-    coordinates[4, 1] = np.nan
-    write_embedding(data, coordinates)
-
-
-def _short_map(data: DataPaths) -> None:
-    write_embedding(data, np.zeros((_N - 2, 2), dtype=np.float32))
-
-
-def _foreign_neighbours(data: DataPaths) -> None:
-    write_embedding(data, np.zeros((_N, 2), dtype=np.float32), [[_N, 1]] * _N)
-
-
-def _ragged_neighbours(data: DataPaths) -> None:
-    write_embedding(data, np.zeros((_N, 2), dtype=np.float32), [[1, 2]] * (_N - 2) + [[1], [1, 2, 3]])
-
-
-def _no_probabilities(data: DataPaths) -> None:
-    write_array(data.probabilities(NETWORK), np.ones((_N, 3), dtype=np.float32))
-
-
-def _probabilities_of_fewer_classes(data: DataPaths) -> None:
-    write_array(data.probabilities(NETWORK), np.full((_N, 2), 0.5, dtype=np.float32))
-
-
-def _nan_components(data: DataPaths) -> None:
-    components = np.zeros((_N, 4), dtype=np.float32)
-    components[9, 0] = np.inf
-    write_array(data.components(NETWORK), components)
-
-
-def _one_number_for_neighbours(data: DataPaths) -> None:
-    table = read_parquet(data.embedding(NETWORK))
-    at = table.column_names.index("neighbours")
-    write_parquet(data.embedding(NETWORK), table.set_column(at, "neighbours", pa.array(range(_N))))
-
-
-def _absent_confidence(data: DataPaths) -> None:
-    table = read_parquet(data.predictions(NETWORK))
-    at = table.column_names.index("confidence")
-    absent = pa.array([0.5, None] * (_N // 2), pa.float32())
-    write_parquet(data.predictions(NETWORK), table.set_column(at, "confidence", absent))
-
-
-def _predictions_of_another_run(data: DataPaths) -> None:
-    write_predictions(data, np.zeros(_N + 1, dtype=np.int64))
+def _nan_embedding(data: DataPaths) -> None:
+    write_embedding(data, _with_value(np.zeros((_N, 2), dtype=np.float32), 4, 1, np.nan))
 
 
 def _shuffled_predictions(data: DataPaths) -> None:
     table = read_parquet(data.predictions(NETWORK))
     write_parquet(data.predictions(NETWORK), table.take(pa.array(range(_N - 1, -1, -1))))
-
-
-def _no_map(data: DataPaths) -> None:
-    data.embedding(NETWORK).unlink()
-
-
-def _torn_map(data: DataPaths) -> None:
-    data.embedding(NETWORK).write_bytes(data.embedding(NETWORK).read_bytes()[:-20])
 
 
 def _small_class(data: DataPaths) -> None:
@@ -188,79 +114,130 @@ def _small_class(data: DataPaths) -> None:
     write_predictions(data, labels)
 
 
-def _unknown_override(data: DataPaths) -> None:
-    with data.overrides.open("a") as file:
-        file.write("nowhere.png,aa,keep,,\n")
-
-
-def _stale_override(data: DataPaths) -> None:
-    path = read_parquet(data.manifest("train"))["path"][3].as_py()
+def _override(data: DataPaths, path: str) -> None:
+    """Append a decision on an image of another content."""
     with data.overrides.open("a") as file:
         file.write(f"{path},aa,keep,,\n")
 
 
-_FILTER: list[tuple[str, Callable[[DataPaths], None] | dict[str, Any], str]] = [
-    ("NaN", _nan_map, "reduce/resnet18.maps.npy: row 4 "),
-    ("short map", _short_map, "reduce/resnet18.parquet: its 58 rows "),
-    ("neighbours out of range", _foreign_neighbours, "reduce/resnet18.parquet: "),
-    ("ragged neighbours", _ragged_neighbours, "reduce/resnet18.parquet: "),
-    ("no probabilities", _no_probabilities, "extract/resnet18.probabilities.npy: "),
-    (
-        "fewer classes",
-        _probabilities_of_fewer_classes,
-        "extract/resnet18.probabilities.npy: ",
-    ),
-    ("components", _nan_components, "reduce/resnet18.pca.npy: row 9 "),
-    ("number for a list", _one_number_for_neighbours, "reduce/resnet18.parquet: column neighbours "),
-    ("nulls", _absent_confidence, "extract/resnet18.parquet: column confidence "),
-    ("predictions", _predictions_of_another_run, "extract/resnet18.parquet: its 61 rows "),
-    ("shuffled", _shuffled_predictions, "extract/resnet18.parquet: its 60 rows "),
-    ("missing", _no_map, "reduce/resnet18.parquet: "),
-    ("torn", _torn_map, "reduce/resnet18.parquet: "),
-    ("small class", _small_class, "filter.scorer.min_samples: 3"),
-    ("unknown override", _unknown_override, "overrides.csv: line 2: 'nowhere.png' "),
-    ("stale override", _stale_override, "overrides.csv: line 2: "),
-    (
-        "empty class",
-        {"filter__drop_fraction": None, "filter__eps": 1e-9},
-        "filter.eps: 1e-09 ",
-    ),
-    ("share empties a class", {"filter__drop_fraction": 0.999}, "filter.drop_fraction: 0.999 "),
-]
+def _stale_override(data: DataPaths) -> None:
+    _override(data, read_parquet(data.manifest("train"))["path"][3].as_py())
 
 
-@pytest.mark.parametrize(("change", "start"), [row[1:] for row in _FILTER], ids=[row[0] for row in _FILTER])
-def test_filter(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    change: Callable[[DataPaths], None] | dict[str, Any],
-    start: str,
+_CASES: dict[tuple[str, str], tuple[_Change, str, str]] = {
+    # (stage, case): what breaks the inputs, the key of the error, what its text begins with after the key
+    ("reduce", "NaN"): (
+        lambda data: _set_features(data, train=lambda features: _with_value(features, 7, 2, np.nan)),
+        "extract/resnet18.npy",
+        "row 7 ",
+    ),
+    ("reduce", "infinity"): (
+        lambda data: _set_features(data, test=lambda features: np.full_like(features, np.inf)),
+        "extract/resnet18.test.npy",
+        "row 0 ",
+    ),
+    ("reduce", "equal"): (_equal_features, "extract/resnet18.npy", ""),
+    ("reduce", "short"): (
+        lambda data: _set_features(data, train=lambda features: features[:-1]),
+        "extract/resnet18.npy",
+        "has 59 rows",
+    ),
+    ("reduce", "truncated"): (lambda data: _truncate(data.features(NETWORK), 200), "extract/resnet18.npy", ""),
+    ("reduce", "few test images"): (_three_test_images, "extract/resnet18.test.npy", "3 test images "),
+    ("reduce", "perplexity"): ({"reduce__tsne__perplexity": 20.0}, "reduce.tsne.perplexity", "20 "),
+    ("reduce", "components"): ({"reduce__pca__n_components": 9}, "reduce.pca.n_components", "9 "),
+    ("reduce", "metric"): ({"reduce__tsne__metric": "nonsense"}, "reduce.tsne.metric", "nonsense"),
+    ("filter", "NaN"): (_nan_embedding, "reduce/resnet18.maps.npy", "row 4 "),
+    ("filter", "short embedding"): (lambda data: _embed(data, n=_N - 2), "reduce/resnet18.parquet", "its 58 rows "),
+    ("filter", "neighbors out of range"): (
+        lambda data: _embed(data, [[_N, 1]] * _N),
+        "reduce/resnet18.parquet",
+        "",
+    ),
+    ("filter", "ragged neighbors"): (
+        lambda data: _embed(data, [[1, 2]] * (_N - 2) + [[1], [1, 2, 3]]),
+        "reduce/resnet18.parquet",
+        "",
+    ),
+    ("filter", "no probabilities"): (
+        lambda data: write_array(data.probabilities(NETWORK), np.ones((_N, 3), dtype=np.float32)),
+        "extract/resnet18.probabilities.npy",
+        "",
+    ),
+    ("filter", "fewer classes"): (
+        lambda data: write_array(data.probabilities(NETWORK), np.full((_N, 2), 0.5, dtype=np.float32)),
+        "extract/resnet18.probabilities.npy",
+        "",
+    ),
+    ("filter", "components"): (
+        lambda data: write_array(
+            data.components(NETWORK), _with_value(np.zeros((_N, 4), dtype=np.float32), 9, 0, np.inf)
+        ),
+        "reduce/resnet18.pca.npy",
+        "row 9 ",
+    ),
+    ("filter", "number for a list"): (
+        lambda data: _set_column(data.embedding(NETWORK), "neighbours", pa.array(range(_N))),
+        "reduce/resnet18.parquet",
+        "column neighbours ",
+    ),
+    ("filter", "nulls"): (
+        lambda data: _set_column(
+            data.predictions(NETWORK), "confidence", pa.array([0.5, None] * (_N // 2), pa.float32())
+        ),
+        "extract/resnet18.parquet",
+        "column confidence ",
+    ),
+    ("filter", "predictions"): (
+        lambda data: write_predictions(data, np.zeros(_N + 1, dtype=np.int64)),
+        "extract/resnet18.parquet",
+        "its 61 rows ",
+    ),
+    ("filter", "shuffled"): (_shuffled_predictions, "extract/resnet18.parquet", "its 60 rows "),
+    ("filter", "missing"): (lambda data: data.embedding(NETWORK).unlink(), "reduce/resnet18.parquet", ""),
+    ("filter", "torn"): (lambda data: _truncate(data.embedding(NETWORK), -20), "reduce/resnet18.parquet", ""),
+    ("filter", "small class"): (_small_class, "filter.scorer.min_samples", "3"),
+    ("filter", "unknown override"): (
+        lambda data: _override(data, "nowhere.png"),
+        "overrides.csv",
+        "line 2: 'nowhere.png' ",
+    ),
+    ("filter", "stale override"): (_stale_override, "overrides.csv", "line 2: "),
+    ("filter", "empty class"): ({"filter__drop_fraction": None, "filter__eps": 1e-9}, "filter.eps", "1e-09 "),
+    ("filter", "share empties a class"): ({"filter__drop_fraction": 0.999}, "filter.drop_fraction", "0.999 "),
+}
+_STAGES: dict[str, Callable[..., None]] = {"reduce": reduce, "filter": filter_images}
+
+
+@pytest.mark.parametrize(
+    ("stage", "change", "key", "detail"),
+    [(stage, *case) for (stage, _), case in _CASES.items()],
+    ids=[" ".join(name) for name in _CASES],
+)
+def test_bad_input_ends_with_one_line_and_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], stage: str, change: _Change, key: str, detail: str
 ) -> None:
     data = _project(tmp_path)
+    if stage == "reduce":
+        for path in (data.embedding(NETWORK), data.components(NETWORK), data.embeddings(NETWORK)):
+            path.unlink()
     _change(tmp_path, data, change)
-    _fails("filter", filter_images, tmp_path, capsys, start)
-    assert list(data.points(NETWORK).parent.glob("*")) == []
+    with pytest.raises(SystemExit) as stopped:
+        run_stage(stage, _STAGES[stage], item="network", argv=stage_arguments(tmp_path))
+    assert stopped.value.code == 2
+    error = printed_error(capsys.readouterr().err)
+    assert error.key.removeprefix(f"{tmp_path / 'data'}/") == key
+    assert str(error).partition(f"{key}: ")[2].startswith(detail)
+    # `reduce` writes the components before it embeds them, so they are there when t-SNE fails.
+    allowed = {data.components(NETWORK)} if stage == "reduce" else set()
+    assert set((data.root / stage).glob("*")) <= allowed
 
 
-def _change(folder: Path, data: DataPaths, change: Callable[[DataPaths], None] | dict[str, Any]) -> None:
+def _change(folder: Path, data: DataPaths, change: _Change) -> None:
     if isinstance(change, dict):
         _params(folder, **change)
     else:
         change(data)
-
-
-def _fails(
-    stage: str,
-    body: Callable[..., None],
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    start: str,
-) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        run_stage(stage, body, item="network", argv=stage_arguments(folder))
-    assert stopped.value.code == 2
-    said = str(printed_error(capsys.readouterr().err))
-    assert said.removeprefix(f"{folder / 'data'}/").startswith(start)
 
 
 @pytest.mark.parametrize(

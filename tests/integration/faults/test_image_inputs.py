@@ -1,4 +1,4 @@
-"""Bad images, archives and settings for them: exit code 2, one line with the mend, nothing lost."""
+"""Bad images, archives and settings: exit code 2, one line with the fix, and no earlier result is lost."""
 
 import errno
 import io
@@ -28,11 +28,11 @@ from tests.fixtures.images import (
     write_zip,
 )
 from tests.fixtures.printed_errors import printed_error
-from tests.fixtures.projects import ROOT, write_params
+from tests.fixtures.projects import ROOT, folder_arguments, write_params
 
 
 def _error(folder: Path, path: Path | None, capsys: pytest.CaptureFixture[str], **config: Any) -> str:
-    """The stage's only line of complaint; checks the exit code and that an earlier result is still there."""
+    """Return the error of the stage; check its exit code, its only line, and that an earlier result is still there."""
     good = write_folder(folder / "earlier", split_tree())
     data = run_prepare(folder, good)
     before = _contents(data)
@@ -69,14 +69,17 @@ _JPEG = photo(0, (64, 64), "JPEG")
         pytest.param(b"\x93NUMPY", "", id="an array"),
     ],
 )
-@pytest.mark.parametrize("pack", [write_folder, write_zip, write_tar], ids=["folder", "zip", "tar"])
-def test_unreadable_image(
-    content: bytes, reason: str, pack: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_unreadable_image(content: bytes, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_folder(tmp_path / "images", {**split_tree(), "train/cat/2.png": content})
+    assert _error(tmp_path, path, capsys).startswith(f"prepare.path: {path}: train/cat/2.png: {reason}")
+
+
+@pytest.mark.parametrize("pack", [write_zip, write_tar], ids=["zip", "tar"])
+def test_unreadable_image_of_an_archive(
+    pack: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = pack(tmp_path / "images", {**split_tree(), "train/cat/2.png": content})
-    error = _error(tmp_path, path, capsys)
-    assert error.startswith(f"prepare.path: {path}: train/cat/2.png: {reason}")
-    assert "`prepare.unreadable: skip`" in error
+    path = pack(tmp_path / "images", {**split_tree(), "train/cat/2.png": _JPEG[:-40]})
+    assert _error(tmp_path, path, capsys).startswith(f"prepare.path: {path}: train/cat/2.png: ")
 
 
 def test_the_limit_is_a_parameter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,16 +123,13 @@ def _tar(files: dict[str, bytes], mode: str = "w", *, keep: float = 1.0) -> Call
     return write
 
 
-def _tar_with(kind: bytes) -> Callable[[Path], Path]:
-    def write(folder: Path) -> Path:
-        path = write_tar(folder / "images", split_tree())
-        with tarfile.open(path, "a") as archive:
-            member = tarfile.TarInfo("train/cat/bad.png")
-            member.type, member.linkname = kind, "/etc/passwd"
-            archive.addfile(member, io.BytesIO())
-        return path
-
-    return write
+def _tar_with_link(folder: Path) -> Path:
+    path = write_tar(folder / "images", split_tree())
+    with tarfile.open(path, "a") as archive:
+        member = tarfile.TarInfo("train/cat/bad.png")
+        member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(member, io.BytesIO())
+    return path
 
 
 def _fifo(folder: Path) -> Path:
@@ -147,23 +147,12 @@ _TREE = split_tree()
         pytest.param(_empty_folder, {}, "", id="empty"),
         pytest.param(_fifo, {}, "", id="pipe"),
         pytest.param(_of(one_tree(("cat",))), {"test_size": 0.2}, ": cat", id="one class"),
-        pytest.param(_of(split_tree(("cat",))), {}, ": cat", id="one class, split"),
         pytest.param(_of(one_tree()), {}, "prepare.test_size", id="no test_size"),
         pytest.param(_of(_TREE), {"test_size": 0.2}, "prepare.test_size: 0.2 ", id="needless share"),
         pytest.param(_of({**_TREE, "test/emu/1.png": photo(0)}), {}, "class emu ", id="class of test"),
-        pytest.param(
-            _of({**_TREE, "train/emu/1.png": photo(0), "train/emu/2.png": photo(1)}),
-            {},
-            "class emu has 0 ",
-            id="class of train",
-        ),
-        pytest.param(_of(split_tree(n_train=1)), {}, "class cat has 1 ", id="one image to train"),
         pytest.param(_of(one_tree(n=2)), {"test_size": 0.2}, "class cat has 1 ", id="too few to split"),
-        pytest.param(_tar({**_TREE, "/etc/x.png": b"x"}), {}, "'/etc/x.png' ", id="absolute"),
         pytest.param(_tar({**_TREE, "../x.png": b"x"}), {}, "'../x.png' ", id="upwards"),
-        pytest.param(_tar_with(tarfile.SYMTYPE), {}, "'train/cat/bad.png' ", id="symbolic link"),
-        pytest.param(_tar_with(tarfile.LNKTYPE), {}, "'train/cat/bad.png' ", id="hard link"),
-        pytest.param(_tar_with(tarfile.CHRTYPE), {}, "'train/cat/bad.png' ", id="device"),
+        pytest.param(_tar_with_link, {}, "'train/cat/bad.png' ", id="symbolic link"),
         pytest.param(_tar(_TREE, "w:xz", keep=0.7), {}, "", id="truncated xz"),
         pytest.param(_tar(_TREE, "w:gz", keep=0.7), {}, "", id="truncated gz"),
         pytest.param(_tar(_TREE, keep=0.5), {}, "", id="truncated tar"),
@@ -197,7 +186,7 @@ def test_nothing_is_written_outside(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.fixture
 def fresh_opener() -> Iterator[None]:
-    """The opener that `urllib` keeps has the proxies of its first request: a new one before the test and after it."""
+    """Reset the opener of `urllib` before and after the test: it keeps the proxies of its first request."""
     urllib.request.install_opener(None)
     yield
     urllib.request.install_opener(None)
@@ -214,7 +203,7 @@ def test_no_network(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypa
 
 
 def test_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Met when the space is allocated, whatever the file system had promised."""
+    """The allocation of the space fails, although the file system reported enough."""
     path = write_folder(tmp_path / "images", one_tree())
     data = run_prepare(tmp_path, path, test_size=0.2)
     before = _contents(data)
@@ -233,16 +222,15 @@ def test_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypat
 
 @pytest.mark.slow
 def test_killed_and_run_again(tmp_path: Path) -> None:
-    """SIGKILL while it decodes; the next run ends as if nothing had been."""
+    """SIGKILL comes while the stage decodes; the next run gives the result of an uninterrupted one."""
     files = {name: photo(seed, (3000, 2000), "JPEG") for seed, name in enumerate(split_tree(n_train=12, n_test=3))}
     path = write_tar(tmp_path / "images.tar", files)
-    expected = _contents(run_prepare(_made(tmp_path / "whole"), path))
+    expected = _contents(run_prepare(_made(tmp_path / "undisturbed"), path))
 
     folder = _made(tmp_path / "killed")
     settings = {"dataset": "image_folder", "path": str(path), "image_size": 8, "test_size": None}
     write_params(folder, prepare=settings)
-    arguments = {"--params": folder / "params.yaml", "--data": folder / "data", "--work": folder / "work"}
-    command = [sys.executable, "-m", "pipeline.stages.prepare", *(str(x) for pair in arguments.items() for x in pair)]
+    command = [sys.executable, "-m", "pipeline.stages.prepare", *folder_arguments(folder)]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 60

@@ -1,6 +1,7 @@
-"""A study that is killed, or asked to end, at any moment and started again ends in the same bytes."""
+"""A study that is killed or terminated at any moment and started again ends in the same bytes."""
 
 import random
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -8,50 +9,41 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from tests.fixtures.interrupted_study import INTERVAL, Study, steps_gone_on_from
+from tests.fixtures.interrupted_study import INTERVAL, Study, resumed_steps
 from tests.fixtures.printed_errors import printed_error
 
 BOTH_NETWORKS = {"models": ["small_cnn", "resnet18"], "seeds": [0], "budget": {"steps": 6}}
 
-# Each test needs trained networks or a launched study.
+# Each test trains networks or launches a study.
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """By tree reduction on one process, uninterrupted: what any number of them must come to."""
+    """An uninterrupted study with tree reduction on one process: any number of processes has to give its results."""
     study = Study.write(tmp_path_factory.mktemp("tree"), reduction="tree")
-    assert steps_gone_on_from(study.finish()) == []
-    assert len(study.cells()) == 3
+    assert resumed_steps(study.finish()) == []
+    assert len(study.finished_runs()) == 3
     return study
 
 
-def _assert_equal(study: Study, reference: Study, *, rounding: float = 0) -> None:
-    """Nothing lost, nothing doubled, every byte the same; but for the test loss if `rounding` is given."""
-    found, expected = study.outcome(), reference.outcome()
-    assert found["cells"] == expected["cells"]
-    assert found["losses"] == pytest.approx(expected["losses"], rel=rounding, abs=0)
-    for part in ("ledger", "correct", "history", "best"):
-        assert found[part] == expected[part], part
-
-
-def test_kills_inside_a_checkpoint_and_a_ledger_entry(tree: Study, tmp_path: Path) -> None:
-    """Three of them in one study, at seeded moments."""
+def test_kills_inside_a_checkpoint_and_an_entry_of_the_run_cache(tree: Study, tmp_path: Path) -> None:
+    """Three kills in one study, at seeded moments."""
     rng = random.Random(0)
     study = Study.write(tmp_path / "study", reduction="tree")
     step = INTERVAL * rng.randint(2, 4)
     killed = study.fault("SIGKILL", "self", f"step-{step:09}", rng.randrange(3))
     assert killed.returncode == -signal.SIGKILL
-    # At most the interval that the kill was in is lost.
+    # A kill loses at most the interval in which it happens.
     assert study.checkpoints()[-1] in (step - INTERVAL, step)
     saved = study.checkpoints()[-1]
     killed = study.fault("SIGKILL", "self", "/cells/.", rng.randint(4, 12))
     assert killed.returncode == -signal.SIGKILL
-    assert steps_gone_on_from(killed.stdout + killed.stderr) == [saved]
-    assert len(study.cells()) <= 1
+    assert resumed_steps(killed.stdout + killed.stderr) == [saved]
+    assert len(study.finished_runs()) <= 1
     assert study.kill_at_random(rng)
     study.finish()
-    _assert_equal(study, tree)
+    study.assert_equals(tree, rounding=0)
 
 
 def test_sigterm_to_the_launching_stage_saves_and_ends_as_resumable(tree: Study, tmp_path: Path) -> None:
@@ -62,15 +54,15 @@ def test_sigterm_to_the_launching_stage_saves_and_ends_as_resumable(tree: Study,
     assert line.startswith("terminated: ")
     saved = study.checkpoints()[-1]
     assert saved >= 6
-    assert steps_gone_on_from(study.finish()) == [saved]
-    _assert_equal(study, tree, rounding=1e-6)
+    assert resumed_steps(study.finish()) == [saved]
+    study.assert_equals(tree)
 
 
 @pytest.mark.parametrize(
     ("part", "number", "finished"),
     [
         pytest.param("step-000000006", 0, 0, marks=pytest.mark.slow, id="in training"),
-        pytest.param("/cells/.", 1, 1, id="after the last step"),  # while the cell is recorded
+        pytest.param("/cells/.", 1, 1, id="after the last step"),  # while the run is recorded
     ],
 )
 def test_sigterm_to_one_process_loses_nothing(
@@ -80,78 +72,78 @@ def test_sigterm_to_one_process_loses_nothing(
     ended = study.fault("SIGTERM", "self", part, number)
     assert ended.returncode == 75, ended.stderr
     assert ended.stderr.splitlines()[-1].startswith("terminated: ")
-    assert len(study.cells()) == finished
+    assert len(study.finished_runs()) == finished
     saved = study.checkpoints()[-1:]
-    # That step's checkpoint is written, and the request heeded at the next.
+    # The process writes the checkpoint of this step and stops at the next one.
     assert saved == ([] if finished else [7])
-    assert steps_gone_on_from(study.finish()) == saved
-    _assert_equal(study, tree)
+    assert resumed_steps(study.finish()) == saved
+    study.assert_equals(tree, rounding=0)
 
 
 def test_of_three_processes_two_train_and_the_third_waits(tree: Study, tmp_path: Path) -> None:
     study = Study.write(tmp_path / "study", reduction="tree")
     study.finish(ranks=3)
-    _assert_equal(study, tree, rounding=1e-6)
+    study.assert_equals(tree)
     assert set(pyarrow.parquet.read_table(study.data.runs("tiny"))["workers"].to_pylist()) == {2}
 
 
-def test_three_processes_are_refused_where_a_number_was_asked_for(tmp_path: Path) -> None:
+def test_three_processes_are_refused_where_two_are_requested(tmp_path: Path) -> None:
     study = Study.write(tmp_path / "study", workers=2)
     refused = study.run(ranks=3)
     assert refused.returncode != 0  # torchrun's own status; the ranks' is below
     (line,) = (line for line in refused.stderr.splitlines() if line.startswith("error: "))
     assert printed_error(line).key == "torchrun"
     assert "exitcode  : 2 " in refused.stderr  # torchrun's own words
-    assert not study.cells()
+    assert not study.finished_runs()
 
 
 def test_twenty_kills_in_one_study(tmp_path: Path) -> None:
     longer = {"budget": {"steps": 60}, "seeds": [0, 1, 2, 3, 4, 5]}
-    whole = Study.write(tmp_path / "whole", study=longer)
-    whole.finish()
+    undisturbed = Study.write(tmp_path / "undisturbed", study=longer)
+    undisturbed.finish()
     rng, study = random.Random(20), Study.write(tmp_path / "study", study=longer)
     survivors: dict[str, int] = {}
     for number in range(20):
         assert study.kill_at_random(rng), f"finished after {number} kills"
-        assert survivors.items() <= study.cells().items(), "a finished cell was trained again"
-        survivors = study.cells()
+        assert survivors.items() <= study.finished_runs().items(), "a finished run was trained again"
+        survivors = study.finished_runs()
     study.finish()
-    assert survivors.items() <= study.cells().items()
-    _assert_equal(study, whole)
+    assert survivors.items() <= study.finished_runs().items()
+    study.assert_equals(undisturbed, rounding=0)
 
 
 @pytest.mark.parametrize("reduction", ["ddp", "tree"])
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_kills_of_a_rank_and_of_the_launcher(tmp_path: Path, reduction: str, workers: int) -> None:
     keys: dict[str, Any] = {"reduction": reduction, "workers": workers}
-    whole = Study.write(tmp_path / "whole", study=BOTH_NETWORKS, **keys)
-    whole.finish()
+    undisturbed = Study.write(tmp_path / "undisturbed", study=BOTH_NETWORKS, **keys)
+    undisturbed.finish()
     rng, study = random.Random(workers), Study.write(tmp_path / "study", study=BOTH_NETWORKS, **keys)
     assert study.kill_at_random(rng, of_a_rank=True)
     saved = study.checkpoints()[-1:]
     killed = study.fault("SIGKILL", "launcher" if workers > 1 else "self", "/.step-", 0)
     assert killed.returncode == -signal.SIGKILL  # at the next checkpoint
-    assert steps_gone_on_from(killed.stdout + killed.stderr) == saved
+    assert resumed_steps(killed.stdout + killed.stderr) == saved
     study.finish()
-    _assert_equal(study, whole)
+    study.assert_equals(undisturbed, rounding=0)
 
 
-def test_a_tree_goes_on_with_other_numbers_of_processes(tmp_path: Path) -> None:
+def test_a_tree_resumes_with_other_numbers_of_processes(tmp_path: Path) -> None:
     longer = {**BOTH_NETWORKS, "budget": {"steps": 16}}
-    whole = Study.write(tmp_path / "whole", study=longer, reduction="tree")
-    whole.finish()
+    undisturbed = Study.write(tmp_path / "undisturbed", study=longer, reduction="tree")
+    undisturbed.finish()
     rng, study = random.Random(4), Study.write(tmp_path / "study", study=longer, reduction="tree")
     for ranks in (4, 2, 1):
         assert study.kill_at_random(rng, ranks=ranks)
     study.finish(ranks=4)
-    _assert_equal(study, whole, rounding=1e-6)
-    places = pyarrow.parquet.read_table(study.data.runs("tiny"))["trained_on"].to_pylist()
-    assert any("4 processes" in place and "1 processes" in place for place in places), places
+    study.assert_equals(undisturbed)
+    hardware = pyarrow.parquet.read_table(study.data.runs("tiny"))["trained_on"].to_pylist()
+    assert any({"1", "4"} <= set(re.findall(r"(\d+) processes", text)) for text in hardware), hardware
 
 
-def test_a_divergence_on_two_ranks_ends_the_cell_and_not_the_study(tmp_path: Path) -> None:
+def test_a_divergence_on_two_ranks_ends_the_run_and_not_the_study(tmp_path: Path) -> None:
     rates = {"learning_rates": [1e30, 0.05], "seeds": [0]}
     study = Study.write(tmp_path / "study", study=rates, workers=2)
     study.finish()
-    rows = study.outcome()["cells"]
+    rows = study.outcome()["runs"]
     assert [(row["learning_rate"], row["status"]) for row in rows] == [(1e30, "diverged"), (0.05, "finished")]

@@ -1,4 +1,4 @@
-"""A study with looks that is killed between them ends as if nothing had happened."""
+"""A study with interim looks that is killed between them ends in the bytes of an undisturbed study."""
 
 import signal
 from pathlib import Path
@@ -37,16 +37,16 @@ def _write(folder: Path, margin: float) -> Study:
     return Study(folder)
 
 
-def _killed_after(study: Study, cells: int) -> None:
-    """SIGKILL once so many cells are in the ledger and the next one has saved a checkpoint."""
+def _kill_after(study: Study, n_runs: int) -> None:
+    """Kill with SIGKILL once `n_runs` are in the run cache and the next one has saved a checkpoint."""
     process = start(command("train", study.folder))
     try:
-        wait_until(lambda: len(study.cells()) >= cells and study.checkpoints(), process)
+        wait_until(lambda: len(study.finished_runs()) >= n_runs and study.checkpoints(), process)
         process.send_signal(signal.SIGKILL)
         assert process.wait(timeout=30) == -signal.SIGKILL
     finally:
         kill(process)
-    assert len(study.cells()) < 2 * len(_STUDY["seeds"])
+    assert len(study.finished_runs()) < 2 * len(_STUDY["seeds"])
     assert not study.data.runs("tiny").exists()
     study.check_no_orphans()
 
@@ -56,7 +56,7 @@ def _verdict(study: Study, margin: float) -> list[str]:
     plan = AnalysisPlan(
         margin=margin / 100, alpha=0.05, primary="random", matched="steps", n_images=N_TEST, looks=_LOOKS
     )
-    return [repr((found.pooled, found.by_setting)) for found in comparisons(runs, plan)]
+    return [repr((comparison.pooled, comparison.by_setting)) for comparison in comparisons(runs, plan)]
 
 
 def _files(study: Study) -> list[bytes]:
@@ -67,31 +67,31 @@ def _files(study: Study) -> list[bytes]:
 @pytest.mark.parametrize(
     ("margin", "kills", "seeds"),
     [
-        pytest.param(0.001, (6, 8), 5, id="between the looks of a study that goes on"),
+        pytest.param(0.001, (6, 8), 5, id="between the looks of a study that continues"),
         pytest.param(99.0, (4,), 3, id="before the look that decides"),
     ],
 )
 def test_the_same_seeds_verdict_and_bytes(tmp_path: Path, margin: float, kills: tuple[int, ...], seeds: int) -> None:
-    whole, study = _write(tmp_path / "whole", margin), _write(tmp_path / "study", margin)
-    whole.finish()
-    for cells in kills:
-        _killed_after(study, cells)
+    undisturbed, study = _write(tmp_path / "undisturbed", margin), _write(tmp_path / "study", margin)
+    undisturbed.finish()
+    for n_runs in kills:
+        _kill_after(study, n_runs)
     (statement,) = read_registered_plans(study.work.plans("tiny"))
     study.finish()
     assert {row["seed"] for row in runs_of(study.data)} == set(range(seeds))
-    assert len(study.cells()) == 2 * seeds
-    assert _verdict(study, margin) == _verdict(whole, margin)
-    assert _files(study) == _files(whole)
-    study.assert_equals(whole)
+    assert len(study.finished_runs()) == 2 * seeds
+    assert _verdict(study, margin) == _verdict(undisturbed, margin)
+    assert _files(study) == _files(undisturbed)
+    study.assert_equals(undisturbed)
     assert read_registered_plans(study.work.plans("tiny")) == [statement]
 
 
-def test_kills_while_the_plan_is_stated_leave_one_whole_statement(tmp_path: Path) -> None:
+def test_kills_while_the_plan_is_registered_leave_one_complete_plan(tmp_path: Path) -> None:
     study = _write(tmp_path / "study", 99.0)
     for operation in (0, 2, 4):
         killed = study.fault("SIGKILL", "self", "/plans/", operation)
         assert killed.returncode == -signal.SIGKILL
-        assert not study.cells()
+        assert not study.finished_runs()
         assert len(read_registered_plans(study.work.plans("tiny"))) <= 1
     study.finish()
     (statement,) = read_registered_plans(study.work.plans("tiny"))

@@ -1,4 +1,4 @@
-"""What is wrong with the input of a training stage is said in one line, with exit code 2 and no traceback."""
+"""Bad input of a training stage: exit code 2, one line, and no traceback."""
 
 import shutil
 from collections.abc import Callable
@@ -37,7 +37,7 @@ Break = Callable[[DataPaths], Any]
 
 @pytest.fixture(scope="module")
 def prototype(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sound project, with an extractor, to be copied and broken."""
+    """A valid project with an extractor, which tests copy and break."""
     folder = tmp_path_factory.mktemp("sound")
     data = write_project(folder, study={"arms": ["full"], "seeds": [0]})
     save_trained(data.extractor(NETWORK), build_network(NETWORK, len(NAMES), stem="imagenet", seed=0), TINY, NAMES)
@@ -51,7 +51,7 @@ def project(prototype: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def filtering(project: Path) -> Path:
-    """The project, with a study that needs the filter."""
+    """The project with a study that needs the filter."""
     path, yaml = project / "params.yaml", YAML()
     tree = yaml.load(path)
     tree["studies"]["tiny"]["arms"] = ["full", "filtered"]
@@ -62,7 +62,7 @@ def filtering(project: Path) -> Path:
 def assert_refused(
     name: str, folder: Path, capsys: pytest.CaptureFixture[str], key: str, *, item: str | None = None
 ) -> str:
-    """The stage ends with exit code 2 and one line that names `key`, or the file `key` of the data; returns it."""
+    """Check for exit code 2 and one line that names `key`, which is a key or a file of data/; return the line."""
     capsys.readouterr()
     assert stage(name, folder, item) == 2
     err = capsys.readouterr().err
@@ -113,7 +113,7 @@ _PREPARED: dict[str, tuple[Break, str]] = {
 }
 
 
-# One reader serves all three stages: two of its faults are enough for the others.
+# All three stages use one reader: two of its faults are enough for the other stages.
 @pytest.mark.parametrize(
     ("name", "what"),
     [
@@ -192,7 +192,7 @@ def test_finetuning(tmp_path: Path, capsys: pytest.CaptureFixture[str], what: st
 
 
 def test_crops_larger_than_what_was_prepared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The parameters allow it; the images on disk are from before `image_size` grew."""
+    """The parameters are valid, but the images on disk have the earlier, smaller `image_size`."""
     crop = {"augmentation": {"crop_size": 24}}
     write_project(tmp_path, prepare={"image_size": 32}, finetune=crop, train=crop)
     for name in ("finetune", "train"):
@@ -228,7 +228,7 @@ def test_no_network_to_download_from(
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     weights = write_imagenet_weights(tmp_path / "server")
     with serving(weights.parent) as root:
-        pass  # and gone again
+        pass  # the server has ended
 
     class _Entry:
         class IMAGENET1K_V1:  # noqa: N801 - torchvision's name
@@ -236,8 +236,8 @@ def test_no_network_to_download_from(
 
     monkeypatch.setattr(torchvision.models, "get_model_weights", lambda network: _Entry)
     write_project(tmp_path, finetune={"weights": "imagenet"})
-    place = tmp_path / "torch" / "hub" / "checkpoints" / weights.name
-    assert f" {place}, " in assert_refused("finetune", tmp_path, capsys, _Entry.IMAGENET1K_V1.url)
+    path = tmp_path / "torch" / "hub" / "checkpoints" / weights.name
+    assert f" {path}, " in assert_refused("finetune", tmp_path, capsys, _Entry.IMAGENET1K_V1.url)
 
 
 def _extractor(data: DataPaths, network: str = NETWORK, *, names: tuple[str, ...] = NAMES, size: int = 16) -> None:

@@ -1,4 +1,4 @@
-"""A search that is killed at any moment and started again loses nothing, repeats nothing and ends in the same bytes."""
+"""A search that is killed at any moment and started again loses and repeats nothing, and ends in the same bytes."""
 
 import json
 import random
@@ -22,7 +22,7 @@ SEARCH: dict[str, Any] = {
     "epochs": 4,
     "resume_pruned": 1,
 }
-_REPORT = 7  # Optuna's operation: an accuracy after an epoch
+_REPORT = 7  # Optuna's operation code of an accuracy after an epoch
 
 
 @pytest.fixture(scope="module")
@@ -43,19 +43,19 @@ def finish(folder: Path) -> None:
 
 
 def recording(folder: Path) -> dict[str, str]:
-    """Every optimizer step but a trial's last is saved, and the file `saved` of the folder notes it."""
+    """Return an environment in which `saved` in the folder lists every saved step; all but a trial's last are saved."""
     return {"PYTHONPATH": str(HOOKS), "SAVED": str(folder / "saved")}
 
 
 def steps_taken(data: DataPaths) -> Counter[str]:
-    """Trial and step -> how often it was taken."""
-    # Without the digest in the name: a state holds the time that it took.
+    """Return trial and step -> number of times that it was trained."""
+    # Drop the digest in the name: a state contains its duration.
     lines = (data.root.parent / "saved").read_text().splitlines()
     return Counter(line.partition(".")[0] for line in lines)
 
 
 def reported(folder: Path) -> Counter[tuple[int, int]]:
-    """(trial, epoch) -> how often it stands in the journal; half a line is none."""
+    """Return (trial, epoch) -> number of its entries in the journal, without an incomplete line."""
     lines = [line for path in files_below(folder, "journal.log") for line in path.read_text().splitlines(keepends=True)]
     entries = [json.loads(line) for line in lines if line.endswith("\n")]
     return Counter((entry["trial_id"], entry["step"]) for entry in entries if entry["op_code"] == _REPORT)
@@ -71,9 +71,9 @@ def test_killed_three_times_and_ended_by_the_same_command(uninterrupted: DataPat
     rng, data = random.Random(5), write_search(tmp_path, **SEARCH)
     for number in (1, 2, 3):
         process = begin(tmp_path)
-        # From its second start on it is past what the one before has reported.
-        before, wanted = reported(tmp_path), number + rng.randint(0, 1)
-        wait_until(lambda wanted=wanted: len(reported(tmp_path)) >= wanted, process)  # type: ignore[misc]
+        # From its second start on, a search has more reports than the one before.
+        before, n_reports = reported(tmp_path), number + rng.randint(0, 1)
+        wait_until(lambda n=n_reports: len(reported(tmp_path)) >= n, process)  # type: ignore[misc]
         kill(process)
         assert process.returncode == -signal.SIGKILL
         assert reported(tmp_path) >= before
@@ -82,15 +82,15 @@ def test_killed_three_times_and_ended_by_the_same_command(uninterrupted: DataPat
     taken, once = steps_taken(data), steps_taken(uninterrupted)
     assert taken.keys() == once.keys()
     assert set(once.values()) == {1}
-    # Of each process that is killed, the one that was under way.
+    # Each killed process loses the step that it was training.
     assert taken.total() <= once.total() + 3
     assert results_of(data) == results_of(uninterrupted)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["round_robin", "parallel"])
-def test_asked_to_end_it_says_that_it_can_go_on_and_does(way: str, uninterrupted: DataPaths, tmp_path: Path) -> None:
-    data = write_search(tmp_path, dask={"scheduler": "local", "workers": 2}, **{**SEARCH, "scheduler": way})
+@pytest.mark.parametrize("scheduler", ["round_robin", "parallel"])
+def test_a_terminated_search_can_be_resumed(scheduler: str, uninterrupted: DataPaths, tmp_path: Path) -> None:
+    data = write_search(tmp_path, dask={"scheduler": "local", "workers": 2}, **{**SEARCH, "scheduler": scheduler})
     process = begin(tmp_path)
     wait_until(lambda: checkpointed(tmp_path), process)
     process.send_signal(signal.SIGTERM)
@@ -103,14 +103,14 @@ def test_asked_to_end_it_says_that_it_can_go_on_and_does(way: str, uninterrupted
 
 
 def workers_of(process: "subprocess.Popen[str]") -> list[int]:
-    """Dask's worker processes; a thread of the command starts them, not its main one."""
+    """Return Dask's worker processes; a thread of the command starts them, not the main thread."""
     tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
     children = [int(child) for task in tasks for child in task.read_text(encoding="ascii").split()]
     return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 @pytest.mark.slow
-def test_a_killed_worker_costs_its_task_alone(uninterrupted: DataPaths, tmp_path: Path) -> None:
+def test_a_killed_worker_loses_its_task_alone(uninterrupted: DataPaths, tmp_path: Path) -> None:
     data = write_search(tmp_path, dask={"scheduler": "local", "workers": 2}, **{**SEARCH, "scheduler": "parallel"})
     process, workers = begin(tmp_path), []
     try:

@@ -1,4 +1,4 @@
-"""A search whose trials train on two processes, ended at any moment: nobody is left, and the bytes are the same."""
+"""A search whose trials train on two processes, stopped at any moment: no process is left, and the bytes are equal."""
 
 import signal
 from pathlib import Path
@@ -24,15 +24,15 @@ def _finish(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
-def test_the_command_ended_by_a_signal_goes_on(sent: signal.Signals, tmp_path: Path) -> None:
-    expected = write_search(tmp_path / "whole", **SEARCH)
-    _finish(tmp_path / "whole")
+def test_a_command_stopped_by_a_signal_can_be_resumed(sent: signal.Signals, tmp_path: Path) -> None:
+    expected = write_search(tmp_path / "undisturbed", **SEARCH)
+    _finish(tmp_path / "undisturbed")
     data = write_search(tmp_path / "ended", **SEARCH)
     process = start(command(tmp_path / "ended"))
     try:
         wait_until(lambda: files_below(tmp_path / "ended", "step-*.pt"), process)
         started = descendants(process.pid)
-        assert len(started) >= 3, "the ranks and who started them"
+        assert len(started) >= 3, "the ranks and their launcher"
         process.send_signal(sent)
         _, said = process.communicate(timeout=60)
     finally:

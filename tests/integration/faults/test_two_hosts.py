@@ -1,6 +1,6 @@
-"""Two hosts train one study as one process would, and one that is cut off costs the other no bit.
+"""Two hosts train one study in the bits of one process, and the loss of a host changes no bit.
 
-Each host is a network namespace; where none may be made, both are this machine's loopback interface.
+Each host is a network namespace. Without the right to make namespaces, both are the loopback interface of this machine.
 """
 
 import subprocess
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 Hosts = tuple[Host, Host]
 STEPS = 200
 _OUTAGE_S = 1.5
-# Longer than an outage that goes unnoticed, and than the longest step of a busy machine.
+# Longer than an outage that nobody notices, and longer than the longest step of a busy machine.
 _TIMEOUT_S = 15
 
 
@@ -41,16 +41,16 @@ def hosts() -> Iterator[Hosts]:
 
 @pytest.fixture
 def cable(hosts: Hosts) -> Host:
-    """The end of it that can be pulled."""
+    """The host whose cable a test can cut."""
     if not hosts[1].prefix:
-        pytest.skip("no network namespaces can be made here (`ip netns add`), so that there is no cable to cut")
+        pytest.skip("needs the right to make network namespaces (`ip netns add`)")
     return hosts[1]
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """Trained by one process on one host."""
-    study = _study(tmp_path_factory.mktemp("whole"))
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """A study trained by one process on one host."""
+    study = _study(tmp_path_factory.mktemp("undisturbed"))
     study.finish()
     return study
 
@@ -60,7 +60,7 @@ def study(tmp_path: Path) -> Study:
     return _study(tmp_path / "study")
 
 
-def test_what_a_killed_process_left_is_removed(cable: Host) -> None:
+def test_namespaces_of_a_killed_process_are_removed(cable: Host) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
     left = f"batchsieve-{ended.pid}-a"
@@ -80,7 +80,7 @@ def _study(folder: Path) -> Study:
 
 @contextmanager
 def _in_mid_run(study: Study, hosts: Hosts, slow: Path) -> Iterator[Agents]:
-    """Both hosts have made a checkpoint together, and make another every second or two."""
+    """Yield agents that have written a checkpoint together, and write another one every second or two."""
     slow.touch()
     agents = Agents(study, nnodes="1:2", slow=slow, hosts=hosts)
     try:
@@ -92,7 +92,7 @@ def _in_mid_run(study: Study, hosts: Hosts, slow: Path) -> Iterator[Agents]:
         agents.end()
 
 
-def test_two_hosts_train_the_bits_of_one_process(hosts: Hosts, study: Study, whole: Study, tmp_path: Path) -> None:
+def test_two_hosts_give_the_bits_of_one_process(hosts: Hosts, study: Study, undisturbed: Study, tmp_path: Path) -> None:
     agents = Agents(study, nnodes="2", slow=tmp_path / "slow", hosts=hosts)
     try:
         agents.join()
@@ -101,25 +101,23 @@ def test_two_hosts_train_the_bits_of_one_process(hosts: Hosts, study: Study, who
     finally:
         agents.end()
     assert [row["workers"] for row in runs_of(study.data)] == [2]
-    study.assert_equals(whole)
+    study.assert_equals(undisturbed)
 
 
-def test_a_host_that_is_lost_leaves_the_other_to_go_on(
-    hosts: Hosts, study: Study, whole: Study, tmp_path: Path
-) -> None:
-    """All that runs on the second is killed, together with what it had trained since the last checkpoint."""
+def test_a_lost_host_leaves_one_that_resumes(hosts: Hosts, study: Study, undisturbed: Study, tmp_path: Path) -> None:
+    """All processes of the second host are killed; their training since the last checkpoint is lost."""
     with _in_mid_run(study, hosts, tmp_path / "slow") as agents:
         agents.lose()
         agents.train_together()
         agents.finish()
     assert [row["workers"] for row in runs_of(study.data)] == [1]
-    study.assert_equals(whole)
+    study.assert_equals(undisturbed)
 
 
-def test_a_cable_that_is_soon_mended_is_not_noticed(
-    cable: Host, hosts: Hosts, study: Study, whole: Study, tmp_path: Path
+def test_a_short_outage_of_the_network_is_not_noticed(
+    cable: Host, hosts: Hosts, study: Study, undisturbed: Study, tmp_path: Path
 ) -> None:
-    """What was sent meanwhile is sent again, and no agent starts anything again."""
+    """The network sends lost packets again, and no agent restarts a rank."""
     with _in_mid_run(study, hosts, tmp_path / "slow") as agents:
         started = agents.starts()
         cut(cable)
@@ -129,13 +127,13 @@ def test_a_cable_that_is_soon_mended_is_not_noticed(
         agents.finish()
         assert agents.starts() == started
     assert [row["workers"] for row in runs_of(study.data)] == [2]
-    study.assert_equals(whole)
+    study.assert_equals(undisturbed)
 
 
-def test_a_host_that_falls_silent_leaves_the_other_to_go_on(
-    cable: Host, hosts: Hosts, study: Study, whole: Study, tmp_path: Path
+def test_after_a_power_cut_of_a_host_the_other_resumes(
+    cable: Host, hosts: Hosts, study: Study, undisturbed: Study, tmp_path: Path
 ) -> None:
-    """As by a loss of power: no connection ends, nothing answers any more."""
+    """No connection is closed, and the host answers no more."""
     with _in_mid_run(study, hosts, tmp_path / "slow") as agents:
         cut(cable)
         agents.lose()
@@ -145,4 +143,4 @@ def test_a_host_that_falls_silent_leaves_the_other_to_go_on(
             mend(cable)  # another test may need it
         agents.finish()
     assert [row["workers"] for row in runs_of(study.data)] == [1]
-    study.assert_equals(whole)
+    study.assert_equals(undisturbed)

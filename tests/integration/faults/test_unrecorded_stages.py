@@ -23,7 +23,7 @@ def _repro(project: Path, **environ: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.mark.slow
 def test_a_kill_before_the_record_of_dvc_costs_no_training(tmp_path: Path) -> None:
-    """The record of what a stage took is written after all of its files: there it is killed."""
+    """The kill comes at the record of the stage's resources, which is written after all outputs."""
     project = write_tiny_project(tmp_path, train_size=0.15, steps=(6, 6))
     yaml = YAML()
     params = yaml.load(project / "params.yaml")
@@ -39,7 +39,7 @@ def test_a_kill_before_the_record_of_dvc_costs_no_training(tmp_path: Path) -> No
 
 
 def _killed(project: Path, stage: str, **environ: str) -> dict[str, str]:
-    """Kill a stage after its last file; returns the hashes of its files."""
+    """Kill a stage after its last file, and return the hashes of its files."""
     killed = _repro(project, FAULT=f"SIGKILL self .{stage}@ 0", **environ)
     assert killed.returncode != 0
     assert f"{stage}@resnet18" in killed.stderr, killed.stderr

@@ -14,7 +14,7 @@ from benchmarks.gpu_day.running import GpuDayStep, run_steps
 Cases = Mapping[str, Callable[[], dict[str, Any]]]
 
 LIMIT_S = 20.0
-"""Of `sleeps`, the start of its process included; the other steps end by themselves."""
+"""Limit of the step `sleeps` in seconds, with the start of its process; the other steps end earlier."""
 
 
 def machine(*, dry_run: bool) -> dict[str, Any]:
@@ -45,11 +45,11 @@ def dies(*, dry_run: bool) -> Cases:
 
 
 def sleeps(*, dry_run: bool) -> Cases:
-    """Its second case starts a process and lasts longer than any limit."""
+    """Start a process in the second case, and sleep longer than any limit."""
 
     def sleep() -> dict[str, Any]:
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-        print("sleeping beside", child.pid, flush=True)
+        print("started", child.pid, flush=True)
         time.sleep(600)
         return {}
 
@@ -57,7 +57,7 @@ def sleeps(*, dry_run: bool) -> Cases:
 
 
 def steps(names: list[str]) -> list[GpuDayStep]:
-    """Steps named after functions of this module; `waits` is `sleeps` with no limit to speak of."""
+    """Return the steps with the names of functions of this module; `waits` is `sleeps` with a very long limit."""
     work = {"waits": "sleeps"}
     return [
         GpuDayStep(

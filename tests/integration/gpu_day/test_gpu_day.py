@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gpu_day --dry-run`: all its steps at tiny sizes, on the bare requirements."""
+"""`python -m benchmarks.gpu_day --dry-run` runs all steps at tiny sizes, with the minimal requirements."""
 
 import json
 import signal
@@ -14,7 +14,7 @@ from benchmarks.gpu_day.__main__ import STEPS, main, summary
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.training import alive, descendants, kill, run, start, wait_until
 
-# What a machine with a GPU may lack; an import of a name that is bound to None fails.
+# Packages that a machine with a GPU may lack; the import of a module that is None in sys.modules fails.
 _MISSING = (
     *("dask", "distributed", "dvc", "openTSNE", "optuna", "plotly", "dash", "pandas", "matplotlib", "faiss"),
     *("ruamel", "sklearn", "timm", "pynvml"),
@@ -28,8 +28,8 @@ def _command(folder: Path, *options: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_killed_and_started_again_it_ends_with_a_result_of_every_step(tmp_path: Path) -> None:
-    """Without what the training path can do without."""
+def test_after_a_kill_and_a_restart_every_step_has_a_result(tmp_path: Path) -> None:
+    """The packages that training does not need are missing."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(_WITHOUT)
     environ = {"PYTHONPATH": str(tmp_path / "site")}
@@ -60,7 +60,7 @@ def test_killed_and_started_again_it_ends_with_a_result_of_every_step(tmp_path: 
 
 
 @pytest.mark.slow
-def test_where_a_package_is_missing_one_line_says_so(tmp_path: Path) -> None:
+def test_a_missing_package_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['pydantic'] = None")
     done = run(_command(tmp_path / "out"), environ={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 2, done.stderr
@@ -70,7 +70,7 @@ def test_where_a_package_is_missing_one_line_says_so(tmp_path: Path) -> None:
 
 
 def test_a_real_run_has_cases_of_every_network_precision_and_batch_size() -> None:
-    """They are named without being measured."""
+    """The case names are listed without a measurement."""
     cases = {step.name: [*resolve_name(step.work)(dry_run=False, **step.options)] for step in STEPS}
     assert len(cases["smoke"]) == 4 * (2 * 5 + 1)
     assert cases["throughput-28px-bf16"] == ["batch 4096", "batch 16", "batch 256", "batch 20480"]
@@ -80,7 +80,7 @@ def test_a_real_run_has_cases_of_every_network_precision_and_batch_size() -> Non
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+def test_without_a_gpu_the_command_is_refused(tmp_path: Path) -> None:
     done = run([sys.executable, "-m", "benchmarks.gpu_day", "--out", str(tmp_path / "out")])
     assert done.returncode == 2
     error = printed_error(done.stderr)
@@ -111,7 +111,7 @@ def test_no_limit_reaches_nine_minutes() -> None:
     assert all(step.limit_s < 540 for step in STEPS)
 
 
-def test_the_list_says_what_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_marks_finished_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list", "--only", "bits", "smoke", "--out", str(tmp_path)]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first.split()[:3] == ["smoke", "300", "s"]

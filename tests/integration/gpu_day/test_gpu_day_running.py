@@ -1,4 +1,4 @@
-"""Steps in processes of their own: limits, failures, result files, and what a killed call leaves."""
+"""Steps in separate processes: limits, failures, result files, and the processes of a killed call."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def _command(folder: Path, *names: str, minutes: str = "") -> list[str]:
 
 
 def _results(folder: Path, *names: str, minutes: str = "", device: str = "toy") -> dict[str, dict[str, Any]]:
-    """By step, after a call that must succeed."""
+    """Run the steps, check that the call succeeds, and return the results by step."""
     done = run(_command(folder, *names, minutes=minutes), environ={**_ENVIRONMENT, "TOY_DEVICE": device})
     assert done.returncode == 0, done.stderr
     return read_results(folder, steps(list(names)), dry_run=True)
@@ -36,56 +36,56 @@ def _values(result: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_neither_a_failure_nor_a_limit_nor_a_crash_stops_the_rest(tmp_path: Path) -> None:
-    found = _results(tmp_path, "raises", "dies", "sleeps", "one_case_raises", "sound")
-    assert {name: result["status"] for name, result in found.items()} == {
+    results = _results(tmp_path, "raises", "dies", "sleeps", "one_case_raises", "sound")
+    assert {name: result["status"] for name, result in results.items()} == {
         "raises": "failed: exit code 1",
         "dies": "failed: SIGSEGV",
         "sleeps": f"over its limit of {LIMIT_S:.0f} s",
         "one_case_raises": "finished",
         "sound": "finished",
     }
-    assert "no cases today" in found["raises"]["log"]
-    assert _values(found["dies"]) == {"first": 1}, "rows are kept as they come"
-    assert [row["case"] for row in found["sleeps"]["rows"]] == ["first"]
-    assert found["sleeps"]["seconds"] >= LIMIT_S
-    assert _values(found["one_case_raises"]) == {
+    assert "no cases today" in results["raises"]["log"]
+    assert _values(results["dies"]) == {"first": 1}, "each row is written at once"
+    assert [row["case"] for row in results["sleeps"]["rows"]] == ["first"]
+    assert results["sleeps"]["seconds"] >= LIMIT_S
+    assert _values(results["one_case_raises"]) == {
         "bad": "ZeroDivisionError: integer division or modulo by zero",
         "good": 1,
     }
-    assert _values(found["sound"]) == {"first": 4, "second": 8}
-    (child,) = (int(line.split()[-1]) for line in found["sleeps"]["log"].splitlines() if "beside" in line)
+    assert _values(results["sound"]) == {"first": 4, "second": 8}
+    (child,) = (int(line.split()[-1]) for line in results["sleeps"]["log"].splitlines() if line.startswith("started "))
     assert not alive({child}), "what a step has started ends with it"
 
 
-def test_a_result_says_on_what_and_how_it_was_measured(tmp_path: Path) -> None:
+def test_a_result_records_machine_and_settings(tmp_path: Path) -> None:
     result = _results(tmp_path, "sound")["sound"]
     assert result["machine"] == {"device": "toy", "dry_run": True}
     assert (result["command"], result["options"], result["dry_run"]) == ("toys", {"value": 4}, True)
     assert {path.name for path in tmp_path.iterdir()} == {"sound.json"}
 
 
-def test_what_has_ended_is_not_run_again(tmp_path: Path) -> None:
+def test_finished_steps_are_not_run_again(tmp_path: Path) -> None:
     _results(tmp_path, "sound", "raises")
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    found = _results(tmp_path, "sound", "raises", "one_case_raises")
-    assert found["one_case_raises"]["status"] == "finished"
+    results = _results(tmp_path, "sound", "raises", "one_case_raises")
+    assert results["one_case_raises"]["status"] == "finished"
     assert all(path.read_bytes() == content for path, content in before.items())
 
 
 @pytest.mark.slow
-def test_no_step_is_started_that_cannot_end_in_time(tmp_path: Path) -> None:
+def test_a_step_that_cannot_end_in_time_is_not_started(tmp_path: Path) -> None:
     assert [*_results(tmp_path, "waits", "sleeps", minutes="5")] == ["sleeps"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("device", ["toy", "another"])
-def test_a_killed_call_leaves_no_process_and_goes_on(tmp_path: Path, device: str) -> None:
-    """From the rows that it has of the same machine."""
+def test_a_killed_call_leaves_no_process_and_resumes(tmp_path: Path, device: str) -> None:
+    """The next call continues from the rows of the same machine."""
     rows = tmp_path / "waits.rows.jsonl"
     call = start(_command(tmp_path, "sound", "waits"), environ=_ENVIRONMENT)
     try:
         wait_until(lambda: rows.exists() and "first" in rows.read_text(), call)
-        wait_until(lambda: "beside" in rows.with_name("waits.log").read_text(), call)
+        wait_until(lambda: "started " in rows.with_name("waits.log").read_text(), call)
         family = descendants(call.pid) | {int(rows.with_name("waits.log").read_text().split()[-1])}
         call.send_signal(signal.SIGKILL)
         call.wait()
@@ -95,8 +95,8 @@ def test_a_killed_call_leaves_no_process_and_goes_on(tmp_path: Path, device: str
     (first,) = (json.loads(line) for line in rows.read_text().splitlines()[1:])
     rows.write_text(rows.read_text() + '{"case": "cut sho')
     # The same cases under a limit.
-    found = read_results(tmp_path, steps(["sound", "waits"]), dry_run=True)
-    assert [*found] == ["sound"]
+    results = read_results(tmp_path, steps(["sound", "waits"]), dry_run=True)
+    assert [*results] == ["sound"]
     rows.rename(rows.with_name("sleeps.rows.jsonl"))
     result = _results(tmp_path, "sleeps", device=device)["sleeps"]
     assert (result["rows"] == [first]) == (device == "toy")
@@ -104,17 +104,18 @@ def test_a_killed_call_leaves_no_process_and_goes_on(tmp_path: Path, device: str
 
 
 def test_a_call_that_is_killed_before_its_first_step_leaves_no_process(tmp_path: Path) -> None:
-    """While it asks what the machine is."""
+    """The call is killed while it describes the machine."""
     asking, family = tmp_path / "asking", set[int]()
     call = start(_command(tmp_path, "sound"), environ={**_ENVIRONMENT, "TOY_ASKING": str(asking)})
     try:
         wait_until(asking.exists, call)
-        # The tracker and the server of multiprocessing, and the process that describes.
+        # The resource tracker and the server of multiprocessing, and the process that describes the machine.
         wait_until(lambda: len(descendants(call.pid)) >= 3, call)
         family = descendants(call.pid)
         call.send_signal(signal.SIGKILL)
         call.wait()
         _wait_until_gone(family)
+        assert alive(family) == set()
     finally:
         kill(call, *alive(family))
 
@@ -127,7 +128,7 @@ def _wait_until_gone(pids: set[int]) -> None:
         kill(stand_in)
 
 
-def test_results_of_a_dry_run_are_not_taken_for_real_ones(tmp_path: Path) -> None:
+def test_results_of_a_dry_run_are_refused_as_real_ones(tmp_path: Path) -> None:
     _results(tmp_path, "sound")
     for content in (None, "{"):
         if content:
@@ -137,7 +138,7 @@ def test_results_of_a_dry_run_are_not_taken_for_real_ones(tmp_path: Path) -> Non
         assert raised.value.key == str(tmp_path / "sound.json")
 
 
-def test_what_was_learned_counts_cases_checks_and_ratios() -> None:
+def test_a_summary_counts_cases_checks_and_ratios() -> None:
     rows: list[dict[str, Any]] = [
         {"case": "a", "finite": True, "ratio": 0.5},
         {"case": "b", "finite": False, "ratio": 2.0},

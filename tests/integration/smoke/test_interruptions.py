@@ -1,4 +1,4 @@
-"""`dvc repro` killed in every stage, one after another, ends in the bytes of an undisturbed run."""
+"""`dvc repro` that is killed in every stage, one after another, ends in the bytes of an undisturbed run."""
 
 import os
 import signal
@@ -11,9 +11,10 @@ import pytest
 
 from pipeline.processes import processes_in_folder
 from tests.fixtures.tiny_project import STAGES, environment, hashes, write_tiny_project
+from tests.fixtures.training import handle_sigint
 
 _TIMEOUT_S = 400
-# How far into its work each stage is when it is killed: its lock is there before it.
+# Seconds between the lock of a stage, which comes before its work, and the kill.
 _SECONDS = {"finetune": 1.5, "train": 3.0}
 
 
@@ -42,12 +43,12 @@ def _repro() -> list[str]:
 
 
 def _stop_in(project: Path, stage: str, sent: signal.Signals) -> None:
-    """Send `sent` to DVC alone, as an out-of-memory killer would, or to its group, as Ctrl-C does."""
+    """Send SIGKILL to DVC alone, as the out-of-memory killer does, or another signal to its group, as Ctrl-C does."""
     for lock in project.glob(f".work/locks/{stage}*.lock"):
         lock.unlink()
     dvc = subprocess.Popen(
         _repro(), cwd=project, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        start_new_session=True, preexec_fn=_heed_interrupts,
+        start_new_session=True, preexec_fn=handle_sigint,
     )  # fmt: skip
     deadline = time.monotonic() + _TIMEOUT_S
     while not list(project.glob(f".work/locks/{stage}*.lock")):
@@ -67,19 +68,3 @@ def _stop_in(project: Path, stage: str, sent: signal.Signals) -> None:
     ]:
         assert time.monotonic() < deadline, f"orphans of {stage}: {orphans}"
         time.sleep(0.05)
-
-
-def _heed_interrupts() -> None:
-    """A shell's background job, and all that it starts, would ignore them."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _running_in(project: Path) -> list[str]:
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if (process / "cwd").readlink() == project:
-                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:
-            continue  # it has ended, or is another user's
-    return [command for command in found if "pipeline.stages" in command]

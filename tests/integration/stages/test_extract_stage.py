@@ -1,4 +1,4 @@
-"""Features on disk, the same from one process and from two that a person's torchrun started."""
+"""`extract` writes the same features from one process and from two that a user started with torchrun."""
 
 import shutil
 from dataclasses import replace
@@ -96,7 +96,7 @@ def test_a_failure_leaves_the_earlier_files(data: DataPaths, tmp_path: Path) -> 
     assert data.features(NETWORK).read_bytes() == before
 
 
-def test_a_killed_runs_file_is_removed(data: DataPaths, tmp_path: Path) -> None:
+def test_the_file_of_a_killed_run_is_removed(data: DataPaths, tmp_path: Path) -> None:
     left = data.features(NETWORK).with_name(".resnet18.npy.4194305.tmp")
     left.parent.mkdir(parents=True)
     left.write_bytes(b"half")

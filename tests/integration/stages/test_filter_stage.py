@@ -1,4 +1,4 @@
-"""`filter` end to end on made-up maps."""
+"""`filter` runs end to end on made-up embeddings."""
 
 import csv
 from collections.abc import Sequence
@@ -40,7 +40,11 @@ def _project(
     scheduler: str = "none",
     **keys: Any,
 ) -> DataPaths:
-    """Four classes on a map, every 20th image thrown anywhere; overrides are path, decision, note."""
+    """Write an embedding of four classes with every 20th image at random coordinates.
+
+    Args:
+        overrides: path, decision and note of each line.
+    """
     data = DataPaths(root=folder / "data")
     rng = np.random.default_rng(0)
     coordinates, labels = class_blobs(rng, n_classes=4, per_class=_N // 4, dimensions=2)
@@ -109,7 +113,7 @@ def test_noise_is_that_of_dbscan_per_class_at_the_recorded_eps(tmp_path: Path, k
         assert metrics["achieved_share"] == noise.mean()
 
 
-def test_images_thrown_anywhere_are_the_suspects(tmp_path: Path) -> None:
+def test_images_at_random_coordinates_are_noise(tmp_path: Path) -> None:
     data = _project(tmp_path)
     _run(tmp_path)
     planted = np.arange(_N) % 20 == 0
@@ -139,7 +143,7 @@ def test_lists_and_metrics_agree_with_the_points(tmp_path: Path) -> None:
     assert np.interp(metrics["eps"], curve["eps"], curve["share"]) == pytest.approx(metrics["achieved_share"], abs=0.01)
 
 
-def test_reasons_name_radius_and_neighbours(tmp_path: Path) -> None:
+def test_reasons_name_radius_and_neighbors(tmp_path: Path) -> None:
     data = _project(tmp_path)
     _run(tmp_path)
     points = read_parquet(data.points(NETWORK)).to_pylist()
@@ -150,7 +154,7 @@ def test_reasons_name_radius_and_neighbours(tmp_path: Path) -> None:
     assert suspect["neighbour_labels"] == [(suspect["label"] + 1) % 4, (suspect["label"] + 2) % 4]
 
 
-def test_a_class_that_no_image_is_left_in_can_still_be_seen(tmp_path: Path) -> None:
+def test_a_class_without_kept_images_is_written(tmp_path: Path) -> None:
     data = _project(tmp_path)
     write_json(data.prepare_metrics, {"class_names": [*_NAMES, "zebra"]})
     probabilities = np.full((_N, 5), 0.01, dtype=np.float32)
@@ -171,7 +175,7 @@ def test_names_of_any_kind_survive(tmp_path: Path) -> None:
     assert reasons["a,b.png"] == 'dropped by hand: note, with "quotes"\nand lines'
 
 
-def test_a_persons_word_changes_what_is_kept_and_why_but_no_finding(tmp_path: Path) -> None:
+def test_an_override_changes_the_decision_and_the_reason_but_no_score(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     data = _project(tmp_path / "a")
@@ -192,7 +196,7 @@ def test_a_persons_word_changes_what_is_kept_and_why_but_no_finding(tmp_path: Pa
     assert metrics["achieved_share"] == sum(point["is_noise"] for point in before) / _N
 
 
-def test_a_share_out_of_reach_is_recorded_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_fraction_is_recorded_and_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = _project(tmp_path)
     write_embedding(data, np.zeros((_N, 2), dtype=np.float32))
     _run(tmp_path)
@@ -202,7 +206,7 @@ def test_a_share_out_of_reach_is_recorded_and_said(tmp_path: Path, capsys: pytes
     assert metrics["share_note"] in capsys.readouterr().err
 
 
-def test_some_image_is_kept_even_if_classes_may_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_image_is_kept_even_if_classes_may_become_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = _project(tmp_path, drop_fraction=None, eps=1e-6, allow_empty=True)
     with pytest.raises(SystemExit) as ended:
         _run(tmp_path)
@@ -211,9 +215,7 @@ def test_some_image_is_kept_even_if_classes_may_go(tmp_path: Path, capsys: pytes
     assert not data.kept(NETWORK).exists()
 
 
-def test_no_radius_is_tuned_on_a_map_that_tells_no_classes_apart(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_radius_is_tuned_on_an_embedding_without_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = _project(tmp_path, drop_fraction=None, eps="tuned")
     write_embedding(data, np.random.default_rng(0).normal(size=(_N, 2)).astype(np.float32))
     with pytest.raises(SystemExit) as ended:

@@ -1,4 +1,4 @@
-"""An extractor from scratch, from a file and from ImageNet, on one process and on two."""
+"""`finetune` trains an extractor from scratch, from a file and from ImageNet, on one process and on two."""
 
 import json
 import os
@@ -62,7 +62,7 @@ def test_equal_runs_are_equal_bytes(tmp_path: Path) -> None:
     assert written[0] == written[1]
 
 
-def test_a_finished_extractor_leaves_no_checkpoints_of_its_own(tmp_path: Path) -> None:
+def test_a_finished_extractor_leaves_no_checkpoints(tmp_path: Path) -> None:
     write_project(tmp_path, finetune={"checkpoint": {"steps": 1}})
     work = WorkPaths(root=tmp_path / "work")
     for owner in (f"finetune@{NETWORK}", "finetune@resnet34", "train@tiny"):
@@ -73,14 +73,14 @@ def test_a_finished_extractor_leaves_no_checkpoints_of_its_own(tmp_path: Path) -
     assert {path.name for path in (work.root / "checkpoints").iterdir()} == {"finetune@resnet34", "train@tiny"}
 
 
-def test_separable_images_are_learnt(tmp_path: Path) -> None:
+def test_separable_images_are_learned(tmp_path: Path) -> None:
     data = write_project(tmp_path, finetune={"budget": {"steps": 30}})
     assert stage("finetune", tmp_path) == 0
     assert _metrics(data)["top1"] >= 0.9  # type: ignore[operator]
 
 
 def test_imagenet_weights_through_a_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a rate of nothing, the saved body is the downloaded one and its images are ImageNet's."""
+    """With a learning rate of 0, the saved backbone and its normalization are those of the download."""
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     weights = write_imagenet_weights(tmp_path / "server")
     still = {"learning_rate": 1e-30, "weight_decay": 0.0}
@@ -97,7 +97,7 @@ def test_imagenet_weights_through_a_download(tmp_path: Path, monkeypatch: pytest
     assert _metrics(data)["weights"] == "imagenet"
 
 
-def test_weights_of_this_project_go_on(tmp_path: Path) -> None:
+def test_weights_of_this_project_are_loaded(tmp_path: Path) -> None:
     data = write_project(tmp_path)
     assert stage("finetune", tmp_path) == 0
     first = tmp_path / "first-resnet18.pt"
@@ -111,7 +111,7 @@ def test_weights_of_this_project_go_on(tmp_path: Path) -> None:
 
 
 def test_a_replicate_is_the_run_of_the_next_seed(tmp_path: Path) -> None:
-    """In every bit; and `{network}` in a path is its architecture."""
+    """The bits are equal, and `{network}` in a path is the architecture of the replicate."""
     data = write_project(tmp_path, finetune={"weights": "none", "seed": 5})
     assert stage("finetune", tmp_path) == 0
     again = data.extractor(NETWORK).rename(tmp_path / f"first-{NETWORK}.pt").read_bytes()
@@ -126,7 +126,7 @@ def test_a_replicate_is_the_run_of_the_next_seed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_processes_share_one_file_of_imagenet_weights(tmp_path: Path) -> None:
-    """By the stage's own torchrun; the file is where a person without a network would put it."""
+    """The stage starts torchrun; the file is where a user without internet access puts it."""
     weights = write_imagenet_weights(tmp_path / "server")
     cache = tmp_path / "torch" / "hub" / "checkpoints"
     cache.mkdir(parents=True)

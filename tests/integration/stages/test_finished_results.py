@@ -1,4 +1,4 @@
-"""What finetune and extract have finished is found again: nothing is computed twice, and the bytes are equal."""
+"""`finetune` and `extract` use their finished results again: nothing is computed twice, and the bytes are equal."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ def _never(*_: object, **__: object) -> None:
 
 
 def _counted(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> list[str]:
-    """Grows by one with each call of a function of a module."""
+    """Return a list that gets an entry with each call of a function of a module."""
     function, calls = getattr(module, name), list[str]()
 
     def counting(*arguments: Any, **keywords: Any) -> Any:
@@ -54,7 +54,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def project(made: Path, tmp_path: Path) -> Path:
-    """A copy of it that has lost the stages' outputs."""
+    """A copy of the project without the outputs of the stages."""
     shutil.copytree(made, tmp_path / "copy")
     for name in ("finetune", "extract"):
         shutil.rmtree(tmp_path / "copy/data" / name)
@@ -62,8 +62,8 @@ def project(made: Path, tmp_path: Path) -> Path:
 
 
 def _resources(folder: Path, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = read_json(WorkPaths(root=folder / "work").resources(f"{name}@{NETWORK}"))
-    return found
+    record: dict[str, Any] = read_json(WorkPaths(root=folder / "work").resources(f"{name}@{NETWORK}"))
+    return record
 
 
 def test_finished_stages_compute_nothing_and_write_the_same_bytes(
@@ -81,7 +81,7 @@ def test_finished_stages_compute_nothing_and_write_the_same_bytes(
         ours, theirs = _resources(project, name), _resources(made, name)
         assert ours["images"] == theirs["images"]
         assert ours["joules"]["cpu"] is None
-    # What the first process took counts.
+    # The duration of the first process counts.
     assert _resources(project, "extract")["wall_s"] > 1e6
 
 
@@ -112,7 +112,7 @@ def test_other_code_and_another_machine_train_again(project: Path, what: str, mo
     assert len(calls) == _FINETUNE["folds"]
 
 
-def test_settings_that_decide_no_weight_evaluate_what_was_trained(
+def test_settings_that_change_no_weight_evaluate_the_trained_network(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_project(project, finetune={**_FINETUNE, "eval_batch_size": 7, "checkpoint": {"steps": 1}})
@@ -123,8 +123,8 @@ def test_settings_that_decide_no_weight_evaluate_what_was_trained(
 @pytest.fixture
 def trained(made: Path, tmp_path: Path) -> Path:
     """A copy of the project with all outputs."""
-    shutil.copytree(made, tmp_path / "whole")
-    return tmp_path / "whole"
+    shutil.copytree(made, tmp_path / "complete")
+    return tmp_path / "complete"
 
 
 _EXTRACT_CHANGES: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
@@ -151,7 +151,7 @@ def _other_network(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("change", _EXTRACT_CHANGES)
-def test_what_decides_features_extracts_again(trained: Path, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_of_features_extracts_again(trained: Path, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _EXTRACT_CHANGES[change](trained, monkeypatch)
     calls = _counted(monkeypatch, extract, "_extract_train")
     assert stage("extract", trained) == 0
@@ -181,7 +181,7 @@ def test_heads_are_fitted_once(tmp_path: Path, made: Path, monkeypatch: pytest.M
         patched.setattr(finetune, "fit_frozen_networks", _never)
         assert stage("finetune", tmp_path / "project") == 0
     assert _bytes(data.root / "finetune") == before
-    # Other weights to start from are another head.
+    # Other initial weights give another head.
     content = torch.load(weights, weights_only=True)
     content["state_dict"]["backbone.conv1.weight"] *= 1.5
     torch.save(content, weights)

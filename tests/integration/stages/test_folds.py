@@ -1,4 +1,4 @@
-"""Out-of-fold extractors from `finetune` to `extract`: what is said of an image, by a network that never saw it."""
+"""Out-of-fold extractors from `finetune` to `extract`: predictions of networks that did not train on the image."""
 
 import json
 import signal
@@ -16,13 +16,13 @@ from pipeline.artifacts.files import read_json, write_array
 from pipeline.datasets.splits import assign_folds
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.training.weights import load_fold_networks, load_trained
-from tests.fixtures.interrupted_study import HOOKS, steps_gone_on_from
+from tests.fixtures.interrupted_study import HOOKS, resumed_steps
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK, write_manifest
 from tests.fixtures.training import NAMES, bright_images, command, run, stage, write_project
 
 N = 60
-MEMORISING: Mapping[str, Any] = {
+MEMORIZING: Mapping[str, Any] = {
     "budget": {"steps": 30},
     "optimizer": {"name": "adamw"},
     "learning_rate": 0.002,
@@ -79,12 +79,12 @@ def test_one_file_holds_the_networks_and_one_their_metrics(three: Path) -> None:
 
 
 @pytest.mark.slow
-def test_each_training_image_is_judged_by_the_network_of_its_fold(three: Path) -> None:
+def test_each_training_image_has_the_predictions_of_the_network_of_its_fold(three: Path) -> None:
     data, (images, labels) = _data(three), bright_images(N)
     extractor = load_fold_networks(data.extractor(NETWORK))
     assert extractor.folds is not None
-    given = np.stack([network.predict_proba(images) for network in extractor.networks])
-    expected = given[extractor.folds, np.arange(N)]
+    probabilities = np.stack([network.predict_proba(images) for network in extractor.networks])
+    expected = probabilities[extractor.folds, np.arange(N)]
     sure = np.load(data.probabilities(NETWORK))
     assert (sure.dtype, sure.shape) == (np.float32, (N, len(NAMES)))
     np.testing.assert_allclose(sure, expected, atol=1e-5)
@@ -117,7 +117,7 @@ def test_two_ranks_give_the_rows_of_one(three: Path) -> None:
     tables = [_table(data.predictions(NETWORK, split)) for split in ("train", "test")]
     done = run(command("extract", three, ranks=2))
     assert done.returncode == 0, done.stderr
-    # With fewer images than features, the fit of some directions hangs on digits that differ.
+    # With fewer images than features, the fit of some directions depends on digits that differ.
     np.testing.assert_allclose(np.load(data.features(NETWORK)), features, rtol=0.01, atol=0.01 * features.std())
     np.testing.assert_allclose(np.load(data.probabilities(NETWORK)), sure, rtol=1e-4)
     for before, split in zip(tables, ("train", "test"), strict=True):
@@ -143,7 +143,7 @@ def test_a_kill_in_the_second_fold_loses_no_finished_one(tmp_path: Path) -> None
     again = run(command("finetune", killed))
     assert again.returncode == 0, again.stderr
     assert f"finetune@{NETWORK} fold 0: finished before" in again.stderr
-    assert steps_gone_on_from(again.stderr) == [4]
+    assert resumed_steps(again.stderr) == [4]
     for file in (DataPaths.extractor, DataPaths.finetune_metrics):
         assert file(_data(killed), NETWORK).read_bytes() == file(_data(whole), NETWORK).read_bytes()
     assert not (killed / "work" / "checkpoints" / f"finetune@{NETWORK}").exists()
@@ -154,7 +154,7 @@ def test_a_kill_in_the_second_fold_loses_no_finished_one(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_wrong_labels_are_doubted_out_of_fold_and_memorised_in_sample(tmp_path: Path) -> None:
+def test_wrong_labels_get_low_probabilities_out_of_fold_and_high_ones_in_sample(tmp_path: Path) -> None:
     """Every sixth image has the label of the next class."""
     wrong, true = np.arange(N) % 6 == 5, np.arange(N) % len(NAMES)
     noise = np.random.default_rng(0).integers(0, 130, (N, 16, 16, 3))
@@ -164,7 +164,7 @@ def test_wrong_labels_are_doubted_out_of_fold_and_memorised_in_sample(tmp_path: 
     for folds in (1, 2):
         folder = tmp_path / str(folds)
         folder.mkdir()
-        data = write_project(folder, finetune={"folds": folds, **MEMORISING})
+        data = write_project(folder, finetune={"folds": folds, **MEMORIZING})
         write_array(data.images("train"), images)
         write_manifest(data, "train", labels, names=NAMES)
         _both(folder)
@@ -182,7 +182,7 @@ def test_wrong_labels_are_doubted_out_of_fold_and_memorised_in_sample(tmp_path: 
         ({"folds": 2, "batch_size": 32}, "finetune.batch_size"),
     ],
 )
-def test_folds_that_cannot_be_are_refused(
+def test_impossible_folds_are_refused(
     keys: dict[str, Any], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_project(tmp_path, finetune=keys)

@@ -37,7 +37,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _project(folder: Path, weights: Path, **keys: Any) -> DataPaths:
-    """Images so noisy that no classifier is right on all of them, but for those it has seen."""
+    """Write images so noisy that a classifier is right on all training images, and wrong on some others."""
     data = write_project(folder, finetune={"weights": str(weights), "trainable": "head", **keys})
     for split, n in (("train", N), ("test", 22)):
         write_array(data.images(split), _noisy_images(n))
@@ -49,12 +49,12 @@ def _noisy_images(n: int) -> NDArray[np.uint8]:
 
 
 def _features(network: TrainedNetwork, images: NDArray[np.uint8]) -> NDArray[np.float64]:
-    normalised = (torch.from_numpy(images).permute(0, 3, 1, 2) / 255 - 0.44) / 0.27
+    normalized = (torch.from_numpy(images).permute(0, 3, 1, 2) / 255 - 0.44) / 0.27
     with torch.inference_mode():
-        return network.model.features(normalised).double().numpy()
+        return network.model.features(normalized).double().numpy()
 
 
-def test_the_backbone_stays_and_predictions_are_those_of_the_fitted_model(weights: Path, tmp_path: Path) -> None:
+def test_the_backbone_is_unchanged_and_predictions_are_those_of_the_fitted_model(weights: Path, tmp_path: Path) -> None:
     data = _project(tmp_path, weights, folds=2)
     assert stage("finetune", tmp_path) == 0
     extractor, theirs = load_fold_networks(data.extractor(NETWORK)), torch.load(weights, weights_only=True)
@@ -75,7 +75,7 @@ def test_the_backbone_stays_and_predictions_are_those_of_the_fitted_model(weight
             clear = np.diff(np.sort(expected)[:, -2:]).ravel() > 1e-2
             np.testing.assert_array_equal(network.predict_proba(some).argmax(1)[clear], expected.argmax(1)[clear])
         losses.append(-np.log(model.predict_proba(features[rows])[np.arange(rows.sum()), labels[rows]]).mean())
-        # Seen are known by heart, the others are not.
+        # All training images are classified correctly, the others are not.
         right = network.predict_proba(images).argmax(1) == labels
         assert right[rows].mean() > right[~rows].mean() + 0.2
     metrics = json.loads(data.finetune_metrics(NETWORK).read_text())
@@ -86,7 +86,7 @@ def test_the_backbone_stays_and_predictions_are_those_of_the_fitted_model(weight
 
 @pytest.mark.slow
 def test_folds_of_one_backbone_have_its_features(weights: Path, tmp_path: Path) -> None:
-    """So that nothing is left to align."""
+    """The features of all folds are equal, so that alignment changes nothing."""
     written = []
     for folds in (1, 3):
         folder = tmp_path / str(folds)
@@ -100,7 +100,7 @@ def test_folds_of_one_backbone_have_its_features(weights: Path, tmp_path: Path) 
     assert aligned == pytest.approx([1, 1])
 
 
-def test_what_no_optimizer_reads_changes_nothing(weights: Path, tmp_path: Path) -> None:
+def test_keys_of_the_optimizer_change_nothing(weights: Path, tmp_path: Path) -> None:
     written = []
     for keys in (
         {},

@@ -1,4 +1,4 @@
-"""What every stage does around its work."""
+"""The harness of the stages: arguments, locks, logs, energy, errors and signals."""
 
 import errno
 import json
@@ -142,7 +142,7 @@ def test_stages_that_may_work_on_other_machines_are_those_that_read_dask() -> No
         ),
     ],
 )
-def test_what_the_user_can_mend_is_one_line(
+def test_errors_that_the_user_can_fix_are_one_line(
     argv: list[str],
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
@@ -165,17 +165,17 @@ def test_bugs_keep_their_traceback(argv: list[str], error: Exception) -> None:
 
 
 @pytest.mark.parametrize(
-    ("item", "value", "known"), [("network", "resnet50", "['resnet18']"), ("study", "fig5", "['digits']")]
+    ("item", "value", "valid"), [("network", "resnet50", "['resnet18']"), ("study", "fig5", "['digits']")]
 )
-def test_unknown_item_is_answered_with_the_known_ones(
-    argv: list[str], capsys: pytest.CaptureFixture[str], item: str, value: str, known: str
+def test_the_error_of_an_unknown_item_lists_the_valid_ones(
+    argv: list[str], capsys: pytest.CaptureFixture[str], item: str, value: str, valid: str
 ) -> None:
     with pytest.raises(SystemExit) as raised:
         run_stage("train", _raise(AssertionError()), item=item, argv=[f"--{item}", value, *argv])
     assert raised.value.code == 2
     error = printed_error(capsys.readouterr().err)
     assert error.key == f"--{item} {value}"
-    assert known in str(error)
+    assert valid in str(error)
 
 
 def test_bad_parameters_stop_the_stage_before_its_body(
@@ -189,7 +189,7 @@ def test_bad_parameters_stop_the_stage_before_its_body(
     assert key_within(error, tmp_path / "params.yaml") == "prepare.dataset"
 
 
-# A stage as a process: it says when it works, then waits.
+# A stage as a process: it prints a line when it works, then waits.
 _WAITING_STAGE = """
 import sys, time
 from pipeline.stages.harness import run_stage
@@ -210,7 +210,7 @@ def _start(argv: list[str], **environment: str) -> "subprocess.Popen[str]":
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell that runs the tests in the background has them ignore interrupts, and children inherit that.
+        # Background jobs of a shell ignore SIGINT, and children inherit this.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert process.stdout is not None
@@ -219,7 +219,7 @@ def _start(argv: list[str], **environment: str) -> "subprocess.Popen[str]":
 
 
 @pytest.mark.slow
-def test_a_second_run_is_kept_out_until_the_first_is_dead(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_run_is_refused_until_the_first_has_ended(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with _start(argv) as first:
         with pytest.raises(SystemExit) as raised:
             run_stage("prepare", _raise(AssertionError()), argv=argv)
@@ -228,7 +228,7 @@ def test_a_second_run_is_kept_out_until_the_first_is_dead(argv: list[str], capsy
         assert error.key == "prepare"
         assert f" {first.pid};" in str(error)
         first.kill()
-    # Killed without a chance to clean up: nothing has to be deleted by hand.
+    # The killed run could not clean up, and still nobody has to delete a file.
     run_stage("prepare", lambda context: None, argv=argv)
 
 
@@ -241,7 +241,7 @@ def test_interrupt_from_the_keyboard_ends_with_130(argv: list[str]) -> None:
 
 
 def test_under_dvc_the_stage_dies_with_its_parent(argv: list[str], tmp_path: Path) -> None:
-    """dvc killed by SIGKILL leaves nothing running that would race the next `dvc repro`."""
+    """A DVC that is killed by SIGKILL leaves no process that writes during the next `dvc repro`."""
     (tmp_path / "stage.py").write_text(_WAITING_STAGE)
     parent_code = (
         "import subprocess, sys; stage = subprocess.Popen([sys.executable, *sys.argv[1:]], stdout=subprocess.PIPE);"

@@ -1,4 +1,4 @@
-"""`prepare.storage: files`: networks read large images from their files, in every stage that looks at them."""
+"""With `prepare.storage: files` every stage that reads images reads the large ones from their files."""
 
 import json
 from functools import partial
@@ -15,9 +15,9 @@ from pipeline.paths import DataPaths, WorkPaths
 from pipeline.stages.harness import run_stage
 from pipeline.stages.prepare import prepare
 from tests.fixtures.images import photo, write_folder, write_tar
-from tests.fixtures.interrupted_study import steps_gone_on_from
+from tests.fixtures.interrupted_study import resumed_steps
 from tests.fixtures.printed_errors import printed_error
-from tests.fixtures.projects import NETWORK, write_params
+from tests.fixtures.projects import NETWORK, folder_arguments, write_params
 from tests.fixtures.training import TINY_STUDY, command, files_below, kill, run, runs_of, stage, start, wait_until
 
 N_TRAIN, N_TEST, CROP = 24, 8, 16
@@ -27,7 +27,7 @@ STUDY: dict[str, Any] = {"batch_sizes": [8], "arms": ["filtered"], "seeds": [0]}
 
 
 def _photos(folder: Path) -> Path:
-    """Files of two classes, of several sizes, in the layout of ImageNet; no two alike."""
+    """Write different files of two classes, in several sizes and in the layout of ImageNet."""
     counts = {"train": N_TRAIN // 2, "test": N_TEST // 2}
     names = [f"{split}/{name}/{i:02}.JPEG" for split, n in counts.items() for name in ("cat", "dog") for i in range(n)]
     return write_folder(folder, {name: photo(i, (90 + i, 120 - i), "JPEG") for i, name in enumerate(names)})
@@ -44,7 +44,7 @@ def _parameters(folder: Path, images: Path, study: dict[str, Any], **preparation
 
 
 def _project(folder: Path, **study: Any) -> DataPaths:
-    """Prepared, and filtered by hand: every fifth training image is dropped."""
+    """Write a prepared project whose filter drops every fifth training image."""
     _parameters(folder, _photos(folder / "photos"), study)
     _prepare(folder)
     data = DataPaths(root=folder / "data")
@@ -54,8 +54,7 @@ def _project(folder: Path, **study: Any) -> DataPaths:
 
 
 def _prepare(folder: Path) -> None:
-    places = {"--params": folder / "params.yaml", "--data": folder / "data", "--work": folder / "work"}
-    run_stage("prepare", prepare, argv=[str(part) for pair in places.items() for part in pair])
+    run_stage("prepare", prepare, argv=folder_arguments(folder))
 
 
 def _kept() -> NDArray[np.bool_]:
@@ -66,7 +65,7 @@ def _has_checkpoint(folder: Path) -> bool:
     return bool(files_below(WorkPaths(root=folder / "work").root, "step-*.pt"))
 
 
-def test_the_disk_keeps_small_pictures_and_the_place_in_the_folder(tmp_path: Path) -> None:
+def test_the_disk_has_thumbnails_and_the_paths_in_the_folder(tmp_path: Path) -> None:
     data = _project(tmp_path)
     assert np.load(data.images("train")).shape == (N_TRAIN, 64, 64, 3)
     metrics = json.loads(data.prepare_metrics.read_text())
@@ -104,8 +103,8 @@ def test_labels_from_a_file_are_those_of_images_in_files(tmp_path: Path) -> None
     assert prepared.train.labels.tolist() == [int(row == 3 or row >= N_TRAIN // 2) for row in range(N_TRAIN)]
 
 
-def test_cells_of_files_and_of_an_array_are_not_the_same(tmp_path: Path) -> None:
-    """Where the pictures for people are as large as the images, both preparations have the same array and manifest."""
+def test_runs_on_files_and_on_an_array_have_different_keys(tmp_path: Path) -> None:
+    """If the thumbnails have the size of the images, both preparations have the same array and manifest."""
     digests = []
     for storage in ("array", "files"):
         folder = tmp_path / storage
@@ -138,7 +137,7 @@ def test_an_archive_has_no_files_to_read(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_study_killed_in_mid_epoch_ends_with_the_same_weights(tmp_path: Path) -> None:
     study = {"models": ["small_cnn"], "budget": {"steps": 60}}
     weights = []
-    for name in ("whole", "killed"):
+    for name in ("undisturbed", "killed"):
         folder = tmp_path / name
         folder.mkdir()
         data = _project(folder, **study, recipe={"checkpoint": {"seconds": None, "steps": 7}})
@@ -151,6 +150,6 @@ def test_a_study_killed_in_mid_epoch_ends_with_the_same_weights(tmp_path: Path) 
             assert not data.runs("tiny").exists()
         done = run(command("train", folder))
         assert done.returncode == 0, done.stderr
-        assert bool(steps_gone_on_from(done.stderr)) == (name == "killed"), done.stderr
+        assert bool(resumed_steps(done.stderr)) == (name == "killed"), done.stderr
         weights.append(data.trained_weights("tiny").read_bytes())
     assert weights[0] == weights[1]

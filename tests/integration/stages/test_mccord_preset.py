@@ -1,4 +1,4 @@
-"""presets/mccord.yaml trains: its first steps on a made-up tree in ImageNet's layout."""
+"""presets/mccord.yaml trains its first steps on made-up images in the layout of ImageNet."""
 
 import json
 from pathlib import Path
@@ -12,19 +12,19 @@ from pipeline.paths import DataPaths
 from pipeline.stages.harness import run_stage
 from pipeline.stages.prepare import prepare
 from tests.fixtures.images import photo, write_folder
-from tests.fixtures.projects import ROOT
+from tests.fixtures.projects import ROOT, folder_arguments
 from tests.fixtures.training import stage
 
 N_TRAIN = BATCH = 8
 IMAGE_SIZE = 40
-# Made smaller: the batch and its workers, the crop, and 6 epochs of one step each, of which 5 are the warm-up.
+# Smaller batch, number of workers and crop, and 6 epochs of one step each, of which 5 are the warm-up.
 STUDY = {"batch_sizes": [BATCH], "seeds": [0], "budget": {"epochs": 6}}
 TRAIN = {"simulated_workers": 2, "threads_per_worker": 1, "augmentation": {"crop_size": 32, "flip": True}}
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> DataPaths:
-    """Prepared; the filter, which no study of this preset uses, keeps all."""
+    """A prepared project; the filter, which no study of this preset uses, keeps all images."""
     names = [f"{split}/{name}/{i}.JPEG" for split in ("train", "val") for name in ("n01", "n02") for i in range(4)]
     images = {name: photo(i, (60, 50), "JPEG") for i, name in enumerate(names)}
     tree: dict[str, Any] = YAML(typ="safe", pure=True).load(ROOT / "presets" / "mccord.yaml")
@@ -37,8 +37,7 @@ def project(tmp_path: Path) -> DataPaths:
     tree["studies"] = {name: tree["studies"][name] for name in ("baseline", "warmup_0", "unscaled")}
     with (tmp_path / "params.yaml").open("w") as file:
         YAML().dump(tree, file)
-    places = {"--params": tmp_path / "params.yaml", "--data": tmp_path / "data", "--work": tmp_path / "work"}
-    run_stage("prepare", prepare, argv=[str(part) for pair in places.items() for part in pair])
+    run_stage("prepare", prepare, argv=folder_arguments(tmp_path))
     data = DataPaths(root=tmp_path / "data")
     manifest = read_parquet(data.manifest("train"))
     assert len(manifest) == N_TRAIN

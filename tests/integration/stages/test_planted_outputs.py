@@ -1,4 +1,4 @@
-"""What the filter and the report write where labels were changed on purpose."""
+"""The filter and the report state that labels were changed on purpose."""
 
 import csv
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.fixtures.report import params_tree, params_with, write_artifacts
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataPaths:
-    """All artifacts before the report; the filter drops the last six images, of which two have a wrong label."""
+    """All artifacts before the report; the filter drops the last six images, two of them with a wrong label."""
     YAML().dump(params_tree(["resnet18"]), tmp_path / "params.yaml")
     data = DataPaths(root=tmp_path / "data")
     write_artifacts(data, params_with(["resnet18"]))
@@ -28,7 +28,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataPaths:
     return data
 
 
-def test_kept_and_dropped_say_in_every_row_how_many_labels_were_changed(data: DataPaths) -> None:
+def test_every_row_of_kept_and_dropped_has_the_number_of_changed_labels(data: DataPaths) -> None:
     points = read_parquet(data.points("resnet18"))
     for table, file in zip(kept_and_dropped(points, 3), ("kept.csv", "dropped.csv"), strict=True):
         write_csv(data.root / file, table)
@@ -44,12 +44,12 @@ def test_without_planted_labels_the_tables_have_their_columns_alone(data: DataPa
 
 
 @pytest.mark.slow
-def test_all_outputs_say_how_many_labels_were_changed(data: DataPaths, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_outputs_state_the_number_of_changed_labels(data: DataPaths, capsys: pytest.CaptureFixture[str]) -> None:
     run_stage("report", report, argv=[])
     headline = "Labels changed on purpose: 3 of 80 training labels"
-    found = "2 of the 3 wrong labels found"
+    result = "2 of the 3 wrong labels found"
     printed = capsys.readouterr().err
     for text in (data.report_page.read_text(), data.report_document.read_text(), printed):
         assert headline in text
-        assert found in text.replace("\\", "")
+        assert result in text.replace("\\", "")
     assert read_json(data.summary)["wrong_labels_found"] == {"resnet18": pytest.approx(2 / 3)}

@@ -99,7 +99,7 @@ def test_later_stages_can_read_it(tmp_path: Path) -> None:
     assert prepared.train.images.shape == (8, 8, 8, 3)
 
 
-def test_provenance_names_what_was_written_and_no_place_on_this_machine(tmp_path: Path) -> None:
+def test_provenance_names_the_outputs_and_no_path_of_this_machine(tmp_path: Path) -> None:
     data = run_prepare(tmp_path, write_folder(tmp_path / "images", split_tree()))
     record = json.loads(data.provenance("prepare").read_text())
     assert record["parameters"]["path"] == "images"
@@ -110,7 +110,7 @@ def test_provenance_names_what_was_written_and_no_place_on_this_machine(tmp_path
 
 
 def test_equal_inputs_give_equal_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From a folder and from an archive of it, and the second time over the first one's files."""
+    """A folder and its archive give equal bytes, also when the second run replaces the files of the first."""
     files = split_tree()
     results = []
     for number, path in enumerate((write_folder(tmp_path / "0/images", files), write_tar(tmp_path / "images", files))):

@@ -1,4 +1,4 @@
-"""`prepare.label_file`: an annotator's file stands before the labels of the data set."""
+"""`prepare.label_file`: the labels of an annotator's file replace those of the data set."""
 
 import json
 from collections import Counter
@@ -39,9 +39,9 @@ def test_the_manifest_of_a_folder_has_the_labels_of_the_file(tmp_path: Path) -> 
     images = write_folder(tmp_path / "images", split_tree(n_train=10))
     before = run_prepare(tmp_path, images)
     folders, pixels = _names(before), before.images("train").read_bytes()
-    given = {"train/cat/0.png": "dog", "train/cat/1.png": "cat", "train/dog/7.png": "cat"}
-    data = run_prepare(tmp_path, images, label_file=_labels(tmp_path, given))
-    assert _names(data) == {**folders, **given}
+    new_labels = {"train/cat/0.png": "dog", "train/cat/1.png": "cat", "train/dog/7.png": "cat"}
+    data = run_prepare(tmp_path, images, label_file=_labels(tmp_path, new_labels))
+    assert _names(data) == {**folders, **new_labels}
     assert data.images("train").read_bytes() == pixels
     assert _metrics(data)["n_relabelled"] == 2
     assert _metrics(data)["class_counts"]["train"] == {"cat": 10, "dog": 10}
@@ -72,8 +72,8 @@ def test_the_test_split_does_not_depend_on_the_label_file(tmp_path: Path) -> Non
     images = write_folder(tmp_path / "images", one_tree(n=40))
     before = run_prepare(tmp_path, images, test_size=0.25)
     test, train = _names(before, "test"), _names(before)
-    given = dict.fromkeys([path for path, name in train.items() if name == "cat"][:20], "dog")
-    data = run_prepare(tmp_path, images, test_size=0.25, val_size=0.2, label_file=_labels(tmp_path, given))
+    new_labels = dict.fromkeys([path for path, name in train.items() if name == "cat"][:20], "dog")
+    data = run_prepare(tmp_path, images, test_size=0.25, val_size=0.2, label_file=_labels(tmp_path, new_labels))
     assert _names(data, "test") == test
     assert list(_names(data)) == list(train)
     table = read_parquet(data.manifest("train"))
@@ -90,7 +90,7 @@ def test_unreadable_images_may_be_listed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("new_labels", "expected"),
     [
         ({"train/cat/9.png": "dog"}, "annotator.csv: line 2: 'train/cat/9.png' "),
         ({f"train/cat/{row}.png": "dog" for row in range(4)}, "annotator.csv: class cat has 0 "),
@@ -98,18 +98,18 @@ def test_unreadable_images_may_be_listed(tmp_path: Path) -> None:
     ids=["unknown path", "a class without images"],
 )
 def test_a_bad_file_stops_the_stage_before_anything_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: dict[str, str], expected: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], new_labels: dict[str, str], expected: str
 ) -> None:
     images = write_folder(tmp_path / "images", split_tree())
     with pytest.raises(SystemExit) as ended:
-        run_prepare(tmp_path, images, label_file=_labels(tmp_path, given))
+        run_prepare(tmp_path, images, label_file=_labels(tmp_path, new_labels))
     assert ended.value.code == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert expected in line
     assert not (tmp_path / "data/prepare/train.npy").exists()
 
 
-def test_provenance_has_the_name_of_the_file_and_no_place_on_this_machine(tmp_path: Path) -> None:
+def test_provenance_has_the_name_of_the_file_and_no_path_of_this_machine(tmp_path: Path) -> None:
     images = write_folder(tmp_path / "images", split_tree())
     data = run_prepare(tmp_path, images, label_file=_labels(tmp_path, {"train/cat/0.png": "dog"}))
     record = data.provenance("prepare").read_text()

@@ -1,4 +1,4 @@
-"""`prepare.plant_label_noise`: training labels that are wrong on purpose, and how the manifest says so."""
+"""`prepare.plant_label_noise` makes training labels wrong on purpose, and the manifest records it."""
 
 import hashlib
 import json
@@ -50,14 +50,14 @@ def test_the_stated_fraction_of_the_training_labels_is_wrong(
     np.testing.assert_array_equal(read_true_labels(data), before["label"].to_numpy())
 
 
-def test_without_it_there_is_no_such_column(plain: DataPaths) -> None:
+def test_without_planted_labels_the_manifest_has_no_true_labels(plain: DataPaths) -> None:
     assert "true_label" not in read_parquet(plain.manifest("train")).column_names
     assert json.loads(plain.prepare_metrics.read_text())["n_planted"] is None
     assert count_planted(plain) is None
     assert read_true_labels(plain) is None
 
 
-def test_counts_of_classes_are_of_the_labels_that_networks_see(tmp_path: Path) -> None:
+def test_class_counts_are_those_of_the_changed_labels(tmp_path: Path) -> None:
     data = run_prepare(tmp_path, None, **_DIGITS, plant_label_noise=_noise("pair", 0.3))
     names = read_parquet(data.manifest("train"))["label_name"].to_pylist()
     counts = json.loads(data.prepare_metrics.read_text())["class_counts"]["train"]
@@ -80,7 +80,7 @@ def _refused(capsys: pytest.CaptureFixture[str], folder: Path, images: Path | No
     return line
 
 
-def test_own_images_are_left_alone_unless_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_labels_of_own_images_are_changed_only_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     images = write_folder(tmp_path / "photos", split_tree(n_train=20))
     line = _refused(capsys, tmp_path, images, plant_label_noise=_noise())
     assert key_within(printed_error(line), tmp_path / "params.yaml") == "prepare"
@@ -94,11 +94,11 @@ def test_nothing_planted_is_written_back_to_the_source(tmp_path: Path, capsys: p
     data = run_prepare(tmp_path, images, plant_label_noise=_noise(on_own_data=True))
     assert count_planted(data) == 4
     assert _digest(images) == before
-    assert f"{planted_note(4)}, " in (said := capsys.readouterr().err)
-    assert str(images) in said
+    assert f"{planted_note(4)}, " in (printed := capsys.readouterr().err)
+    assert str(images) in printed
 
 
-def test_built_in_data_have_no_files_to_leave_as_they_were(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_note_on_built_in_data_names_no_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_prepare(tmp_path, None, **_DIGITS, plant_label_noise=_noise(on_own_data=True))
     noted = next(line for line in capsys.readouterr().err.splitlines() if planted_note(144) in line)
     assert f"{planted_note(144)};" in noted
@@ -118,7 +118,7 @@ def _digest(folder: Path) -> dict[str, str]:
         ({"plant_label_noise": _noise(kind="random")}, "prepare.plant_label_noise.kind"),
     ],
 )
-def test_what_cannot_be_is_one_line(
+def test_impossible_settings_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], config: dict[str, Any], key: str
 ) -> None:
     line = _refused(capsys, tmp_path, None, **_DIGITS, **{"plant_label_noise": _noise(), **config})
@@ -126,7 +126,7 @@ def test_what_cannot_be_is_one_line(
 
 
 def test_a_class_that_is_left_without_images_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of cat and dog with two images each, some seed gives both dogs to elk and no cat to dog."""
+    """With two images of cat and of dog, some seed labels both dogs as elk and no cat as dog."""
     labels, images = np.repeat([0, 1, 2], [2, 2, 20]), np.zeros((24, 8, 8, 3), dtype=np.uint8)
     seed = next(
         seed

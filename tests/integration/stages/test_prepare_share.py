@@ -1,4 +1,4 @@
-"""`prepare.train_size`: some images of each class, the same test images, and nothing of the others."""
+"""`prepare.train_size` keeps a fraction of each class and all test images, and reads no other file."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ def _prepare(folder: Path, images: Path, **config: Any) -> DataPaths:
     return run_prepare(folder, images, **config)
 
 
-def test_a_share_of_each_class_with_its_own_pixels(tmp_path: Path) -> None:
+def test_a_fraction_of_each_class_keeps_its_pixels(tmp_path: Path) -> None:
     images = write_folder(tmp_path / "images", split_tree(n_train=10, n_test=2))
     everything, some = _prepare(tmp_path / "all", images), _prepare(tmp_path / "some", images, train_size=0.4)
     kept = _paths(some, "train")
@@ -37,7 +37,7 @@ def test_a_share_of_each_class_with_its_own_pixels(tmp_path: Path) -> None:
     assert read_json(some.prepare_metrics)["n_train"] == 8
 
 
-def test_what_takes_no_part_need_not_be_readable(tmp_path: Path) -> None:
+def test_images_outside_the_fraction_may_be_unreadable(tmp_path: Path) -> None:
     images = write_folder(tmp_path / "images", split_tree(n_train=10, n_test=2))
     kept = _paths(_prepare(tmp_path / "first", images, train_size=0.4), "train")
     others = sorted({str(path.relative_to(images)) for path in images.glob("train/cat/*")} - set(kept))
@@ -55,7 +55,7 @@ def test_what_takes_no_part_need_not_be_readable(tmp_path: Path) -> None:
     shares=st.tuples(st.floats(0.01, 0.99), st.floats(0.01, 0.99)),
     seed=st.integers(0, 99),
 )
-def test_smaller_shares_are_parts_of_larger_ones(labels: list[int], shares: tuple[float, float], seed: int) -> None:
+def test_smaller_fractions_are_subsets(labels: list[int], shares: tuple[float, float], seed: int) -> None:
     names = [f"{row}.png" for row in range(len(labels))]
     less, more = (subset_mask(names, labels, share, seed=seed) for share in sorted(shares))
     assert (less <= more).all()
@@ -64,7 +64,7 @@ def test_smaller_shares_are_parts_of_larger_ones(labels: list[int], shares: tupl
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
-def test_a_share_is_a_part(tmp_path: Path, share: float, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fraction_outside_0_to_1_is_refused(tmp_path: Path, share: float, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         run_prepare(tmp_path, write_folder(tmp_path / "images", split_tree()), train_size=share)
     assert ended.value.code == 2

@@ -1,4 +1,4 @@
-"""`reduce` end to end on made-up features."""
+"""`reduce` runs end to end on made-up features."""
 
 import re
 from collections.abc import Mapping
@@ -61,7 +61,7 @@ def _files(data: DataPaths) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((data.root / "reduce").iterdir())}
 
 
-def test_all_artefacts(tmp_path: Path) -> None:
+def test_all_artifacts(tmp_path: Path) -> None:
     data = _project(tmp_path)
     _run(tmp_path)
     assert list(_files(data)) == sorted(
@@ -110,15 +110,15 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_further_maps_are_those_of_their_own_settings(tmp_path: Path) -> None:
-    found = []
+def test_extra_embeddings_are_those_of_their_settings(tmp_path: Path) -> None:
+    runs = []
     for name, dask in (("here", {}), ("workers", {"scheduler": "local", "workers": 2})):
         (tmp_path / name).mkdir()
         more = {"extra_embeddings": [{"random_state": 1, "initialization": "random"}, {"perplexity": 30.0}]}
         data = _project(tmp_path / name, keys=more, dask=dask)
         _run(tmp_path / name)
-        found.append({name: content for name, content in _files(data).items() if "provenance" not in name})
-    assert found[0] == found[1]
+        runs.append({name: content for name, content in _files(data).items() if "provenance" not in name})
+    assert runs[0] == runs[1]
     maps = np.load(data.embeddings(NETWORK))
     components = np.load(data.components(NETWORK))
     changes: list[dict[str, Any]] = [{}, {"random_state": 1, "initialization": "random"}, {"perplexity": 30.0}]
@@ -131,7 +131,7 @@ def test_further_maps_are_those_of_their_own_settings(tmp_path: Path) -> None:
     assert len({entry["kl_divergence"] for entry in listed}) == 3
 
 
-def test_landmarks_are_mapped_as_if_alone_and_recorded(tmp_path: Path) -> None:
+def test_landmarks_are_embedded_as_if_alone_and_recorded(tmp_path: Path) -> None:
     data = _project(tmp_path, keys={"landmarks": 100})
     _run(tmp_path)
     metrics = read_json(data.reduce_metrics(NETWORK))
@@ -167,7 +167,7 @@ def test_landmarks_are_mapped_as_if_alone_and_recorded(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_what_the_images_cannot_meet_is_one_line(
+def test_settings_that_do_not_fit_the_images_are_one_line(
     tmp_path: Path, keys: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _project(tmp_path, keys=keys)
@@ -193,7 +193,7 @@ def test_out_of_memory_names_the_settings(
     assert re.findall(r"\d+", str(error)) == ["180", "24"], "images and features"
 
 
-def test_a_class_of_one_image_is_mapped(tmp_path: Path) -> None:
+def test_a_class_of_one_image_is_embedded(tmp_path: Path) -> None:
     data = _project(tmp_path)
     labels = read_parquet(data.manifest("train"), ["label"])["label"].to_numpy().copy()
     labels[7] = 9
@@ -202,7 +202,7 @@ def test_a_class_of_one_image_is_mapped(tmp_path: Path) -> None:
     assert np.isfinite(np.load(data.embeddings(NETWORK))).all()
 
 
-def test_a_small_test_split_lowers_its_own_perplexity_and_says_so(tmp_path: Path) -> None:
+def test_a_small_test_split_lowers_its_perplexity_and_logs_it(tmp_path: Path) -> None:
     data = _project(tmp_path, n_test=7)
     _run(tmp_path)
     metrics = read_json(data.reduce_metrics(NETWORK))
@@ -249,7 +249,7 @@ def test_progress_reaches_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err
 
 
-def test_a_replicate_has_the_map_of_the_next_seed(tmp_path: Path) -> None:
+def test_a_replicate_has_the_embedding_of_the_next_seed(tmp_path: Path) -> None:
     data = _project(tmp_path, initialization="random", random_state=4)
     _run(tmp_path)
     expected = data.embedding(NETWORK).read_bytes()

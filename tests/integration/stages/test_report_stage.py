@@ -19,7 +19,7 @@ from tests.fixtures.report import ROOT, default_outcome, params_tree, params_wit
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with params.yaml and all artifacts before the report; also the current one."""
+    """A folder with params.yaml and all artifacts before the report; it is the working folder."""
     YAML().dump(params_tree(), tmp_path / "params.yaml")
     write_artifacts(DataPaths(root=tmp_path / "data"), params_with())
     monkeypatch.chdir(tmp_path)
@@ -49,8 +49,8 @@ def test_it_writes_page_summary_and_figures(project: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_records_the_margin_that_it_was_made_with(project: Path) -> None:
-    """`python -m pipeline compare` takes it from there."""
+def test_the_provenance_has_the_margin(project: Path) -> None:
+    """`python -m pipeline compare` reads the margin there."""
     run()
     recorded = read_json(DataPaths(root=project / "data").provenance("report"))
     assert recorded["parameters"]["report"]["margin"] == params_with().report.margin
@@ -72,7 +72,7 @@ def test_equal_inputs_give_equal_bytes_of_what_dvc_tracks(project: Path) -> None
 
 
 @pytest.mark.slow
-def test_what_a_renamed_study_and_an_earlier_report_left_is_not_shown(project: Path) -> None:
+def test_files_of_a_renamed_study_and_of_an_earlier_report_are_not_shown(project: Path) -> None:
     run()
     before = digests(project / "data/report")
     write_study(DataPaths(root=project / "data"), params_with(), "digits", default_outcome)
@@ -87,15 +87,15 @@ def test_a_missing_file_is_one_line_and_exit_code_2(project: Path, capsys: pytes
     with pytest.raises(SystemExit) as stop:
         run()
     assert stop.value.code == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert printed_error(said).key == "data/reduce/resnet34.test.parquet"
+    stderr = capsys.readouterr().err
+    assert stderr.count("\n") == 1
+    assert printed_error(stderr).key == "data/reduce/resnet34.test.parquet"
     assert not (project / "data/report").exists()
 
 
 @pytest.mark.slow
 def test_dvc_repeats_nothing_and_shows_metrics_and_plots_without_a_network(project: Path) -> None:
-    """The stage as dvc.yaml declares it, below one stage that makes all artifacts of the others."""
+    """The stage is the one of dvc.yaml; one stage before it makes all artifacts of the others."""
 
     def dvc(*arguments: str) -> str:
         # Nothing listens at this address: any network request fails.
@@ -103,7 +103,7 @@ def test_dvc_repeats_nothing_and_shows_metrics_and_plots_without_a_network(proje
         environment = os.environ | nowhere | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
         command = [sys.executable, "-m", "dvc", *arguments]
         done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-        # A metric that revisions do not have would be complained of in each comparison of two.
+        # DVC warns in each comparison about a metric that a revision lacks.
         assert "failed to load" not in done.stderr
         return done.stdout
 
@@ -129,10 +129,10 @@ def test_dvc_repeats_nothing_and_shows_metrics_and_plots_without_a_network(proje
         shutil.copy(ROOT / name, project / name)
 
     dvc("repro")
-    assert "Data and pipelines are up to date" in dvc("repro")
+    assert json.loads(dvc("status", "--json")) == {}
     for name in ("costs.html", "resources.json"):
         (project / "data/report" / name).unlink()
-    assert "Data and pipelines are up to date" in dvc("repro")
+    assert json.loads(dvc("status", "--json")) == {}
     commit = ["git", "-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "--quiet", "--message", "first"]
     subprocess.run(["git", "add", "."], check=True)
     subprocess.run(commit, check=True)

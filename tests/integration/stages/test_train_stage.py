@@ -35,7 +35,7 @@ from tests.fixtures.training import (
 )
 
 FOUR_CELLS: dict[str, Any] = {"arms": ["full", "filtered"], "seeds": [0, 1]}
-# Quick, and long enough to be killed in.
+# Quick, and long enough for a kill.
 STEPS = 40
 QUICK: dict[str, Any] = {
     **FOUR_CELLS,
@@ -47,7 +47,7 @@ TWO_WORKERS = {"workers": 2, "simulated_workers": 2}
 
 
 def _outputs(data: DataPaths) -> dict[str, bytes]:
-    """All that the stage wrote; the project's own place is taken out of the provenance."""
+    """Return all files of the stage; the path of the project is removed from the provenance."""
     files = sorted(path for path in (data.root / "train").rglob("*") if path.is_file())
     return {
         str(path.relative_to(data.root)): path.read_bytes().replace(str(data.root.parent).encode(), b"")
@@ -56,7 +56,7 @@ def _outputs(data: DataPaths) -> dict[str, bytes]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """The finished cells in the ledger."""
+    """Return the finished runs in the run cache."""
     cells = WorkPaths(root=folder / "work").run_cache
     return sorted(path for path in cells.glob("[0-9a-f]*")) if cells.exists() else []
 
@@ -71,7 +71,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_table_has_a_row_for_each_cell(finished: Path) -> None:
+def test_the_table_has_a_row_for_each_run(finished: Path) -> None:
     data = DataPaths(root=finished / "data")
     assert pyarrow.parquet.read_schema(data.runs("tiny")).names == RUNS_SCHEMA.names
     rows = runs_of(data)
@@ -105,7 +105,7 @@ def test_the_files_agree_with_each_other(finished: Path) -> None:
     assert metrics == pytest.approx({f"small_cnn {arm} batch 20 lr 0.05 wd 0.0005": means[arm] for arm in means})
 
 
-def test_the_handed_out_network_is_the_best_arms_first_seed(finished: Path) -> None:
+def test_the_published_network_is_the_first_seed_of_the_best_arm(finished: Path) -> None:
     data = DataPaths(root=finished / "data")
     rows, correct = runs_of(data), np.load(data.correct("tiny"))
     means = {arm: np.mean([row["top1"] for row in rows if row["arm"] == arm]) for arm in ("full", "filtered")}
@@ -117,7 +117,7 @@ def test_the_handed_out_network_is_the_best_arms_first_seed(finished: Path) -> N
     assert [a == b for a, b in zip(network.predict(images), names, strict=True)] == correct[row].tolist()
 
 
-def test_no_wall_time_or_place_is_in_the_artefacts(finished: Path) -> None:
+def test_no_wall_time_or_path_is_in_the_artifacts(finished: Path) -> None:
     seconds = json.loads((_entries(finished)[0] / "timing.json").read_text())["seconds"]
     for name, content in _outputs(DataPaths(root=finished / "data")).items():
         assert str(seconds).encode() not in content, name
@@ -135,7 +135,7 @@ def test_a_second_run_trains_nothing(finished: Path, monkeypatch: pytest.MonkeyP
     assert _outputs(DataPaths(root=finished / "data")) == before
 
 
-# The quick one of its kind is test_kills_inside_a_checkpoint_and_a_ledger_entry.
+# See also test_kills_inside_a_checkpoint_and_an_entry_of_the_run_cache.
 @pytest.mark.slow
 def test_a_killed_study_ends_in_the_same_bytes(finished: Path, tmp_path: Path) -> None:
     data = write_project(tmp_path, study=QUICK)
@@ -155,7 +155,7 @@ def test_a_killed_study_ends_in_the_same_bytes(finished: Path, tmp_path: Path) -
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-def test_two_workers_by_the_stages_own_torchrun(tmp_path: Path) -> None:
+def test_two_workers_by_torchrun_of_the_stage(tmp_path: Path) -> None:
     one_run = {"models": ["small_cnn"], "arms": ["full"], "seeds": [0]}
     data = write_project(tmp_path, study=one_run, train=TWO_WORKERS)
     done = run(command("train", tmp_path))
@@ -166,12 +166,12 @@ def test_two_workers_by_the_stages_own_torchrun(tmp_path: Path) -> None:
     assert load_trained(data.trained_weights("tiny")).network == "small_cnn"
     record = json.loads((tmp_path / "work/resources/train@tiny.json").read_text())
     assert set(record["joules"]) == {"gpu", "cpu", "memory"}
-    # Both ranks say that they use none.
+    # Both ranks record that they use no GPU.
     assert torch.cuda.is_available() or record["joules"]["gpu"] == record["arms_joules"]["full"]["gpu"] == 0.0
 
 
 @pytest.mark.slow
-def test_what_all_ranks_find_wrong_is_said_once(tmp_path: Path) -> None:
+def test_an_error_of_all_ranks_is_printed_once(tmp_path: Path) -> None:
     data = write_project(tmp_path, train=TWO_WORKERS)
     write_kept(data, np.arange(70) >= 60)
     done = run(command("train", tmp_path))
@@ -192,7 +192,7 @@ def test_one_study_at_a_time_and_no_orphans(tmp_path: Path) -> None:
         ranks = descendants(process.pid)
         assert holder in ranks
         assert len(alive(ranks)) == 2
-        # Found by the first rank alone; the other's loss of it is not worth a traceback.
+        # Only the first rank finds the lock; the other rank prints no traceback.
         second = run(command("train", tmp_path))
         assert second.returncode == 2
         assert second.stderr.count("\n") == 1
@@ -210,7 +210,7 @@ def test_one_study_at_a_time_and_no_orphans(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupted_study_says_how_to_go_on(tmp_path: Path) -> None:
+def test_an_interrupted_study_prints_how_to_resume(tmp_path: Path) -> None:
     long = {"arms": ["full"], "seeds": [0], "budget": {"steps": 100_000}}
     write_project(tmp_path, study=long, train=TWO_WORKERS)
     lock = WorkPaths(root=tmp_path / "work").lock("train")
@@ -228,8 +228,8 @@ def test_an_interrupted_study_says_how_to_go_on(tmp_path: Path) -> None:
     assert not alive(ranks)
 
 
-def test_a_real_divergence_ends_the_cell_and_not_the_study(tmp_path: Path) -> None:
-    """Also where the loss was still finite before the update that broke the weights."""
+def test_a_real_divergence_ends_the_run_and_not_the_study(tmp_path: Path) -> None:
+    """The loss may be finite before the update that makes the weights infinite."""
     study = {"arms": ["full"], "seeds": [0], "learning_rates": [1e30, 0.05], "budget": {"steps": 1}}
     data = write_project(tmp_path, study=study)
     assert stage("train", tmp_path) == 0
@@ -239,7 +239,7 @@ def test_a_real_divergence_ends_the_cell_and_not_the_study(tmp_path: Path) -> No
 
 
 def test_a_study_whose_batch_grows(tmp_path: Path) -> None:
-    """From params.yaml to the tables: of 60 images an epoch, 3 steps of 10 and then batches of 20."""
+    """From params.yaml to the tables: with 60 images per epoch, 3 steps of 10 images, and then batches of 20."""
     grows = {
         "batch_schedule": {"stages": [{"share": 0.5, "until": {"epochs": 0.5}}], "lr_scaling": "linear"},
         "schedule": {"name": "constant", "warmup": {"epochs": 0.75}, "warmup_start_factor": "reference"},
@@ -255,6 +255,6 @@ def test_a_study_whose_batch_grows(tmp_path: Path) -> None:
     assert [(record["step"], record["examples"]) for record in history] == [
         (1, 10), (2, 20), (3, 30), (4, 50), (5, 70), (6, 90),
     ]  # fmt: skip
-    # Half of a rate that rises from that of the reference batch over 50 images, then the whole.
+    # Half of a rate that rises from the one of the reference batch over 50 images, then the full rate.
     assert [record["lr"] for record in history] == pytest.approx([0.025, 0.03, 0.035, 0.08, 0.1, 0.1])
     assert [record["step"] for record in history if record["top1"] is not None] == [5]

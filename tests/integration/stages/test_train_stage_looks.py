@@ -22,7 +22,7 @@ def _seeds(data: DataPaths) -> list[tuple[int, str]]:
 
 
 def _missing(folder: Path) -> int:
-    """Cells that `plan` says are to be trained."""
+    """Return the number of runs that `plan` lists as missing."""
     params, work = load_params(folder / "params.yaml"), WorkPaths(root=folder / "work")
     return len(plan_from_run_cache(params, "tiny", DataPaths(root=folder / "data"), work).missing)
 
@@ -33,7 +33,7 @@ def _write(folder: Path, margin: float, **study: Any) -> DataPaths:
 
 @pytest.mark.parametrize(("margin", "seeds"), [(99.0, 3), (0.001, 5)])
 def test_seeds_are_trained_in_the_order_of_looks_until_one_decides(tmp_path: Path, margin: float, seeds: int) -> None:
-    """Within 99 points all is equivalent at the first look; within a thousandth nothing is."""
+    """A margin of 99 points gives equivalence at the first look; a margin of 0.001 points never does."""
     data = _write(tmp_path, margin, looks=[3, 5])
     assert _missing(tmp_path) == 10
     assert stage("train", tmp_path) == 0
@@ -42,7 +42,7 @@ def test_seeds_are_trained_in_the_order_of_looks_until_one_decides(tmp_path: Pat
     assert _trained(tmp_path) == 2 * seeds
 
 
-def test_seeds_known_already_do_not_enter_a_study_that_stopped(tmp_path: Path) -> None:
+def test_seeds_trained_before_do_not_enter_a_study_that_stopped(tmp_path: Path) -> None:
     data = _write(tmp_path, 99.0)
     assert stage("train", tmp_path) == 0
     assert len(_seeds(data)) == _trained(tmp_path) == 10

@@ -1,4 +1,4 @@
-"""The train stage states the plans of all studies before it trains anything."""
+"""The train stage registers the plans of all studies before it trains a run."""
 
 import shutil
 from pathlib import Path
@@ -26,8 +26,8 @@ def _work(folder: Path) -> WorkPaths:
     return WorkPaths(root=folder / "work")
 
 
-def test_plans_are_there_before_the_first_run_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of studies that are not trained now, too."""
+def test_plans_are_registered_before_the_first_run_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans of studies that are not trained now are registered, too."""
     write_project(tmp_path, study=_STUDY)
     path = tmp_path / "params.yaml"
     yaml = YAML()
@@ -63,7 +63,7 @@ def test_a_changed_plan_is_added_and_trains_nothing_again(tmp_path: Path) -> Non
     assert read_run_dates(_work(tmp_path).plans("tiny")) == dates
 
 
-def test_an_unfiltered_study_asks_for_no_filter(tmp_path: Path) -> None:
+def test_an_unfiltered_study_needs_no_filter(tmp_path: Path) -> None:
     data = write_project(tmp_path, study={**_STUDY, "arms": ["full"], "needs": "prepare"})
     shutil.rmtree(data.root / "filter")
     assert stage("train", tmp_path) == 0

@@ -129,7 +129,7 @@ def test_a_default_that_does_not_run_is_refused() -> None:
     assert refused.value.key == "--default"
 
 
-def test_fewer_neighbours_than_a_scorer_looks_at_are_refused_before_anything_is_trained() -> None:
+def test_fewer_neighbors_than_a_scorer_looks_at_are_refused_before_anything_is_trained() -> None:
     for name in ("knn_agreement", "confidence_and_knn"):
         with pytest.raises(InputError) as refused:
             check_names(("margin", name), "margin", neighbours=24, frozen=False)

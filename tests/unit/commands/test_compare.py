@@ -178,8 +178,7 @@ def test_accuracies_on_other_images_get_no_verdict(
     assert (study["pairs"], study["pooled"], study["settings"]) == (12, [], [])
     shown = " ".join(printed_by(capsys, a, b).split())
     assert study["no_verdict"] in shown
-    assert "helps" not in shown
-    assert "interval" not in shown
+    assert not {"helps", "interval"} & set(re.findall(r"\w+", shown))
 
 
 def test_the_order_of_test_images_does_not_matter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,7 +48,7 @@ def test_sound_installation_has_no_problems() -> None:
 
 
 @pytest.mark.slow
-def test_torchvision_of_another_source_is_recognised(tmp_path: Path) -> None:
+def test_torchvision_of_another_source_is_recognized(tmp_path: Path) -> None:
     """The import error that a CPU-only torch with the package index's torchvision gives."""
     (tmp_path / "torchvision").mkdir()
     (tmp_path / "torchvision" / "__init__.py").write_text(

@@ -14,7 +14,7 @@ from pipeline.artifacts.files import read_json
 from pipeline.artifacts.tables import read_parquet
 from pipeline.commands.iteration.rounds import STAGES
 from pipeline.paths import DataPaths
-from tests.fixtures.interrupted_study import steps_gone_on_from
+from tests.fixtures.interrupted_study import resumed_steps
 from tests.fixtures.iteration import (
     N,
     is_planted,
@@ -121,7 +121,7 @@ def test_iterate_killed_in_finetune_ends_in_the_same_bytes(
     assert not DataPaths(root=round_folder(folder, 1) / "kept").extractor(NETWORK).exists()
     done = run(iterate_command(folder, *_TWO_ROUNDS), timeout=_ROUNDS_END_WITHIN_S)
     assert done.returncode == 0, done.stderr
-    assert steps_gone_on_from(done.stderr)
+    assert resumed_steps(done.stderr)
     assert results(folder) == results(finished)
 
 

@@ -50,7 +50,7 @@ def test_names_and_content_whatever_the_file_is_called(writer: Writer, tmp_path:
     assert list(_content(path, {"cat/1.png"})) == ["cat/1.png"]
 
 
-def test_names_are_normalised(writer: Writer, tmp_path: Path) -> None:
+def test_names_are_normalized(writer: Writer, tmp_path: Path) -> None:
     path = writer(tmp_path / "a", {"./cat//1.png": b"1"})
     assert open_archive(path).tree().files == ("cat/1.png",)
     assert _content(path, {"cat/1.png"}) == {"cat/1.png": b"1"}

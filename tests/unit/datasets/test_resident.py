@@ -42,7 +42,7 @@ def _by_hand(image: NDArray[np.uint8], *, padding: int, crop: int, top: int, lef
     seed=st.integers(0, 1000),
     wanted=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=12),
 )
-def test_training_batches_are_crops_flips_and_normalisation(
+def test_training_batches_are_crops_flips_and_normalization(
     side: int, padding: int, less: int, flip: bool, seed: int, wanted: list[tuple[int, int]]
 ) -> None:
     crop = max(1, side - less)
@@ -69,7 +69,7 @@ def test_what_happens_to_an_image_does_not_depend_on_its_batch() -> None:
 
 
 @pytest.mark.parametrize(("side", "crop", "start"), [(8, 8, 0), (8, 6, 1), (9, 6, 1), (9, 5, 2), (8, 1, 3)])
-def test_evaluation_takes_the_centre(side: int, crop: int, start: int) -> None:
+def test_evaluation_takes_the_center(side: int, crop: int, start: int) -> None:
     pixels = _pixels(3, side)
     images = _resident(pixels, crop_size=crop, flip=True, seed=5)
     for got, image in zip(images.evaluation_batch(np.array([2, 0])), (2, 0), strict=True):

@@ -87,7 +87,7 @@ def _colors_of(look: Any) -> list[str]:
 
 
 @given(n=st.integers(1, 60), k=st.integers(1, 200), seed=_SEEDS, distinct=st.integers(1, 40))
-def test_every_point_has_the_colour_of_its_group(n: int, k: int, seed: int, distinct: int) -> None:
+def test_every_point_has_the_color_of_its_group(n: int, k: int, seed: int, distinct: int) -> None:
     rng = np.random.default_rng(seed)
     colors = [f"#{rng.integers(distinct):06x}" for _ in range(k)]
     groups = Groups(codes=rng.integers(0, k, n), names=[f"{index}" for index in range(k)], colors=colors)
@@ -104,7 +104,7 @@ def test_a_scale_goes_from_0_to_1_whatever_is_drawn() -> None:
 
 
 @pytest.mark.parametrize("colors", [_GROUPS, _SCALE])
-def test_a_recoloured_map_is_as_if_drawn_anew(colors: Groups | Scale) -> None:
+def test_a_recolored_map_is_as_if_drawn_anew(colors: Groups | Scale) -> None:
     whole = explorer_map(_XY, _ALL, colors, view="a").to_dict()["data"][POINTS]["marker"]
     patched = explorer_map(_XY, _ALL, _GROUPS, view="a").to_dict()
     patched["data"][POINTS]["marker"] = recolored(colors, _ALL)

@@ -16,9 +16,9 @@ from pipeline.reporting.figures import figure_files, study_charts
 from pipeline.reporting.inputs import load_report_inputs
 from pipeline.reporting.summary import build_summary
 from tests.fixtures.report import params_with, write_artifacts
-from tests.unit.reporting.test_document import render as render_document
-from tests.unit.reporting.test_page import Parsed
-from tests.unit.reporting.test_page import render as render_page
+from tests.unit.reporting.test_render_document import render as render_document
+from tests.unit.reporting.test_render_page import Parsed
+from tests.unit.reporting.test_render_page import render as render_page
 
 FIG4 = {
     "arms": ["full"],
@@ -70,7 +70,7 @@ def test_page_document_and_files_have_the_chart_and_the_table(tmp_path: Path) ->
 
 
 def test_the_document_shows_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.unit.reporting.test_document.FIGURES", ["digits.best_batch.svg"])
+    monkeypatch.setattr("tests.unit.reporting.test_render_document.FIGURES", ["digits.best_batch.svg"])
     assert "](figures/digits.best_batch.svg)" in render_document(*_written(tmp_path))[0]
 
 

@@ -15,9 +15,9 @@ from pipeline.reporting.comparison_tables import published_table
 from pipeline.reporting.inputs import load_report_inputs
 from pipeline.reporting.summary import Summary, build_summary
 from tests.fixtures.report import default_outcome, params_with, write_artifacts
-from tests.unit.reporting.test_document import render as render_document
-from tests.unit.reporting.test_page import Parsed
-from tests.unit.reporting.test_page import render as render_page
+from tests.unit.reporting.test_render_document import render as render_document
+from tests.unit.reporting.test_render_page import Parsed
+from tests.unit.reporting.test_render_page import render as render_page
 
 FIG6 = {
     "paper_figure": "gahlot-2020-fig6",

@@ -21,7 +21,7 @@ from tests.fixtures.loop import N, train_bright, weights_of
 from tests.fixtures.training import ALONE, TINY, as_resnet, bright_images, build_float64, distance, parameters_of
 
 
-def test_separable_images_are_learnt() -> None:
+def test_separable_images_are_learned() -> None:
     run = train_bright(replace(TINY, steps=30, flip=False, learning_rate=0.01))
     pixels, labels = bright_images(80, seed=9)
     images = load_images(pixels, TINY, training=False, device=ALONE.device)
@@ -162,12 +162,6 @@ def test_nodes_of_other_sizes_than_those_that_compress_are_refused(
         train_bright(between, ranks=replace(ALONE, size=4), comm=CommConfig(hierarchical=True))
     assert raised.value.key == "communication.workers_per_node"
     assert str([len(node) for node in nodes]) in str(raised.value)
-
-
-def test_a_micro_batch_below_a_group_is_refused() -> None:
-    with pytest.raises(InputError) as raised:
-        train_bright(TINY, micro_batch=9)
-    assert raised.value.key == "micro_batch"
 
 
 @pytest.mark.usefixtures("in_float64")

@@ -1,14 +1,13 @@
-"""Imported by every Python process that finds this folder on PYTHONPATH: sends a signal at a chosen moment.
+"""Send a signal, raise an error, wait, or record at file operations; Python imports it from a folder on PYTHONPATH.
 
-The variable FAULT is `<signal> <self or launcher> <part of a path> <n>`: before the n-th call, from 0,
-that opens, renames or removes a file whose path has that part, the signal is sent to this process or
-to the one that launched the ranks.
+FAULT is `<signal> <self or launcher> <part of a path> <n>`. Before the n-th call, counted from 0, that opens, renames
+or removes a file whose path has that part, this process or the one that launched the ranks gets the signal.
 
-The variable ERROR is `<exception> <part of a path>`: a call that opens, renames or removes such a file raises it.
+ERROR is `<exception> <part of a path>`. A call that opens, renames or removes such a file raises the exception.
 
-The variable SLOW is a file: while it is there, a process waits before it renames a checkpoint.
+SLOW is a file. While it exists, a process waits before it renames a checkpoint.
 
-The variable SAVED is a file, which has a line for every checkpoint of a run that is written: its folder and its name.
+SAVED is a file. Every checkpoint of a run adds a line to it: folder and name of the checkpoint.
 """
 
 import builtins
@@ -40,7 +39,7 @@ def _install(name: str, target: str, part: str, number: str) -> None:
 def _install_error(name: str, part: str) -> None:
     def hook(event: str, args: tuple[object, ...]) -> None:
         if event in _EVENTS and part in str(args[0]):
-            raise getattr(builtins, name)("as a test asks for")
+            raise getattr(builtins, name)("requested by a test")
 
     sys.addaudithook(hook)
 

@@ -23,7 +23,7 @@ def _points(seed: int, n: int, dimensions: int) -> np.ndarray:
 
 @settings(max_examples=40)
 @given(seed=st.integers(0, 2**32 - 1), n=st.integers(2, 60), dimensions=st.integers(1, 6), data=st.data())
-def test_neighbours_by_definition(seed: int, n: int, dimensions: int, data: st.DataObject) -> None:
+def test_neighbors_by_definition(seed: int, n: int, dimensions: int, data: st.DataObject) -> None:
     points = _points(seed, n, dimensions)
     k = data.draw(st.integers(1, n - 1))
     found = nearest_neighbors(points, k, seed=0)
@@ -37,7 +37,7 @@ def test_neighbours_by_definition(seed: int, n: int, dimensions: int, data: st.D
 
 @settings(max_examples=40)
 @given(seed=st.integers(0, 2**32 - 1), copies=st.integers(1, 30), k=st.integers(1, 20))
-def test_no_point_is_its_own_neighbour_among_duplicates(seed: int, copies: int, k: int) -> None:
+def test_no_point_is_its_own_neighbor_among_duplicates(seed: int, copies: int, k: int) -> None:
     points = np.repeat(_points(seed, 21, 3), copies, axis=0)
     found = nearest_neighbors(points, k, seed=0)
     assert (found.rows != np.arange(len(points))[:, None]).all()
@@ -47,7 +47,7 @@ def test_no_point_is_its_own_neighbour_among_duplicates(seed: int, copies: int, 
     assert (found.distances[:, : copies - 1] == 0).all()
 
 
-def test_a_far_mean_costs_no_neighbour() -> None:
+def test_a_far_mean_costs_no_neighbor() -> None:
     points = _points(0, 400, 8)
     near, far = nearest_neighbors(points, 5, seed=0), nearest_neighbors(points + np.float32(200), 5, seed=0)
     assert neighbor_recall(far.rows, near.rows) > 0.99

@@ -16,15 +16,14 @@ from pipeline.landscape import study as of_study
 from pipeline.landscape.curvature import measure
 from pipeline.models.small_cnn import SmallCnn
 from pipeline.paths import DataPaths, WorkPaths
+from tests.fixtures.projects import folder_arguments
 from tests.fixtures.training import stage, write_project
 
 STUDY: dict[str, Any] = {"models": ["small_cnn"], "seeds": [0, 1], "keep_weights": "all"}
 
 
 def _arguments(folder: Path, *more: str) -> list[str]:
-    places = {"--params": folder / "params.yaml", "--data": folder / "data", "--work": folder / "work"}
-    given = ["--study", "tiny", "--directions", "2", *(more or ("--images", "20"))]
-    return [*given, *(str(part) for pair in places.items() for part in pair)]
+    return ["--study", "tiny", "--directions", "2", *(more or ("--images", "20")), *folder_arguments(folder)]
 
 
 # Each test needs trained networks or a launched study.

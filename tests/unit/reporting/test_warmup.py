@@ -16,9 +16,9 @@ from pipeline.reporting.inputs import load_report_inputs
 from pipeline.reporting.summary import build_summary
 from pipeline.reporting.warmup import slope_sentence
 from tests.fixtures.report import params_tree, write_artifacts, write_study
-from tests.unit.reporting.test_document import render as render_document
-from tests.unit.reporting.test_page import Parsed
-from tests.unit.reporting.test_page import render as render_page
+from tests.unit.reporting.test_render_document import render as render_document
+from tests.unit.reporting.test_render_page import Parsed
+from tests.unit.reporting.test_render_page import render as render_page
 
 # The best warm-up doubles where the batch grows fourfold: a power of 1/2.
 BEST = {32: 1.0, 128: 2.0, 512: 4.0}
@@ -75,7 +75,7 @@ def test_the_law_is_drawn_beside_what_is_published(tmp_path: Path, monkeypatch: 
     assert "-open" in chart
     assert BEST_WARMUPS_SOURCE in chart
     assert dict(figure_files(inputs, summary))["warmups.svg"].startswith(b"<?xml")
-    monkeypatch.setattr("tests.unit.reporting.test_document.FIGURES", ["warmups.svg"])
+    monkeypatch.setattr("tests.unit.reporting.test_render_document.FIGURES", ["warmups.svg"])
     assert "](figures/warmups.svg)" in render_document(params, data)[0]
 
 

@@ -1,4 +1,4 @@
-"""Which rows an arm has: exact counts, and draws that are fresh for every seed."""
+"""The rows of each arm: exact counts, and independent samples for every seed."""
 
 import numpy as np
 import pytest
@@ -18,13 +18,13 @@ def _arrays(rows: list[tuple[int, bool]]) -> tuple[NDArray[np.int64], NDArray[np
 
 
 def _example(n: int = 200) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Four classes, of which the filter drops 0, 1, 2 and 3 in ten."""
+    """Return four classes, of which the filter drops 0, 1, 2 and 3 in ten."""
     labels = np.arange(n) % 4
     return labels, (np.arange(n) // 4) % 10 >= labels
 
 
 @given(rows=_ROWS, seed=_SEEDS)
-def test_full_and_filtered_draw_nothing(rows: list[tuple[int, bool]], seed: int) -> None:
+def test_full_and_filtered_do_not_depend_on_the_seed(rows: list[tuple[int, bool]], seed: int) -> None:
     labels, keep = _arrays(rows)
     assert arm_mask("full", labels, keep, seed=seed).all()
     assert arm_mask("filtered", labels, keep, seed=seed).tolist() == keep.tolist()
@@ -37,21 +37,21 @@ def test_filtered_is_a_copy() -> None:
 
 
 @given(rows=_ROWS, seed=_SEEDS)
-def test_random_has_the_filters_exact_class_counts(rows: list[tuple[int, bool]], seed: int) -> None:
+def test_random_has_the_exact_class_counts_of_the_filter(rows: list[tuple[int, bool]], seed: int) -> None:
     labels, keep = _arrays(rows)
     members = arm_mask("random", labels, keep, seed=seed)
     assert np.bincount(labels[members], minlength=5).tolist() == np.bincount(labels[keep], minlength=5).tolist()
 
 
 @given(rows=_ROWS, seed=_SEEDS)
-def test_random_uniform_has_the_filters_count(rows: list[tuple[int, bool]], seed: int) -> None:
+def test_random_uniform_has_the_count_of_the_filter(rows: list[tuple[int, bool]], seed: int) -> None:
     labels, keep = _arrays(rows)
     assert arm_mask("random_uniform", labels, keep, seed=seed).sum() == keep.sum()
 
 
 @pytest.mark.parametrize("arm", ["random", "random_uniform"])
 @given(first=_SEEDS, second=_SEEDS)
-def test_draws_belong_to_the_seed(arm: str, first: int, second: int) -> None:
+def test_samples_depend_on_the_seed_alone(arm: str, first: int, second: int) -> None:
     assume(first != second)
     labels, keep = _example()
     one, again, other = (arm_mask(arm, labels, keep, seed=seed) for seed in (first, first, second))
@@ -68,8 +68,8 @@ def test_random_uniform_does_not_match_the_classes() -> None:
 
 
 @pytest.mark.parametrize("arm", ["random", "random_uniform"])
-def test_every_row_is_drawn_equally_often(arm: str) -> None:
-    """Of its class, or of all: within five standard deviations over many seeds."""
+def test_every_row_is_sampled_equally_often(arm: str) -> None:
+    """Within its class, or among all rows: within five standard deviations over many seeds."""
     labels, keep = _example(80)
     seeds = 2000
     share = np.mean([arm_mask(arm, labels, keep, seed=seed) for seed in range(seeds)], axis=0)

@@ -1,4 +1,4 @@
-"""Energy of several ranks: every GPU by its own rank, and what ranks of a node share by one of them."""
+"""The energy of several ranks counts every GPU once, by its rank, and every node once, by one of its ranks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from pipeline.stages import parallel
 
 
 class _Meter(EnergyMeter):
-    """A node that drew 10 J in its processors."""
+    """A meter of a node whose processors used 10 J."""
 
     def __init__(self, *, node: bool) -> None:
         self._node = node
@@ -30,12 +30,12 @@ def test_every_node_is_counted_by_one_of_its_ranks(monkeypatch: pytest.MonkeyPat
         assert gpu is None
         yield _Meter(node=node)
 
-    said: list[Energy] = []
+    gathered: list[Energy] = []
 
     def all_gather(value: Any) -> list[Any]:
         if isinstance(value, str):
             return nodes
-        said.append(value)
+        gathered.append(value)
         return [value]
 
     monkeypatch.setattr(parallel, "measure_energy", metering)
@@ -44,4 +44,4 @@ def test_every_node_is_counted_by_one_of_its_ranks(monkeypatch: pytest.MonkeyPat
         ranks = World(rank=rank, size=len(nodes), device=torch.device("cpu"))
         with parallel._energy_of_all_ranks(ranks) as joules:
             joules()
-    assert total_energy(said) == Energy(gpu=len(nodes), cpu=10.0 * len(set(nodes)), memory=None)
+    assert total_energy(gathered) == Energy(gpu=len(nodes), cpu=10.0 * len(set(nodes)), memory=None)

@@ -25,7 +25,7 @@ def test_with_one_arm_fifteen_variants_still_look_different() -> None:
     assert len(set(line_styles(keys).values())) == 15
 
 
-def test_ten_classes_have_ten_colours_and_none_is_the_grey_of_noise() -> None:
+def test_ten_classes_have_ten_colors_and_none_is_the_grey_of_noise() -> None:
     assert len({class_color(index) for index in range(10)}) == 10
     assert class_color(10) == class_color(0)
     saturation = [_saturation(class_color(index)) for index in range(10)]

@@ -214,7 +214,7 @@ def test_a_study_without_results_still_has_its_section(tmp_path: Path) -> None:
         assert render(others, data).count("filtered against full at ") == secondary
 
 
-def test_a_legend_of_more_classes_than_colours_is_left_out(
+def test_a_legend_of_more_classes_than_colors_is_left_out(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert page.count('<li><i style="background: ') == len(CLASS_NAMES) + 1

@@ -9,7 +9,7 @@ from pipeline.reduction.neighbors import exact_neighbors, knn_label_accuracy, ne
 
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1), n=st.integers(3, 40), dimensions=st.integers(1, 5), data=st.data())
-def test_neighbours_by_definition(seed: int, n: int, dimensions: int, data: st.DataObject) -> None:
+def test_neighbors_by_definition(seed: int, n: int, dimensions: int, data: st.DataObject) -> None:
     points = np.random.default_rng(seed).normal(size=(n, dimensions)).astype(np.float32)
     k = data.draw(st.integers(1, n - 1))
     found = exact_neighbors(points, np.arange(n), k)

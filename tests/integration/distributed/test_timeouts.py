@@ -1,4 +1,4 @@
-"""A rank that the others wait for in vain, over real torchrun."""
+"""A rank that never arrives at a collective ends the job after the timeout, over real torchrun."""
 
 import sys
 import time
@@ -24,7 +24,7 @@ with distributed.join_process_group(1) as ranks:
 
 
 @pytest.mark.slow
-def test_who_is_kept_waiting_fails(tmp_path: Path) -> None:
+def test_a_collective_without_one_rank_times_out(tmp_path: Path) -> None:
     script, start = tmp_path / "script.py", time.monotonic()
     script.write_text(_SCRIPT)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

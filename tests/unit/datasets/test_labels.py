@@ -1,5 +1,6 @@
 """A file of labels: what it must look like, and which labels it decides."""
 
+import re
 import unicodedata
 from dataclasses import replace
 from functools import partial
@@ -84,8 +85,9 @@ def test_paths_that_differ_in_composition_alone_are_one(
     in_test = replace(without, test=(Sample(path=of_images, label=2),))
     with pytest.raises(InputError):
         relabel(in_test, _read(tmp_path, f"path,label\n{of_file},dog\n"), excluded=frozenset())
-    with pytest.raises(InputError, match=r"line 3: .* line 2"):
+    with pytest.raises(InputError) as refused:
         _read(tmp_path, f"path,label\n{of_file},dog\n{of_images},dog\n")
+    assert re.findall(r"line (\d+)", str(refused.value)) == ["3", "2"]
 
 
 def test_a_line_that_may_mean_two_images_is_refused(tmp_path: Path) -> None:
@@ -104,8 +106,9 @@ def test_lines_are_counted_where_records_begin(tmp_path: Path) -> None:
 def test_lines_about_images_that_were_left_out_are_passed_over(tmp_path: Path) -> None:
     file = _read(tmp_path, "path,label\ntrain/cat/broken.png,dog\ntrain/cat/2.png,dog\n")
     assert relabel(_IMAGES, file, excluded={"train/cat/broken.png"}).n_relabelled == 1
-    with pytest.raises(InputError, match=r"line 2: 'train/cat/broken\.png'"):
+    with pytest.raises(InputError) as refused:
         relabel(_IMAGES, file, excluded=frozenset())
+    assert re.findall(r"line (\d+): '([^']+)'", str(refused.value)) == [("2", "train/cat/broken.png")]
 
 
 _BAD = {

@@ -68,7 +68,7 @@ def _ratios(boxes: _Boxes) -> _Boxes:
 
 
 @pytest.mark.parametrize(("width", "height"), [(1000, 10), (10, 1000), (1001, 10), (1, 50), (50, 1)])
-def test_where_no_rectangle_fits_the_centre_is_torchvisions(width: int, height: int) -> None:
+def test_where_no_rectangle_fits_the_center_is_torchvisions(width: int, height: int) -> None:
     ours = _boxes(RandomResizedCrop(scale=(0.5, 1.0)), 1, width, height)[0]
     top, left, h, w = TorchvisionCrop.get_params(torch.empty(3, height, width), [0.5, 1.0], [3 / 4, 4 / 3])
     assert ours == (left, top, left + w, top + h)
@@ -103,13 +103,13 @@ def test_impossible_settings_are_a_bug(options: dict[str, tuple[float, float]]) 
         RandomResizedCrop(**options)  # type: ignore[arg-type]
 
 
-def test_centre_of_a_landscape() -> None:
+def test_center_of_a_landscape() -> None:
     """512 x 256 at crop size 224: scaled by 1, so the crop is 224 pixels wide in the middle."""
     assert center_box(512, 256, crop_size=224) == (144, 16, 368, 240)
 
 
 @given(width=_SIDES, height=_SIDES, crop_size=st.integers(1, 300))
-def test_the_centre_lies_in_the_image(width: int, height: int, crop_size: int) -> None:
+def test_the_center_lies_in_the_image(width: int, height: int, crop_size: int) -> None:
     left, top, right, bottom = center_box(width, height, crop_size=crop_size)
     assert 0 <= left < right <= width + 1e-9
     assert 0 <= top < bottom <= height + 1e-9

@@ -22,8 +22,8 @@ def _decode(data: bytes, size: int = _SIZE, max_megapixels: float = 1.0) -> NDAr
     return decode_image(data, size, max_megapixels=max_megapixels)
 
 
-def _flat(mode: str, colour: object) -> Image.Image:
-    return Image.new(mode, (20, 10), colour)  # type: ignore[arg-type]
+def _flat(mode: str, color: object) -> Image.Image:
+    return Image.new(mode, (20, 10), color)  # type: ignore[arg-type]
 
 
 def _palette_with_transparency() -> bytes:
@@ -107,7 +107,7 @@ def test_halving_averages_and_ignores_the_aspect_ratio() -> None:
 
 @settings(deadline=None)
 @given(width=st.integers(1, 70), height=st.integers(1, 70), size=st.integers(8, 40), grey=st.integers(0, 255))
-def test_any_size_keeps_a_flat_colour(width: int, height: int, size: int, grey: int) -> None:
+def test_any_size_keeps_a_flat_color(width: int, height: int, size: int, grey: int) -> None:
     pixels = _decode(encode(Image.new("L", (width, height), grey), "BMP"), size)
     assert pixels.shape == (size, size, 3)
     assert (pixels == grey).all()

@@ -1,4 +1,4 @@
-"""Which cells of a study are trained, recorded and handed out, by results made up by rule."""
+"""Which runs of a study are trained, recorded and published, on made-up results."""
 
 import itertools
 import os
@@ -35,7 +35,7 @@ FOUR_CELLS: dict[str, Any] = {"arms": ["full", "filtered"], "seeds": [0, 1]}
 
 
 class _Trainer:
-    """Stands in for `execute_run`: no training, and results by rule. `called` lists the cells."""
+    """Replaces `execute_run`: returns made-up results without training. `called` lists the runs."""
 
     def __init__(self, top1: Callable[[RunSpec], float | None]) -> None:
         self._top1 = top1
@@ -81,7 +81,7 @@ def trained_by(monkeypatch: pytest.MonkeyPatch) -> Trained:
     return use
 
 
-def test_arms_that_came_out_equal_are_trained_once(tmp_path: Path, trained_by: Trained) -> None:
+def test_arms_with_equal_images_are_trained_once(tmp_path: Path, trained_by: Trained) -> None:
     data = write_project(tmp_path, study={"arms": ["full", "filtered", "random", "random_uniform"], "seeds": [0, 1]})
     write_kept(data, np.ones(60, dtype=np.bool_))
     trainer = trained_by(lambda cell: 0.5)
@@ -94,7 +94,7 @@ def test_arms_that_came_out_equal_are_trained_once(tmp_path: Path, trained_by: T
     assert sorted(history["fingerprint"].to_pylist()) == sorted({row["fingerprint"] for row in rows})
 
 
-def test_the_record_says_what_each_arm_took_in_earlier_runs_too(tmp_path: Path, trained_by: Trained) -> None:
+def test_the_record_has_the_time_of_each_arm_in_earlier_processes_too(tmp_path: Path, trained_by: Trained) -> None:
     for seeds in ([0], [0, 1]):
         write_project(tmp_path, study={"arms": ["full", "filtered"], "seeds": seeds})
         trained_by(lambda cell: 0.5)
@@ -106,7 +106,7 @@ def test_the_record_says_what_each_arm_took_in_earlier_runs_too(tmp_path: Path, 
 
 
 def _energy_by_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every reading of the stage's meter is 4 J of GPUs and 1 J of processors later."""
+    """Make every reading of the stage's meter 4 J of GPUs and 1 J of processors larger than the one before."""
     readings = itertools.count()
 
     def read() -> Energy:
@@ -125,7 +125,7 @@ def _record(work: Path) -> dict[str, Any]:
     return record
 
 
-def test_the_record_says_what_each_arm_drew_in_earlier_runs_too(
+def test_the_record_has_the_energy_of_each_arm_in_earlier_processes_too(
     tmp_path: Path, trained_by: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seeds in ([0], [0, 1]):
@@ -136,11 +136,11 @@ def test_the_record_says_what_each_arm_drew_in_earlier_runs_too(
     record = _record(tmp_path / "work")
     both = {"gpu": 2 * 4.0, "cpu": 2 * 1.0, "memory": None}
     assert record["arms_joules"] == {"full": both, "filtered": both}
-    # Two cells of before, and of this run the fifth reading.
+    # Two runs of an earlier process, and the fifth reading of this one.
     assert record["joules"] == {"gpu": (2 + 4) * 4.0, "cpu": (2 + 4) * 1.0, "memory": None}
 
 
-def test_a_cell_that_went_on_does_not_tell_what_it_drew_in_all(
+def test_the_total_energy_of_a_resumed_run_is_unknown(
     tmp_path: Path, trained_by: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = write_project(tmp_path, study={"arms": ["full", "filtered"], "seeds": [0]})
@@ -180,7 +180,7 @@ def test_another_filter_retrains_what_it_changes(tmp_path: Path, trained_by: Tra
     assert "full" not in {cell.arm for cell in trainer.called}
 
 
-def test_skipped_and_diverged_cells_are_recorded(tmp_path: Path, trained_by: Trained) -> None:
+def test_skipped_and_diverged_runs_are_recorded(tmp_path: Path, trained_by: Trained) -> None:
     data = write_project(tmp_path, study={"arms": ["full", "filtered"], "seeds": [0], "batch_sizes": [20, 58]})
     trainer = trained_by(lambda cell: None if cell.arm == "full" else 0.5)
     assert stage("train", tmp_path) == 0
@@ -200,7 +200,7 @@ def _first_name(data: DataPaths) -> str:
     return load_trained(data.trained_weights("tiny")).class_names[0]
 
 
-def test_the_best_mean_over_seeds_is_handed_out(tmp_path: Path, trained_by: Trained) -> None:
+def test_the_best_mean_over_seeds_is_published(tmp_path: Path, trained_by: Trained) -> None:
     top1 = {("full", 0): 0.9, ("full", 1): 0.1, ("filtered", 0): 0.6, ("filtered", 1): 0.6}
     data = write_project(tmp_path, study=FOUR_CELLS)
     trained_by(lambda cell: top1[cell.arm, cell.settings.seed])
@@ -208,7 +208,7 @@ def test_the_best_mean_over_seeds_is_handed_out(tmp_path: Path, trained_by: Trai
     assert _first_name(data) == "filtered"
 
 
-def test_the_next_best_stands_in_where_the_first_seed_diverged(tmp_path: Path, trained_by: Trained) -> None:
+def test_the_next_best_is_published_if_the_first_seed_diverged(tmp_path: Path, trained_by: Trained) -> None:
     top1 = {("full", 0): None, ("full", 1): 0.9, ("filtered", 0): 0.5, ("filtered", 1): 0.5}
     data = write_project(tmp_path, study=FOUR_CELLS)
     trained_by(lambda cell: top1[cell.arm, cell.settings.seed])
@@ -216,7 +216,7 @@ def test_the_next_best_stands_in_where_the_first_seed_diverged(tmp_path: Path, t
     assert _first_name(data) == "filtered"
 
 
-def test_a_study_of_which_nothing_finished_says_so(tmp_path: Path, trained_by: Trained) -> None:
+def test_a_study_without_a_finished_run_is_an_error(tmp_path: Path, trained_by: Trained) -> None:
     data = write_project(tmp_path, study=FOUR_CELLS)
     trained_by(lambda cell: None)
     assert stage("train", tmp_path) == 0
@@ -227,7 +227,7 @@ def test_a_study_of_which_nothing_finished_says_so(tmp_path: Path, trained_by: T
 
 def test_leftovers_of_killed_processes_are_removed(tmp_path: Path, trained_by: Trained) -> None:
     data = write_project(tmp_path, study=FOUR_CELLS)
-    gone = 4_194_305  # above any process id
+    gone = 4_194_305  # larger than any process id
     cells = WorkPaths(root=tmp_path / "work").run_cache
     left = [
         cells / f".k.{gone}.tmp" / "result.json",
@@ -250,7 +250,7 @@ def _write_checkpoint(work: WorkPaths, owner: str, key: str, days: float = 8) ->
     return folder
 
 
-def test_a_finished_study_removes_checkpoints_given_up(tmp_path: Path, trained_by: Trained) -> None:
+def test_a_finished_study_removes_abandoned_checkpoints(tmp_path: Path, trained_by: Trained) -> None:
     write_project(tmp_path, study=FOUR_CELLS)
     work = WorkPaths(root=tmp_path / "work")
     _write_checkpoint(work, "train@tiny", "of-settings-given-up")
@@ -263,7 +263,7 @@ def test_a_finished_study_removes_checkpoints_given_up(tmp_path: Path, trained_b
 
 
 def test_a_study_that_stops_early_leaves_all_checkpoints(tmp_path: Path, trained_by: Trained) -> None:
-    """Its earlier settings may be what its user goes back to."""
+    """The user may return to its earlier settings."""
     write_project(tmp_path, study=FOUR_CELLS)
     folder = _write_checkpoint(WorkPaths(root=tmp_path / "work"), "train@tiny", "of-settings-given-up")
 
@@ -278,7 +278,7 @@ def test_a_study_that_stops_early_leaves_all_checkpoints(tmp_path: Path, trained
 
 
 def test_the_first_seed_keeps_its_weights_when_seeds_are_reordered(tmp_path: Path, trained_by: Trained) -> None:
-    """A cell that finished without weights is trained once more where its weights are wanted."""
+    """A run that finished without weights is trained again if its weights are needed."""
     data = write_project(tmp_path, study={"arms": ["full"], "seeds": [0, 1]})
     trained_by(lambda cell: 0.5)
     assert stage("train", tmp_path) == 0
@@ -289,8 +289,8 @@ def test_the_first_seed_keeps_its_weights_when_seeds_are_reordered(tmp_path: Pat
     assert load_trained(data.trained_weights("tiny")).class_names[2] == "1"
 
 
-def test_all_seeds_keep_their_weights_where_the_study_says_so(tmp_path: Path, trained_by: Trained) -> None:
-    """Cells that finished without are trained again, those with weights are not."""
+def test_all_seeds_keep_their_weights_if_the_study_requests_it(tmp_path: Path, trained_by: Trained) -> None:
+    """Runs that finished without weights are trained again, runs with weights are not."""
     write_project(tmp_path, study={"arms": ["full"], "seeds": [0, 1, 2]})
     trained_by(lambda cell: 0.5)
     assert stage("train", tmp_path) == 0
@@ -304,7 +304,7 @@ def test_all_seeds_keep_their_weights_where_the_study_says_so(tmp_path: Path, tr
     assert load_trained(data.trained_weights("tiny")).class_names[2] == "0"
 
 
-def test_stale_settings_do_not_hide_behind_equal_names(tmp_path: Path, trained_by: Trained) -> None:
+def test_results_of_stale_settings_are_not_used(tmp_path: Path, trained_by: Trained) -> None:
     write_project(tmp_path, study=FOUR_CELLS)
     trained_by(lambda cell: 0.5)
     assert stage("train", tmp_path) == 0
@@ -317,7 +317,7 @@ def test_stale_settings_do_not_hide_behind_equal_names(tmp_path: Path, trained_b
     assert len(trainer.called) == 4
 
 
-def test_how_a_study_is_run_retrains_nothing(tmp_path: Path, trained_by: Trained) -> None:
+def test_keys_of_execution_retrain_nothing(tmp_path: Path, trained_by: Trained) -> None:
     data = write_project(tmp_path, study=FOUR_CELLS)
     trained_by(lambda cell: 0.5)
     assert stage("train", tmp_path) == 0

@@ -1,4 +1,4 @@
-"""A moving pool: workers join and leave during a search, the results unchanged."""
+"""Dask's workers join and leave during a search, and its results stay the same."""
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -14,28 +14,28 @@ from tests.fixtures.training import kill, run, start, wait_until
 from tests.fixtures.tuning import command, results_of, write_search
 from tests.integration.faults.test_tune_kills import reported
 
-# More than they train before all have joined, however slow the machine is: a step takes a second until then.
+# More epochs than the workers train before all have joined: until then each step takes a second.
 SEARCH: dict[str, Any] = {
     "trials": 6,
     "max_concurrent_trials": None,
     "epochs": 6,
     "pruner": {"name": "threshold", "amount": 0.4, "kind": "absolute"},
 }
-# A worker's libraries load while the others train.
+# A worker imports its libraries while the others train.
 _JOINS_WITHIN_S = 600.0
 
 
 def steps_of(record: Path) -> list[str]:
-    """`<trial> <checkpoint>` for each step that a worker has saved."""
+    """Return `<trial> <checkpoint>` for each step that a worker has saved."""
     return record.read_text(encoding="utf-8").splitlines() if record.exists() else []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_workers_that_join_and_leave_during_a_search_change_no_byte(tmp_path: Path) -> None:
-    """Four, two, one, and four again."""
-    whole = write_search(tmp_path / "whole", **SEARCH)
-    done = run(command(tmp_path / "whole"), timeout=_JOINS_WITHIN_S)
+    """The search has four workers, two, one, and four again."""
+    undisturbed = write_search(tmp_path / "undisturbed", **SEARCH)
+    done = run(command(tmp_path / "undisturbed"), timeout=_JOINS_WITHIN_S)
     assert done.returncode == 0, done.stderr
 
     folder, slow = tmp_path / "moving", tmp_path / "slow"
@@ -57,7 +57,7 @@ def test_workers_that_join_and_leave_during_a_search_change_no_byte(tmp_path: Pa
             wait_until(condition, search, timeout=_JOINS_WITHIN_S)
 
         def train(numbers: Sequence[int]) -> None:
-            """Each of these goes on."""
+            """Wait until each of these workers has saved a further step."""
             before = {number: len(steps_of(records[number])) for number in numbers}
             until(lambda: all(len(steps_of(records[number])) > steps for number, steps in before.items()))
 
@@ -81,7 +81,7 @@ def test_workers_that_join_and_leave_during_a_search_change_no_byte(tmp_path: Pa
             kill(search)
     assert search.returncode == 0, said
     assert set(reported(folder).values()) == {1}
-    # Whoever was asked to leave has ended its epoch, or another has gone on from its last checkpoint.
+    # A worker that leaves ends its epoch, or another worker resumes from its last checkpoint.
     steps = [step.partition(".")[0] for record in records for step in steps_of(record)]
     assert len(steps) <= len(set(steps)) + 3
-    assert results_of(data) == results_of(whole)
+    assert results_of(data) == results_of(undisturbed)

@@ -10,11 +10,11 @@ from pipeline.figures.rendering import png
 from pipeline.figures.style import Groups, Scale, class_color
 
 
-def colours(file: bytes) -> set[tuple[int, ...]]:
+def colors(file: bytes) -> set[tuple[int, ...]]:
     """Colors that cover at least a few pixels; edges are blends."""
     pixels = np.asarray(Image.open(io.BytesIO(file)).convert("RGB")).reshape(-1, 3)
     found, counts = np.unique(pixels, axis=0, return_counts=True)
-    return {tuple(int(v) for v in colour) for colour, n in zip(found, counts, strict=True) if n >= 8}
+    return {tuple(int(v) for v in color) for color, n in zip(found, counts, strict=True) if n >= 8}
 
 
 def rgb(color: str) -> tuple[int, ...]:
@@ -26,18 +26,18 @@ def xy() -> NDArray[np.float64]:
     return np.random.default_rng(0).normal(size=(200, 2))
 
 
-def test_noise_is_grey_and_the_rest_has_its_class_colour(xy: NDArray[np.float64]) -> None:
+def test_noise_is_grey_and_the_rest_has_its_class_color(xy: NDArray[np.float64]) -> None:
     labels = np.arange(200) % 2
     noise = labels == 1
-    found = colours(png(class_map(xy, labels, ["a", "b"], noise, legend=False)))
+    found = colors(png(class_map(xy, labels, ["a", "b"], noise, legend=False)))
     assert rgb(class_color(0)) in found
     assert rgb(class_color(1)) not in found
-    greys = {colour for colour in found if len(set(colour)) == 1}
+    greys = {color for color in found if len(set(color)) == 1}
     assert greys - {(255, 255, 255)}
 
 
-def test_without_noise_all_classes_are_coloured(xy: NDArray[np.float64]) -> None:
-    found = colours(png(class_map(xy, np.arange(200) % 2, ["a", "b"], legend=False)))
+def test_without_noise_all_classes_are_colored(xy: NDArray[np.float64]) -> None:
+    found = colors(png(class_map(xy, np.arange(200) % 2, ["a", "b"], legend=False)))
     assert {rgb(class_color(0)), rgb(class_color(1))} <= found
 
 
@@ -51,7 +51,7 @@ def test_the_legend_names_every_class_even_hostile_ones(xy: NDArray[np.float64])
 
 
 @pytest.mark.parametrize("n", [10, 11, 100])
-def test_a_legend_names_classes_only_where_each_has_a_colour_of_its_own(xy: NDArray[np.float64], n: int) -> None:
+def test_a_legend_names_classes_only_where_each_has_a_color_of_its_own(xy: NDArray[np.float64], n: int) -> None:
     names, labels = [str(index) for index in range(n)], np.arange(200) % n
     groups = Groups(codes=labels, names=names, colors=[class_color(index) for index in range(n)])
     for figure in (class_map(xy, labels, names), colored_map(xy, groups, labels == 0)):
@@ -68,13 +68,13 @@ def test_a_map_of_no_points_can_be_drawn() -> None:
     assert png(class_map(np.empty((0, 2)), np.empty(0, dtype=int), ["a"], np.empty(0, dtype=bool)))
 
 
-def test_groups_have_their_colours_and_only_those_with_members_a_name(xy: NDArray[np.float64]) -> None:
+def test_groups_have_their_colors_and_only_those_with_members_a_name(xy: NDArray[np.float64]) -> None:
     groups = Groups(codes=np.arange(200) % 2 * 2, names=["_a", "none", "$c$"], colors=["#112233", "#445566", "#778899"])
     figure = colored_map(xy, groups, np.arange(200) < 5)
     legend = figure.axes[0].get_legend()
     assert legend is not None
     assert [text.get_text().strip() for text in legend.get_texts()] == ["_a", "$c$"]
-    found = colours(png(figure))
+    found = colors(png(figure))
     assert {rgb("#112233"), rgb("#778899")} <= found
     assert rgb("#445566") not in found
 
@@ -88,7 +88,7 @@ def test_what_is_drawn_above_hides_what_lies_below() -> None:
         legend = figure.axes[0].get_legend()
         assert legend is not None
         legend.remove()
-        found = colours(png(figure))
+        found = colors(png(figure))
         assert rgb(groups.colors[above]) in found
         assert rgb(groups.colors[1 - above]) not in found
 

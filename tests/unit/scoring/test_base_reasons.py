@@ -25,7 +25,7 @@ def test_the_network_is_quoted_where_it_disagrees() -> None:
     assert phrases == ["", "the network sees dog (91 %)"]
 
 
-def test_neighbours_are_named() -> None:
+def test_neighbors_are_named() -> None:
     labels = np.array([0, 1, 1, 2, 0])
     neighbours = np.array([[1, 2, 3], [2, 0, 3], [1, 1, 0], [0, 4, 3], [0, 1, 2]])
     assert neighbor_phrases(neighbours, labels, ["cat", "dog, red", "cow"]) == [

@@ -39,8 +39,8 @@ def _planted(seed: int) -> tuple[ScorerInputs, np.ndarray]:
     labels = np.repeat([0, 1], _N // 2)
     planted = np.arange(_N) % 20 == 0
     seen = np.where(planted, 1 - labels, labels)
-    centres = np.array([[[0, 0], [20, 0]], [[0, 20], [20, 20]]], dtype=float)
-    places = centres[seen, rng.integers(0, 2, size=_N)] + rng.normal(size=(_N, 2))
+    centers = np.array([[[0, 0], [20, 0]], [[0, 20], [20, 20]]], dtype=float)
+    places = centers[seen, rng.integers(0, 2, size=_N)] + rng.normal(size=(_N, 2))
     search = NearestNeighbors(n_neighbors=26).fit(places)
     sure = rng.beta(8, 2, size=_N)
     probabilities = np.column_stack([np.where(seen == 0, sure, 1 - sure), np.where(seen == 1, sure, 1 - sure)])

@@ -64,7 +64,7 @@ def test_another_layer_draws_independently() -> None:
     assert agreement == pytest.approx(0.5, abs=5 * 0.5 / _N**0.5)
 
 
-def test_neighbouring_elements_are_independent() -> None:
+def test_neighboring_elements_are_independent() -> None:
     mask = _mask(_keys(range(20)))
     agreement = float((mask[:, 1:] == mask[:, :-1]).float().mean())
     assert agreement == pytest.approx(0.5, abs=5 * 0.5 / (20 * _N) ** 0.5)

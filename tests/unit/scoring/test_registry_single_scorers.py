@@ -39,7 +39,7 @@ def test_the_networks_view_of_neighbours_counts_half() -> None:
     np.testing.assert_allclose(SCORERS["smoothed_confidence"].values(evidence, k=1)[0], 1 - (0.7 + 0.1) / 2, rtol=1e-6)
 
 
-def test_neighbours_with_another_label_are_counted() -> None:
+def test_neighbors_with_another_label_are_counted() -> None:
     neighbours = np.array([[1, 2, 3], [0, 2, 3], [3, 0, 1], [2, 1, 0]])
     evidence = ScorerInputs(labels=np.array([0, 0, 1, 2]), neighbors=neighbours)
     np.testing.assert_array_equal(SCORERS["knn_agreement"].values(evidence, k=2), [0.5, 0.5, 1, 1])

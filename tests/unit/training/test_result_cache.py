@@ -140,7 +140,7 @@ def test_a_killed_add_leaves_no_entry(ledger: RunCache, tmp_path: Path) -> None:
 import os, signal, sys
 sys.path.insert(0, ".")
 from pathlib import Path
-from tests.unit.training.test_ledger import FINISHED, K, RunCache
+from tests.unit.training.test_result_cache import FINISHED, K, RunCache
 Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 RunCache(Path({str(tmp_path / "cells")!r})).add(K, FINISHED)
 """

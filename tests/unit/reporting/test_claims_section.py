@@ -18,8 +18,8 @@ from pipeline.replication.compare_published import claim_table, slope_table
 from pipeline.reporting.inputs import load_report_inputs
 from pipeline.reporting.summary import build_summary
 from tests.fixtures.report import params_with, write_artifacts
-from tests.unit.reporting.test_document import render as render_document
-from tests.unit.reporting.test_page import render as render_page
+from tests.unit.reporting.test_render_document import render as render_document
+from tests.unit.reporting.test_render_page import render as render_page
 
 SEEDS = tuple(range(6))
 SIZES = (32, 64, 128, 256, 512)

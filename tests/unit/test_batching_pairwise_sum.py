@@ -11,7 +11,7 @@ from pipeline.distributed import pairwise_sum
 
 
 def _leaves(n: int, seed: int = 0) -> list[Tensor]:
-    """Numbers of many magnitudes, so that the order of additions shows in the bits."""
+    """Return numbers of many magnitudes, so that the order of additions changes the bits."""
     rng = np.random.default_rng([n, seed])
     return [torch.from_numpy(rng.normal(size=20) * 10.0 ** rng.integers(-6, 6, 20)).float() for _ in range(n)]
 
@@ -31,7 +31,7 @@ def test_partial_sums_of_ranks_give_the_bits_of_one_rank(n: int, seed: int, data
 
 
 @given(n=st.integers(1, 64))
-def test_nothing_is_left_out(n: int) -> None:
+def test_every_number_is_added(n: int) -> None:
     leaves = [leaf.double() for leaf in _leaves(n)]
     torch.testing.assert_close(pairwise_sum(leaf.clone() for leaf in leaves), torch.stack(leaves).sum(0))
 
@@ -42,7 +42,7 @@ def test_the_tree_of_five_by_hand() -> None:
 
 
 def test_other_orders_give_other_bits() -> None:
-    """Else the first test would show nothing."""
+    """Without this the first test would prove nothing."""
     total = torch.zeros(20)
     for leaf in _leaves(16):
         total = total + leaf

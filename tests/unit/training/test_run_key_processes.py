@@ -11,7 +11,7 @@ import pytest
 
 from tests.fixtures.training import run
 
-SCRIPT = Path(__file__).with_name("run_identity.py")
+SCRIPT = Path(__file__).with_name("run_key_process.py")
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
 VARIABLES = [
     *AVX2.items(),

@@ -12,8 +12,8 @@ def test_only_join_process_group_makes_a_world() -> None:
         for node in ast.walk(tree(path))
         if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "World"
     }
-    # The keys of runs that others will train depend on the world, too.
+    # The keys of runs that other processes train depend on the world, too.
     of_keys = {"pipeline.commands.planning.size", "pipeline.commands.tuning.run"}
-    # One process on a CPU, whatever the machine has: their hashes are compared between machines.
+    # The canonical runs use one CPU process on every machine: their hashes are compared between machines.
     canonical = {"pipeline.training.canonical_runs"}
     assert making == {"pipeline.distributed.process_group"} | of_keys | canonical

@@ -97,7 +97,7 @@ def test_nothing_is_unpickled_before_the_checksum_is_right(archive: Path, monkey
 
 
 def test_download_is_kept_and_used(archive: Path, tmp_path: Path) -> None:
-    """urllib opens file addresses too, which needs no server; test_downloads has one."""
+    """urllib opens file addresses too, which needs no server; test_archives_downloads has one."""
     published = replace(_as_published(archive), url=archive.as_uri())
     downloads = tmp_path / "downloads"
     images = open_cifar(published, dataset_options(None, downloads=downloads))

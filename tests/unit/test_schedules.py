@@ -1,4 +1,4 @@
-"""Every schedule of the registry against its bounds, and the known ones against torch's."""
+"""Every schedule of the registry against its bounds, and those that torch has against torch."""
 
 import inspect
 import itertools
@@ -23,7 +23,7 @@ from pipeline.schedules import (
 )
 
 _SCHEDULES = pytest.mark.parametrize("name", SCHEDULES)
-# Values for the options that schedules take, by the option's name.
+# Values of the options of schedules, by name.
 _OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "milestones": st.lists(st.integers(1, 300), min_size=1, max_size=5),
     "factor": st.floats(0.01, 0.99),
@@ -31,7 +31,7 @@ _OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "rise": st.floats(0.01, 0.99),
     "initial_factor": st.floats(0, 0.99),
 }
-# They warm up by themselves; the others start at the peak.
+# These contain a warm-up; the others start at the peak.
 _RISING = {"one_cycle"}
 
 
@@ -72,19 +72,19 @@ def _of_torch(make: Any, total: int) -> list[float]:
 
 
 @pytest.mark.parametrize("total", [1, 2, 7, 100])
-def test_cosine_is_torchs(total: int) -> None:
+def test_cosine_is_that_of_torch(total: int) -> None:
     expected = _of_torch(lambda opt: torch.optim.lr_scheduler.CosineAnnealingLR(opt, T_max=total), total)
     assert [cosine(step, total) for step in range(total)] == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("milestones", [[3], [2, 5], [5, 2], [4, 4]])
-def test_step_decay_is_torchs(milestones: list[int]) -> None:
+def test_step_decay_is_that_of_torch(milestones: list[int]) -> None:
     expected = _of_torch(lambda opt: torch.optim.lr_scheduler.MultiStepLR(opt, milestones, gamma=0.1), 8)
     assert [step_decay(step, 8, milestones=milestones, factor=0.1) for step in range(8)] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("power", [0.5, 1, 2])
-def test_polynomial_is_torchs(power: float) -> None:
+def test_polynomial_is_that_of_torch(power: float) -> None:
     expected = _of_torch(lambda opt: torch.optim.lr_scheduler.PolynomialLR(opt, 7, power=power), 7)
     assert [polynomial(step, 7, power=power) for step in range(7)] == pytest.approx(expected)
 
@@ -125,7 +125,7 @@ def test_warm_up_rises_evenly_to_the_factor(factor: float, warmup: int) -> None:
 
 @pytest.mark.parametrize("start_factor", [0.05, 0.5, 1.0])
 @pytest.mark.parametrize("warmup", [1, 2, 7])
-def test_warm_up_from_a_start_factor_is_torchs(start_factor: float, warmup: int) -> None:
+def test_warm_up_from_a_start_factor_is_that_of_torch(start_factor: float, warmup: int) -> None:
     expected = _of_torch(
         lambda opt: torch.optim.lr_scheduler.LinearLR(opt, start_factor, total_iters=warmup), warmup + 3
     )
@@ -135,8 +135,8 @@ def test_warm_up_from_a_start_factor_is_torchs(start_factor: float, warmup: int)
 
 
 @given(lengths=st.lists(st.floats(0.01, 1), min_size=1, max_size=30), start=st.none() | st.floats(0.01, 1))
-def test_warm_up_over_steps_of_unlike_lengths_never_falls(lengths: list[float], start: float | None) -> None:
-    """Short steps of small batches go a shorter way."""
+def test_warm_up_over_steps_of_different_lengths_never_falls(lengths: list[float], start: float | None) -> None:
+    """Steps of small batches raise the factor less."""
     before = [0.0, *itertools.accumulate(lengths)]
     factors = [
         apply_warmup(1.0, step, before[-1], start_factor=start, length=length)
@@ -156,7 +156,7 @@ def test_scaling_by_hand() -> None:
 
 
 @given(rate=st.floats(1e-6, 10), batch=st.integers(1, 40_000), reference=st.integers(1, 40_000))
-def test_scaling_leaves_the_reference_batch_alone(rate: float, batch: int, reference: int) -> None:
+def test_scaling_keeps_the_rate_of_the_reference_batch(rate: float, batch: int, reference: int) -> None:
     assert scaled_rate(rate, reference, rule="linear", reference_batch_size=reference) == rate
     assert scaled_rate(rate, reference, rule="sqrt", reference_batch_size=reference) == rate
     linear = scaled_rate(rate, batch, rule="linear", reference_batch_size=reference)
