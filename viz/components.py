@@ -43,7 +43,7 @@ def point_lines(state: MapState, row: int) -> list[html.P]:
         html.P(f"network: {seen} ({points.confidence[row]:.0%})", className=_suspicion_text(points, row)),
         *_true_label_lines(points, row),
         html.P(["score ", html.B(f"{preview.scores[row]:.3f}"), f" · {_outcome_text(state, row)}"]),
-        html.P(["the filter: " if state.settings.judge != AS_FILTERED else "", points.reasons[row].as_py()]),
+        html.P(["the filter: " if state.settings.scorer_choice != AS_FILTERED else "", points.reasons[row].as_py()]),
         *_decision(state, row),
     ]
 

@@ -33,16 +33,16 @@ class SaveResult:
     """What an action did.
 
     Attributes:
-        written: images whose line was added, changed or removed.
+        n_written: images whose line was added, changed or removed.
         n_unchanged: images of the action whose line was not touched.
         images: those written.
-        sentence: the same for a person.
+        message: the same for a person.
     """
 
-    written: int
+    n_written: int
     n_unchanged: int
     images: tuple[Image, ...]
-    sentence: str
+    message: str
 
 
 _Lines = dict[Image, Override]
@@ -105,8 +105,8 @@ class Decisions:
         n_unchanged = len(set(images)) - len(action)
         what = "no longer decided by hand" if decision is None else f"to {decision}"
         untouched = f"; {_count(n_unchanged)} had no decision" if n_unchanged else ""
-        sentence = f"{_count(len(action))} {what}{untouched}."
-        return SaveResult(written=len(action), n_unchanged=n_unchanged, images=tuple(action), sentence=sentence)
+        message = f"{_count(len(action))} {what}{untouched}."
+        return SaveResult(n_written=len(action), n_unchanged=n_unchanged, images=tuple(action), message=message)
 
     def undo(self) -> SaveResult | None:
         """Take back the newest action of this object that is not taken back yet; None if there is none.
@@ -127,8 +127,8 @@ class Decisions:
         n_unchanged = len(action) - len(undone)
         others = f"; {_count(n_unchanged)} changed by others since, left alone" if n_unchanged else ""
         which = next(iter(undone)).path if len(undone) == 1 else _count(len(undone))
-        sentence = f"{which} as before{others}."
-        return SaveResult(written=len(undone), n_unchanged=n_unchanged, images=tuple(undone), sentence=sentence)
+        message = f"{which} as before{others}."
+        return SaveResult(n_written=len(undone), n_unchanged=n_unchanged, images=tuple(undone), message=message)
 
     def _update(self, act: Callable[[_Lines], _Action]) -> _Action:
         """Write what `act` makes of the lines in the file, and return it; nothing is written for no change."""

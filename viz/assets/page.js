@@ -52,7 +52,7 @@
   let stalled = false;
   const PATIENCE_MS = 5000;
 
-  const say = (said, failed = false) => props("saved", { children: said, className: failed ? "failed" : "" });
+  const say = (message, failed = false) => props("saved", { children: message, className: failed ? "failed" : "" });
 
   function commandOf(action) {
     const command = { action, page: pageId, rows: [], generation: null, note: "" };
@@ -98,12 +98,12 @@
       const [first, ...later] = waiting;
       if (answer.failed) {
         waiting.length = 0;
-        say(answer.said + (later.length ? ` (nor the ${later.length} after it)` : ""), true);
+        say(answer.message + (later.length ? ` (nor the ${later.length} after it)` : ""), true);
         if (first.note) writeNote(first.note);
         if (["keep", "drop", "clear"].includes(first.action)) focus(first.rows[0], first.generation);
       } else {
         waiting.shift();
-        say(answer.said);
+        say(answer.message);
         if (answer.row !== null) focus(answer.row, first.generation);
       }
     }
@@ -114,9 +114,9 @@
     const request = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(command) };
     try {
       const answer = await fetch("/decide", request);
-      return answer.ok ? await answer.json() : { said: `NOT SAVED: the server fails (${answer.status})`, failed: true };
+      return answer.ok ? await answer.json() : { message: `NOT SAVED: the server fails (${answer.status})`, failed: true };
     } catch {
-      return { said: "NOT SAVED: the server does not answer", failed: true };
+      return { message: "NOT SAVED: the server does not answer", failed: true };
     }
   }
 

@@ -24,24 +24,28 @@ class MapControls:
     """Values of the controls of one map; see `viz.state.make_map_state`."""
 
     network: str
-    rule: Mapping[str, Any] | None = None
+    settings_json: Mapping[str, Any] | None = None
     classes: Sequence[int] | None = None
     scores: Sequence[float] | None = None
 
     def state(self, source: Source) -> MapState:
         """Return the state of the map."""
-        return make_map_state(source, self.network, self.rule, self.classes, self.scores)
+        return make_map_state(source, self.network, self.settings_json, self.classes, self.scores)
 
 
 def parse_controls(values: Sequence[Any]) -> MapControls:
-    """Return the controls from the values of network, rule, classes and scores."""
-    network, rule, classes, scores = values
-    return MapControls(network=network, rule=rule, classes=classes, scores=scores)
+    """Return the controls from the values of network, settings_json, classes and scores."""
+    network, settings_json, classes, scores = values
+    return MapControls(network=network, settings_json=settings_json, classes=classes, scores=scores)
 
 
-def compared(view: str, network: str | None, rule: Mapping[str, Any] | None) -> MapControls | None:
+def compared(view: str, network: str | None, settings_json: Mapping[str, Any] | None) -> MapControls | None:
     """Return the controls of the second map; None outside the view Compare, or while they are empty."""
-    return MapControls(network=network, rule=rule) if view == "compare" and network and rule else None
+    return (
+        MapControls(network=network, settings_json=settings_json)
+        if view == "compare" and network and settings_json
+        else None
+    )
 
 
 def draw(
@@ -116,7 +120,7 @@ def comparison_state(state: MapState, other: MapControls, source: Source) -> Map
 
 def register(app: Dash, source: Source) -> None:
     """Register the callbacks."""
-    network, rule = Input("network", "value"), Input("rule", "data")
+    network, settings = Input("network", "value"), Input("rule", "data")
     filters = (Input("classes", "value"), Input("scores", "value"))
 
     @app.callback(
@@ -129,7 +133,7 @@ def register(app: Dash, source: Source) -> None:
             "drawn": Output("drawn", "data"),
         },
         inputs={
-            "map_controls": (network, rule, *filters),
+            "map_controls": (network, settings, *filters),
             "coloring": Input("coloring", "value"),
             "view": Input("view", "value"),
             "b": (Input("network-b", "value"), Input("rule-b", "data")),

@@ -60,7 +60,7 @@ def event_row(event: Mapping[str, Any] | None) -> int | None:
 
 def register(app: Dash, source: Source) -> None:
     """Register the callbacks."""
-    network, rule = Input("network", "value"), Input("rule", "data")
+    network, settings = Input("network", "value"), Input("rule", "data")
     for graph, suffix in _MAPS.items():
         app.callback(
             Output(f"tooltip{suffix}", "show"),
@@ -70,7 +70,11 @@ def register(app: Dash, source: Source) -> None:
             State(f"network{suffix}", "value"),
             State(f"rule{suffix}", "data"),
             State(f"drawn{suffix}", "data"),
-        )(lambda event, name, kept, drawn: hover(source, event, MapControls(network=name, rule=kept), drawn))
+        )(
+            lambda event, name, settings_json, drawn: hover(
+                source, event, MapControls(network=name, settings_json=settings_json), drawn
+            )
+        )
         app.callback(
             Output(graph, "figure", allow_duplicate=True),
             Input("focus", "data"),
@@ -83,13 +87,13 @@ def register(app: Dash, source: Source) -> None:
         Output("card", "children"),
         Input("focus", "data"),
         network,
-        rule,
+        settings,
         Input("edited", "data"),
         State("drawn", "data"),
     )
-    def _describe(row: int | None, name: str, kept: Any, _edited: str, drawn: Any) -> Any:
+    def _describe(row: int | None, name: str, settings_json: Any, _edited: str, drawn: Any) -> Any:
         require_generation(source, name, drawn)
-        return describe(source, row, MapControls(network=name, rule=kept))
+        return describe(source, row, MapControls(network=name, settings_json=settings_json))
 
 
 def _same(source: Source, map_controls: MapControls, drawn: Mapping[str, Any] | None) -> MapState | None:

@@ -49,27 +49,27 @@ class CommandResult:
     """Result of a command, sent to the page as JSON.
 
     Attributes:
-        said: message.
+        message: message.
         failed: whether the command failed.
         row: of the image, if undo restored a single one; else None.
     """
 
-    said: str
+    message: str
     failed: bool = False
     row: int | None = None
 
 
-def run_command(source: Source, desk: OverrideSessions, command: Mapping[str, Any]) -> CommandResult:
+def run_command(source: Source, sessions: OverrideSessions, command: Mapping[str, Any]) -> CommandResult:
     """Run the command of a key or a button.
 
     Args:
         source: of the images.
-        desk: overrides by page.
+        sessions: overrides by page.
         command: `action` keep, drop, clear, keep-selection, drop-selection or undo; `rows` of the images;
             `generation` of the points that the page shows; `note`; `page`, a name of the open page. If the
             files have been replaced since, nothing is written, as the rows may be other images.
     """
-    action, decisions = str(command.get("action")), desk.for_page(str(command.get("page")))
+    action, decisions = str(command.get("action")), sessions.for_page(str(command.get("page")))
     try:
         if action == "undo":
             return _undone(source, decisions.undo(), command.get("generation"))
@@ -82,10 +82,10 @@ def run_command(source: Source, desk: OverrideSessions, command: Mapping[str, An
         note = command.get("note")
         saved = decisions.decide(images, _DECISIONS[action], note if isinstance(note, str) else "")
     except _StaleCommandError as error:
-        return CommandResult(said=f"{error}: nothing was saved; reload.", failed=True)
+        return CommandResult(message=f"{error}: nothing was saved; reload.", failed=True)
     except InputError as error:
-        return CommandResult(said=f"Not saved: {error}", failed=True)
-    return CommandResult(said=saved.sentence)
+        return CommandResult(message=f"Not saved: {error}", failed=True)
+    return CommandResult(message=saved.message)
 
 
 def selection_command(source: Source, selection: Mapping[str, Any], map_controls: MapControls) -> dict[str, Any]:
@@ -115,11 +115,11 @@ def current_points(source: Source, generation: Any) -> Points | None:
 
 def register(app: Dash, source: Source) -> None:
     """Register the route for commands, which come one at a time, and the callback; see assets/page.js."""
-    desk = OverrideSessions(source.data.overrides)
+    sessions = OverrideSessions(source.data.overrides)
 
     def answer() -> dict[str, Any]:
         command = request.get_json(silent=True)
-        done = run_command(source, desk, command if isinstance(command, dict) else {})
+        done = run_command(source, sessions, command if isinstance(command, dict) else {})
         return {**asdict(done), "edited": source.overrides_stamp()}
 
     app.server.add_url_rule("/decide", view_func=answer, methods=["POST"])
@@ -144,7 +144,7 @@ def _images(points: Points, rows: Any) -> list[Image]:
 
 def _undone(source: Source, undone: SaveResult | None, generation: Any) -> CommandResult:
     if undone is None:
-        return CommandResult(said="Nothing to undo on this page.")
+        return CommandResult(message="Nothing to undo on this page.")
     row = None
     try:
         points = current_points(source, generation)
@@ -153,4 +153,4 @@ def _undone(source: Source, undone: SaveResult | None, generation: Any) -> Comma
     except InputError:
         # Undoing needs no points.
         pass
-    return CommandResult(said=undone.sentence, row=row)
+    return CommandResult(message=undone.message, row=row)

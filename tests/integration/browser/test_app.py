@@ -62,7 +62,7 @@ def test_moving_eps_reclusters(shared: Served, page: Page) -> None:
         arg=float(str(moved)),
     )
     state = json.loads(page.evaluate("new URLSearchParams(location.search).get('state')"))
-    rule = FilterSettings(judge="dbscan", limit=Limit(**state["rule"]["limit"]))
+    rule = FilterSettings(scorer_choice="dbscan", limit=Limit(**state["rule"]["limit"]))
     source = Source(shared.data)
     noise = preview_filter(source, source.points(NETWORK), rule).noise
     assert 0 < noise.sum() < N, state
@@ -99,7 +99,7 @@ def _span(page: Page) -> tuple[float, float]:
 
 @pytest.mark.slow
 def test_a_link_restores_the_view(shared: Served, page: Page) -> None:
-    rule = settings_to_json(FilterSettings(judge="dbscan", limit=Limit(threshold=0.5, min_samples=3)))
+    rule = settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.5, min_samples=3)))
     open_page(page, shared.link(network=NETWORK, rule=rule, coloring="class", classes=[1], list="shown", sort="class"))
     expect(page.locator("#unit")).to_have_text("eps (map units)")
     expect(page.locator("#min_samples")).to_have_value("3")
@@ -111,7 +111,7 @@ def test_a_link_restores_the_view(shared: Served, page: Page) -> None:
 def test_comparing_two_settings(shared: Served, page: Page) -> None:
     source = Source(shared.data)
     points = source.points(NETWORK)
-    rule = FilterSettings(judge="dbscan", limit=Limit(threshold=0.4, min_samples=5))
+    rule = FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.4, min_samples=5))
     only_a = preview_filter(source, points, rule).noise & ~points.is_noise
     assert only_a.any()
     state = {"view": "compare", "rule": settings_to_json(rule), "judge-b": "written", "share-b": 5, "list": "a"}
@@ -140,7 +140,7 @@ def test_comparing_two_settings(shared: Served, page: Page) -> None:
 
 @pytest.mark.slow
 def test_parameters_are_written_after_their_difference_was_shown(served: Served, page: Page) -> None:
-    rule = settings_to_json(FilterSettings(judge="dbscan", limit=Limit(threshold=0.75, min_samples=4)))
+    rule = settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.75, min_samples=4)))
     before = served.params.read_text()
     open_page(page, served.link(network=NETWORK, rule=rule))
     page.locator("#propose").click()

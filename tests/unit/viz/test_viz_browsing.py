@@ -57,7 +57,9 @@ def test_pages_partition_the_list(
     by_hand = dict.fromkeys(data.draw(st.lists(st.integers(0, n - 1), max_size=5)), "drop")
     source = source_of(points, by_hand)
     map_controls = MapControls(network="made-up", classes=data.draw(st.sampled_from([[], [1], [0, 2]])), scores=[0, 1])
-    other = MapControls(network="made-up", rule=settings_to_json(FilterSettings(limit=Limit(threshold=threshold))))
+    other = MapControls(
+        network="made-up", settings_json=settings_to_json(FilterSettings(limit=Limit(threshold=threshold)))
+    )
     expected = listed_rows(
         map_controls.state(source), which, order, selection=selection, other=other.state(source)
     ).tolist()

@@ -59,7 +59,7 @@ def _by_hand(file: Path, image: Image, decision: str) -> None:
 
 def test_a_decision_of_several_images_is_a_line_each_of_one_time(file: Path) -> None:
     saved = Decisions(file).decide([_A, _B, _A], "drop", "blurred, twice")
-    assert (saved.written, saved.n_unchanged) == (2, 0)
+    assert (saved.n_written, saved.n_unchanged) == (2, 0)
     a, b = read_overrides(file)
     assert (a.path, a.sha256, a.decision, a.note) == ("train/a.png", "aa", "drop", "blurred, twice")
     assert a.timestamp == b.timestamp
@@ -80,8 +80,8 @@ def test_a_missing_file_is_made_and_no_change_writes_nothing(file: Path) -> None
     file.unlink()
     chosen = Decisions(file)
     cleared = chosen.decide([_A], None, "")
-    assert (cleared.written, cleared.n_unchanged) == (0, 1)
-    assert chosen.decide([], "drop", "").written == 0
+    assert (cleared.n_written, cleared.n_unchanged) == (0, 1)
+    assert chosen.decide([], "drop", "").n_written == 0
     assert not file.exists()
     assert chosen.undo() is None
     chosen.decide([_A], "keep", "")
@@ -111,7 +111,7 @@ def test_undo_leaves_alone_what_others_changed_since(file: Path) -> None:
     other.decide([_C], None, "")
     undone = mine.undo()
     assert undone is not None
-    assert (undone.written, undone.n_unchanged) == (1, 2)
+    assert (undone.n_written, undone.n_unchanged) == (1, 2)
     assert {image: line[:2] for image, line in _lines(file).items()} == {_B: ("keep", "theirs")}
     other.undo()
     assert {image: line[:2] for image, line in _lines(file).items()} == {
@@ -165,7 +165,7 @@ def test_any_sequence_of_two_windows_and_a_person_does_what_a_simple_model_does(
                     back = {image: old for image, (old, new) in action.items() if before.get(image) == new}
                     expected |= {image: old for image, old in back.items() if old is not None}
                     expected = {image: line for image, line in expected.items() if back.get(image, line) is not None}
-                    assert (saved.written, saved.n_unchanged) == (len(back), len(action) - len(back))
+                    assert (saved.n_written, saved.n_unchanged) == (len(back), len(action) - len(back))
             case (Image() as image, str(by_hand)):
                 _by_hand(file, image, by_hand)
                 expected[image] = by_hand, "by hand", ""
@@ -181,7 +181,7 @@ def test_any_sequence_of_two_windows_and_a_person_does_what_a_simple_model_does(
                         expected[image] = decision, kept, now[image][2]
                 if changed:
                     done[window].append({image: (before.get(image), expected.get(image)) for image in changed})
-                assert (saved.written, saved.n_unchanged) == (len(changed), len(set(images)) - len(changed))
+                assert (saved.n_written, saved.n_unchanged) == (len(changed), len(set(images)) - len(changed))
         after = _lines(file)
         assert after == expected
         if not isinstance(operation, tuple) or len(operation) == 4:

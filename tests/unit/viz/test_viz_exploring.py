@@ -74,7 +74,10 @@ def _patches(figure: Any) -> list[list[Any]]:
 
 def test_another_colouring_or_limit_sends_colours_alone(source: Source) -> None:
     drawn = draw(source, _HERE, "decision")["drawn"]
-    for map_controls, coloring in ((_HERE, "class"), (MapControls(network=NETWORK, rule=_rule(0.2)), "decision")):
+    for map_controls, coloring in (
+        (_HERE, "class"),
+        (MapControls(network=NETWORK, settings_json=_rule(0.2)), "decision"),
+    ):
         answer = draw(source, map_controls, coloring, drawn=drawn)
         assert _patches(answer["figure"]) == [["data", POINTS, "marker"]]
         assert answer["drawn"] == drawn
@@ -270,7 +273,7 @@ def test_the_chosen_image_has_a_ring_on_both_maps(source: Source, points: Points
 
 def test_nothing_is_compared_while_the_second_setting_says_nothing() -> None:
     rule = settings_to_json(FilterSettings())
-    assert compared("compare", NETWORK, rule) == MapControls(network=NETWORK, rule=rule)
+    assert compared("compare", NETWORK, rule) == MapControls(network=NETWORK, settings_json=rule)
     assert compared("compare", NETWORK, None) is compared("explore", NETWORK, rule) is None
 
 

@@ -55,7 +55,7 @@ def test_controls_start_where_the_filter_stands(source: Source) -> None:
 
 
 def test_a_link_brings_a_rule(source: Source) -> None:
-    rule = settings_to_json(FilterSettings(judge="dbscan", limit=Limit(threshold=0.3, min_samples=7)))
+    rule = settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.3, min_samples=7)))
     answer = _opened(source, _link(rule))
     assert answer["rule"] == rule
     assert (answer["judge"], answer["threshold"], answer["min_samples"]) == ("dbscan", 0.3, 7)
@@ -91,7 +91,7 @@ def test_sliders_have_a_range_for_every_limit(threshold: float, values: float) -
 @pytest.mark.parametrize("judge", [AS_FILTERED, "dbscan", "dbscan-components", "centroid", "margin"])
 @pytest.mark.parametrize("label", [None, 2])
 def test_a_share_asked_for_goes(source: Source, points: Points, judge: str, label: int | None) -> None:
-    rule = changed(source, points, FilterSettings(judge=judge), label, "share", 15.0)
+    rule = changed(source, points, FilterSettings(scorer_choice=judge), label, "share", 15.0)
     preview = make_map_state(source, NETWORK, settings_to_json(rule)).preview
     rows = points.labels == label if label is not None else np.ones(80, dtype=bool)
     # Neighbors often have one release radius, and margins repeat.
@@ -101,41 +101,43 @@ def test_a_share_asked_for_goes(source: Source, points: Points, judge: str, labe
 
 
 def test_settings_of_a_class_leave_the_others_alone(source: Source, points: Points) -> None:
-    rule = FilterSettings(judge="dbscan", limit=Limit(threshold=0.5))
+    rule = FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.5))
     kept = adjust(source, NETWORK, settings_to_json(rule), 2, "threshold", 0.01)["rule"]
     kept = adjust(source, NETWORK, kept, 2, "min_samples", 2)["rule"]
     before, after = (make_map_state(source, NETWORK, one).preview.noise for one in (settings_to_json(rule), kept))
     of_class = points.labels == 2
     np.testing.assert_array_equal(before[~of_class], after[~of_class])
     assert after[of_class].all()
-    assert settings_from_json(kept).own == {2: Limit(threshold=0.01, min_samples=2)}
+    assert settings_from_json(kept).per_class == {2: Limit(threshold=0.01, min_samples=2)}
 
 
 def test_settings_of_all_take_back_those_of_classes(source: Source, points: Points) -> None:
-    rule = FilterSettings(judge="dbscan", own={1: Limit(threshold=0.01, min_samples=30)})
+    rule = FilterSettings(scorer_choice="dbscan", per_class={1: Limit(threshold=0.01, min_samples=30)})
     after = changed(source, points, rule, None, "share", 10.0)
-    assert after.own == {}
+    assert after.per_class == {}
     assert make_map_state(source, NETWORK, settings_to_json(after)).preview.noise.sum() == 8
 
 
 def test_reset_is_the_filters_own(source: Source) -> None:
-    kept = settings_to_json(FilterSettings(judge="margin", own={1: Limit(threshold=3.0)}))
+    kept = settings_to_json(FilterSettings(scorer_choice="margin", per_class={1: Limit(threshold=3.0)}))
     answer = adjust(source, NETWORK, kept, ALL, "reset", 1)
     assert answer["rule"] == _opened(source)["rule"]
 
 
 def test_a_limit_on_one_map_says_nothing_of_another(data: DataPaths, source: Source) -> None:
     write_network(data, "resnet34")
-    kept = settings_to_json(FilterSettings(judge="dbscan", limit=Limit(threshold=9.0, min_samples=7)))
+    kept = settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=9.0, min_samples=7)))
     rule = settings_from_json(adjust(source, "resnet34", kept, ALL, "network", "resnet34")["rule"])
-    assert rule == FilterSettings(judge="dbscan", limit=Limit(min_samples=7))
+    assert rule == FilterSettings(scorer_choice="dbscan", limit=Limit(min_samples=7))
 
 
 def test_controls_of_a_network_without_artefacts_say_nothing_of_the_one_before(source: Source) -> None:
-    kept = settings_to_json(FilterSettings(judge="dbscan", limit=Limit(threshold=9.0), own={1: Limit(threshold=2.0)}))
+    kept = settings_to_json(
+        FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=9.0), per_class={1: Limit(threshold=2.0)})
+    )
     answer = adjust(source, "resnet34", kept, ALL, "network", "resnet34")
     assert (answer["threshold"], answer["share"], answer["unit"]) == (None, None, "Limit")
-    assert settings_from_json(answer["rule"]) == FilterSettings(judge="dbscan")
+    assert settings_from_json(answer["rule"]) == FilterSettings(scorer_choice="dbscan")
     assert f"{source.data.points('resnet34')}: " in answer["used"]
 
 
@@ -158,13 +160,13 @@ def test_the_table_counts_what_goes_beside_the_filter(source: Source) -> None:
 
 
 def test_classes_have_their_own_limit_in_the_table(source: Source) -> None:
-    _, table = summarize(source, NETWORK, settings_to_json(FilterSettings(own={1: Limit(threshold=9.25)})), 1)
+    _, table = summarize(source, NETWORK, settings_to_json(FilterSettings(per_class={1: Limit(threshold=9.25)})), 1)
     limits = [row.children[-1].children for row in table.children[2].children]
     assert limits == ["1.5", "1.5", "9.25", "1.5", "1.5"]
 
 
 def test_the_curve_is_that_of_k_distances_with_the_limit_on_it(source: Source, points: Points) -> None:
-    rule = FilterSettings(judge="dbscan", limit=Limit(threshold=0.7, min_samples=3))
+    rule = FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.7, min_samples=3))
     for scope, rows in ((ALL, slice(None)), (2, points.labels == 2)):
         figure, _ = summarize(source, NETWORK, settings_to_json(rule), scope)
         by_class = [
@@ -177,7 +179,7 @@ def test_the_curve_is_that_of_k_distances_with_the_limit_on_it(source: Source, p
 
 def test_the_controls_of_a_class_without_images_are_those_of_all() -> None:
     points = points_of(np.zeros((4, 2)), np.array([0, 0, 2, 2]), n_classes=4)
-    kept = settings_to_json(FilterSettings(judge="dbscan"))
+    kept = settings_to_json(FilterSettings(scorer_choice="dbscan"))
     assert adjust(source_of(points), "made-up", kept, 3, "share", 5.0)["scope"] == ALL
     assert summarize(source_of(points), "made-up", kept, 3)[1] is not None
 
@@ -202,7 +204,7 @@ def test_radii_are_computed_once_for_each_min_samples(
         return real(points, labels, min_samples=min_samples, map_fn=map_fn)
 
     monkeypatch.setattr(values, "release_radii_by_class", counted)
-    kept = settings_to_json(FilterSettings(judge="dbscan"))
+    kept = settings_to_json(FilterSettings(scorer_choice="dbscan"))
     for min_samples in (3, 4):
         for threshold in (0.1, 0.2, 0.3):
             kept = adjust(source, NETWORK, kept, ALL, "min_samples", min_samples)["rule"]

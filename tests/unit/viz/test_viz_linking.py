@@ -17,9 +17,9 @@ _DEFAULTS = restore(None, _NETWORKS)
 
 _RULES = st.builds(
     FilterSettings,
-    judge=st.sampled_from(sorted(SCORER_CHOICES)),
+    scorer_choice=st.sampled_from(sorted(SCORER_CHOICES)),
     limit=st.builds(Limit, threshold=st.none() | st.floats(1e-9, 1e9), min_samples=st.integers(1, 100)),
-    own=st.dictionaries(st.integers(0, 999), st.builds(Limit, threshold=st.floats(1e-9, 1e9)), max_size=4),
+    per_class=st.dictionaries(st.integers(0, 999), st.builds(Limit, threshold=st.floats(1e-9, 1e9)), max_size=4),
 )
 _STATES = st.fixed_dictionaries(
     {

@@ -21,7 +21,7 @@ from viz.callbacks.filter_controls import adjust, summarize
 from viz.callbacks.gallery import browse
 from viz.callbacks.hover import describe
 from viz.callbacks.overrides import OverrideSessions, run_command
-from viz.callbacks.params_dialog import show_difference, write_rule
+from viz.callbacks.params_dialog import show_difference, write_settings
 from viz.data import Points, Source
 from viz.decisions import Decisions, Image
 from viz.export import page as export_page
@@ -79,9 +79,9 @@ def test_what_cannot_be_shown(data: DataPaths, source: Source, tmp_path: Path) -
 def test_what_was_decided(data: DataPaths, source: Source, points: Points, tmp_path: Path) -> None:
     def done(action: str, *rows: int, note: str = "", page: str = "p") -> str:
         map_controls = {"action": action, "rows": rows, "generation": points.generation, "page": page, "note": note}
-        return run_command(source, desk, {**map_controls, "rows": list(rows)}).said
+        return run_command(source, sessions, {**map_controls, "rows": list(rows)}).message
 
-    desk = OverrideSessions(data.overrides)
+    sessions = OverrideSessions(data.overrides)
     images = [Image(points.paths[row].as_py(), points.sha256[row].as_py()) for row in (0, 1, 2)]
     said = {
         "one image": done("drop", 3),
@@ -89,14 +89,14 @@ def test_what_was_decided(data: DataPaths, source: Source, points: Points, tmp_p
         "undone": done("undo"),
         "nothing to undo": done("undo", page="another"),
         "a note of two lines": done("drop", 3, note="two\nlines"),
-        "no decision to clear": Decisions(data.overrides).decide(images[:1], None, "").sentence,
+        "no decision to clear": Decisions(data.overrides).decide(images[:1], None, "").message,
     }
     mine = Decisions(data.overrides)
     mine.decide(images, "drop", "mine")
     Decisions(data.overrides).decide(images[1:], "keep", "theirs")
     undone = mine.undo()
     assert undone is not None
-    said["undone but for others"] = undone.sentence
+    said["undone but for others"] = undone.message
     write_network(data, NETWORK, seed=1)
     said["rows of files that are gone"] = done("drop", 3)
     _check("visualizer_decisions.txt", said, tmp_path)
@@ -106,9 +106,9 @@ def test_what_is_said_of_images_and_settings(data: DataPaths, source: Source, po
     write_network(data, "resnet34", dropped=10)
     decide(data, points, {79: "keep", 0: "drop"})
     params = write_params(tmp_path, filter={"drop_fraction": 0.05})
-    own = settings_to_json(FilterSettings(judge="dbscan", own={1: Limit(threshold=0.5)}))
+    own = settings_to_json(FilterSettings(scorer_choice="dbscan", per_class={1: Limit(threshold=0.5)}))
     curve, table = summarize(
-        source, NETWORK, settings_to_json(FilterSettings(judge="dbscan", limit=Limit(min_samples=3))), ALL
+        source, NETWORK, settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(min_samples=3))), ALL
     )
     said = {
         "dropped, kept by hand": describe(source, 79, _HERE),
@@ -123,7 +123,7 @@ def test_what_is_said_of_images_and_settings(data: DataPaths, source: Source, po
             source, params, NETWORK, settings_to_json(FilterSettings()), "limit"
         )[0],
         "settings of a class are written": show_difference(source, params, NETWORK, own, "limit")[0],
-        "another difference was shown": write_rule(source, params, NETWORK, own, "limit", "x"),
+        "another difference was shown": write_settings(source, params, NETWORK, own, "limit", "x"),
     }
     _check("visualizer_images.txt", said, tmp_path)
 

@@ -48,9 +48,9 @@ def points(source: Source) -> Points:
 _LIMITS = st.builds(Limit, threshold=st.none() | st.floats(1e-6, 1e6), min_samples=st.integers(1, MAX_MIN_SAMPLES))
 RULES = st.builds(
     FilterSettings,
-    judge=st.sampled_from(sorted(SCORER_CHOICES)),
+    scorer_choice=st.sampled_from(sorted(SCORER_CHOICES)),
     limit=_LIMITS,
-    own=st.dictionaries(st.integers(0, 3), _LIMITS),
+    per_class=st.dictionaries(st.integers(0, 3), _LIMITS),
 )
 
 
@@ -67,22 +67,22 @@ def _by_sklearn(points: Points, limits: dict[int, Limit]) -> Any:
     n=st.integers(1, 60),
     seed=st.integers(0, 2**16),
     limits=st.lists(st.builds(Limit, threshold=st.floats(0.01, 3), min_samples=st.integers(1, 9)), min_size=3),
-    own=st.sets(st.integers(0, 2)),
+    per_class=st.sets(st.integers(0, 2)),
 )
 def test_live_noise_is_that_of_dbscan_also_where_classes_have_their_own_settings(
     n: int, seed: int, limits: list[Limit], own: set[int]
 ) -> None:
     rng = np.random.default_rng(seed)
     points = points_of(rng.normal(size=(n, 2)), rng.integers(0, 3, n), n_classes=3)
-    rule = FilterSettings(judge="dbscan", limit=limits[0], own={label: limits[label] for label in own})
+    rule = FilterSettings(scorer_choice="dbscan", limit=limits[0], per_class={label: limits[label] for label in own})
     expected = _by_sklearn(points, {label: rule.limit_for(label) for label in range(3)})
     np.testing.assert_array_equal(preview_filter(source_of(points), points, rule).noise, expected)
 
 
 def test_an_eps_that_equals_a_distance_reaches_it(source: Source, points: Points) -> None:
-    radii = suspicion_values(source, points, FilterSettings(judge="dbscan", limit=Limit(min_samples=2)))
+    radii = suspicion_values(source, points, FilterSettings(scorer_choice="dbscan", limit=Limit(min_samples=2)))
     for row in range(len(points)):
-        rule = FilterSettings(judge="dbscan", limit=Limit(threshold=float(radii[row]), min_samples=2))
+        rule = FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=float(radii[row]), min_samples=2))
         assert not preview_filter(source, points, rule).noise[row]
 
 
@@ -99,7 +99,7 @@ def test_the_filters_own_decision_comes_back_with_and_without_its_limit(values: 
     np.testing.assert_array_equal(untouched.scores > 0.5, points.is_noise)
     # The same thresholds, but looked at anew with values that are recovered from scores.
     own = {label: Limit(threshold=threshold) for label, threshold in enumerate(thresholds)}
-    np.testing.assert_array_equal(preview_filter(source, points, FilterSettings(own=own)).noise, points.is_noise)
+    np.testing.assert_array_equal(preview_filter(source, points, FilterSettings(per_class=own)).noise, points.is_noise)
 
 
 @given(values=_VALUES)
@@ -125,7 +125,7 @@ def _near_ties(distinct: Any) -> int:
     return int((np.diff(finite) <= 1e-9 * finite[1:]).sum()) * 30
 
 
-@given(rule=RULES.filter(lambda rule: rule.judge in (AS_FILTERED, "dbscan")), rows=st.dictionaries(
+@given(rule=RULES.filter(lambda rule: rule.scorer_choice in (AS_FILTERED, "dbscan")), rows=st.dictionaries(
     st.integers(0, 29), st.sampled_from(["keep", "drop"])
 ))  # fmt: skip
 def test_people_overrule_every_rule(rule: FilterSettings, rows: dict[int, str]) -> None:
@@ -155,7 +155,7 @@ def test_decisions_on_the_disk_count(data: DataPaths, source: Source, points: Po
 
 @pytest.mark.parametrize("name", sorted(SCORER_CHOICES))
 def test_every_judge_gives_values_thresholds_and_a_curve(source: Source, points: Points, name: str) -> None:
-    rule = FilterSettings(judge=name, limit=Limit(min_samples=3))
+    rule = FilterSettings(scorer_choice=name, limit=Limit(min_samples=3))
     if name in ("knn_agreement", "smoothed_confidence"):
         with pytest.raises(InputError) as refused:
             preview_filter(source, points, rule)
@@ -197,9 +197,9 @@ def test_what_is_no_rule_is_named(kept: Any, named: str) -> None:
 def test_limits_of_classes_without_images_do_nothing() -> None:
     points = points_of(np.random.default_rng(0).normal(size=(9, 2)), np.zeros(9, dtype=np.int64), n_classes=3)
     source = source_of(points)
-    rule = FilterSettings(judge="dbscan", limit=Limit(threshold=0.5))
+    rule = FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.5))
     own = {label: Limit(threshold=0.1, min_samples=2) for label in (1, 2, 77, -1)}
-    other = FilterSettings(judge="dbscan", limit=Limit(threshold=0.5), own=own)
+    other = FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.5), per_class=own)
     np.testing.assert_array_equal(
         preview_filter(source, points, rule).noise, preview_filter(source, points, other).noise
     )
@@ -209,7 +209,9 @@ def test_a_thousand_classes_are_judged_at_once() -> None:
     rng = np.random.default_rng(0)
     labels = np.arange(4000) % 1000
     points = points_of(rng.normal(size=(4000, 2)), labels, values=rng.random(4000), thresholds=np.full(4000, 0.95))
-    preview = preview_filter(source_of(points), points, FilterSettings(judge="dbscan", limit=Limit(min_samples=2)))
+    preview = preview_filter(
+        source_of(points), points, FilterSettings(scorer_choice="dbscan", limit=Limit(min_samples=2))
+    )
     # As many go as by the filter, as no threshold was set.
     assert preview.noise.sum() == points.is_noise.sum()
     np.testing.assert_array_equal(preview.scores, score(preview.values, preview.thresholds))

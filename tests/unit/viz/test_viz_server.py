@@ -206,7 +206,7 @@ def test_decisions_go_by_a_route_in_json_alone(client: Any, data: DataPaths, poi
     command = {"action": "drop", "rows": [7], "generation": points.generation, "page": "p", "note": ""}
     before = Source(data).overrides_stamp()
     answer = client.post("/decide", json=command)
-    assert answer.json["said"]
+    assert answer.json["message"]
     assert answer.json["edited"] == Source(data).overrides_stamp() != before
     assert [line.path for line in read_overrides(data.overrides)] == [points.paths[7].as_py()]
     for damaged in (b"", b"[]", b"{", b"null"):
