@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pipeline.artifacts.prepared import PLANTED_COLUMN
 from pipeline.errors import InputError
-from viz.color_by import ColorData, make_color_data
+from viz.color_by import ColorData
 from viz.data import Points, Source
 from viz.filter_settings import FilterPreview, FilterSettings, preview_filter
 
@@ -41,7 +41,7 @@ class MapState:
     @cached_property
     def color_data(self) -> ColorData:
         """Data for coloring."""
-        return make_color_data(self.points, self.preview)
+        return ColorData(points=self.points, preview=self.preview)
 
 
 def make_map_state(

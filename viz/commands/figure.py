@@ -14,7 +14,7 @@ from pipeline.errors import InputError
 from pipeline.figures.embeddings import colored_map
 from pipeline.figures.rendering import pdf, png, svg, with_note
 from pipeline.paths import DataPaths
-from viz.color_by import COLORINGS, colors_by, make_color_data
+from viz.color_by import COLORINGS, ColorData, colors_by
 from viz.commands.inputs import check_suffix, chosen_network, network_options
 from viz.data import Source
 from viz.filter_settings import FilterSettings, preview_filter
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     source = Source(DataPaths(root=arguments.data))
     points = source.points(network)
     preview = preview_filter(source, points, FilterSettings())
-    colors = colors_by(arguments.color, make_color_data(points, preview))
+    colors = colors_by(arguments.color, ColorData(points=points, preview=preview))
     figure = with_note(colored_map(points.coordinates, colors, ~preview.keep), points.planted_note)
     content = _FORMATS[file.suffix.lower()](figure)
     with atomic_path(file) as temporary:

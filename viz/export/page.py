@@ -20,7 +20,7 @@ from pipeline.artifacts.files import atomic_path
 from pipeline.artifacts.overrides import Override
 from pipeline.figures.rendering import plotly_script
 from pipeline.figures.style import SCALE, Colors, Scale
-from viz.color_by import COLORINGS, ColorData, colors_by, make_color_data
+from viz.color_by import COLORINGS, ColorData, colors_by
 from viz.data import Points
 from viz.export.sprites import COLUMNS, choose_thumbnail_format, sprite_sheets
 from viz.filter_settings import FilterPreview
@@ -54,7 +54,7 @@ def make_content(points: Points, preview: FilterPreview, overrides: Mapping[int,
         overrides: row -> what a person decided of it.
     """
     rows = exported_rows(preview.keep, preview.scores, MAX_SHOWN)
-    color_data = make_color_data(points, preview)
+    color_data = ColorData(points=points, preview=preview)
     colors = {key: colors_by(key, color_data) for key in informative_colorings(color_data)}
     rung = choose_thumbnail_format(points.images, BYTES_PER_PICTURE)
     about = {
@@ -91,7 +91,7 @@ def exported_rows(keep: NDArray[np.bool_], scores: NDArray[np.float64], most: in
 
 def informative_colorings(color_data: ColorData) -> list[str]:
     """Keys of `COLORINGS` that tell something here; clusters that are whole classes do not."""
-    return [key for key in COLORINGS if key != "cluster" or color_data.clusters.max(initial=0) > 0]
+    return [key for key in COLORINGS if key != "cluster" or color_data.points.clusters.max(initial=0) > 0]
 
 
 def _notes(points: Points, preview: FilterPreview, rows: NDArray[np.int64]) -> list[str]:
