@@ -1,4 +1,4 @@
-"""The map: its points, colors and visible part."""
+"""The first map: its points, colors and visible part."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,14 @@ from viz.state import MapState, make_map_state
 
 @dataclass(frozen=True, kw_only=True)
 class MapControls:
-    """Values of the controls of one map; see `viz.state.make_map_state`."""
+    """Values of the controls of one map; see `viz.state.make_map_state`.
+
+    Attributes:
+        network: name.
+        settings_json: filter settings as JSON.
+        classes: labels to show.
+        scores: lowest and highest score to show.
+    """
 
     network: str
     settings_json: Mapping[str, Any] | None = None
@@ -34,7 +41,7 @@ class MapControls:
 
 
 def parse_controls(values: Sequence[Any]) -> MapControls:
-    """Return the controls from the values of network, settings_json, classes and scores."""
+    """Return the controls from the values of network, settings, classes and scores."""
     network, settings_json, classes, scores = values
     return MapControls(network=network, settings_json=settings_json, classes=classes, scores=scores)
 
@@ -135,8 +142,7 @@ def register(app: Dash, source: Source) -> None:
         inputs={
             "map_controls": (network, settings, *filters),
             "coloring": Input("coloring", "value"),
-            "view": Input("view", "value"),
-            "b": (Input("network-b", "value"), Input("rule-b", "data")),
+            "comparison": (Input("view", "value"), Input("network-b", "value"), Input("rule-b", "data")),
             "_edited": Input("edited", "data"),
             "zoom": Input("map", "relayoutData"),
             "drawn": State("drawn", "data"),
@@ -147,8 +153,7 @@ def register(app: Dash, source: Source) -> None:
     def _draw(
         map_controls: Any,
         coloring: str,
-        view: str,
-        b: Any,
+        comparison: Sequence[Any],
         _edited: str,
         zoom: Any,
         drawn: Any,
@@ -159,7 +164,7 @@ def register(app: Dash, source: Source) -> None:
         if zoomed and not _redraws_on_zoom(source, map_controls[0]):
             raise PreventUpdate
         require_generation(source, map_controls[0], drawn)
-        other = compared(view, *b)
+        other = compared(*comparison)
         return draw(
             source, parse_controls(map_controls), coloring,
             other=other, drawn=drawn, zoom=zoom, focus=focus, selected=selection["rows"],
@@ -184,10 +189,10 @@ def _notice(state: MapState, rows: NDArray[np.int64], box: Box | None) -> str:
     if len(rows) < n_shown:
         which = "the most suspect and a sample of the others. Zoom in to see more."
         if box is not None and len(rows) < MAX_DRAWN:
-            which = "all in this part of the map."
+            which = "all in the visible part."
         return (
             f"{len(rows):,} of {n_shown:,} images are drawn: {which} "
-            "The lasso and the box select all images inside, drawn or not; zooming clears them."
+            "Lasso and box select all images inside, drawn or not. Zooming clears them."
         )
     return f"{n_shown:,} of {n:,} images shown" if n_shown < n else ""
 
@@ -195,7 +200,7 @@ def _notice(state: MapState, rows: NDArray[np.int64], box: Box | None) -> str:
 def _planted(points: Points) -> str | None:
     if (note := points.planted_note) is None:
         return None
-    return f"{note.capitalize()} of {len(points):,}. Overrides outlast them: decide by the picture."
+    return f"{note.capitalize()} of {len(points):,}. Overrides stay when the labels change: decide by the image."
 
 
 def visible_box(zoom: Mapping[str, Any] | None, drawn: Mapping[str, Any] | None, network: str) -> Box | None:

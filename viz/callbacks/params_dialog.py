@@ -1,4 +1,4 @@
-"""Dialog that shows the difference and then writes the settings to params.yaml."""
+"""Dialog that shows the change of params.yaml and then writes it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,32 +17,34 @@ from viz.state import make_map_state, settings_from_json
 def propose_settings(
     source: Source, params: Path, network: str, settings_json: Mapping[str, Any] | None, what: str
 ) -> Proposal:
-    """Propose the change of params.yaml with which the filter does as the preview.
+    """Propose the change of params.yaml that makes the filter use the settings of the preview.
 
     Args:
         source: of the images.
         params: the parameter file.
         network: of the preview.
         settings_json: settings as JSON.
-        what: a key of `layout.AS`.
+        what: a key of `layout.PROPOSAL_KINDS`.
 
     Raises:
-        InputError: params.yaml cannot hold the settings, or is damaged; a limit for several networks.
+        InputError: params.yaml cannot hold the settings, or is damaged; a threshold for several networks.
     """
     points, settings = source.points(network), settings_from_json(settings_json)
     if settings.per_class:
-        raise InputError(f"{params}: holds one limit for all classes; move the sliders with `Settings of` all classes")
+        raise InputError(
+            f"{params}: holds one threshold for all classes; move the sliders with `Settings for` all classes"
+        )
     if settings.scorer_choice == AS_FILTERED and settings.limit.threshold is None:
-        raise InputError(f"{params}: these are the filter's current settings; move a slider first")
+        raise InputError(f"{params}: the filter uses these settings already; move a slider first")
     scorer = points.scorer if settings.scorer_choice == AS_FILTERED else settings.scorer
     if what == "share":
-        # By the settings alone: human decisions are kept apart from it.
+        # Overrides are stored separately, so they do not count.
         share = float(make_map_state(source, network, settings_json).preview.noise.mean())
         return propose(params, changes_for(scorer, drop_fraction=share))
     others = [other for other in load_params(params).networks if other != network]
     if others:
         raise InputError(
-            f"{params}: a limit found on the map of {network} says nothing of {', '.join(others)}; write the share"
+            f"{params}: a threshold for {network} does not apply to {', '.join(others)}; write the dropped fraction"
         )
     threshold = default_threshold(source, points, settings)
     limit = {"eps": threshold} if scorer["name"] == "dbscan" else {"threshold": threshold}
@@ -52,7 +54,7 @@ def propose_settings(
 def show_difference(
     source: Source, params: Path, network: str, settings_json: Mapping[str, Any] | None, what: str
 ) -> tuple[str, bool]:
-    """Return the lines that would change, or the reason why none can, and whether there is a change to write."""
+    """Return the diff or the reason why there is none, and whether there is a change to write."""
     try:
         difference = propose_settings(source, params, network, settings_json, what).difference
     except InputError as error:
@@ -63,15 +65,15 @@ def show_difference(
 def write_settings(
     source: Source, params: Path, network: str, settings_json: Mapping[str, Any] | None, what: str, shown: str
 ) -> str:
-    """Write the difference if it is the one shown, and return a message."""
+    """Write the change if its diff is the one shown, and return a message."""
     try:
         proposal = propose_settings(source, params, network, settings_json, what)
         if "\n".join(proposal.difference) != shown:
-            return "Not written: the file or the settings have changed meanwhile; close and open the dialog again."
+            return "Not written: the file or the settings have changed; close the dialog and open it again."
         write(proposal)
     except InputError as error:
         return f"Not written: {error}"
-    return f"Written to {params}. `dvc repro` runs the filter and the later stages with it."
+    return f"Written to {params}. Run `dvc repro` to apply it."
 
 
 def register(app: Dash, source: Source, params: Path) -> None:

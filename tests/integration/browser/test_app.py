@@ -1,4 +1,4 @@
-"""The app in a real browser, served by a real process on made-up artifacts."""
+"""The app in a real browser, served by a separate process on synthetic artifacts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.fixtures.browser_app import GOING, N, Served, alone, lasso, open_page
 from tests.fixtures.points import CLASS_NAMES, NETWORK
 from viz.data import Source
 from viz.filter_settings import FilterSettings, Limit, preview_filter
+from viz.layout import WIDTHS
 from viz.state import selection_csv, settings_to_json
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _MARKED = """([graph, rows]) => {
 def test_map_legend_hover_and_card(shared: Served, page: Page) -> None:
     points, row = shared.points, alone(shared.points)
     open_page(page, shared.url)
-    expect(page.locator("#legend")).to_have_text(f"stays {N - GOING}goes {GOING}")
+    expect(page.locator("#legend")).to_have_text(f"kept {N - GOING}dropped {GOING}")
     page.mouse.move(*place_of(page, points, row))
     tooltip = page.locator("#left .dcc-tooltip-bounding-box")
     expect(tooltip).to_contain_text(f"#{row}")
@@ -50,8 +51,8 @@ def test_map_legend_hover_and_card(shared: Served, page: Page) -> None:
 @pytest.mark.slow
 def test_moving_eps_reclusters(shared: Served, page: Page) -> None:
     open_page(page, shared.url)
-    pick(page, "judge", "DBSCAN on the map")
-    expect(page.locator("#unit")).to_have_text("eps (map units)")
+    pick(page, "judge", "DBSCAN on the embedding")
+    expect(page.locator("#unit")).to_have_text("eps (units of the embedding)")
     handle = page.locator("#threshold [role=slider]")
     handle.focus()
     for _ in range(10):
@@ -66,7 +67,7 @@ def test_moving_eps_reclusters(shared: Served, page: Page) -> None:
     source = Source(shared.data)
     noise = preview_filter(source, source.points(NETWORK), rule).noise
     assert 0 < noise.sum() < N, state
-    expect(page.locator("#legend")).to_have_text(f"stays {N - noise.sum()}goes {noise.sum()}")
+    expect(page.locator("#legend")).to_have_text(f"kept {N - noise.sum()}dropped {noise.sum()}")
     expect(page.locator("#place")).to_contain_text(f"{noise.sum()} images")
 
 
@@ -101,7 +102,7 @@ def _span(page: Page) -> tuple[float, float]:
 def test_a_link_restores_the_view(shared: Served, page: Page) -> None:
     rule = settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.5, min_samples=3)))
     open_page(page, shared.link(network=NETWORK, rule=rule, coloring="class", classes=[1], list="shown", sort="class"))
-    expect(page.locator("#unit")).to_have_text("eps (map units)")
+    expect(page.locator("#unit")).to_have_text("eps (units of the embedding)")
     expect(page.locator("#min_samples")).to_have_value("3")
     expect(page.locator("#legend > span")).to_have_count(1)
     expect(page.locator("#place")).to_contain_text("60 images")
@@ -189,7 +190,7 @@ def test_light_and_dark(shared: Served, page: Page, theme: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("view", ["Explore", "Compare", "Training"])
-@pytest.mark.parametrize("width", ["map", "map and pictures", "pictures"])
+@pytest.mark.parametrize("width", WIDTHS)
 def test_no_choice_of_view_and_width_gives_an_empty_page(shared: Served, page: Page, view: str, width: str) -> None:
     page.set_viewport_size({"width": 1280, "height": 720})
     _open_at(page, shared, view, width)
@@ -205,23 +206,22 @@ def test_no_choice_of_view_and_width_gives_an_empty_page(shared: Served, page: P
         assert tops[0] is not None
         assert tops[1] is not None
         assert tops[0]["y"] == tops[1]["y"]
-        expect(page.locator("#judge-b")).to_have_text("DBSCAN on the map")
+        expect(page.locator("#judge-b")).to_have_text("DBSCAN on the embedding")
 
 
 def _open_at(page: Page, served: Served, view: str, width: str) -> None:
     open_page(page, served.url)
     page.locator("#view").get_by_text(view, exact=True).click()
-    page.locator("#width").get_by_text(width, exact=True).click()
-    chosen = {"map and pictures": "both"}.get(width, width)
-    expect(page.locator("#page")).to_have_class(f"{view.lower()} {chosen}")
+    page.locator("#width").get_by_text(WIDTHS[width], exact=True).click()
+    expect(page.locator("#page")).to_have_class(f"{view.lower()} {width}")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("judge", ["as the filter did", "DBSCAN on the map"])
+@pytest.mark.parametrize("judge", ["scorer of the filter", "DBSCAN on the embedding"])
 def test_five_lines_of_the_table_are_seen_on_a_small_screen(shared: Served, page: Page, judge: str) -> None:
     page.set_viewport_size({"width": 1280, "height": 720})
     open_page(page, shared.url)
-    if judge != "as the filter did":
+    if judge != "scorer of the filter":
         pick(page, "judge", judge)
         expect(page.locator("#min_samples")).to_be_visible()
     lines = page.locator("#table tbody tr")

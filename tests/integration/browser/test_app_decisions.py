@@ -1,4 +1,4 @@
-"""Decisions of people in a real browser: each on the image that is seen, in the order of the keys, or not at all."""
+"""Overrides in a real browser: each on the visible image, in the order of the keys, or none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOCUSED = "#grid .tile.focus"
 
 
 def _ranked(served: Served) -> list[tuple[int, str]]:
-    """Row and path of what goes, the most suspect first."""
+    """Row and path of the dropped images, the most suspect first."""
     points = served.points
     order = np.argsort(-points.scores, kind="stable")[:GOING].tolist()
     return [(row, points.paths[row].as_py()) for row in order]
@@ -47,7 +47,7 @@ def test_lasso_feeds_the_pictures_and_decisions_of_a_selection_are_saved(served:
     page.locator("#drop-selection").click()
     expect(page.locator("#saved")).to_contain_text(f"{len(rows)} images")
     assert set(served.overrides()) == {(points.paths[row].as_py(), "drop", "blurred, all") for row in rows.tolist()}
-    expect(page.locator("#legend")).to_contain_text(f"goes by hand {len(rows)}")
+    expect(page.locator("#legend")).to_contain_text(f"dropped by hand {len(rows)}")
     page.locator("#undo").click()
     expect(page.locator("#legend")).not_to_contain_text("by hand")
     assert served.overrides() == []
@@ -66,7 +66,7 @@ def test_keys_choose_keep_drop_and_undo(served: Served, page: Page) -> None:
     expect(page.locator("#grid .tile")).to_have_count(GOING - 1)
     expect(page.locator("#grid .tile.focus")).to_have_attribute("data-row", str(order[1]))
     page.keyboard.press("d")
-    expect(page.locator("#legend")).to_contain_text("goes by hand 1")
+    expect(page.locator("#legend")).to_contain_text("dropped by hand 1")
     assert served.overrides() == [(first, "keep", ""), (second, "drop", "")]
     page.keyboard.press("u")
     expect(page.locator("#saved")).to_have_text(f"{second} as before.")
@@ -87,7 +87,7 @@ def test_quick_keys_decide_one_image_after_the_other(served: Served, page: Page)
     for key in ("d", "d", "k", "u", "d"):
         page.keyboard.press(key)
     expect(page.locator("#saved")).to_have_text("1 image to drop.")
-    expect(page.locator("#legend")).to_contain_text("goes by hand 3")
+    expect(page.locator("#legend")).to_contain_text("dropped by hand 3")
     assert served.overrides() == [(path, "drop", "") for path in (paths[0], paths[1], paths[3])]
 
 
@@ -100,7 +100,7 @@ def test_a_note_is_of_one_decision_and_stands_on_the_card(served: Served, page: 
     page.keyboard.press("Enter")
     page.keyboard.press("d")
     page.keyboard.press("d")
-    expect(page.locator("#legend")).to_contain_text("goes by hand 2")
+    expect(page.locator("#legend")).to_contain_text("dropped by hand 2")
     assert served.overrides() == [(first, "drop", "duck"), (second, "drop", "")]
     expect(page.locator("#note")).to_have_value("")
     page.locator(f"#grid .tile[data-row='{row}']").click()
@@ -117,20 +117,20 @@ def test_a_key_held_down_decides_one_image(served: Served, page: Page) -> None:
     for _ in range(4):
         page.keyboard.down("d")
     page.keyboard.up("d")
-    expect(page.locator("#legend")).to_contain_text("goes by hand 1")
+    expect(page.locator("#legend")).to_contain_text("dropped by hand 1")
     assert len(served.overrides()) == 1
 
 
 @pytest.mark.slow
 def test_what_is_not_seen_is_not_decided(served: Served, page: Page) -> None:
     _open_first(page, served)
-    for control, hidden, seen in (("view", "Training", "Explore"), ("width", "map", "map and pictures")):
+    for control, hidden, seen in (("view", "Training", "Explore"), ("width", "embedding", "embedding and images")):
         page.locator(f"#{control}").get_by_text(hidden, exact=True).click()
         expect(page.locator("#keep")).not_to_be_visible()
         page.keyboard.press("d")
         page.locator(f"#{control}").get_by_text(seen, exact=True).click()
         expect(page.locator("#keep")).to_be_visible()
-    # At once after a click on a row of buttons.
+    # Directly after a click on a row of buttons.
     page.keyboard.press("k")
     expect(page.locator("#saved")).to_have_text("1 image to keep.")
     assert [decision for _, decision, _ in served.overrides()] == ["keep"]
@@ -138,7 +138,7 @@ def test_what_is_not_seen_is_not_decided(served: Served, page: Page) -> None:
 
 @pytest.mark.slow
 def test_a_server_that_fails_saves_nothing_and_the_image_stays_chosen(served: Served, browser: Browser) -> None:
-    # Not the page that heeds the console, where a failed request is an error.
+    # The fixture `page` fails on console errors, and a failed request is one.
     page = browser.new_context().new_page()
     (row, first), _ = _ranked(served)[:2]
     _open_first(page, served)
@@ -170,7 +170,7 @@ def test_a_server_that_keeps_silent_is_said_to(served: Served, page: Page) -> No
     expect(page.locator("#saved")).to_have_text("Saving…")
     expect(page.locator("#saved.failed")).to_contain_text("NOT SAVED: the server does not answer")
     page.keyboard.press("k")
-    # What was held goes on.
+    # The request that was held continues.
     page.unroute("**/decide")
     expect(page.locator("#saved")).to_have_text("1 image to drop.")
     page.keyboard.press("k")
@@ -184,10 +184,10 @@ def test_decisions_elsewhere_are_seen_and_taken_back_after_loading_the_page_agai
     points = served.points
     _open_first(page, served)
     Decisions(served.data.overrides).decide([Image(first, points.sha256[row].as_py())], "keep", "elsewhere")
-    expect(page.locator("#legend")).to_contain_text("stays by hand 1")
+    expect(page.locator("#legend")).to_contain_text("kept by hand 1")
     page.locator(f"#grid .tile[data-row='{second_row}']").click()
     page.keyboard.press("k")
-    expect(page.locator("#legend")).to_contain_text("stays by hand 2")
+    expect(page.locator("#legend")).to_contain_text("kept by hand 2")
     open_page(page, served.link(network=NETWORK, list="hand"))
     page.keyboard.press("u")
     expect(page.locator("#saved")).to_have_text(f"{second} as before.")
@@ -203,7 +203,7 @@ def test_replaced_files_are_noticed_and_nothing_is_decided_on_old_ones(served: S
     _open_first(page, served)
     table = read_parquet(served.data.points(NETWORK))
     write_parquet(served.data.points(NETWORK), table)
-    # A redraw is none of the new files.
+    # A redraw does not read the new files.
     pick(page, "coloring", "class")
     pick(page, "sort", "least suspect first")
     page.locator("h1").click()

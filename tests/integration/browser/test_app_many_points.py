@@ -34,7 +34,7 @@ def test_the_lasso_takes_what_is_not_drawn_too(crowd: Served, page: Page) -> Non
     points = crowd.points
     open_page(page, crowd.url)
     expect(page.locator("#notice")).to_contain_text(f"{MAX_DRAWN:,} of {N:,} images are drawn")
-    expect(page.locator("#legend")).to_contain_text(f"stays {N - GOING:,}")
+    expect(page.locator("#legend")).to_contain_text(f"kept {N - GOING:,}")
     first, second, third = (np.flatnonzero(points.labels == label) for label in (1, 2, 3))
     lasso(page, points, 2)
     expect(page.locator("#place")).to_contain_text(f"{len(second):,} images")

@@ -146,16 +146,16 @@ def test_markup_that_gets_into_the_page_does_not_run(
 @pytest.mark.slow
 def test_filters_leave_what_they_say_and_the_legend_counts_it(opened: Page) -> None:
     count, legend = opened.locator("#count"), opened.locator("#legend")
-    expect(count).to_have_text(f"{_N} shown, {_GOING + 1} go")
+    expect(count).to_have_text(f"{_N} shown, {_GOING + 1} dropped")
     expect(legend.locator("output")).to_have_text([str(_N - _GOING - 1), str(_GOING), "1"])
     opened.select_option("#class", label=CLASS_NAMES[3])
-    expect(count).to_have_text(f"{_N // 4} shown, {_GOING // 4} go")
+    expect(count).to_have_text(f"{_N // 4} shown, {_GOING // 4} dropped")
     opened.select_option("#decision", "0")
-    expect(count).to_have_text(f"{_GOING // 4} shown, {_GOING // 4} go")
+    expect(count).to_have_text(f"{_GOING // 4} shown, {_GOING // 4} dropped")
     expect(opened.locator("#grid button")).to_have_count(_GOING // 4)
     opened.fill("#least", "1")
     opened.press("#least", "Tab")
-    expect(count).to_have_text("1 shown, 1 go")
+    expect(count).to_have_text("1 shown, 1 dropped")
     drawn = "document.getElementById('map').data.reduce((n, trace) => n + trace.x.length, 0)"
     opened.wait_for_function(f"{drawn} === 1")
 
@@ -169,7 +169,7 @@ def test_every_coloring_can_be_chosen(opened: Page) -> None:
         if key != "score":
             assert sum(int(text) for text in opened.locator("#legend output").all_inner_texts()) == _N
     opened.select_option("#coloring", "score")
-    expect(opened.locator("#legend")).to_contain_text("score (above 0.5 goes)")
+    expect(opened.locator("#legend")).to_contain_text("score (above 0.5: dropped)")
 
 
 @pytest.mark.slow
@@ -226,7 +226,7 @@ def test_the_lasso_selects_and_its_csv_is_that_of_python(
     opened.select_option("#coloring", "class")
     expect(opened.locator("#count")).to_contain_text(f"{len(inside)} in the lasso")
     opened.click("#forget")
-    expect(opened.locator("#count")).to_have_text(f"{_N} shown, {_GOING + 1} go")
+    expect(opened.locator("#count")).to_have_text(f"{_N} shown, {_GOING + 1} dropped")
     assert _saved(opened, tmp_path) == selection_csv(points, preview, _by_score(preview, np.arange(_N)))
 
 

@@ -40,7 +40,7 @@ def test_it_says_how_many_and_shows_the_true_labels(page: Page, tmp_path: Path) 
     expect(page.locator("#notes")).to_contain_text("Labels changed on purpose: 2.")
     expect(page.locator("#grid .cell").first).to_have_text("dogwood→ ashtrue: cedar1.000")
     page.locator("#grid .cell").first.click()
-    expect(page.locator("#card")).to_contain_text("label changed on purpose, the true one is cedar")
+    expect(page.locator("#card")).to_contain_text("label changed on purpose, true label: cedar")
     with page.expect_download() as download:
         page.click("#save")
     download.value.save_as(tmp_path / "selection.csv")

@@ -136,7 +136,7 @@ def test_controls_of_a_network_without_artefacts_say_nothing_of_the_one_before(s
         FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=9.0), per_class={1: Limit(threshold=2.0)})
     )
     answer = adjust(source, "resnet34", kept, ALL, "network", "resnet34")
-    assert (answer["threshold"], answer["share"], answer["unit"]) == (None, None, "Limit")
+    assert (answer["threshold"], answer["share"], answer["unit"]) == (None, None, "Threshold")
     assert settings_from_json(answer["rule"]) == FilterSettings(scorer_choice="dbscan")
     assert f"{source.data.points('resnet34')}: " in answer["used"]
 
@@ -238,4 +238,4 @@ def test_where_the_filter_clustered_its_curve_is_that_of_k_distances(source: Sou
     by_class = [density.core_distances(points.coordinates[points.labels == label], 5) for label in range(4)]
     np.testing.assert_allclose(figure.data[0].y, np.sort(np.concatenate(by_class)))
     answer = adjust(source, NETWORK, None, ALL, None, None)
-    assert (answer["unit"], answer["no_min_samples"]) == ("eps (map units)", True)
+    assert (answer["unit"], answer["no_min_samples"]) == ("eps (units of the embedding)", True)

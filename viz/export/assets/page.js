@@ -80,9 +80,9 @@ class Page {
 
   showSelection() {
     const selection = this.selection();
-    const going = selection.filter((i) => !this.data.keep[i]).length;
+    const dropped = selection.filter((i) => !this.data.keep[i]).length;
     const where = this.lasso ? "in the lasso" : "shown";
-    at("count").textContent = `${selection.length.toLocaleString("en")} ${where}, ${going.toLocaleString("en")} go`;
+    at("count").textContent = `${selection.length.toLocaleString("en")} ${where}, ${dropped.toLocaleString("en")} dropped`;
     at("forget").hidden = !this.lasso;
     this.first = 0;
     this.showLegend(selection);
