@@ -98,7 +98,7 @@ def test_hovering_tells_picture_label_prediction_score_and_reason(
     opened.mouse.move(*place_of(opened, points, row))
     tooltip = opened.locator("#tooltip")
     expect(tooltip).to_be_visible()
-    for text in (points.name(row), points.reasons[row].as_py(), f"score {preview.scores[row]:.3f}", "90 %"):
+    for text in (points.name(row), points.reasons[row].as_py(), f"score {preview.scores[row]:.3f}", "90%"):
         expect(tooltip).to_contain_text(text)
     expect(tooltip.locator("canvas[data-drawn]")).to_have_count(1)
     red = tooltip.locator("canvas").evaluate("canvas => canvas.getContext('2d').getImageData(16, 16, 1, 1).data[0]")
@@ -113,10 +113,10 @@ def test_names_paths_and_notes_stay_text(opened: Page, exported: tuple[Path, Poi
     assert opened.locator("img").count() == 0
     assert opened.locator("#class option").all_inner_texts()[1:] == list(CLASS_NAMES)
     # The one decided by hand scores least.
-    opened.fill("#most", str(float(points.scores[_BY_HAND]) + 1e-6))
-    opened.press("#most", "Tab")
+    opened.fill("#max-score", str(float(points.scores[_BY_HAND]) + 1e-6))
+    opened.press("#max-score", "Tab")
     opened.locator("#grid button").first.click()
-    expect(opened.locator("#card")).to_contain_text(f"by hand: drop, {_NOTE}")
+    expect(opened.locator("#card")).to_contain_text(f"drop by hand: {_NOTE}")
     expect(opened.locator("#card")).to_contain_text(points.paths[_BY_HAND].as_py())
 
 
@@ -153,8 +153,8 @@ def test_filters_leave_what_they_say_and_the_legend_counts_it(opened: Page) -> N
     opened.select_option("#decision", "0")
     expect(count).to_have_text(f"{_GOING // 4} shown, {_GOING // 4} dropped")
     expect(opened.locator("#grid button")).to_have_count(_GOING // 4)
-    opened.fill("#least", "1")
-    opened.press("#least", "Tab")
+    opened.fill("#min-score", "1")
+    opened.press("#min-score", "Tab")
     expect(count).to_have_text("1 shown, 1 dropped")
     drawn = "document.getElementById('map').data.reduce((n, trace) => n + trace.x.length, 0)"
     opened.wait_for_function(f"{drawn} === 1")
@@ -225,7 +225,7 @@ def test_the_lasso_selects_and_its_csv_is_that_of_python(
     # It holds over another coloring, and can be let go.
     opened.select_option("#coloring", "class")
     expect(opened.locator("#count")).to_contain_text(f"{len(inside)} in the lasso")
-    opened.click("#forget")
+    opened.click("#clear-lasso")
     expect(opened.locator("#count")).to_have_text(f"{_N} shown, {_GOING + 1} dropped")
     assert _saved(opened, tmp_path) == selection_csv(points, preview, _by_score(preview, np.arange(_N)))
 
