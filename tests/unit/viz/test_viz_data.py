@@ -116,21 +116,21 @@ def test_points_that_no_filter_writes_are_refused(data: DataPaths, source: Sourc
 
 
 def test_evidence_is_that_of_the_points_or_none(data: DataPaths, source: Source, points: Points) -> None:
-    evidence = source.evidence(points)
+    evidence = source.scorer_inputs(points)
     np.testing.assert_array_equal(evidence.points("embedding"), points.coordinates)
-    assert source.evidence(points) is evidence
+    assert source.scorer_inputs(points) is evidence
     # `reduce` has run again, `filter` not yet.
     maps = np.load(data.embeddings(NETWORK))
     write_array(data.embeddings(NETWORK), maps + 1)
     for ask in (
-        lambda: source.evidence(points),
+        lambda: source.scorer_inputs(points),
         lambda: make_map_state(source, NETWORK, {"judge": "dbscan-components"}),
     ):
         with pytest.raises(InputError) as refused:
             ask()
         assert refused.value.key == str(data.points(NETWORK))
     write_array(data.embeddings(NETWORK), maps)
-    np.testing.assert_array_equal(source.evidence(points).points("embedding"), points.coordinates)
+    np.testing.assert_array_equal(source.scorer_inputs(points).points("embedding"), points.coordinates)
 
 
 def test_files_replaced_while_they_are_read_are_never_mixed(
@@ -150,7 +150,7 @@ def test_files_replaced_while_they_are_read_are_never_mixed(
         while len(seen) < 8 and time.monotonic() < deadline:
             try:
                 points = source.points(NETWORK)
-                evidence = source.evidence(points)
+                evidence = source.scorer_inputs(points)
             except InputError as error:
                 refused.add(str(error))
                 # The writer's turn.
