@@ -1,6 +1,6 @@
-"""`python -m viz figure out.svg`: the map for papers, as PNG, SVG or PDF.
+"""`python -m viz figure out.svg`: write the embedding as a figure for papers, in PNG, SVG or PDF.
 
-It shows the decisions of the filter, with those in overrides.csv as they are now.
+The figure shows the decisions of the filter and the current overrides.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this command."""
     parser = argparse.ArgumentParser(prog="python -m viz figure", description=__doc__, parents=[network_options()])
     parser.add_argument("file", type=Path, help="the figure, .png, .svg or .pdf")
-    parser.add_argument("--color", default="class", help=f"what colors tell: {', '.join(COLORINGS)}; default: class")
+    parser.add_argument("--color", default="class", help=f"coloring: {', '.join(COLORINGS)}; default: class")
     return parser
 
 
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     """Write the figure.
 
     Raises:
-        InputError: wrong parameters or artifacts, an unknown network or coloring, another suffix, a full disk.
+        InputError: parameters or artifacts are wrong, the network, coloring or suffix is unknown, or the disk is full.
     """
     arguments = make_parser().parse_args(argv)
     file: Path = arguments.file

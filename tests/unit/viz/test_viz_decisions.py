@@ -290,7 +290,7 @@ def test_who_waits_too_long_for_others_is_told(file: Path, monkeypatch: pytest.M
         window = threading.Thread(target=decide)
         window.start()
         window.join()
-    assert told == [f"{file}: others have been writing it for 0.1 s; try again"]
+    assert told == [f"{file}: locked by another process for 0.1 s; try again"]
 
 
 def test_threads_that_share_an_object_lose_nothing(file: Path) -> None:

@@ -17,7 +17,7 @@ class ImageMap {
     this.drawn = 0;
   }
 
-  /** Draw the images `shown` (ascending). Highlight those with `lassoed(i)`, if given, and put a ring around `pinned`. */
+  /** Draw the images `shown` (ascending). Highlight those with `lassoed(i)`, if given. Put a ring around `pinned`. */
   async draw(coloring, shown, lassoed, pinned) {
     this.indices = [];
     const traces = coloring.scale ? [this.scaleTrace(coloring, shown)] : this.groupTraces(coloring, shown);
