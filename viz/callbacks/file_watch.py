@@ -15,8 +15,8 @@ def update_notice(source: Source, network: str, drawn: Mapping[str, Any] | None)
     try:
         points = source.points(network)
     except InputError as error:
-        # Without a map, the map's place shows the error.
-        return None if drawn is None else f"The files shown are gone or being written: {error}"
+        # Without a map, the page shows the error in its place.
+        return None if drawn is None else f"The shown files are missing or being written: {error}"
     if drawn is None:
         return html.Span(["The files exist now. ", html.A("Show them", href="")])
     if replaced(drawn, points):

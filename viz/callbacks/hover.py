@@ -21,7 +21,7 @@ def hover(
 ) -> tuple[bool, Any, Any]:
     """Return whether the tooltip shows, its position and its content."""
     row = event_row(event)
-    state = None if row is None else _same(source, map_controls, drawn)
+    state = None if row is None else _current_state(source, map_controls, drawn)
     if event is None or row is None or state is None or row >= len(state.points):
         return False, no_update, no_update
     return True, event["points"][0].get("bbox"), components.tooltip(state, row)
@@ -54,7 +54,7 @@ def move_ring(source: Source, row: int | None, network: str, drawn: Mapping[str,
 def event_row(event: Mapping[str, Any] | None) -> int | None:
     """Return the row of the point of a hover or click event."""
     row = event["points"][0].get("customdata") if event and event.get("points") else None
-    # By type: True is an integer to Python.
+    # By type: True is an int in Python.
     return row if type(row) is int and row >= 0 else None
 
 
@@ -96,7 +96,7 @@ def register(app: Dash, source: Source) -> None:
         return describe(source, row, MapControls(network=name, settings_json=settings_json))
 
 
-def _same(source: Source, map_controls: MapControls, drawn: Mapping[str, Any] | None) -> MapState | None:
+def _current_state(source: Source, map_controls: MapControls, drawn: Mapping[str, Any] | None) -> MapState | None:
     """Return the state, unless the files have been replaced since the map was drawn."""
     try:
         state = map_controls.state(source)

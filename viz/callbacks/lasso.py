@@ -15,7 +15,7 @@ from viz.callbacks.overrides import current_points
 from viz.data import Source
 
 Outline = Sequence[tuple[float, float]]
-"""Corners of a closed polygon in units of the map."""
+"""Corners of a closed polygon in units of the embedding."""
 
 
 def inside_lasso(xy: NDArray[np.floating[Any]], outlines: Sequence[Outline]) -> NDArray[np.bool_]:
@@ -33,9 +33,9 @@ class LassoShapes(BaseModel):
     """Shapes that the user drew on a map, as the page sends them.
 
     Attributes:
-        generation: of the map's points.
-        graph: the map.
-        outlines: corners of each shape, in units of the map; bounded by what a user can draw.
+        generation: of the points on the map.
+        graph: id of the map.
+        outlines: corners of each shape, in units of the embedding; at most 100 shapes of 10,000 corners.
     """
 
     generation: str | None
@@ -76,6 +76,6 @@ def register(app: Dash, source: Source) -> None:
         try:
             drawn = LassoShapes.model_validate(drawn_around)
         except ValidationError:
-            # Nothing is drawn, as on a new page; or the data are not from the page.
+            # No shape is drawn, as on a new page, or the data are not from the page.
             return no_update
         return selected_inside(source, parse_controls(values), drawn)

@@ -69,7 +69,7 @@ def test_keys_choose_keep_drop_and_undo(served: Served, page: Page) -> None:
     expect(page.locator("#legend")).to_contain_text("dropped by hand 1")
     assert served.overrides() == [(first, "keep", ""), (second, "drop", "")]
     page.keyboard.press("u")
-    expect(page.locator("#saved")).to_have_text(f"{second} as before.")
+    expect(page.locator("#saved")).to_have_text(f"Undone: {second}.")
     expect(page.locator(FOCUSED)).to_have_attribute("data-row", str(order[1]))
     assert served.overrides() == [(first, "keep", "")]
 
@@ -86,7 +86,7 @@ def test_quick_keys_decide_one_image_after_the_other(served: Served, page: Page)
     page.route("**/_dash-update-component", slowly)
     for key in ("d", "d", "k", "u", "d"):
         page.keyboard.press(key)
-    expect(page.locator("#saved")).to_have_text("1 image to drop.")
+    expect(page.locator("#saved")).to_have_text("Saved as drop: 1 image.")
     expect(page.locator("#legend")).to_contain_text("dropped by hand 3")
     assert served.overrides() == [(path, "drop", "") for path in (paths[0], paths[1], paths[3])]
 
@@ -107,7 +107,7 @@ def test_a_note_is_of_one_decision_and_stands_on_the_card(served: Served, page: 
     expect(page.locator("#card")).to_contain_text("drop by hand, 20")
     expect(page.locator("#card q")).to_have_text("duck")
     page.keyboard.press("d")
-    expect(page.locator("#saved")).to_have_text("1 image to drop.")
+    expect(page.locator("#saved")).to_have_text("Saved as drop: 1 image.")
     assert served.overrides()[0] == (first, "drop", "duck")
 
 
@@ -132,7 +132,7 @@ def test_what_is_not_seen_is_not_decided(served: Served, page: Page) -> None:
         expect(page.locator("#keep")).to_be_visible()
     # Directly after a click on a row of buttons.
     page.keyboard.press("k")
-    expect(page.locator("#saved")).to_have_text("1 image to keep.")
+    expect(page.locator("#saved")).to_have_text("Saved as keep: 1 image.")
     assert [decision for _, decision, _ in served.overrides()] == ["keep"]
 
 
@@ -156,7 +156,7 @@ def test_a_server_that_fails_saves_nothing_and_the_image_stays_chosen(served: Se
         page.unroute("**/decide")
     assert served.overrides() == []
     page.keyboard.press("d")
-    expect(page.locator("#saved")).to_have_text("1 image to drop.")
+    expect(page.locator("#saved")).to_have_text("Saved as drop: 1 image.")
     assert served.overrides() == [(first, "drop", "why")]
     page.context.close()
 
@@ -172,9 +172,9 @@ def test_a_server_that_keeps_silent_is_said_to(served: Served, page: Page) -> No
     page.keyboard.press("k")
     # The request that was held continues.
     page.unroute("**/decide")
-    expect(page.locator("#saved")).to_have_text("1 image to drop.")
+    expect(page.locator("#saved")).to_have_text("Saved as drop: 1 image.")
     page.keyboard.press("k")
-    expect(page.locator("#saved")).to_have_text("1 image to keep.")
+    expect(page.locator("#saved")).to_have_text("Saved as keep: 1 image.")
     assert served.overrides() == [(paths[0], "drop", ""), (paths[1], "keep", "")]
 
 
@@ -190,10 +190,10 @@ def test_decisions_elsewhere_are_seen_and_taken_back_after_loading_the_page_agai
     expect(page.locator("#legend")).to_contain_text("kept by hand 2")
     open_page(page, served.link(network=NETWORK, list="hand"))
     page.keyboard.press("u")
-    expect(page.locator("#saved")).to_have_text(f"{second} as before.")
+    expect(page.locator("#saved")).to_have_text(f"Undone: {second}.")
     page.locator(f"#grid .tile[data-row='{row}']").click()
     page.keyboard.press("c")
-    expect(page.locator("#saved")).to_have_text("1 image no longer decided by hand.")
+    expect(page.locator("#saved")).to_have_text("Cleared: 1 image.")
     expect(page.locator("#legend")).not_to_contain_text("by hand")
     assert served.overrides() == []
 
@@ -217,5 +217,5 @@ def test_replaced_files_are_noticed_and_nothing_is_decided_on_old_ones(served: S
     expect(page.locator("#grid .tile")).to_have_count(GOING)
     page.keyboard.press("ArrowRight")
     page.keyboard.press("d")
-    expect(page.locator("#saved")).to_have_text("1 image to drop.")
+    expect(page.locator("#saved")).to_have_text("Saved as drop: 1 image.")
     assert len(served.overrides()) == 1

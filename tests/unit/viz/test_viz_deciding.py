@@ -55,17 +55,17 @@ def test_one_image_and_a_selection_are_decided_and_undone(
 ) -> None:
     paths = points.paths.to_pylist()
     assert run_command(source, sessions, _command("drop", points, 3, note="blurred")) == CommandResult(
-        message="1 image to drop."
+        message="Saved as drop: 1 image."
     )
     assert read_overrides(data.overrides)[0].note == "blurred"
     assert run_command(source, sessions, _command("keep-selection", points, 3, 4, 4)) == CommandResult(
-        message="2 images to keep."
+        message="Saved as keep: 2 images."
     )
     assert _decided(data) == {paths[3]: "keep", paths[4]: "keep"}
-    assert run_command(source, sessions, _command("undo", points)) == CommandResult(message="2 images as before.")
+    assert run_command(source, sessions, _command("undo", points)) == CommandResult(message="Undone: 2 images.")
     assert _decided(data) == {paths[3]: "drop"}
     assert run_command(source, sessions, _command("undo", points)) == CommandResult(
-        message=f"{paths[3]} as before.", row=3
+        message=f"Undone: {paths[3]}.", row=3
     )
     assert _decided(data) == {}
     assert run_command(source, sessions, _command("undo", points)) == CommandResult(
