@@ -1,7 +1,6 @@
 import csv
 import io
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,29 +11,13 @@ from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from tests.fixtures.projects import NETWORK
 from tests.fixtures.report import CLASS_NAMES, write_network
-from tests.fixtures.view import decide, points_of, rows_of, source_of, text_of, view_data
+from tests.fixtures.view import decide, points_of, rows_of, source_of, text_of
 from viz.callbacks.embedding import MapControls
 from viz.callbacks.gallery import PAGE, as_csv, browse, listed_rows
 from viz.data import Points, Source
 from viz.filter_settings import FilterSettings, Limit
 from viz.layout import LISTS, SORTS
 from viz.state import COLUMNS, settings_to_json
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> DataPaths:
-    return view_data(tmp_path)
-
-
-@pytest.fixture
-def source(data: DataPaths) -> Source:
-    return Source(data)
-
-
-@pytest.fixture
-def points(source: Source) -> Points:
-    return source.points(NETWORK)
-
 
 _HERE = MapControls(network=NETWORK)
 

@@ -18,27 +18,11 @@ from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from tests.fixtures.projects import NETWORK
 from tests.fixtures.report import write_evidence, write_network, write_prepared
-from tests.fixtures.view import view_data
 from viz import cache
 from viz import data as viz_data
 from viz.cache import StampedCache, deep_nbytes, read_consistently
 from viz.data import Points, Source
 from viz.state import make_map_state
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> DataPaths:
-    return view_data(tmp_path)
-
-
-@pytest.fixture
-def source(data: DataPaths) -> Source:
-    return Source(data)
-
-
-@pytest.fixture
-def points(source: Source) -> Points:
-    return source.points(NETWORK)
 
 
 def test_points_are_read_once_until_a_stage_replaces_them(data: DataPaths, source: Source, points: Points) -> None:

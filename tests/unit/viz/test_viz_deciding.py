@@ -10,7 +10,6 @@ from pipeline.config.params import load_params
 from pipeline.paths import DataPaths
 from tests.fixtures.projects import NETWORK, write_params
 from tests.fixtures.report import write_network
-from tests.fixtures.view import view_data
 from viz.callbacks import overrides
 from viz.callbacks.embedding import MapControls, draw
 from viz.callbacks.file_watch import update_notice
@@ -19,21 +18,6 @@ from viz.callbacks.params_dialog import show_difference, write_settings
 from viz.data import Points, Source
 from viz.filter_settings import FilterSettings, Limit
 from viz.state import make_map_state, settings_to_json
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> DataPaths:
-    return view_data(tmp_path)
-
-
-@pytest.fixture
-def source(data: DataPaths) -> Source:
-    return Source(data)
-
-
-@pytest.fixture
-def points(source: Source) -> Points:
-    return source.points(NETWORK)
 
 
 @pytest.fixture

@@ -1,5 +1,4 @@
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from pipeline.figures.explorer import POINTS, RING, rows_to_draw
 from pipeline.paths import DataPaths
 from tests.fixtures.projects import NETWORK
 from tests.fixtures.report import CLASS_NAMES, N_TRAIN, write_network, write_prepared
-from tests.fixtures.view import decide, event_at, points_of, source_of, text_of, view_data
+from tests.fixtures.view import decide, event_at, points_of, source_of, text_of
 from viz.callbacks import embedding
 from viz.callbacks.compare import draw_comparison, mark_selected
 from viz.callbacks.embedding import MapControls, compared, draw, visible_box
@@ -21,22 +20,6 @@ from viz.color_by import COLORINGS
 from viz.data import Points, Source
 from viz.filter_settings import FilterSettings, Limit
 from viz.state import settings_to_json
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> DataPaths:
-    return view_data(tmp_path)
-
-
-@pytest.fixture
-def source(data: DataPaths) -> Source:
-    return Source(data)
-
-
-@pytest.fixture
-def points(source: Source) -> Points:
-    return source.points(NETWORK)
-
 
 _HERE = MapControls(network=NETWORK)
 

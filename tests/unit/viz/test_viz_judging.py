@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,28 +12,13 @@ from pipeline.paths import DataPaths
 from pipeline.scoring import density
 from tests.fixtures.projects import NETWORK
 from tests.fixtures.report import CLASS_NAMES, EPS, write_network
-from tests.fixtures.view import points_of, source_of, text_of, view_data
+from tests.fixtures.view import points_of, source_of, text_of
 from viz import values
 from viz.callbacks.filter_controls import adjust, changed, settings_b, summarize
 from viz.data import Points, Source
 from viz.filter_settings import AS_FILTERED, FilterSettings, Limit
 from viz.layout import ALL
 from viz.state import make_map_state, settings_from_json, settings_to_json
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> DataPaths:
-    return view_data(tmp_path)
-
-
-@pytest.fixture
-def source(data: DataPaths) -> Source:
-    return Source(data)
-
-
-@pytest.fixture
-def points(source: Source) -> Points:
-    return source.points(NETWORK)
 
 
 def _opened(source: Source, link: str = "") -> dict[str, Any]:

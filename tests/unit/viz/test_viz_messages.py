@@ -13,7 +13,7 @@ from tests.fixtures.golden import check_golden
 from tests.fixtures.planted import say_planted
 from tests.fixtures.projects import NETWORK, write_params
 from tests.fixtures.report import write_network
-from tests.fixtures.view import decide, view_data
+from tests.fixtures.view import decide
 from viz.callbacks.compare import draw_comparison
 from viz.callbacks.embedding import MapControls, draw
 from viz.callbacks.file_watch import update_notice
@@ -31,21 +31,6 @@ from viz.layout import ALL
 from viz.state import settings_to_json
 
 _HERE, _OTHER = MapControls(network=NETWORK), MapControls(network="resnet34")
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> DataPaths:
-    return view_data(tmp_path)
-
-
-@pytest.fixture
-def source(data: DataPaths) -> Source:
-    return Source(data)
-
-
-@pytest.fixture
-def points(source: Source) -> Points:
-    return source.points(NETWORK)
 
 
 def _check(name: str, said: dict[str, Any], folder: Path) -> None:

@@ -46,11 +46,6 @@ def source(data: DataPaths) -> Source:
     return Source(data)
 
 
-@pytest.fixture
-def points(source: Source) -> Points:
-    return source.points(NETWORK)
-
-
 def test_the_page_says_how_many_in_every_view(source: Source) -> None:
     assert re.findall(r"\d+", draw(source, _HERE, "class")["planted"]) == ["3", "40"]
 

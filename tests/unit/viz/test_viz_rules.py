@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from pipeline.paths import DataPaths
 from pipeline.scoring import density
 from pipeline.scoring.thresholds import score
 from tests.fixtures.projects import NETWORK
-from tests.fixtures.view import decide, points_of, source_of, view_data
+from tests.fixtures.view import decide, points_of, source_of
 from viz.data import Points, Source
 from viz.filter_settings import (
     AS_FILTERED,
@@ -28,22 +27,6 @@ from viz.filter_settings import (
     threshold_for,
 )
 from viz.state import make_map_state, settings_from_json, settings_to_json
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> DataPaths:
-    return view_data(tmp_path)
-
-
-@pytest.fixture
-def source(data: DataPaths) -> Source:
-    return Source(data)
-
-
-@pytest.fixture
-def points(source: Source) -> Points:
-    return source.points(NETWORK)
-
 
 _LIMITS = st.builds(Limit, threshold=st.none() | st.floats(1e-6, 1e6), min_samples=st.integers(1, MAX_MIN_SAMPLES))
 RULES = st.builds(

@@ -21,27 +21,10 @@ from pipeline.artifacts.provenance import import_closure
 from pipeline.paths import DataPaths
 from tests.fixtures.projects import NETWORK, write_params
 from tests.fixtures.report import ROOT, write_network
-from tests.fixtures.view import view_data
 from viz.__main__ import main
 from viz.app import make_app
 from viz.components import picture
 from viz.data import Points, Source
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> DataPaths:
-    return view_data(tmp_path)
-
-
-@pytest.fixture
-def source(data: DataPaths) -> Source:
-    return Source(data)
-
-
-@pytest.fixture
-def points(source: Source) -> Points:
-    return source.points(NETWORK)
-
 
 _PARAMS = ROOT / "tests" / "params.yaml"
 _NOTHING: Any = {"generation": None, "rows": [], "graph": "map"}
