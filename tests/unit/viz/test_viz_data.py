@@ -35,13 +35,13 @@ def test_points_are_read_once_until_a_stage_replaces_them(data: DataPaths, sourc
 
 
 @pytest.mark.parametrize("network", ["../resnet18", "/etc/passwd", "", "a/b", "resnet18\n", "x" * 99])
-def test_networks_that_are_no_names_are_refused(source: Source, network: str) -> None:
+def test_invalid_network_names_are_rejected(source: Source, network: str) -> None:
     with pytest.raises(InputError) as refused:
         source.points(network)
     assert refused.value.key == "network"
 
 
-def test_classes_of_another_preparation_are_noticed(data: DataPaths, source: Source) -> None:
+def test_classes_of_another_run_of_prepare_are_noticed(data: DataPaths, source: Source) -> None:
     data.prepare_metrics.write_text('{"class_names": ["a", "b"]}')
     with pytest.raises(InputError, match=r"label.*metrics\.json") as refused:
         source.points(NETWORK)
@@ -58,7 +58,7 @@ def test_classes_of_another_preparation_are_noticed(data: DataPaths, source: Sou
         (None, "(top level)"),
     ],
 )
-def test_metrics_of_another_kind_or_run_are_refused_in_a_line(
+def test_metrics_with_wrong_keys_are_rejected_in_one_line(
     data: DataPaths, source: Source, content: Any, key: str
 ) -> None:
     data.filter_metrics(NETWORK).write_text(json.dumps(content))
@@ -67,7 +67,7 @@ def test_metrics_of_another_kind_or_run_are_refused_in_a_line(
     assert str(refused.value).startswith(f"{data.filter_metrics(NETWORK)}: {key}: ")
 
 
-def test_metrics_of_another_run_of_the_filter_are_refused(data: DataPaths, source: Source) -> None:
+def test_metrics_of_another_run_of_the_filter_are_rejected(data: DataPaths, source: Source) -> None:
     file = data.filter_metrics(NETWORK)
     file.write_text(json.dumps({"eps": 1.25, "settings": {"scorer": {"name": "dbscan"}}}))
     with pytest.raises(InputError) as refused:
@@ -77,7 +77,9 @@ def test_metrics_of_another_run_of_the_filter_are_refused(data: DataPaths, sourc
 
 
 @pytest.mark.parametrize("content", ["[1]", "{}", "null", '{"class_names": "abcd"}', '{"class_names": [1]}'])
-def test_a_preparation_of_another_kind_is_refused_in_a_line(data: DataPaths, source: Source, content: str) -> None:
+def test_prepare_metrics_with_wrong_keys_are_rejected_in_one_line(
+    data: DataPaths, source: Source, content: str
+) -> None:
     data.prepare_metrics.write_text(content)
     with pytest.raises(InputError) as refused:
         source.points(NETWORK)
@@ -89,7 +91,7 @@ def test_a_preparation_of_another_kind_is_refused_in_a_line(data: DataPaths, sou
     ("column", "value"),
     [("x", float("nan")), ("y", float("inf")), ("score", float("nan")), ("score", 0.75), ("is_noise", True)],
 )
-def test_points_that_no_filter_writes_are_refused(data: DataPaths, source: Source, column: str, value: Any) -> None:
+def test_invalid_points_are_rejected(data: DataPaths, source: Source, column: str, value: Any) -> None:
     table = read_parquet(data.points(NETWORK))
     place, field = table.schema.get_field_index(column), table.schema.field(column)
     changed = [value, *table[column].to_pylist()[1:]]
@@ -99,7 +101,7 @@ def test_points_that_no_filter_writes_are_refused(data: DataPaths, source: Sourc
     assert refused.value.key == str(data.points(NETWORK))
 
 
-def test_evidence_is_that_of_the_points_or_none(data: DataPaths, source: Source, points: Points) -> None:
+def test_scorer_inputs_belong_to_the_points(data: DataPaths, source: Source, points: Points) -> None:
     evidence = source.scorer_inputs(points)
     np.testing.assert_array_equal(evidence.points("embedding"), points.coordinates)
     assert source.scorer_inputs(points) is evidence
@@ -205,7 +207,7 @@ def test_a_pair_of_files_is_read_as_one_generation(tmp_path_factory: Any, cuts: 
     assert first == second
 
 
-def test_files_that_never_stand_still_are_said_to_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_keep_changing_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_RETRY_INTERVAL_S", 0)
     file, rounds = tmp_path / "file", iter(range(100))
 
@@ -218,7 +220,7 @@ def test_files_that_never_stand_still_are_said_to_be_replaced(tmp_path: Path, mo
     assert refused.value.key == str(file)
 
 
-def test_a_complaint_about_files_that_stand_still_is_passed_on(tmp_path: Path) -> None:
+def test_an_error_about_unchanged_files_is_raised(tmp_path: Path) -> None:
     def read() -> None:
         raise InputError("a.npy: damaged")
 
@@ -227,7 +229,7 @@ def test_a_complaint_about_files_that_stand_still_is_passed_on(tmp_path: Path) -
     assert refused.value.key == "a.npy"
 
 
-def test_one_slow_computation_does_not_hold_up_another_key() -> None:
+def test_a_slow_computation_does_not_block_another_key() -> None:
     results, begun, go_on = StampedCache(10**6), threading.Event(), threading.Event()
 
     def slow() -> str:
@@ -244,7 +246,7 @@ def test_one_slow_computation_does_not_hold_up_another_key() -> None:
     assert results.get("slow", "1", lambda: "anew") == "slow"
 
 
-def test_threads_that_ask_for_one_key_compute_it_once() -> None:
+def test_threads_compute_one_key_once() -> None:
     results, gate = StampedCache(10**6), threading.Barrier(6)
     made: list[int] = []
 
@@ -260,7 +262,7 @@ def test_threads_that_ask_for_one_key_compute_it_once() -> None:
     assert made == [1]
 
 
-def test_what_fails_is_tried_again_and_nothing_is_kept_of_it() -> None:
+def test_a_failed_computation_is_not_cached() -> None:
     results = StampedCache(100)
 
     def fail() -> None:
@@ -274,7 +276,7 @@ def test_what_fails_is_tried_again_and_nothing_is_kept_of_it() -> None:
 
 
 @given(requests=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 300)), max_size=40))
-def test_the_last_keys_and_their_newest_stamps_are_remembered_up_to_so_many_bytes(
+def test_the_cache_keeps_the_last_keys_and_newest_stamps_up_to_its_size(
     requests: list[tuple[int, int, int]],
 ) -> None:
     results = StampedCache(300)
@@ -290,7 +292,7 @@ def test_the_last_keys_and_their_newest_stamps_are_remembered_up_to_so_many_byte
         assert {kept: (int(found[0]), len(found[1])) for kept, found in results._results.items()} == held
 
 
-def test_a_result_beyond_the_bound_is_remembered_alone() -> None:
+def test_a_result_larger_than_the_bound_is_cached_alone() -> None:
     results = StampedCache(10)
     for key in ("small", "large"):
         results.get(key, "1", lambda: np.zeros(11))
@@ -298,7 +300,7 @@ def test_a_result_beyond_the_bound_is_remembered_alone() -> None:
     results.get("large", "1", lambda: pytest.fail("is remembered"))
 
 
-def test_bytes_of_what_is_remembered_are_those_of_its_arrays(points: Points, data: DataPaths) -> None:
+def test_the_size_of_cached_results_is_that_of_their_arrays(points: Points, data: DataPaths) -> None:
     mapped = open_array(data.images("train"), dtype=np.uint8, ndim=4)
     assert deep_nbytes(("stamp", mapped)) < 1000
     assert 0 <= deep_nbytes((np.zeros(1000), [np.zeros((3, 1000))])) - 32_000 < 1000
@@ -314,7 +316,7 @@ def test_only_classes_with_images_are_offered(tmp_path: Path) -> None:
     assert Source(data).classes() == [(0, "a"), (2, "c")]
 
 
-def test_an_image_is_of_the_file_that_was_asked_for_even_if_replaced_while_it_is_opened(
+def test_an_image_belongs_to_the_requested_file_even_if_replaced_while_opened(
     data: DataPaths, source: Source, points: Points, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache, "_RETRY_INTERVAL_S", 0.01)

@@ -57,7 +57,7 @@ def test_one_image_and_a_selection_are_decided_and_undone(
     )
 
 
-def test_a_decision_is_taken_back_by_a_page_that_did_not_make_it(
+def test_another_page_can_clear_a_decision(
     data: DataPaths, source: Source, points: Points, sessions: OverrideSessions
 ) -> None:
     run_command(source, sessions, _command("drop", points, 3))
@@ -65,7 +65,7 @@ def test_a_decision_is_taken_back_by_a_page_that_did_not_make_it(
     assert _decided(data) == {}
 
 
-def test_the_buttons_take_of_a_selection_what_is_shown(data: DataPaths, source: Source, points: Points) -> None:
+def test_the_buttons_apply_to_the_shown_part_of_a_selection(data: DataPaths, source: Source, points: Points) -> None:
     selection = {"generation": points.generation, "rows": [0, 1, 2, 5, 79]}
     shown = selection_command(source, selection, MapControls(network=NETWORK, classes=[1]))
     assert shown == {"generation": points.generation, "rows": [1, 5]}
@@ -85,7 +85,9 @@ def test_images_are_decided_on_the_map_of_either_network(
     assert list(_decided(data)) == [points.paths[row].as_py() for row in (3, 4)]
 
 
-def test_two_pages_undo_their_own(data: DataPaths, source: Source, points: Points, sessions: OverrideSessions) -> None:
+def test_two_pages_have_separate_undo_histories(
+    data: DataPaths, source: Source, points: Points, sessions: OverrideSessions
+) -> None:
     for page, row in (("a", 1), ("b", 2)):
         run_command(source, sessions, _command("drop", points, row, page=page))
     run_command(source, sessions, _command("undo", points, page="a"))
@@ -107,7 +109,7 @@ def test_pages_closed_long_ago_are_forgotten(sessions: OverrideSessions, monkeyp
     assert sessions.for_page("b") is not first
 
 
-def test_rows_of_files_that_are_gone_are_not_decided(
+def test_rows_of_replaced_files_are_not_decided(
     data: DataPaths, source: Source, points: Points, sessions: OverrideSessions
 ) -> None:
     run_command(source, sessions, _command("keep", points, 3))
@@ -148,19 +150,19 @@ def test_garbage_writes_nothing(
 
 
 @pytest.mark.parametrize("action", ["dropped", "keeper", "", "DROP", "drop-all"])
-def test_only_commands_that_there_are_do_anything(
+def test_unknown_commands_do_nothing(
     data: DataPaths, source: Source, points: Points, sessions: OverrideSessions, action: str
 ) -> None:
     assert run_command(source, sessions, _command(action, points, 3)).failed
     assert not data.overrides.exists()
 
 
-def test_a_page_that_shows_nothing_decides_nothing(data: DataPaths, source: Source, sessions: OverrideSessions) -> None:
+def test_a_page_without_points_decides_nothing(data: DataPaths, source: Source, sessions: OverrideSessions) -> None:
     assert run_command(source, sessions, _command("drop", None, 3)).failed
     assert not data.overrides.exists()
 
 
-def test_a_note_that_cannot_be_kept_is_not_saved(
+def test_an_invalid_note_is_not_saved(
     data: DataPaths, source: Source, points: Points, sessions: OverrideSessions
 ) -> None:
     done = run_command(source, sessions, _command("drop", points, 3, note="two\nlines"))
@@ -168,7 +170,7 @@ def test_a_note_that_cannot_be_kept_is_not_saved(
     assert not data.overrides.exists()
 
 
-def test_news_notices_replaced_files_and_those_that_come(data: DataPaths, source: Source) -> None:
+def test_the_notice_reports_replaced_and_new_files(data: DataPaths, source: Source) -> None:
     drawn = draw(source, MapControls(network=NETWORK), "class")["drawn"]
     assert update_notice(source, NETWORK, drawn) is None
     assert update_notice(source, "resnet34", None) is None
@@ -182,7 +184,7 @@ def test_news_notices_replaced_files_and_those_that_come(data: DataPaths, source
     assert update_notice(source, NETWORK, again)
 
 
-def test_a_rule_is_written_after_its_difference_was_shown(source: Source, tmp_path: Path) -> None:
+def test_settings_are_written_after_their_difference_was_shown(source: Source, tmp_path: Path) -> None:
     params = write_params(tmp_path, filter={"drop_fraction": 0.05})
     kept = settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.75, min_samples=7)))
     shown, any_change = show_difference(source, params, NETWORK, kept, "limit")
@@ -207,7 +209,7 @@ def test_what_params_cannot_hold_is_not_written(source: Source, tmp_path: Path, 
     assert params.read_bytes() == before
 
 
-def test_with_several_networks_the_share_is_written_and_no_limit(source: Source, tmp_path: Path) -> None:
+def test_with_several_networks_only_the_fraction_is_written(source: Source, tmp_path: Path) -> None:
     params = write_params(tmp_path, filter={"drop_fraction": 0.05, "allocation": "balanced"})
     params.write_text(params.read_text().replace("[resnet18]", "[resnet34, resnet18]"))
     kept = settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.75, min_samples=7)))

@@ -29,7 +29,7 @@ def _link(rule: Any) -> str:
     return "?" + urlencode({"state": json.dumps({"rule": rule})})
 
 
-def test_controls_start_where_the_filter_stands(source: Source) -> None:
+def test_controls_start_with_the_settings_of_the_filter(source: Source) -> None:
     answer = _opened(source)
     assert (answer["judge"], answer["threshold"], answer["min_samples"]) == (AS_FILTERED, EPS, 5)
     assert answer["share"] == pytest.approx(100 * 6 / 80)
@@ -38,7 +38,7 @@ def test_controls_start_where_the_filter_stands(source: Source) -> None:
     assert 100 < answer["max"] / answer["step"] < 10_000
 
 
-def test_a_link_brings_a_rule(source: Source) -> None:
+def test_a_link_sets_the_settings(source: Source) -> None:
     rule = settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.3, min_samples=7)))
     answer = _opened(source, _link(rule))
     assert answer["rule"] == rule
@@ -48,7 +48,7 @@ def test_a_link_brings_a_rule(source: Source) -> None:
 @pytest.mark.parametrize(
     "rule", [{"judge": "nobody"}, {"limit": {"threshold": -1}}, {"limit": {"threshold": float("inf")}}, 7, ["a"]]
 )
-def test_a_damaged_rule_in_the_link_gives_the_filters_and_says_so(source: Source, rule: Any) -> None:
+def test_invalid_settings_in_the_link_give_those_of_the_filter_and_a_message(source: Source, rule: Any) -> None:
     answer = _opened(source, _link(rule))
     assert answer["rule"] == _opened(source)["rule"]
     assert answer["used"] != _opened(source)["used"]
@@ -56,7 +56,7 @@ def test_a_damaged_rule_in_the_link_gives_the_filters_and_says_so(source: Source
     assert settings_from_json(moved["rule"]).limit.threshold == 0.5
 
 
-def test_a_judge_in_the_link_that_cannot_judge_gives_the_filters_and_says_so(data: DataPaths) -> None:
+def test_a_scorer_in_the_link_without_inputs_gives_that_of_the_filter_and_a_message(data: DataPaths) -> None:
     data.components(NETWORK).unlink()
     answer = _opened(Source(data), _link({"judge": "dbscan-components"}))
     assert answer["judge"] == AS_FILTERED
@@ -64,7 +64,7 @@ def test_a_judge_in_the_link_that_cannot_judge_gives_the_filters_and_says_so(dat
 
 
 @given(threshold=st.floats(1e-100, 1e100), values=st.sampled_from([0.0, 1e-90, 1.0, 1e90, np.inf]))
-def test_sliders_have_a_range_for_every_limit(threshold: float, values: float) -> None:
+def test_sliders_have_a_range_for_every_threshold(threshold: float, values: float) -> None:
     points = points_of(np.zeros((8, 2)), np.zeros(8, dtype=np.int64), values=np.full(8, values))
     kept = settings_to_json(FilterSettings(limit=Limit(threshold=threshold)))
     answer = adjust(source_of(points), "made-up", kept, ALL, None, None)
@@ -74,7 +74,7 @@ def test_sliders_have_a_range_for_every_limit(threshold: float, values: float) -
 
 @pytest.mark.parametrize("judge", [AS_FILTERED, "dbscan", "dbscan-components", "centroid", "margin"])
 @pytest.mark.parametrize("label", [None, 2])
-def test_a_share_asked_for_goes(source: Source, points: Points, judge: str, label: int | None) -> None:
+def test_the_requested_share_is_dropped(source: Source, points: Points, judge: str, label: int | None) -> None:
     rule = changed(source, points, FilterSettings(scorer_choice=judge), label, "share", 15.0)
     preview = make_map_state(source, NETWORK, settings_to_json(rule)).preview
     rows = points.labels == label if label is not None else np.ones(80, dtype=bool)
@@ -84,7 +84,7 @@ def test_a_share_asked_for_goes(source: Source, points: Points, judge: str, labe
     assert abs(preview.noise[rows].sum() - 0.15 * rows.sum()) == min(in_reach)
 
 
-def test_settings_of_a_class_leave_the_others_alone(source: Source, points: Points) -> None:
+def test_settings_of_a_class_do_not_change_other_classes(source: Source, points: Points) -> None:
     rule = FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.5))
     kept = adjust(source, NETWORK, settings_to_json(rule), 2, "threshold", 0.01)["rule"]
     kept = adjust(source, NETWORK, kept, 2, "min_samples", 2)["rule"]
@@ -95,27 +95,27 @@ def test_settings_of_a_class_leave_the_others_alone(source: Source, points: Poin
     assert settings_from_json(kept).per_class == {2: Limit(threshold=0.01, min_samples=2)}
 
 
-def test_settings_of_all_take_back_those_of_classes(source: Source, points: Points) -> None:
+def test_settings_of_all_classes_remove_those_of_single_classes(source: Source, points: Points) -> None:
     rule = FilterSettings(scorer_choice="dbscan", per_class={1: Limit(threshold=0.01, min_samples=30)})
     after = changed(source, points, rule, None, "share", 10.0)
     assert after.per_class == {}
     assert make_map_state(source, NETWORK, settings_to_json(after)).preview.noise.sum() == 8
 
 
-def test_reset_is_the_filters_own(source: Source) -> None:
+def test_reset_gives_the_settings_of_the_filter(source: Source) -> None:
     kept = settings_to_json(FilterSettings(scorer_choice="margin", per_class={1: Limit(threshold=3.0)}))
     answer = adjust(source, NETWORK, kept, ALL, "reset", 1)
     assert answer["rule"] == _opened(source)["rule"]
 
 
-def test_a_limit_on_one_map_says_nothing_of_another(data: DataPaths, source: Source) -> None:
+def test_a_threshold_does_not_carry_over_to_another_network(data: DataPaths, source: Source) -> None:
     write_network(data, "resnet34")
     kept = settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=9.0, min_samples=7)))
     rule = settings_from_json(adjust(source, "resnet34", kept, ALL, "network", "resnet34")["rule"])
     assert rule == FilterSettings(scorer_choice="dbscan", limit=Limit(min_samples=7))
 
 
-def test_controls_of_a_network_without_artefacts_say_nothing_of_the_one_before(source: Source) -> None:
+def test_controls_of_a_network_without_artifacts_are_blank(source: Source) -> None:
     kept = settings_to_json(
         FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=9.0), per_class={1: Limit(threshold=2.0)})
     )
@@ -125,14 +125,14 @@ def test_controls_of_a_network_without_artefacts_say_nothing_of_the_one_before(s
     assert f"{source.data.points('resnet34')}: " in answer["used"]
 
 
-def test_a_judge_that_cannot_judge_changes_nothing_and_says_why(source: Source) -> None:
+def test_a_scorer_without_inputs_changes_nothing_and_gives_the_error(source: Source) -> None:
     answer = adjust(source, NETWORK, _opened(source)["rule"], ALL, "judge", "knn_agreement")
     assert answer["used"] != _opened(source)["used"]
     assert answer["rule"] is no_update
     assert answer["judge"] == AS_FILTERED
 
 
-def test_the_table_counts_what_goes_beside_the_filter(source: Source) -> None:
+def test_the_table_counts_dropped_images_next_to_the_filter(source: Source) -> None:
     kept = settings_to_json(FilterSettings(limit=Limit(threshold=3.1)))
     goes = int((~make_map_state(source, NETWORK, kept).preview.keep).sum())
     _, table = summarize(source, NETWORK, kept, ALL)
@@ -143,13 +143,13 @@ def test_the_table_counts_what_goes_beside_the_filter(source: Source) -> None:
     assert sum(int(row[3]) for row in rows[1:]) == 80 - goes
 
 
-def test_classes_have_their_own_limit_in_the_table(source: Source) -> None:
+def test_the_table_has_the_thresholds_of_classes(source: Source) -> None:
     _, table = summarize(source, NETWORK, settings_to_json(FilterSettings(per_class={1: Limit(threshold=9.25)})), 1)
     limits = [row.children[-1].children for row in table.children[2].children]
     assert limits == ["1.5", "1.5", "9.25", "1.5", "1.5"]
 
 
-def test_the_curve_is_that_of_k_distances_with_the_limit_on_it(source: Source, points: Points) -> None:
+def test_the_curve_shows_k_distances_and_the_threshold(source: Source, points: Points) -> None:
     rule = FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.7, min_samples=3))
     for scope, rows in ((ALL, slice(None)), (2, points.labels == 2)):
         figure, _ = summarize(source, NETWORK, settings_to_json(rule), scope)
@@ -168,7 +168,7 @@ def test_the_controls_of_a_class_without_images_are_those_of_all() -> None:
     assert summarize(source_of(points), "made-up", kept, 3)[1] is not None
 
 
-def test_without_artefacts_the_controls_stay(source: Source) -> None:
+def test_without_artifacts_the_controls_do_not_change(source: Source) -> None:
     answer = adjust(source, "resnet34", None, ALL, None, None)
     assert f"{source.data.points('resnet34')}: " in answer["used"]
     assert answer["rule"] is no_update
@@ -200,7 +200,7 @@ def test_radii_are_computed_once_for_each_min_samples(
     assert sorted(computed) == [3, 4, 4], "files replaced by a stage are read again"
 
 
-def test_the_second_rule_takes_its_share(source: Source) -> None:
+def test_the_second_settings_drop_their_share(source: Source) -> None:
     kept = settings_b(source, "compare", NETWORK, "dbscan", 10.0, 4)
     assert make_map_state(source, NETWORK, kept).preview.noise.sum() == 8
     assert settings_b(source, "compare", NETWORK, "dbscan", None, 4) is None
@@ -217,7 +217,7 @@ def test_hostile_class_names_are_text(source: Source) -> None:
     assert source.classes() == list(enumerate(CLASS_NAMES))
 
 
-def test_where_the_filter_clustered_its_curve_is_that_of_k_distances(source: Source, points: Points) -> None:
+def test_the_curve_of_a_dbscan_filter_shows_k_distances(source: Source, points: Points) -> None:
     figure, _ = summarize(source, NETWORK, None, ALL)
     by_class = [density.core_distances(points.coordinates[points.labels == label], 5) for label in range(4)]
     np.testing.assert_allclose(figure.data[0].y, np.sort(np.concatenate(by_class)))

@@ -39,7 +39,7 @@ def _check(name: str, said: dict[str, Any], folder: Path) -> None:
     check_golden(name, text.replace(str(folder), "FOLDER"))
 
 
-def test_what_cannot_be_shown(data: DataPaths, source: Source, tmp_path: Path) -> None:
+def test_messages_of_what_cannot_be_shown(data: DataPaths, source: Source, tmp_path: Path) -> None:
     drawn = draw(source, _HERE, "class")["drawn"]
     said = {
         f"an empty list: {which}": browse(source, _HERE, which, "suspect", 0)["grid"]
@@ -61,7 +61,7 @@ def test_what_cannot_be_shown(data: DataPaths, source: Source, tmp_path: Path) -
     _check("visualizer_problems.txt", said, tmp_path)
 
 
-def test_what_was_decided(data: DataPaths, source: Source, points: Points, tmp_path: Path) -> None:
+def test_messages_of_decisions(data: DataPaths, source: Source, points: Points, tmp_path: Path) -> None:
     def done(action: str, *rows: int, note: str = "", page: str = "p") -> str:
         map_controls = {"action": action, "rows": rows, "generation": points.generation, "page": page, "note": note}
         return run_command(source, sessions, {**map_controls, "rows": list(rows)}).message
@@ -87,7 +87,7 @@ def test_what_was_decided(data: DataPaths, source: Source, points: Points, tmp_p
     _check("visualizer_decisions.txt", said, tmp_path)
 
 
-def test_what_is_said_of_images_and_settings(data: DataPaths, source: Source, points: Points, tmp_path: Path) -> None:
+def test_texts_of_images_and_settings(data: DataPaths, source: Source, points: Points, tmp_path: Path) -> None:
     write_network(data, "resnet34", dropped=10)
     decide(data, points, {79: "keep", 0: "drop"})
     params = write_params(tmp_path, filter={"drop_fraction": 0.05})
@@ -113,9 +113,7 @@ def test_what_is_said_of_images_and_settings(data: DataPaths, source: Source, po
     _check("visualizer_images.txt", said, tmp_path)
 
 
-def test_what_is_said_of_planted_labels_and_of_samples(
-    data: DataPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_of_planted_labels_and_samples(data: DataPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     say_planted(data, {3: 0, 75: 1, 78: 1, 79: 2})
     source = Source(data)
     points = source.points(NETWORK)

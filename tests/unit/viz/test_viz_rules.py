@@ -52,7 +52,7 @@ def _by_sklearn(points: Points, limits: dict[int, Limit]) -> Any:
     limits=st.lists(st.builds(Limit, threshold=st.floats(0.01, 3), min_samples=st.integers(1, 9)), min_size=3),
     per_class=st.sets(st.integers(0, 2)),
 )
-def test_live_noise_is_that_of_dbscan_also_where_classes_have_their_own_settings(
+def test_previewed_noise_is_that_of_dbscan_also_with_settings_by_class(
     n: int, seed: int, limits: list[Limit], own: set[int]
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -62,7 +62,7 @@ def test_live_noise_is_that_of_dbscan_also_where_classes_have_their_own_settings
     np.testing.assert_array_equal(preview_filter(source_of(points), points, rule).noise, expected)
 
 
-def test_an_eps_that_equals_a_distance_reaches_it(source: Source, points: Points) -> None:
+def test_an_eps_equal_to_a_distance_includes_it(source: Source, points: Points) -> None:
     radii = suspicion_values(source, points, FilterSettings(scorer_choice="dbscan", limit=Limit(min_samples=2)))
     for row in range(len(points)):
         rule = FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=float(radii[row]), min_samples=2))
@@ -73,7 +73,9 @@ _VALUES = arrays.arrays(np.float64, 30, elements=st.floats(0, 1e6) | st.just(np.
 
 
 @given(values=_VALUES, thresholds=st.lists(st.floats(1e-6, 1e6), min_size=3, max_size=3))
-def test_the_filters_own_decision_comes_back_with_and_without_its_limit(values: Any, thresholds: list[float]) -> None:
+def test_the_decision_of_the_filter_is_restored_with_and_without_its_threshold(
+    values: Any, thresholds: list[float]
+) -> None:
     labels = np.arange(30) % 3
     points = points_of(np.zeros((30, 2)), labels, values=values, thresholds=np.array(thresholds)[labels])
     source = source_of(points)
@@ -111,7 +113,7 @@ def _near_ties(distinct: Any) -> int:
 @given(rule=RULES.filter(lambda rule: rule.scorer_choice in (AS_FILTERED, "dbscan")), rows=st.dictionaries(
     st.integers(0, 29), st.sampled_from(["keep", "drop"])
 ))  # fmt: skip
-def test_people_overrule_every_rule(rule: FilterSettings, rows: dict[int, str]) -> None:
+def test_overrides_take_precedence_over_all_settings(rule: FilterSettings, rows: dict[int, str]) -> None:
     rng = np.random.default_rng(0)
     points = points_of(rng.normal(size=(30, 2)), np.arange(30) % 3, values=rng.random(30) * 2)
     preview = preview_filter(source_of(points, rows), points, rule)
@@ -121,7 +123,7 @@ def test_people_overrule_every_rule(rule: FilterSettings, rows: dict[int, str]) 
         assert preview.keep[row] == (rows[row] == "keep" if row in rows else not alone.noise[row])
 
 
-def test_decisions_on_the_disk_count(data: DataPaths, source: Source, points: Points) -> None:
+def test_overrides_in_the_file_count(data: DataPaths, source: Source, points: Points) -> None:
     for threshold, others in ((1e-6, False), (1e6, True)):
         decide(data, points, {0: "drop", 1: "keep"})
         keep = make_map_state(
@@ -137,7 +139,7 @@ def test_decisions_on_the_disk_count(data: DataPaths, source: Source, points: Po
 
 
 @pytest.mark.parametrize("name", sorted(SCORER_CHOICES))
-def test_every_judge_gives_values_thresholds_and_a_curve(source: Source, points: Points, name: str) -> None:
+def test_every_scorer_gives_values_thresholds_and_a_curve(source: Source, points: Points, name: str) -> None:
     rule = FilterSettings(scorer_choice=name, limit=Limit(min_samples=3))
     if name in ("knn_agreement", "smoothed_confidence"):
         with pytest.raises(InputError) as refused:
@@ -156,7 +158,7 @@ def test_every_judge_gives_values_thresholds_and_a_curve(source: Source, points:
 
 
 @given(rule=RULES)
-def test_rules_survive_json(rule: FilterSettings) -> None:
+def test_settings_survive_json(rule: FilterSettings) -> None:
     assert settings_from_json(json.loads(json.dumps(settings_to_json(rule)))) == rule
 
 
@@ -172,7 +174,7 @@ def test_rules_survive_json(rule: FilterSettings) -> None:
         (7, "rule"),
     ],
 )
-def test_what_is_no_rule_is_named(kept: Any, named: str) -> None:
+def test_invalid_settings_name_the_field(kept: Any, named: str) -> None:
     with pytest.raises(InputError, match=named):
         settings_from_json(kept)
 
@@ -188,7 +190,7 @@ def test_limits_of_classes_without_images_do_nothing() -> None:
     )
 
 
-def test_a_thousand_classes_are_judged_at_once() -> None:
+def test_a_thousand_classes_are_previewed_at_once() -> None:
     rng = np.random.default_rng(0)
     labels = np.arange(4000) % 1000
     points = points_of(rng.normal(size=(4000, 2)), labels, values=rng.random(4000), thresholds=np.full(4000, 0.95))

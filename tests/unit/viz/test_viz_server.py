@@ -35,7 +35,7 @@ def client(source: Source) -> Any:
     return make_app(source, params_file=_PARAMS).server.test_client()
 
 
-def test_index_names_no_address_outside(client: Any) -> None:
+def test_the_page_has_no_external_url(client: Any) -> None:
     answer = client.get("/")
     assert answer.status_code == 200
     # The names of classes are text, whatever they hold.
@@ -125,7 +125,7 @@ def test_thumbnail_without_images_says_what_to_run(tmp_path: Path) -> None:
     assert answer.headers["Cache-Control"] == "no-store"
 
 
-def test_a_picture_is_of_the_files_that_the_page_shows_or_none(client: Any, data: DataPaths, points: Points) -> None:
+def test_a_thumbnail_belongs_to_the_files_of_the_page(client: Any, data: DataPaths, points: Points) -> None:
     address = picture(points, 7).to_plotly_json()["props"]["src"]
     assert client.get(address).status_code == 200
     write_array(data.images("train"), np.zeros((80, 8, 8, 3), dtype=np.uint8))
@@ -185,7 +185,7 @@ def test_bad_command_lines_and_params_are_one_line(tmp_path: Path, capsys: pytes
     assert ended.value.code == 2
 
 
-def test_decisions_go_by_a_route_in_json_alone(client: Any, data: DataPaths, points: Points) -> None:
+def test_decisions_are_accepted_only_as_json(client: Any, data: DataPaths, points: Points) -> None:
     command = {"action": "drop", "rows": [7], "generation": points.generation, "page": "p", "note": ""}
     before = Source(data).overrides_stamp()
     answer = client.post("/decide", json=command)
@@ -198,7 +198,7 @@ def test_decisions_go_by_a_route_in_json_alone(client: Any, data: DataPaths, poi
     assert client.post("/decide", json=command, headers={"Origin": "http://evil.example"}).status_code == 403
 
 
-def test_each_page_reads_the_parameters_anew(source: Source, tmp_path: Path) -> None:
+def test_each_page_reads_the_parameters_again(source: Source, tmp_path: Path) -> None:
     params = write_params(tmp_path)
     client = make_app(source, params_file=params).server.test_client()
     assert '"resnet34"' not in client.get("/_dash-layout").text
@@ -208,7 +208,7 @@ def test_each_page_reads_the_parameters_anew(source: Source, tmp_path: Path) -> 
     assert "params.yaml" in client.get("/_dash-layout").text
 
 
-def test_what_has_been_replaced_is_not_drawn_over_what_a_page_shows(client: Any, data: DataPaths) -> None:
+def test_a_page_does_not_draw_replaced_files(client: Any, data: DataPaths) -> None:
     values = {
         "network.value": "resnet18", "coloring.value": "class", "view.value": "explore", "edited.data": "0",
         "list.value": "goes", "sort.value": "suspect", "selection.data": _NOTHING,
