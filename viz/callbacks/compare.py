@@ -10,9 +10,9 @@ from pipeline.figures.explorer import POINTS, Box, explorer_map, no_map, selecti
 from viz import components
 from viz.callbacks.embedding import (
     MapControls,
-    compared,
     comparison_state,
     map_meta,
+    parse_comparison,
     parse_controls,
     require_generation,
     rows_on_map,
@@ -105,7 +105,7 @@ def register(app: Dash, source: Source) -> None:
         selection: Any,
     ) -> dict[str, Any]:
         require_generation(source, map_controls[0], drawn[0])
-        other = compared(*comparison)
+        other = parse_comparison(*comparison)
         if other is None:
             return {"figure": no_update, "differences": None, "drawn": no_update}
         require_generation(source, other.network, drawn[1])

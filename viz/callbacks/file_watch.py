@@ -6,7 +6,7 @@ from typing import Any
 from dash import Dash, Input, Output, State, html, no_update
 
 from pipeline.errors import InputError
-from viz.callbacks.embedding import replaced
+from viz.callbacks.embedding import is_map_replaced
 from viz.data import Source
 
 
@@ -19,7 +19,7 @@ def update_notice(source: Source, network: str, drawn: Mapping[str, Any] | None)
         return None if drawn is None else f"The shown files are missing or being written: {error}"
     if drawn is None:
         return html.Span(["The files exist now. ", html.A("Show them", href="")])
-    if replaced(drawn, points):
+    if is_map_replaced(drawn, points):
         return html.Span(["A stage has written new files. ", html.A("Show them", href="")])
     return None
 

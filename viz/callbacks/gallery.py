@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import InputError
 from viz import components
-from viz.callbacks.embedding import MapControls, compared, comparison_state, parse_controls, require_generation
+from viz.callbacks.embedding import MapControls, comparison_state, parse_comparison, parse_controls, require_generation
 from viz.data import Source
 from viz.state import MapState, selection_csv
 
@@ -150,7 +150,7 @@ def register(app: Dash, source: Source) -> None:
     ) -> Mapping[str, Any]:
         require_generation(source, map_controls[0], drawn)
         new_page = {"previous": page - 1, "next": page + 1, "edited": page}.get(str(ctx.triggered_id), 0)
-        other = compared(*comparison)
+        other = parse_comparison(*comparison)
         return browse(
             source, parse_controls(map_controls), which, order, new_page, selection=selection["rows"], other=other
         )
@@ -174,7 +174,7 @@ def register(app: Dash, source: Source) -> None:
     def _save(
         _clicks: int, map_controls: Sequence[Any], which: str, order: str, selection: Any, comparison: Sequence[Any]
     ) -> dict[str, Any]:
-        other = compared(*comparison)
+        other = parse_comparison(*comparison)
         try:
             file = as_csv(source, parse_controls(map_controls), which, order, selection=selection["rows"], other=other)
         except InputError as error:

@@ -14,7 +14,7 @@ from tests.fixtures.report import CLASS_NAMES, N_TRAIN, write_network, write_pre
 from tests.fixtures.view import decide, event_at, points_of, source_of, text_of
 from viz.callbacks import embedding
 from viz.callbacks.compare import draw_comparison, mark_selected
-from viz.callbacks.embedding import MapControls, compared, draw, visible_box
+from viz.callbacks.embedding import MapControls, draw, parse_comparison, visible_box
 from viz.callbacks.hover import describe, event_row, hover, move_ring
 from viz.color_by import COLORINGS
 from viz.data import Points, Source
@@ -256,8 +256,8 @@ def test_the_chosen_image_has_a_ring_on_both_maps(source: Source, points: Points
 
 def test_nothing_is_compared_without_second_settings() -> None:
     rule = settings_to_json(FilterSettings())
-    assert compared("compare", NETWORK, rule) == MapControls(network=NETWORK, settings_json=rule)
-    assert compared("compare", NETWORK, None) is compared("explore", NETWORK, rule) is None
+    assert parse_comparison("compare", NETWORK, rule) == MapControls(network=NETWORK, settings_json=rule)
+    assert parse_comparison("compare", NETWORK, None) is parse_comparison("explore", NETWORK, rule) is None
 
 
 def test_networks_of_other_images_are_not_compared(
