@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.fixtures.browser_app import GOING, N, Served, alone, lasso, open_page, pick, place_of
+from tests.fixtures.browser_app import N_DROPPED, N, Served, alone, lasso, open_page, pick, place_of
 from tests.fixtures.points import CLASS_NAMES, NETWORK
 from viz.data import Source
 from viz.filter_settings import FilterSettings, Limit, preview_filter
@@ -35,7 +35,7 @@ _MARKED = """([graph, rows]) => {
 def test_map_legend_hover_and_card(shared: Served, page: Page) -> None:
     points, row = shared.points, alone(shared.points)
     open_page(page, shared.url)
-    expect(page.locator("#legend")).to_have_text(f"kept {N - GOING}dropped {GOING}")
+    expect(page.locator("#legend")).to_have_text(f"kept {N - N_DROPPED}dropped {N_DROPPED}")
     page.mouse.move(*place_of(page, points, row))
     tooltip = page.locator("#left .dcc-tooltip-bounding-box")
     expect(tooltip).to_contain_text(f"#{row}")
@@ -117,7 +117,7 @@ def test_comparing_two_settings(shared: Served, page: Page) -> None:
     assert only_a.any()
     state = {"view": "compare", "rule": settings_to_json(rule), "judge-b": "written", "share-b": 5, "list": "a"}
     open_page(page, shared.link(network=NETWORK, **state))
-    expect(page.locator("#differences")).to_contain_text(f"B drops {GOING}")
+    expect(page.locator("#differences")).to_contain_text(f"B drops {N_DROPPED}")
     expect(page.locator("#legend")).to_contain_text(f"only A drops {only_a.sum()}")
     expect(page.locator("#place")).to_contain_text(f"{only_a.sum()} images")
     lasso(page, points, 1)
@@ -131,7 +131,7 @@ def test_comparing_two_settings(shared: Served, page: Page) -> None:
     page.wait_for_function(_MARKED, arg=["map", rows])
     page.locator("#share-b").fill("6")
     page.locator("#share-b").press("Enter")
-    expect(page.locator("#differences")).not_to_contain_text(f"B drops {GOING}")
+    expect(page.locator("#differences")).not_to_contain_text(f"B drops {N_DROPPED}")
     for graph in ("map", "other"):
         page.wait_for_function(_MARKED, arg=[graph, rows])
     expect(page.locator("#drop-selection")).to_have_text(f"Drop selection ({len(rows)})")
@@ -159,10 +159,10 @@ def test_selection_as_csv(shared: Served, page: Page) -> None:
     source = Source(shared.data)
     points = source.points(NETWORK)
     open_page(page, shared.url)
-    expect(page.locator("#grid .tile")).to_have_count(GOING)
+    expect(page.locator("#grid .tile")).to_have_count(N_DROPPED)
     with page.expect_download() as download:
         page.locator("#csv").click()
-    rows = np.argsort(-points.scores, kind="stable")[:GOING].tolist()
+    rows = np.argsort(-points.scores, kind="stable")[:N_DROPPED].tolist()
     expected = selection_csv(points, preview_filter(source, points, FilterSettings()), rows)
     assert Path(download.value.path()).read_text(encoding="utf-8") == expected
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.artifacts.tables import read_parquet, write_parquet
-from tests.fixtures.browser_app import GOING, Served, lasso, open_page, pick
+from tests.fixtures.browser_app import N_DROPPED, Served, lasso, open_page, pick
 from tests.fixtures.points import NETWORK
 from viz.decisions import Decisions, Image
 
@@ -25,13 +25,13 @@ FOCUSED = "#grid .tile.focus"
 def _ranked(served: Served) -> list[tuple[int, str]]:
     """Row and path of the dropped images, the most suspect first."""
     points = served.points
-    order = np.argsort(-points.scores, kind="stable")[:GOING].tolist()
+    order = np.argsort(-points.scores, kind="stable")[:N_DROPPED].tolist()
     return [(row, points.paths[row].as_py()) for row in order]
 
 
 def _open_first(page: Page, served: Served, **state: object) -> None:
     open_page(page, served.link(network=NETWORK, **state))
-    expect(page.locator("#grid .tile")).to_have_count(GOING)
+    expect(page.locator("#grid .tile")).to_have_count(N_DROPPED)
     page.keyboard.press("ArrowRight")
     expect(page.locator(FOCUSED)).to_have_count(1)
 
@@ -59,11 +59,11 @@ def test_keys_choose_keep_drop_and_undo(served: Served, page: Page) -> None:
     order = np.argsort(-points.scores, kind="stable")
     first, second = (points.paths[int(row)].as_py() for row in order[:2])
     open_page(page, served.url)
-    expect(page.locator("#grid .tile")).to_have_count(GOING)
+    expect(page.locator("#grid .tile")).to_have_count(N_DROPPED)
     page.keyboard.press("ArrowRight")
     expect(page.locator("#grid .tile.focus")).to_have_attribute("data-row", str(order[0]))
     page.keyboard.press("k")
-    expect(page.locator("#grid .tile")).to_have_count(GOING - 1)
+    expect(page.locator("#grid .tile")).to_have_count(N_DROPPED - 1)
     expect(page.locator("#grid .tile.focus")).to_have_attribute("data-row", str(order[1]))
     page.keyboard.press("d")
     expect(page.locator("#legend")).to_contain_text("dropped by hand 1")
@@ -214,7 +214,7 @@ def test_replaced_files_are_noticed_and_nothing_is_decided_on_old_ones(served: S
     expect(banner).to_contain_text("A stage has written new files", timeout=15_000)
     banner.get_by_text("Show them").click()
     expect(banner).to_be_empty()
-    expect(page.locator("#grid .tile")).to_have_count(GOING)
+    expect(page.locator("#grid .tile")).to_have_count(N_DROPPED)
     page.keyboard.press("ArrowRight")
     page.keyboard.press("d")
     expect(page.locator("#saved")).to_have_text("Saved as drop: 1 image.")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pipeline.figures.explorer import MAX_DRAWN
-from tests.fixtures.browser_app import GOING, Served, lasso, open_page, place_of_xy, serve_points
+from tests.fixtures.browser_app import N_DROPPED, Served, lasso, open_page, place_of_xy, serve_points
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -34,7 +34,7 @@ def test_the_lasso_takes_what_is_not_drawn_too(crowd: Served, page: Page) -> Non
     points = crowd.points
     open_page(page, crowd.url)
     expect(page.locator("#notice")).to_contain_text(f"{MAX_DRAWN:,} of {N:,} images are drawn")
-    expect(page.locator("#legend")).to_contain_text(f"kept {N - GOING:,}")
+    expect(page.locator("#legend")).to_contain_text(f"kept {N - N_DROPPED:,}")
     first, second, third = (np.flatnonzero(points.labels == label) for label in (1, 2, 3))
     lasso(page, points, 2)
     expect(page.locator("#place")).to_contain_text(f"{len(second):,} images")

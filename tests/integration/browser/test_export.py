@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 expect = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed").expect
 
-_N, _GOING, _BY_HAND = 200, 20, 5
+_N, _N_DROPPED, _BY_HAND = 200, 20, 5
 _NOTE = "<img src=x onerror=alert(1)>"
 
 
@@ -35,7 +35,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Points, Fi
     # The color of a picture says whose it is, the sheet's compression notwithstanding.
     images = np.zeros((_N, 32, 32, 3), dtype=np.uint8)
     images[..., 0] = np.arange(_N)[:, None, None]
-    write_points(data, images, labels=np.arange(_N) % len(CLASS_NAMES), n_going=_GOING)
+    write_points(data, images, labels=np.arange(_N) % len(CLASS_NAMES), n_dropped=_N_DROPPED)
     source = Source(data)
     points = source.points(NETWORK)
     path, sha256 = points.paths[_BY_HAND].as_py(), points.sha256[_BY_HAND].as_py()
@@ -146,13 +146,13 @@ def test_markup_that_gets_into_the_page_does_not_run(
 @pytest.mark.slow
 def test_filters_leave_what_they_say_and_the_legend_counts_it(opened: Page) -> None:
     count, legend = opened.locator("#count"), opened.locator("#legend")
-    expect(count).to_have_text(f"{_N} shown, {_GOING + 1} dropped")
-    expect(legend.locator("output")).to_have_text([str(_N - _GOING - 1), str(_GOING), "1"])
+    expect(count).to_have_text(f"{_N} shown, {_N_DROPPED + 1} dropped")
+    expect(legend.locator("output")).to_have_text([str(_N - _N_DROPPED - 1), str(_N_DROPPED), "1"])
     opened.select_option("#class", label=CLASS_NAMES[3])
-    expect(count).to_have_text(f"{_N // 4} shown, {_GOING // 4} dropped")
+    expect(count).to_have_text(f"{_N // 4} shown, {_N_DROPPED // 4} dropped")
     opened.select_option("#decision", "0")
-    expect(count).to_have_text(f"{_GOING // 4} shown, {_GOING // 4} dropped")
-    expect(opened.locator("#grid button")).to_have_count(_GOING // 4)
+    expect(count).to_have_text(f"{_N_DROPPED // 4} shown, {_N_DROPPED // 4} dropped")
+    expect(opened.locator("#grid button")).to_have_count(_N_DROPPED // 4)
     opened.fill("#min-score", "1")
     opened.press("#min-score", "Tab")
     expect(count).to_have_text("1 shown, 1 dropped")
@@ -226,7 +226,7 @@ def test_the_lasso_selects_and_its_csv_is_that_of_python(
     opened.select_option("#coloring", "class")
     expect(opened.locator("#count")).to_contain_text(f"{len(inside)} in the lasso")
     opened.click("#clear-lasso")
-    expect(opened.locator("#count")).to_have_text(f"{_N} shown, {_GOING + 1} dropped")
+    expect(opened.locator("#count")).to_have_text(f"{_N} shown, {_N_DROPPED + 1} dropped")
     assert _saved(opened, tmp_path) == selection_csv(points, preview, _by_score(preview, np.arange(_N)))
 
 

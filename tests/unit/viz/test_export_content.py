@@ -13,14 +13,14 @@ from viz.export import page
 from viz.export.page import exported_rows, make_content
 from viz.filter_settings import FilterPreview, FilterSettings, preview_filter
 
-_N, _GOING = 40, 6
+_N, _N_DROPPED = 40, 6
 
 
 @pytest.fixture
 def previewed(tmp_path: Path) -> tuple[Points, FilterPreview]:
     data = DataPaths(root=tmp_path)
     labels = np.arange(_N) % len(CLASS_NAMES)
-    write_points(data, np.zeros((_N, 8, 8, 3), dtype=np.uint8), labels=labels, n_going=_GOING)
+    write_points(data, np.zeros((_N, 8, 8, 3), dtype=np.uint8), labels=labels, n_dropped=_N_DROPPED)
     source = Source(data)
     points = source.points(NETWORK)
     return points, preview_filter(source, points, FilterSettings())

@@ -21,7 +21,7 @@ _N = 8
 @pytest.fixture(scope="module")
 def previewed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Points, FilterPreview]:
     data = DataPaths(root=tmp_path_factory.mktemp("data"))
-    write_points(data, np.zeros((_N, 8, 8, 3), dtype=np.uint8), labels=np.arange(_N) % len(CLASS_NAMES), n_going=2)
+    write_points(data, np.zeros((_N, 8, 8, 3), dtype=np.uint8), labels=np.arange(_N) % len(CLASS_NAMES), n_dropped=2)
     source = Source(data)
     points = source.points(NETWORK)
     return points, preview_filter(source, points, FilterSettings())
@@ -70,7 +70,7 @@ def test_no_cell_starts_a_formula_and_removing_the_apostrophe_restores_the_text(
 def test_names_and_paths_are_escaped_too(tmp_path: Path) -> None:
     data = DataPaths(root=tmp_path)
     write_points(
-        data, np.zeros((4, 8, 8, 3), dtype=np.uint8), labels=np.arange(4) % 2, n_going=1, class_names=["=A1", "b"]
+        data, np.zeros((4, 8, 8, 3), dtype=np.uint8), labels=np.arange(4) % 2, n_dropped=1, class_names=["=A1", "b"]
     )
     source = Source(data)
     points = source.points(NETWORK)
