@@ -102,9 +102,9 @@ def test_invalid_points_are_rejected(data: DataPaths, source: Source, column: st
 
 
 def test_scorer_inputs_belong_to_the_points(data: DataPaths, source: Source, points: Points) -> None:
-    evidence = source.scorer_inputs(points)
-    np.testing.assert_array_equal(evidence.points("embedding"), points.coordinates)
-    assert source.scorer_inputs(points) is evidence
+    scorer_inputs = source.scorer_inputs(points)
+    np.testing.assert_array_equal(scorer_inputs.points("embedding"), points.coordinates)
+    assert source.scorer_inputs(points) is scorer_inputs
     # `reduce` has run again, `filter` not yet.
     maps = np.load(data.embeddings(NETWORK))
     write_array(data.embeddings(NETWORK), maps + 1)
@@ -122,7 +122,7 @@ def test_scorer_inputs_belong_to_the_points(data: DataPaths, source: Source, poi
 def test_files_replaced_while_they_are_read_are_never_mixed(
     tmp_path: Path, data: DataPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last `dropped` images are noise in the points, and the first components are the places on the map."""
+    """The last `dropped` images are noise in the points, and the first components are the coordinates."""
     monkeypatch.setattr(cache, "_RETRY_INTERVAL_S", 0.01)
     stop = threading.Event()
     writer = threading.Thread(target=_run_stages, args=(data, DataPaths(root=tmp_path / "made"), stop))
@@ -130,29 +130,29 @@ def test_files_replaced_while_they_are_read_are_never_mixed(
     source = Source(data)
     seen: set[str] = set()
     refused: set[str] = set()
-    # Not by attempts: on a busy machine the writer may stand still for many of them.
+    # A deadline, not a number of attempts: on a busy machine the writer may pause for many of them.
     deadline = time.monotonic() + 120
     try:
         while len(seen) < 8 and time.monotonic() < deadline:
             try:
                 points = source.points(NETWORK)
-                evidence = source.scorer_inputs(points)
+                scorer_inputs = source.scorer_inputs(points)
             except InputError as error:
                 refused.add(str(error))
-                # The writer's turn.
+                # Let the writer continue.
                 time.sleep(0.001)
                 continue
             dropped = int(points.is_noise.sum())
             np.testing.assert_array_equal(points.is_noise, np.arange(80) >= 80 - dropped)
-            np.testing.assert_array_equal(evidence.points("embedding"), points.coordinates)
-            np.testing.assert_array_equal(np.asarray(evidence.components)[:, :2], points.coordinates)
+            np.testing.assert_array_equal(scorer_inputs.points("embedding"), points.coordinates)
+            np.testing.assert_array_equal(np.asarray(scorer_inputs.components)[:, :2], points.coordinates)
             seen.add(points.stamp)
     finally:
         stop.set()
         writer.join(60)
     assert len(seen) == 8, refused
-    said = ("is replaced while", "is older than", "missing; run")
-    assert [error for error in refused if not any(part in error for part in said)] == []
+    expected = ("was replaced while", "is older than", "missing; run")
+    assert [error for error in refused if not any(part in error for part in expected)] == []
 
 
 def _run_stages(data: DataPaths, made: DataPaths, stop: threading.Event) -> None:
