@@ -24,7 +24,7 @@ expect = pytest.importorskip("playwright.sync_api", reason="the package playwrig
 expect.set_options(timeout=30_000)
 
 
-# Whether exactly these rows stand out on a map.
+# Returns whether exactly these rows are highlighted on a map.
 _MARKED = """([graph, rows]) => {
     const trace = document.querySelector(`#${graph} .js-plotly-plot`)._fullData[0];
     const marked = (trace.selectedpoints ?? []).map((place) => trace.customdata[place]);
@@ -72,28 +72,28 @@ def test_moving_eps_reclusters(shared: Served, page: Page) -> None:
 
 
 @pytest.mark.slow
-def test_zoom_is_kept_when_colours_and_filters_change(shared: Served, page: Page) -> None:
+def test_zoom_is_kept_when_colors_and_filters_change(shared: Served, page: Page) -> None:
     open_page(page, shared.url)
     box = page.locator("#map").bounding_box()
     assert box
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    whole = _span(page)
+    initial = _span(page)
     for _ in range(8):
         page.mouse.wheel(0, -300)
         page.wait_for_timeout(100)
     page.wait_for_timeout(500)
     zoomed = _span(page)
-    assert zoomed[1] < 0.6 * whole[1]
+    assert zoomed[1] < 0.6 * initial[1]
     pick(page, "coloring", "class")
     expect(page.locator("#legend > span")).to_have_count(len(CLASS_NAMES))
-    # A legend of two lines leaves the map less height, and x follows y's scale.
+    # A legend of two lines reduces the height of the map, and x has the scale of y.
     assert _span(page) == pytest.approx(zoomed, rel=0.1, abs=1e-6)
     open_page(page, page.url.replace("decision", "class"))
     assert _span(page)[1] > 1.5 * zoomed[1]
 
 
 def _span(page: Page) -> tuple[float, float]:
-    """Center and width of the map's x axis."""
+    """Return center and width of the x axis of the map."""
     low, high = page.evaluate("document.querySelector('#map .js-plotly-plot')._fullLayout.xaxis.range")
     return (low + high) / 2, high - low
 
@@ -125,7 +125,7 @@ def test_comparing_two_settings(shared: Served, page: Page) -> None:
     page.wait_for_function(
         f"document.querySelector('#other .js-plotly-plot').data[0].selectedpoints?.length === {selected}"
     )
-    # The other way round, and over redrawing.
+    # The other direction, and after a redraw.
     lasso(page, points, 2, "other")
     rows = np.flatnonzero(points.labels == 2).tolist()
     page.wait_for_function(_MARKED, arg=["map", rows])
@@ -168,7 +168,7 @@ def test_selection_as_csv(shared: Served, page: Page) -> None:
 
 
 @pytest.mark.slow
-def test_pictures_turn_page_by_page(shared: Served, page: Page) -> None:
+def test_the_gallery_has_pages(shared: Served, page: Page) -> None:
     open_page(page, shared.link(network=NETWORK, list="shown"))
     expect(page.locator("#place")).to_have_text(f"{N} images, page 1 of 4")
     page.keyboard.press("PageDown")
@@ -191,7 +191,7 @@ def test_light_and_dark(shared: Served, page: Page, theme: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("view", ["Explore", "Compare", "Training"])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_no_choice_of_view_and_width_gives_an_empty_page(shared: Served, page: Page, view: str, width: str) -> None:
+def test_every_view_and_width_shows_content(shared: Served, page: Page, view: str, width: str) -> None:
     page.set_viewport_size({"width": 1280, "height": 720})
     _open_at(page, shared, view, width)
     if view == "Training":
@@ -217,12 +217,12 @@ def _open_at(page: Page, served: Served, view: str, width: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("judge", ["scorer of the filter", "DBSCAN on the embedding"])
-def test_five_lines_of_the_table_are_seen_on_a_small_screen(shared: Served, page: Page, judge: str) -> None:
+@pytest.mark.parametrize("scorer", ["scorer of the filter", "DBSCAN on the embedding"])
+def test_five_lines_of_the_table_are_visible_on_a_small_screen(shared: Served, page: Page, scorer: str) -> None:
     page.set_viewport_size({"width": 1280, "height": 720})
     open_page(page, shared.url)
-    if judge != "scorer of the filter":
-        pick(page, "judge", judge)
+    if scorer != "scorer of the filter":
+        pick(page, "judge", scorer)
         expect(page.locator("#min_samples")).to_be_visible()
     lines = page.locator("#table tbody tr")
     expect(lines).to_have_count(1 + len(CLASS_NAMES))
@@ -231,7 +231,7 @@ def test_five_lines_of_the_table_are_seen_on_a_small_screen(shared: Served, page
 
 
 @pytest.mark.slow
-def test_missing_artefacts_say_what_to_run(served: Served, page: Page) -> None:
+def test_missing_artifacts_name_the_command_to_run(served: Served, page: Page) -> None:
     served.data.points(NETWORK).unlink()
     page.goto(served.url)
     expect(page.locator("#problem")).to_contain_text("run `dvc repro`")

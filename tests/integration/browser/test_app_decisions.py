@@ -36,7 +36,7 @@ def _open_first(page: Page, served: Served, **state: object) -> None:
     expect(page.locator(FOCUSED)).to_have_count(1)
 
 
-def test_lasso_feeds_the_pictures_and_decisions_of_a_selection_are_saved(served: Served, page: Page) -> None:
+def test_a_lasso_fills_the_gallery_and_decisions_of_a_selection_are_saved(served: Served, page: Page) -> None:
     points = served.points
     open_page(page, served.url)
     lasso(page, points, 2)
@@ -75,7 +75,7 @@ def test_keys_choose_keep_drop_and_undo(served: Served, page: Page) -> None:
 
 
 @pytest.mark.slow
-def test_quick_keys_decide_one_image_after_the_other(served: Served, page: Page) -> None:
+def test_quick_keys_decide_consecutive_images(served: Served, page: Page) -> None:
     paths = [path for _, path in _ranked(served)]
     _open_first(page, served)
 
@@ -92,7 +92,7 @@ def test_quick_keys_decide_one_image_after_the_other(served: Served, page: Page)
 
 
 @pytest.mark.slow
-def test_a_note_is_of_one_decision_and_stands_on_the_card(served: Served, page: Page) -> None:
+def test_a_note_applies_to_one_decision_and_is_on_the_card(served: Served, page: Page) -> None:
     (row, first), (_, second) = _ranked(served)[:2]
     _open_first(page, served)
     # Typing a note decides nothing.
@@ -122,7 +122,7 @@ def test_a_key_held_down_decides_one_image(served: Served, page: Page) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_not_seen_is_not_decided(served: Served, page: Page) -> None:
+def test_hidden_images_are_not_decided(served: Served, page: Page) -> None:
     _open_first(page, served)
     for control, hidden, seen in (("view", "Training", "Explore"), ("width", "embedding", "embedding and images")):
         page.locator(f"#{control}").get_by_text(hidden, exact=True).click()
@@ -137,12 +137,12 @@ def test_what_is_not_seen_is_not_decided(served: Served, page: Page) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_fails_saves_nothing_and_the_image_stays_chosen(served: Served, browser: Browser) -> None:
+def test_a_failed_request_saves_nothing_and_the_image_stays_chosen(served: Served, browser: Browser) -> None:
     # The fixture `page` fails on console errors, and a failed request is one.
     page = browser.new_context().new_page()
     (row, first), _ = _ranked(served)[:2]
     _open_first(page, served)
-    for fail, said in (
+    for fail, message in (
         (lambda route: route.abort(), "NOT SAVED: the server does not answer"),
         (lambda route: route.fulfill(status=500), "NOT SAVED: the server fails (500)"),
     ):
@@ -150,7 +150,7 @@ def test_a_server_that_fails_saves_nothing_and_the_image_stays_chosen(served: Se
         page.locator("#note").fill("why")
         page.locator("#note").press("Enter")
         page.keyboard.press("d")
-        expect(page.locator("#saved.failed")).to_have_text(said)
+        expect(page.locator("#saved.failed")).to_have_text(message)
         expect(page.locator(FOCUSED)).to_have_attribute("data-row", str(row))
         expect(page.locator("#note")).to_have_value("why")
         page.unroute("**/decide")
@@ -162,7 +162,7 @@ def test_a_server_that_fails_saves_nothing_and_the_image_stays_chosen(served: Se
 
 
 @pytest.mark.slow
-def test_a_server_that_keeps_silent_is_said_to(served: Served, page: Page) -> None:
+def test_a_server_without_an_answer_is_reported(served: Served, page: Page) -> None:
     paths = [path for _, path in _ranked(served)]
     _open_first(page, served)
     page.route("**/decide", lambda route: None)
@@ -179,7 +179,7 @@ def test_a_server_that_keeps_silent_is_said_to(served: Served, page: Page) -> No
 
 
 @pytest.mark.slow
-def test_decisions_elsewhere_are_seen_and_taken_back_after_loading_the_page_again(served: Served, page: Page) -> None:
+def test_decisions_of_others_appear_and_undo_works_after_a_reload(served: Served, page: Page) -> None:
     (row, first), (second_row, second) = _ranked(served)[:2]
     points = served.points
     _open_first(page, served)
@@ -199,7 +199,7 @@ def test_decisions_elsewhere_are_seen_and_taken_back_after_loading_the_page_agai
 
 
 @pytest.mark.slow
-def test_replaced_files_are_noticed_and_nothing_is_decided_on_old_ones(served: Served, page: Page) -> None:
+def test_replaced_files_are_noticed_and_old_rows_are_not_decided(served: Served, page: Page) -> None:
     _open_first(page, served)
     table = read_parquet(served.data.points(NETWORK))
     write_parquet(served.data.points(NETWORK), table)

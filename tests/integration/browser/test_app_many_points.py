@@ -1,4 +1,4 @@
-"""More points than are drawn, in a real browser."""
+"""More points than the map draws, in a real browser."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def crowd(tmp_path: Path) -> Iterator[Served]:
 
 
 @pytest.mark.slow
-def test_the_lasso_takes_what_is_not_drawn_too(crowd: Served, page: Page) -> None:
+def test_the_lasso_selects_points_that_are_not_drawn(crowd: Served, page: Page) -> None:
     points = crowd.points
     open_page(page, crowd.url)
     expect(page.locator("#notice")).to_contain_text(f"{MAX_DRAWN:,} of {N:,} images are drawn")

@@ -1,4 +1,4 @@
-"""Which study the page of training results shows, and what it says of files that are missing or do not fit."""
+"""Pickers of the view Training, and messages about missing or inconsistent files."""
 
 import json
 from pathlib import Path

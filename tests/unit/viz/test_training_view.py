@@ -1,4 +1,4 @@
-"""What the page of training results shows, against numpy and scipy on the rows of the same files."""
+"""The view Training, against numpy and scipy on the rows of the same files."""
 
 from collections.abc import Mapping
 from pathlib import Path

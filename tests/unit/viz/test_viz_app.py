@@ -38,13 +38,13 @@ def client(source: Source) -> Any:
 def test_the_page_has_no_external_url(client: Any) -> None:
     answer = client.get("/")
     assert answer.status_code == 200
-    # The names of classes are text, whatever they hold.
+    # Class names are text, whatever their characters.
     page = re.sub(r'"label":"(?:[^"\\]|\\.)*"', "", answer.text)
     assert not re.search(r"https?:|[\"'](//|\\u002f\\u002f)", page)
     assert "style.css" in answer.text
     policy = answer.headers["Content-Security-Policy"]
     assert "default-src 'self'" in policy
-    # Notebooks on this machine may show the page; nothing else names an address.
+    # Only the policy has a URL: notebooks on this machine may show the page.
     named = re.findall(r"http[^ ;]*", policy)
     assert named
     assert all(address.startswith(("http://127.0.0.1:", "http://localhost:")) for address in named)
@@ -52,7 +52,7 @@ def test_the_page_has_no_external_url(client: Any) -> None:
 
 
 def _body(client: Any, output: str, values: Mapping[str, Any], changed: str) -> dict[str, Any]:
-    """What the page sends for the callback whose outputs hold `output`; controls not in `values` have none."""
+    """Return the request of the page for the callback with `output`; controls not in `values` are None."""
     entry = next(entry for entry in client.get("/_dash-dependencies").json if output in entry["output"])
     parts = [name.rsplit(".", 1) for name in entry["output"].strip(".").split("...")]
 
@@ -85,7 +85,7 @@ def test_the_page_and_its_callbacks_answer(client: Any) -> None:
 
 
 def test_every_callback_answers_a_page_just_opened(client: Any) -> None:
-    """As the browser asks: all inputs as the layout has them."""
+    """The requests are those of the browser, with all inputs from the layout."""
     values = {
         "network.value": "resnet18", "network-b.value": "resnet18", "view.value": "compare", "coloring.value": "class",
         "edited.data": "0", "selection.data": _NOTHING,
@@ -141,7 +141,7 @@ def _free_port() -> int:
 
 
 def _listening(port: int) -> list[str]:
-    """Local addresses, in the kernel's notation, of sockets that listen on `port`."""
+    """Return the local addresses of sockets that listen on `port`, in the notation of the kernel."""
     lines = [line.split() for kind in ("tcp", "tcp6") for line in Path(f"/proc/net/{kind}").read_text().splitlines()]
     return [line[1].split(":")[0] for line in lines if line[1].endswith(f":{port:04X}") and line[3] == "0A"]
 

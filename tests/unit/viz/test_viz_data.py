@@ -156,7 +156,7 @@ def test_files_replaced_while_they_are_read_are_never_mixed(
 
 
 def _run_stages(data: DataPaths, made: DataPaths, stop: threading.Event) -> None:
-    """Run `reduce` and `filter` again and again; DVC removes what a stage has written before it runs."""
+    """Run `reduce` and `filter` repeatedly. DVC removes the outputs of a stage before it runs."""
     write_prepared(made)
     stages = (
         [data.embeddings(NETWORK), data.components(NETWORK), data.embedding(NETWORK)],
@@ -178,7 +178,7 @@ def _run_stages(data: DataPaths, made: DataPaths, stop: threading.Event) -> None
 
 @given(cuts=st.lists(st.sampled_from(["first", "second", "none"]), max_size=4))
 def test_a_pair_of_files_is_read_as_one_generation(tmp_path_factory: Any, cuts: list[str]) -> None:
-    """Between the two reads others replace one file, both in turn, or none."""
+    """Between the two reads others replace one file, both one by one, or none."""
     folder: Path = tmp_path_factory.mktemp("pair")
     files = [folder / "a", folder / "b"]
     generation = iter(range(1000))

@@ -65,7 +65,7 @@ def test_another_coloring_or_threshold_sends_only_colors(source: Source) -> None
         assert _patches(answer["figure"]) == [["data", POINTS, "marker"]]
         assert answer["drawn"] == drawn
         marker = answer["figure"].to_plotly_json()["operations"][0]["params"]["value"]
-        # A byte for each point.
+        # One byte per point.
         assert marker["color"]["dtype"] == "u1"
 
 
@@ -96,12 +96,12 @@ def test_the_visible_box_is_that_of_the_last_zoom_of_this_map() -> None:
     assert visible_box(zoomed, None, "a") == box
     assert visible_box(_zoom(2.0, 1.0), None, "a") == box
     drawn = {"network": "a", "box": box, "zoom": zoomed}
-    # A tool was chosen; the window changed.
+    # Events of another tool and of another window size.
     for event in ({"dragmode": "lasso"}, {"autosize": True}, zoomed):
         assert visible_box(event, drawn, "a") == box
     assert visible_box({"xaxis.autorange": True, "yaxis.autorange": True}, drawn, "a") is None
     assert visible_box(_zoom(3.0, 4.0), drawn, "a") == ((3.0, 4.0), (3.0, 4.0))
-    # The event is of the map before, also when something else is requested of the new one.
+    # The event belongs to the previous map, also if the new map gets another request.
     assert visible_box(zoomed, drawn, "b") is None
     assert visible_box(zoomed, {"network": "b", "box": None, "zoom": zoomed}, "b") is None
 

@@ -25,8 +25,8 @@ def _opened(source: Source, link: str = "") -> dict[str, Any]:
     return adjust(source, NETWORK, None, ALL, None, None, link=link)
 
 
-def _link(rule: Any) -> str:
-    return "?" + urlencode({"state": json.dumps({"rule": rule})})
+def _link(settings: Any) -> str:
+    return "?" + urlencode({"state": json.dumps({"rule": settings})})
 
 
 def test_controls_start_with_the_settings_of_the_filter(source: Source) -> None:
@@ -39,20 +39,20 @@ def test_controls_start_with_the_settings_of_the_filter(source: Source) -> None:
 
 
 def test_a_link_sets_the_settings(source: Source) -> None:
-    rule = settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.3, min_samples=7)))
-    answer = _opened(source, _link(rule))
-    assert answer["rule"] == rule
+    settings = settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.3, min_samples=7)))
+    answer = _opened(source, _link(settings))
+    assert answer["rule"] == settings
     assert (answer["judge"], answer["threshold"], answer["min_samples"]) == ("dbscan", 0.3, 7)
 
 
 @pytest.mark.parametrize(
-    "rule", [{"judge": "nobody"}, {"limit": {"threshold": -1}}, {"limit": {"threshold": float("inf")}}, 7, ["a"]]
+    "settings", [{"judge": "nobody"}, {"limit": {"threshold": -1}}, {"limit": {"threshold": float("inf")}}, 7, ["a"]]
 )
-def test_invalid_settings_in_the_link_give_those_of_the_filter_and_a_message(source: Source, rule: Any) -> None:
-    answer = _opened(source, _link(rule))
+def test_invalid_settings_in_the_link_give_those_of_the_filter_and_a_message(source: Source, settings: Any) -> None:
+    answer = _opened(source, _link(settings))
     assert answer["rule"] == _opened(source)["rule"]
     assert answer["used"] != _opened(source)["used"]
-    moved = adjust(source, NETWORK, answer["rule"], ALL, "threshold", 0.5, link=_link(rule))
+    moved = adjust(source, NETWORK, answer["rule"], ALL, "threshold", 0.5, link=_link(settings))
     assert settings_from_json(moved["rule"]).limit.threshold == 0.5
 
 
@@ -66,17 +66,17 @@ def test_a_scorer_in_the_link_without_inputs_gives_that_of_the_filter_and_a_mess
 @given(threshold=st.floats(1e-100, 1e100), values=st.sampled_from([0.0, 1e-90, 1.0, 1e90, np.inf]))
 def test_sliders_have_a_range_for_every_threshold(threshold: float, values: float) -> None:
     points = points_of(np.zeros((8, 2)), np.zeros(8, dtype=np.int64), values=np.full(8, values))
-    kept = settings_to_json(FilterSettings(limit=Limit(threshold=threshold)))
-    answer = adjust(source_of(points), "made-up", kept, ALL, None, None)
+    settings_json = settings_to_json(FilterSettings(limit=Limit(threshold=threshold)))
+    answer = adjust(source_of(points), "made-up", settings_json, ALL, None, None)
     assert 0 < answer["min"] == answer["step"] < answer["max"] < np.inf
     assert threshold <= answer["max"]
 
 
-@pytest.mark.parametrize("judge", [AS_FILTERED, "dbscan", "dbscan-components", "centroid", "margin"])
+@pytest.mark.parametrize("scorer_choice", [AS_FILTERED, "dbscan", "dbscan-components", "centroid", "margin"])
 @pytest.mark.parametrize("label", [None, 2])
-def test_the_requested_share_is_dropped(source: Source, points: Points, judge: str, label: int | None) -> None:
-    rule = changed(source, points, FilterSettings(scorer_choice=judge), label, "share", 15.0)
-    preview = make_map_state(source, NETWORK, settings_to_json(rule)).preview
+def test_the_requested_share_is_dropped(source: Source, points: Points, scorer_choice: str, label: int | None) -> None:
+    settings = changed(source, points, FilterSettings(scorer_choice=scorer_choice), label, "share", 15.0)
+    preview = make_map_state(source, NETWORK, settings_to_json(settings)).preview
     rows = points.labels == label if label is not None else np.ones(80, dtype=bool)
     # Neighbors often have one release radius, and margins repeat.
     suspicion = np.round(preview.values[rows], 6)
@@ -85,41 +85,43 @@ def test_the_requested_share_is_dropped(source: Source, points: Points, judge: s
 
 
 def test_settings_of_a_class_do_not_change_other_classes(source: Source, points: Points) -> None:
-    rule = FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.5))
-    kept = adjust(source, NETWORK, settings_to_json(rule), 2, "threshold", 0.01)["rule"]
-    kept = adjust(source, NETWORK, kept, 2, "min_samples", 2)["rule"]
-    before, after = (make_map_state(source, NETWORK, one).preview.noise for one in (settings_to_json(rule), kept))
+    settings = FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.5))
+    settings_json = adjust(source, NETWORK, settings_to_json(settings), 2, "threshold", 0.01)["rule"]
+    settings_json = adjust(source, NETWORK, settings_json, 2, "min_samples", 2)["rule"]
+    before, after = (
+        make_map_state(source, NETWORK, one).preview.noise for one in (settings_to_json(settings), settings_json)
+    )
     of_class = points.labels == 2
     np.testing.assert_array_equal(before[~of_class], after[~of_class])
     assert after[of_class].all()
-    assert settings_from_json(kept).per_class == {2: Limit(threshold=0.01, min_samples=2)}
+    assert settings_from_json(settings_json).per_class == {2: Limit(threshold=0.01, min_samples=2)}
 
 
 def test_settings_of_all_classes_remove_those_of_single_classes(source: Source, points: Points) -> None:
-    rule = FilterSettings(scorer_choice="dbscan", per_class={1: Limit(threshold=0.01, min_samples=30)})
-    after = changed(source, points, rule, None, "share", 10.0)
+    settings = FilterSettings(scorer_choice="dbscan", per_class={1: Limit(threshold=0.01, min_samples=30)})
+    after = changed(source, points, settings, None, "share", 10.0)
     assert after.per_class == {}
     assert make_map_state(source, NETWORK, settings_to_json(after)).preview.noise.sum() == 8
 
 
 def test_reset_gives_the_settings_of_the_filter(source: Source) -> None:
-    kept = settings_to_json(FilterSettings(scorer_choice="margin", per_class={1: Limit(threshold=3.0)}))
-    answer = adjust(source, NETWORK, kept, ALL, "reset", 1)
+    settings_json = settings_to_json(FilterSettings(scorer_choice="margin", per_class={1: Limit(threshold=3.0)}))
+    answer = adjust(source, NETWORK, settings_json, ALL, "reset", 1)
     assert answer["rule"] == _opened(source)["rule"]
 
 
 def test_a_threshold_does_not_carry_over_to_another_network(data: DataPaths, source: Source) -> None:
     write_network(data, "resnet34")
-    kept = settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=9.0, min_samples=7)))
-    rule = settings_from_json(adjust(source, "resnet34", kept, ALL, "network", "resnet34")["rule"])
-    assert rule == FilterSettings(scorer_choice="dbscan", limit=Limit(min_samples=7))
+    settings_json = settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=9.0, min_samples=7)))
+    settings = settings_from_json(adjust(source, "resnet34", settings_json, ALL, "network", "resnet34")["rule"])
+    assert settings == FilterSettings(scorer_choice="dbscan", limit=Limit(min_samples=7))
 
 
 def test_controls_of_a_network_without_artifacts_are_blank(source: Source) -> None:
-    kept = settings_to_json(
+    settings_json = settings_to_json(
         FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=9.0), per_class={1: Limit(threshold=2.0)})
     )
-    answer = adjust(source, "resnet34", kept, ALL, "network", "resnet34")
+    answer = adjust(source, "resnet34", settings_json, ALL, "network", "resnet34")
     assert (answer["threshold"], answer["share"], answer["unit"]) == (None, None, "Threshold")
     assert settings_from_json(answer["rule"]) == FilterSettings(scorer_choice="dbscan")
     assert f"{source.data.points('resnet34')}: " in answer["used"]
@@ -133,14 +135,14 @@ def test_a_scorer_without_inputs_changes_nothing_and_gives_the_error(source: Sou
 
 
 def test_the_table_counts_dropped_images_next_to_the_filter(source: Source) -> None:
-    kept = settings_to_json(FilterSettings(limit=Limit(threshold=3.1)))
-    goes = int((~make_map_state(source, NETWORK, kept).preview.keep).sum())
-    _, table = summarize(source, NETWORK, kept, ALL)
+    settings_json = settings_to_json(FilterSettings(limit=Limit(threshold=3.1)))
+    n_dropped = int((~make_map_state(source, NETWORK, settings_json).preview.keep).sum())
+    _, table = summarize(source, NETWORK, settings_json, ALL)
     _, _, body = table.children
     rows = [[cell.children for cell in row.children] for row in body.children]
-    assert rows[0] == ["all", "80", f"{goes / 80:.1%}", str(80 - goes), "74", "3.1"]
+    assert rows[0] == ["all", "80", f"{n_dropped / 80:.1%}", str(80 - n_dropped), "74", "3.1"]
     assert [row[0] for row in rows[1:]] == list(CLASS_NAMES)
-    assert sum(int(row[3]) for row in rows[1:]) == 80 - goes
+    assert sum(int(row[3]) for row in rows[1:]) == 80 - n_dropped
 
 
 def test_the_table_has_the_thresholds_of_classes(source: Source) -> None:
@@ -150,9 +152,9 @@ def test_the_table_has_the_thresholds_of_classes(source: Source) -> None:
 
 
 def test_the_curve_shows_k_distances_and_the_threshold(source: Source, points: Points) -> None:
-    rule = FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.7, min_samples=3))
+    settings = FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.7, min_samples=3))
     for scope, rows in ((ALL, slice(None)), (2, points.labels == 2)):
-        figure, _ = summarize(source, NETWORK, settings_to_json(rule), scope)
+        figure, _ = summarize(source, NETWORK, settings_to_json(settings), scope)
         by_class = [
             density.core_distances(points.coordinates[rows][points.labels[rows] == label], 3)
             for label in np.unique(points.labels[rows])
@@ -163,9 +165,9 @@ def test_the_curve_shows_k_distances_and_the_threshold(source: Source, points: P
 
 def test_the_controls_of_a_class_without_images_are_those_of_all() -> None:
     points = points_of(np.zeros((4, 2)), np.array([0, 0, 2, 2]), n_classes=4)
-    kept = settings_to_json(FilterSettings(scorer_choice="dbscan"))
-    assert adjust(source_of(points), "made-up", kept, 3, "share", 5.0)["scope"] == ALL
-    assert summarize(source_of(points), "made-up", kept, 3)[1] is not None
+    settings_json = settings_to_json(FilterSettings(scorer_choice="dbscan"))
+    assert adjust(source_of(points), "made-up", settings_json, 3, "share", 5.0)["scope"] == ALL
+    assert summarize(source_of(points), "made-up", settings_json, 3)[1] is not None
 
 
 def test_without_artifacts_the_controls_do_not_change(source: Source) -> None:
@@ -188,21 +190,21 @@ def test_radii_are_computed_once_for_each_min_samples(
         return real(points, labels, min_samples=min_samples, map_fn=map_fn)
 
     monkeypatch.setattr(values, "release_radii_by_class", counted)
-    kept = settings_to_json(FilterSettings(scorer_choice="dbscan"))
+    settings_json = settings_to_json(FilterSettings(scorer_choice="dbscan"))
     for min_samples in (3, 4):
         for threshold in (0.1, 0.2, 0.3):
-            kept = adjust(source, NETWORK, kept, ALL, "min_samples", min_samples)["rule"]
-            kept = adjust(source, NETWORK, kept, ALL, "threshold", threshold)["rule"]
-            summarize(source, NETWORK, kept, ALL)
+            settings_json = adjust(source, NETWORK, settings_json, ALL, "min_samples", min_samples)["rule"]
+            settings_json = adjust(source, NETWORK, settings_json, ALL, "threshold", threshold)["rule"]
+            summarize(source, NETWORK, settings_json, ALL)
     assert sorted(computed) == [3, 4]
     write_network(data, NETWORK, seed=1)
-    summarize(source, NETWORK, kept, ALL)
+    summarize(source, NETWORK, settings_json, ALL)
     assert sorted(computed) == [3, 4, 4], "files replaced by a stage are read again"
 
 
 def test_the_second_settings_drop_their_share(source: Source) -> None:
-    kept = settings_b(source, "compare", NETWORK, "dbscan", 10.0, 4)
-    assert make_map_state(source, NETWORK, kept).preview.noise.sum() == 8
+    settings_json = settings_b(source, "compare", NETWORK, "dbscan", 10.0, 4)
+    assert make_map_state(source, NETWORK, settings_json).preview.noise.sum() == 8
     assert settings_b(source, "compare", NETWORK, "dbscan", None, 4) is None
     assert settings_b(source, "explore", NETWORK, "dbscan", 10.0, 4) is None, "nobody looks at it"
     as_written = settings_b(source, "compare", NETWORK, AS_FILTERED, 7.5, 5)

@@ -1,4 +1,4 @@
-"""Selections on maps that show a part of the points."""
+"""Selections on maps that draw only some points."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the visualizer says: of what it cannot show, of what it did, and of the images and the settings."""
+"""Texts of the visualizer: messages, results of actions, and texts of images and settings."""
 
 from pathlib import Path
 from typing import Any
@@ -33,20 +33,20 @@ from viz.state import settings_to_json
 _HERE, _OTHER = MapControls(network=NETWORK), MapControls(network="resnet34")
 
 
-def _check(name: str, said: dict[str, Any], folder: Path) -> None:
-    """A golden file with a paragraph for each message, by the name of the case."""
-    text = "\n".join(f"# {case}\n{text_of(part)}\n" for case, part in said.items())
+def _check(name: str, texts: dict[str, Any], folder: Path) -> None:
+    """Compare with a golden file that has one paragraph per case."""
+    text = "\n".join(f"# {case}\n{text_of(part)}\n" for case, part in texts.items())
     check_golden(name, text.replace(str(folder), "FOLDER"))
 
 
 def test_messages_of_what_cannot_be_shown(data: DataPaths, source: Source, tmp_path: Path) -> None:
     drawn = draw(source, _HERE, "class")["drawn"]
-    said = {
+    texts = {
         f"an empty list: {which}": browse(source, _HERE, which, "suspect", 0)["grid"]
         for which in ("selection", "hand", "a", "planted")
     }
     nothing = MapControls(network=NETWORK, scores=[0.501, 0.502])
-    said |= {
+    texts |= {
         "no image passes": browse(source, nothing, "shown", "suspect", 0)["grid"],
         "no point was clicked": describe(source, None, _HERE),
         "a network without files": draw(source, _OTHER, "class")["problem"],
@@ -56,19 +56,19 @@ def test_messages_of_what_cannot_be_shown(data: DataPaths, source: Source, tmp_p
         "a network that is gone": update_notice(source, "resnet34", drawn),
     }
     write_network(data, NETWORK, seed=1)
-    said["new files"] = update_notice(source, NETWORK, drawn)
-    said["nothing has run"] = draw(Source(DataPaths(root=tmp_path / "empty")), _HERE, "class")["problem"]
-    _check("visualizer_problems.txt", said, tmp_path)
+    texts["new files"] = update_notice(source, NETWORK, drawn)
+    texts["nothing has run"] = draw(Source(DataPaths(root=tmp_path / "empty")), _HERE, "class")["problem"]
+    _check("visualizer_problems.txt", texts, tmp_path)
 
 
 def test_messages_of_decisions(data: DataPaths, source: Source, points: Points, tmp_path: Path) -> None:
     def done(action: str, *rows: int, note: str = "", page: str = "p") -> str:
-        map_controls = {"action": action, "rows": rows, "generation": points.generation, "page": page, "note": note}
-        return run_command(source, sessions, {**map_controls, "rows": list(rows)}).message
+        command = {"action": action, "generation": points.generation, "page": page, "note": note}
+        return run_command(source, sessions, {**command, "rows": list(rows)}).message
 
     sessions = OverrideSessions(data.overrides)
     images = [Image(points.paths[row].as_py(), points.sha256[row].as_py()) for row in (0, 1, 2)]
-    said = {
+    texts = {
         "one image": done("drop", 3),
         "several": done("keep-selection", 3, 4),
         "undone": done("undo"),
@@ -81,10 +81,10 @@ def test_messages_of_decisions(data: DataPaths, source: Source, points: Points, 
     Decisions(data.overrides).decide(images[1:], "keep", "theirs")
     undone = mine.undo()
     assert undone is not None
-    said["undone but for others"] = undone.message
+    texts["undone but for others"] = undone.message
     write_network(data, NETWORK, seed=1)
-    said["rows of files that are gone"] = done("drop", 3)
-    _check("visualizer_decisions.txt", said, tmp_path)
+    texts["rows of files that are gone"] = done("drop", 3)
+    _check("visualizer_decisions.txt", texts, tmp_path)
 
 
 def test_texts_of_images_and_settings(data: DataPaths, source: Source, points: Points, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_texts_of_images_and_settings(data: DataPaths, source: Source, points: P
     curve, table = summarize(
         source, NETWORK, settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(min_samples=3))), ALL
     )
-    said = {
+    texts = {
         "dropped, kept by hand": describe(source, 79, _HERE),
         "kept, dropped by hand": describe(source, 0, _HERE),
         "dropped": describe(source, 78, _HERE),
@@ -110,7 +110,7 @@ def test_texts_of_images_and_settings(data: DataPaths, source: Source, points: P
         "settings of a class are written": show_difference(source, params, NETWORK, own, "limit")[0],
         "another difference was shown": write_settings(source, params, NETWORK, own, "limit", "x"),
     }
-    _check("visualizer_images.txt", said, tmp_path)
+    _check("visualizer_images.txt", texts, tmp_path)
 
 
 def test_texts_of_planted_labels_and_samples(data: DataPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,9 +120,9 @@ def test_texts_of_planted_labels_and_samples(data: DataPaths, tmp_path: Path, mo
     monkeypatch.setattr(export_page, "MAX_SHOWN", 20)
     override = Override(path="", sha256="", decision="keep", note="fine", timestamp="", line=2)
     exported = make_content(points, preview_filter(source, points, FilterSettings()), {79: override}).about
-    said = {
+    texts = {
         "the map": draw(source, _HERE, "class")["planted"],
         "a planted label": describe(source, 79, _HERE),
         "an exported map": exported["notes"],
     }
-    _check("visualizer_planted.txt", said, tmp_path)
+    _check("visualizer_planted.txt", texts, tmp_path)

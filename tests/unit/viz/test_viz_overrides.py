@@ -117,7 +117,7 @@ def test_rows_of_replaced_files_are_not_decided(
     done = run_command(source, sessions, _command("drop", points, 3))
     assert done.failed
     assert list(_decided(data).values()) == ["keep"]
-    # Undoing names images, no rows.
+    # Undo stores images, not rows.
     data.points(NETWORK).unlink()
     assert not run_command(source, sessions, _command("undo", points)).failed
     assert _decided(data) == {}

@@ -1,4 +1,4 @@
-"""A proposal changes what it says and no other byte; what is written is valid and was looked at."""
+"""A proposal changes its keys and no other byte. Written files are valid and were shown before."""
 
 import difflib
 import threading
@@ -27,7 +27,7 @@ _FILTER = _DIGITS[_DIGITS.index("filter:") : _DIGITS.index("train:")]
 
 
 def _file(folder: Path, filter_section: str = _FILTER) -> Path:
-    """The digits preset with another text of its `filter` section."""
+    """Write the digits preset with another `filter` section."""
     path = folder / "params.yaml"
     path.write_bytes(_DIGITS.replace(_FILTER, filter_section).encode())
     return path

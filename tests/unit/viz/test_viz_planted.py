@@ -1,4 +1,4 @@
-"""What the visualizer and its exports say of labels that were changed on purpose."""
+"""Notes of the visualizer and its exports on planted labels."""
 
 import csv
 import gzip
@@ -64,7 +64,7 @@ def test_a_list_has_the_wrong_labels_most_suspect_first(source: Source) -> None:
 
 
 def test_a_tile_has_the_label_the_prediction_and_the_true_label(source: Source) -> None:
-    # Row 39 is labeled dogwood, the network sees ash, and it is a cedar.
+    # Row 39 has the label dogwood, the prediction ash, and the true label cedar.
     shown = text_of(components.tile(_HERE.state(source), 39))
     places = [shown.index(words) for words in ("dogwood", json.dumps("→ ash")[1:-1], "true: cedar")]
     assert places == sorted(places)

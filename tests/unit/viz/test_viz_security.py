@@ -52,7 +52,7 @@ def test_other_origins_cannot_write(origin: str, token: str | None) -> None:
     headers = {"Host": "localhost:8050", "Origin": origin}
     answer = client.post(f"/?token={token}", headers=headers)
     assert answer.status_code == 403
-    # What only looks changes nothing, and browsers keep the answer from the other page.
+    # GET changes nothing, and browsers hide the answer from the other page.
     assert client.get(f"/?token={token}", headers=headers).status_code == 200
 
 

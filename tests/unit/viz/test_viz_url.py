@@ -69,7 +69,7 @@ def test_without_a_link_the_page_begins_with_the_first_network_and_compares_it_w
 def test_a_damaged_link_gives_valid_values(search: str) -> None:
     values = restore(search, _NETWORKS)
     assert values.keys() == _DEFAULTS.keys()
-    # What is given back is either from the controls' own range or the default.
+    # Restored values are in the range of the control, or are the default.
     assert restore(_link(values), _NETWORKS) == values
 
 

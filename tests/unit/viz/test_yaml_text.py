@@ -1,4 +1,4 @@
-"""Any key of any preset can be changed or removed, and only its own lines are touched."""
+"""Any key of any preset can be changed or removed, and no other line changes."""
 
 import copy
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def _section(tree: Any, keys: tuple[str, ...]) -> Any:
 
 
 def _touched(old: str, new: str) -> tuple[int, int]:
-    """How many lines of the old and of the new text lie between what both begin and end with."""
+    """Return the numbers of lines of both texts that are not in their common start and end."""
     before, after = old.splitlines(), new.splitlines()
     while before and after and before[0] == after[0]:
         before, after = before[1:], after[1:]
