@@ -25,7 +25,7 @@ SORTS = {
     "suspect": "most suspect first",
     "trusted": "least suspect first",
     "class": "by class",
-    "sure": "most confident network first",
+    "sure": "most confident first",
 }
 
 LISTS = {
