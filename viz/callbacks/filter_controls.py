@@ -242,7 +242,7 @@ def register(app: Dash, source: Source) -> None:
                 "min_samples": Input("min_samples", "value"),
                 "reset": Input("reset", "n_clicks"),
             },
-            "kept": State("rule", "data"),
+            "settings_json": State("rule", "data"),
             "link": State("url", "search"),
         },
     )
