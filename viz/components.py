@@ -140,10 +140,11 @@ def class_table(state: MapState, overall: float, thresholds: NDArray[np.float64]
         for name, size, n_kept, by_filter, threshold in lines
         if size
     ]
-    head = ("class", "images", "dropped", "kept", "by filter", "threshold")
-    return html.Table(
-        [html.Caption(_paper_note(points)), html.Thead(html.Tr([html.Th(text) for text in head])), html.Tbody(body)]
-    )
+    titles = {"filter": "images that the filter kept"}
+    head = [
+        html.Th(text, title=titles.get(text)) for text in ("class", "images", "dropped", "kept", "filter", "threshold")
+    ]
+    return html.Table([html.Caption(_paper_note(points)), html.Thead(html.Tr(head)), html.Tbody(body)])
 
 
 def differences(a: FilterPreview, b: FilterPreview) -> Groups:
