@@ -138,7 +138,7 @@ class Decisions:
         return SaveResult(n_written=len(undone), n_unchanged=n_unchanged, images=tuple(undone), message=message)
 
     def _update(self, act: Callable[[_Lines], _Action]) -> _Action:
-        """Apply the changes that `act` returns for the lines of the file, and return them. Without changes, write nothing."""
+        """Apply and return the changes that `act` gives for the lines of the file. Without changes, write nothing."""
         with exclusive(self._file):
             remove_leftovers(self._file.resolve().parent)
             for _ in range(_ATTEMPTS):

@@ -59,13 +59,13 @@ def changed(
         case "judge":
             return FilterSettings(scorer_choice=value, limit=Limit(min_samples=_filter_min_samples(points)))
         case "threshold":
-            return settings.with_threshold(label, replace(limit, threshold=value))
+            return settings.with_limit(label, replace(limit, threshold=value))
         case "min_samples":
-            return settings.with_threshold(label, replace(limit, min_samples=value))
+            return settings.with_limit(label, replace(limit, min_samples=value))
         case "share":
-            values = suspicion_values(source, points, settings.with_threshold(label, limit))
+            values = suspicion_values(source, points, settings.with_limit(label, limit))
             chosen = values if label is None else values[points.labels == label]
-            return settings.with_threshold(label, replace(limit, threshold=threshold_for(chosen, value / 100)))
+            return settings.with_limit(label, replace(limit, threshold=threshold_for(chosen, value / 100)))
         case _:
             raise AssertionError(control)
 
@@ -290,4 +290,4 @@ def _used(points: Points, settings: FilterSettings) -> str:
     used = f"The filter used {points.scorer['name']}"
     used += "" if points.eps is None else f", threshold {points.eps:.4g}"
     used += f": {points.is_noise.mean():.2%} dropped."
-    return used + (f" {len(settings.per_class)} classes have separate settings." if settings.per_class else "")
+    return used + (f" Classes with separate settings: {len(settings.per_class)}." if settings.per_class else "")
