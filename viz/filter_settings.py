@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
 from pipeline.artifacts.overrides import Override
-from pipeline.scoring.base import SPACE_NAMES, Space
+from pipeline.scoring.base import Space
 from pipeline.scoring.density import ROUNDING
 from pipeline.scoring.registry import SCORERS
 from pipeline.scoring.thresholds import score, threshold_for_share
@@ -24,8 +24,8 @@ AS_FILTERED = "written"
 _EXCLUDED_SCORERS = {"confident_learning", "ensemble", "random"}
 SCORER_CHOICES: Mapping[str, str] = {
     AS_FILTERED: "scorer of the filter",
-    "dbscan": f"DBSCAN {SPACE_NAMES['embedding']}",
-    "dbscan-components": f"DBSCAN {SPACE_NAMES['components']}",
+    "dbscan": "DBSCAN (embedding)",
+    "dbscan-components": "DBSCAN (components)",
 } | {name: name.replace("_", " ") for name in SCORERS if name not in {"dbscan", *_EXCLUDED_SCORERS}}
 """Scorer key -> name on the page."""
 

@@ -51,7 +51,7 @@ def test_map_legend_hover_and_card(shared: Served, page: Page) -> None:
 @pytest.mark.slow
 def test_moving_eps_reclusters(shared: Served, page: Page) -> None:
     open_page(page, shared.url)
-    pick(page, "judge", "DBSCAN on the embedding")
+    pick(page, "judge", "DBSCAN (embedding)")
     expect(page.locator("#unit")).to_have_text("eps (units of the embedding)")
     handle = page.locator("#threshold [role=slider]")
     handle.focus()
@@ -206,7 +206,7 @@ def test_every_view_and_width_shows_content(shared: Served, page: Page, view: st
         assert tops[0] is not None
         assert tops[1] is not None
         assert tops[0]["y"] == tops[1]["y"]
-        expect(page.locator("#judge-b")).to_have_text("DBSCAN on the embedding")
+        expect(page.locator("#judge-b")).to_have_text("DBSCAN (embedding)")
 
 
 def _open_at(page: Page, served: Served, view: str, width: str) -> None:
@@ -217,7 +217,7 @@ def _open_at(page: Page, served: Served, view: str, width: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scorer", ["scorer of the filter", "DBSCAN on the embedding"])
+@pytest.mark.parametrize("scorer", ["scorer of the filter", "DBSCAN (embedding)"])
 def test_five_lines_of_the_table_are_visible_on_a_small_screen(shared: Served, page: Page, scorer: str) -> None:
     page.set_viewport_size({"width": 1280, "height": 720})
     open_page(page, shared.url)
