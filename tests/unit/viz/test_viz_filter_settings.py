@@ -50,15 +50,15 @@ def _by_sklearn(points: Points, limits: dict[int, Limit]) -> Any:
     n=st.integers(1, 60),
     seed=st.integers(0, 2**16),
     limits=st.lists(st.builds(Limit, threshold=st.floats(0.01, 3), min_samples=st.integers(1, 9)), min_size=3),
-    per_class=st.sets(st.integers(0, 2)),
+    special=st.sets(st.integers(0, 2)),
 )
 def test_previewed_noise_is_that_of_dbscan_also_with_settings_by_class(
-    n: int, seed: int, limits: list[Limit], own: set[int]
+    n: int, seed: int, limits: list[Limit], special: set[int]
 ) -> None:
     rng = np.random.default_rng(seed)
     points = points_of(rng.normal(size=(n, 2)), rng.integers(0, 3, n), n_classes=3)
     settings = FilterSettings(
-        scorer_choice="dbscan", limit=limits[0], per_class={label: limits[label] for label in own}
+        scorer_choice="dbscan", limit=limits[0], per_class={label: limits[label] for label in special}
     )
     expected = _by_sklearn(points, {label: settings.limit_for(label) for label in range(3)})
     np.testing.assert_array_equal(preview_filter(source_of(points), points, settings).noise, expected)
