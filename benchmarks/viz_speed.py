@@ -150,7 +150,7 @@ def use(page: Page, url: str, xy: NDArray[np.float32], rounds: int) -> dict[str,
     page.wait_for_timeout(3000)
     taken["eps_class_s"] = statistics.median(_move(page, "threshold") for _ in range(rounds))
     page.locator("#list").click()
-    page.get_by_role("option").get_by_text("what is selected on the map", exact=True).click()
+    page.get_by_role("option").get_by_text("selected", exact=True).click()
     page.locator("[data-title*=Box]").first.click()
     taken["lasso_s"] = statistics.median(_lasso(page) for _ in range(rounds))
     return {name: round(seconds, 3) for name, seconds in taken.items()}

@@ -1,4 +1,4 @@
-"""Figures of the report and the notebooks, and the app that shows the maps; `explore` shows it in a notebook."""
+"""Visualizer: an app that shows the embeddings and writes overrides. `explore` shows it in a notebook."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ def explore(
     height: int = 760,
     port: int | None = None,
 ) -> Any:
-    """The app in a cell of a Jupyter notebook, as a `viz.notebook.Explorer`: what is selected is its `.selection`.
+    """Show the app in a cell of a Jupyter notebook.
 
     Args:
-        network: the one shown at first; None is the first one of the parameters.
-        params, data: the parameter file and the folder of the stages' outputs.
-        height: of the cell in pixels.
-        port: of this machine to serve at, e.g. one that an SSH tunnel forwards; None is any free one.
+        network: shown first; None for the first network of the parameters.
+        params: the parameter file.
+        data: the folder of the outputs of the stages.
+        height: of the cell, in pixels.
+        port: of this machine, e.g. one that an SSH tunnel forwards; None for any free port.
+
+    Returns:
+        A `viz.notebook.Explorer`. Its `selection` holds the selected images.
 
     Raises:
-        InputError: the parameters are missing or wrong, or name no such network; the port cannot be had.
+        InputError: the parameters are missing or wrong, or do not have the network; the port is not available.
     """
-    # By name: stages that draw figures with this package neither need the app nor depend on it.
+    # Imported by name, so that importing this package does not import Dash.
     return import_module("viz.notebook").start(network, params=Path(params), data=Path(data), height=height, port=port)

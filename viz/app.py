@@ -1,4 +1,4 @@
-"""The Dash app, with a route for thumbnails."""
+"""The Dash app and its route for thumbnails."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -17,12 +17,12 @@ from viz.callbacks.training import training_page
 from viz.data import Source
 from viz.security import protect
 
-# Addresses of pictures change with their content.
+# URLs of images change with their content.
 _CACHE = "private, max-age=86400, immutable"
 
 
 class _OfflineDash(Dash):
-    def interpolate_index(self, *, config: str, **components: Any) -> Any:  # type: ignore[override]  # Dash names them all
+    def interpolate_index(self, *, config: str, **components: Any) -> Any:  # type: ignore[override]  # Dash lists them all
         # Dash's developer tools would look for newer versions at this URL.
         offline = re.sub(r'("dash_version_url":)"[^"]*"', r'\1""', config)
         return super().interpolate_index(config=offline, **components)
@@ -35,17 +35,17 @@ def make_app(
     token: str | None = None,
     on_selection: Callable[[str | None, Sequence[int]], None] | None = None,
 ) -> Dash:
-    """Return the app, not yet listening. All its files come from this machine.
+    """Return the app, not yet listening. It loads all files from this machine.
 
     Args:
         source: data of the app.
-        params_file: has the networks and studies; the dialog can write the chosen limit to it.
+        params_file: has the networks and studies; the dialog writes the chosen threshold to it.
         token: see `security.protect`.
-        on_selection: receives `Points.generation` and the selected rows whenever the selection on a map changes.
+        on_selection: receives `Points.generation` and the selected rows whenever the selection changes.
     """
     app = _OfflineDash("viz", title="batchsieve", update_title="", serve_locally=True, assets_folder="assets")
     protect(app.server, token=token)
-    # Built for each opened page, as the files may have changed.
+    # Built on each load, as the files may have changed.
     app.layout = lambda: _page(source, params_file)
     callbacks.register(app, source, params_file)
     training.register(app, source.data, params_file)
@@ -55,22 +55,22 @@ def make_app(
             lambda selection: on_selection(selection["generation"], selection["rows"])
         )
 
-    def picture(name: str) -> tuple[bytes | str, int, dict[str, str]]:
-        plain = {"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store"}
+    def serve_thumbnail(name: str) -> tuple[bytes | str, int, dict[str, str]]:
+        text_headers = {"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store"}
         # Integers only, so that no part of the URL becomes part of a file name.
         number = re.fullmatch(r"([0-9]{1,18})\.png", name)
         try:
             stamp = request.query_string.decode(errors="replace") or None
             image = source.image(int(number[1]), stamp) if number else None
         except InputError as error:
-            return str(error), 404, plain
+            return str(error), 404, text_headers
         if image is None:
-            return "no such training image", 404, plain
+            return "no such training image", 404, text_headers
         media_type, content = thumbnail(image)
         return content, 200, {"Content-Type": media_type, "Cache-Control": _CACHE}
 
     # All names below /thumbnail, as Dash answers any other URL with the page.
-    app.server.add_url_rule("/thumbnail/<path:name>", view_func=picture)
+    app.server.add_url_rule("/thumbnail/<path:name>", view_func=serve_thumbnail)
     return app
 
 

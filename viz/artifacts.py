@@ -1,4 +1,4 @@
-"""What the JSON files of stages must hold for the app, read or refused in one line."""
+"""Schemas of the JSON files of stages that the app reads."""
 
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -11,37 +11,37 @@ from pipeline.errors import InputError
 
 
 class _Content(BaseModel):
-    # There is more in the files than the app reads.
+    # The files have more keys than the app reads.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class PrepareMetrics(_Content):
-    """Of `prepare`: what the labels are called."""
+    """Metrics of `prepare`: the names of the classes."""
 
     class_names: tuple[StrictStr, ...]
 
 
 class FilterScorer(_Content):
-    """Scorer of the filter: its name and all of its options."""
+    """Scorer of the filter: name and all options."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     name: StrictStr
 
 
 class Settings(_Content):
-    """Of the filter."""
+    """Settings of `filter`."""
 
     scorer: FilterScorer
 
     @model_validator(mode="before")
     @classmethod
     def _translate_old_keys(cls, settings: Any) -> Any:
-        """Packed results have the keys of their time."""
+        """Packed results have the keys of their version."""
         return with_new_keys({"filter": settings})["filter"]
 
 
 class FilterMetrics(_Content):
-    """Of `filter`: the scorer, and the threshold in its unit; None where classes have their own."""
+    """Metrics of `filter`: the scorer, and the threshold in its unit; None if classes have separate ones."""
 
     eps: Annotated[StrictFloat | StrictInt, Field(gt=0)] | None
     settings: Settings
@@ -55,10 +55,10 @@ _T = TypeVar("_T", bound=BaseModel)
 
 
 def read_typed(path: Path, kind: type[_T]) -> _T:
-    """A JSON file as `kind`.
+    """Read a JSON file as `kind`.
 
     Raises:
-        InputError: it is missing, damaged or of another kind.
+        InputError: the file is missing or damaged, or does not have the keys of `kind`.
     """
     try:
         return kind.model_validate(read_json(path))

@@ -1,4 +1,4 @@
-"""Replacing a file that other windows, other programs and people write too."""
+"""Replace a file that other windows, programs and people write too."""
 
 import os
 import stat
@@ -17,7 +17,7 @@ _POLL_INTERVAL_S = 0.02
 
 
 class FileState(NamedTuple):
-    """Of a file as it was found; differs whenever it has been written, replaced or given another mode."""
+    """State of a file. It differs after the file is written or replaced, or its mode changes."""
 
     device: int
     inode: int
@@ -28,18 +28,18 @@ class FileState(NamedTuple):
 
 
 class ConcurrentEditError(Exception):
-    """Somebody who holds no lock, such as an editor, has changed the file."""
+    """A program that holds no lock, such as an editor, has changed the file."""
 
 
 @contextmanager
 def exclusive(file: Path) -> Iterator[None]:
-    """Keep out all other threads and processes that come here for `file`; the kernel lets go when a process dies.
+    """Lock `file` against other threads and processes that call this. The kernel releases the lock of a dead process.
 
-    The lock is `.<name>.lock` next to the file that `file` links to. It remains there, empty.
+    The lock is the empty file `.<name>.lock` in the folder of the file that `file` links to. It is not deleted.
 
     Raises:
-        InputError: others keep the lock; or the file system refuses something within the block: a full
-            disk, a folder that may not be written.
+        InputError: others keep the lock; or the file system fails within the block, e.g. by a full disk or a
+            read-only folder.
     """
     target = file.resolve()
     try:
@@ -48,7 +48,7 @@ def exclusive(file: Path) -> Iterator[None]:
         ):
             yield
     except Timeout:
-        raise InputError(f"{file}: others have been writing it for {_LOCK_TIMEOUT_S:g} s; try again") from None
+        raise InputError(f"{file}: locked by another process for {_LOCK_TIMEOUT_S:g} s; try again") from None
     except OSError as error:
         hint = fix_hint(error)
         if hint is None:
@@ -57,7 +57,7 @@ def exclusive(file: Path) -> Iterator[None]:
 
 
 def file_state(file: Path) -> FileState | None:
-    """None while there is no such file."""
+    """Return the state of a file; None if it does not exist."""
     try:
         status = file.stat()
     except FileNotFoundError:
@@ -69,25 +69,26 @@ def file_state(file: Path) -> FileState | None:
 
 @contextmanager
 def replacing(file: Path, state: FileState | None) -> Iterator[Path]:
-    """Yield a temporary path; on success its content takes the place of `file`, with the same mode, at once.
+    """Yield a temporary path, whose content atomically replaces `file` on success, with the same mode.
 
-    What `file` links to is replaced, not the link. On any exception the file stays as it was.
+    A link is followed: its target is replaced. On any exception the file does not change.
 
     Args:
-        state: of the file as it was read.
+        file: to replace.
+        state: of the file when it was read; None if it did not exist.
 
     Raises:
         InputError: the file is read-only, or the disk is full.
-        ConcurrentEditError: the file is no longer the one that was read.
+        ConcurrentEditError: the file has changed since it was read.
     """
     target = file.resolve()
-    # The administrator may write to any file; that nobody should is said by the mode alone.
+    # Root may write any file, so check the mode too.
     if state is not None and not (os.access(target, os.W_OK) and state.mode & 0o222):
-        raise InputError(f"{file}: is read-only; allow writing (chmod u+w), or leave it as it is")
+        raise InputError(f"{file}: is read-only; run chmod u+w to allow writing")
     with atomic_path(target) as temporary:
         yield temporary
         if state is not None:
             temporary.chmod(stat.S_IMODE(state.mode))
-        # Last, for between here and the replacement nobody can look.
+        # Checked last, as no check is possible between this and the replacement.
         if file_state(file) != state:
             raise ConcurrentEditError

@@ -1,4 +1,4 @@
-"""Cache of results by key, computed again when their files have been replaced."""
+"""Cache of results by key, computed again after their files are replaced."""
 
 import sys
 import threading
@@ -20,13 +20,13 @@ _T = TypeVar("_T")
 
 
 class StampedCache:
-    """LRU cache of the last result for each key. It is thread-safe; threads wait for one another only at one key.
+    """LRU cache with one result per key. It is thread-safe; threads wait only for the same key.
 
     `cachetools.LRUCache(getsizeof=)` would replace only the lines of `_evict`: it has no locks per key and no stamps,
     and rejects a value larger than the bound.
 
     Args:
-        max_bytes: total size of all results, by `deep_nbytes`. The least recently used are evicted first, the newest
+        max_bytes: of all results together, by `deep_nbytes`. The least recently used are evicted first, the newest
             never.
     """
 
@@ -68,9 +68,9 @@ class StampedCache:
 
 
 def deep_nbytes(value: Any) -> int:
-    """Return the bytes in memory of a value, and of the contents of a tuple, list, mapping or dataclass.
+    """Return the bytes of a value in memory, including the contents of a tuple, list, mapping or dataclass.
 
-    Memory-mapped arrays count 0: the system frees their memory when needed.
+    Memory-mapped arrays count as 0: the system frees their memory when needed.
     """
     if isinstance(value, np.memmap):
         return 0
@@ -87,12 +87,12 @@ def deep_nbytes(value: Any) -> int:
 
 
 def files_stamp(files: Sequence[Path]) -> str:
-    """Return a stamp that changes whenever one of the files is replaced; a missing file has "0"."""
+    """Return a stamp that changes whenever one of the files is replaced; the stamp of a missing file is "0"."""
     return "-".join(_stamp(file) for file in files)
 
 
 def read_consistently(files: Sequence[Path], read: Callable[[], _T]) -> tuple[str, _T]:
-    """Return the stamp of the files and the result of `read`, never from a mix of old and new files.
+    """Return the stamp of the files and the result of `read`, never of a mix of old and new files.
 
     Raises:
         InputError: from `read`, or the files keep being replaced.
@@ -102,14 +102,14 @@ def read_consistently(files: Sequence[Path], read: Callable[[], _T]) -> tuple[st
         try:
             value = read()
         except InputError:
-            # The files may be half replaced. The error is real only if none changed.
+            # Some files may be replaced and others not yet. The error is real only if none changed.
             if files_stamp(files) == stamp:
                 raise
         else:
             if files_stamp(files) == stamp:
                 return stamp, value
         time.sleep(_RETRY_INTERVAL_S)
-    raise InputError(f"{files[0]}: is replaced while it is read; a stage is running: reload when it is done")
+    raise InputError(f"{files[0]}: was replaced while it was read; wait until the running stage is done, then reload")
 
 
 def _stamp(path: Path) -> str:

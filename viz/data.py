@@ -28,7 +28,7 @@ _COLUMNS = (
 )  # fmt: skip
 # Points of a million images take 0.3 GB; values of a scorer, or radii of a class, 8 bytes per image.
 _MAX_CACHE_BYTES = 2**30
-# One move of a control uses its preview several times, with 17 bytes per image.
+# A preview takes 17 bytes per image, and one move of a control uses it several times.
 _MAX_PREVIEW_BYTES = 2**27
 
 
@@ -37,23 +37,23 @@ class Points:
     """Output of the filter for one network's N training images, row = sample_id.
 
     Attributes:
-        network: of the filter.
-        paths, sha256: of the images' files; overrides, which outlive this preparation, name both.
-        coordinates: (N, 2) on the map.
+        network: name.
+        paths, sha256: of the image files; overrides refer to both, so that they stay valid after `prepare`.
+        coordinates: (N, 2) in the embedding.
         labels: (N,) int64 indices into `class_names`.
         predicted, confidence: (N,) class that the fine-tuned network predicts, and its probability, 0 to 1.
         clusters: (N,) int32 numbered from 0 within each class, noise -1.
         is_noise: (N,) decision of the filter.
-        thresholds: (N,) that the scorer's value of a dropped image exceeds.
+        thresholds: (N,) in the unit of the scorer; values of dropped images exceed them.
         scores: (N,) 0 to 1, above 1/2 exactly for noise.
-        reasons: (N,) as text.
-        kept: (N,) decision of the filter with the overrides of that time.
+        reasons: (N,) texts.
+        kept: (N,) decision of the filter, with the overrides of that run.
         neighbors: (N, k) sample_ids, nearest first.
         scorer: name and options of the filter's scorer.
-        eps: the threshold, in the scorer's unit; None if it differs between classes.
+        eps: threshold in the unit of the scorer; None if it differs between classes.
         class_names: of the labels.
-        true_labels: (N,) int64 where labels were changed on purpose, else None.
-        images: uint8 (N, H, W, 3), small.
+        true_labels: (N,) int64 if labels were changed on purpose, else None.
+        images: uint8 (N, H, W, 3).
         images_stamp: changes whenever the file of `images` is replaced.
         stamp: changes whenever one of the files is replaced.
     """
@@ -115,7 +115,7 @@ class Points:
 
 
 class Source:
-    """The artifacts of one data folder. It is thread-safe."""
+    """Reader of the artifacts of one data folder, with caches. It is thread-safe."""
 
     def __init__(self, data: DataPaths) -> None:
         self.data = data
@@ -126,13 +126,13 @@ class Source:
         """Return the network's points as currently on disk.
 
         Raises:
-            InputError: no such network; a file is missing, damaged, or does not fit the others.
+            InputError: the network is unknown; a file is missing, damaged, or does not fit the others.
         """
         # The name becomes part of file names.
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", network):
             raise InputError(f"network: {network[:64]!r} is not a network; choose one of params.yaml")
         files = _files(self.data, network)
-        # The data may be newer than this stamp; then the next call reads again.
+        # The data may be newer than this stamp. Then the next call reads again.
         return self.cache.get(
             ("points", network),
             files_stamp(files),
@@ -149,13 +149,15 @@ class Source:
         return [(label, names[label]) for label in labels if 0 <= label < len(names)]
 
     def overrides(self, points: Points) -> dict[int, Override]:
-        """Return row -> override of that image.
+        """Return row -> override of the image.
 
         Raises:
             InputError: the file of overrides is damaged or names unknown images.
         """
         file = self.data.overrides
-        return self.cache.get(("by hand", points.network), self.decisions_stamp(points), lambda: _located(file, points))
+        return self.cache.get(
+            ("overrides", points.network), self.decisions_stamp(points), lambda: _read_overrides(file, points)
+        )
 
     def decisions_stamp(self, points: Points) -> str:
         """Return a stamp that changes whenever a file of the points, or the file of overrides, is replaced."""
@@ -165,7 +167,7 @@ class Source:
         """Return a stamp that changes whenever the file of overrides is replaced."""
         return files_stamp([self.data.overrides])
 
-    def evidence(self, points: Points) -> ScorerInputs:
+    def scorer_inputs(self, points: Points) -> ScorerInputs:
         """Return the inputs of all scorers.
 
         Raises:
@@ -174,7 +176,9 @@ class Source:
         files, network = input_files(self.data, points.network), points.network
         stamp = f"{points.stamp} {files_stamp(files)}"
         return self.cache.get(
-            ("evidence", network), stamp, lambda: read_consistently(files, lambda: _read_evidence(self.data, points))[1]
+            ("scorer inputs", network),
+            stamp,
+            lambda: read_consistently(files, lambda: _read_scorer_inputs(self.data, points))[1],
         )
 
     def image(self, sample_id: int, stamp: str | None = None) -> NDArray[np.uint8] | None:
@@ -194,29 +198,29 @@ class Source:
             lambda: read_consistently([path], lambda: open_array(path, dtype=np.uint8, ndim=4)),
         )
         if stamp not in (None, opened):
-            raise InputError(f"{path}: has been replaced since the page was drawn; reload the page")
+            raise InputError(f"{path}: has been replaced since the page was loaded; reload the page")
         return np.asarray(images[sample_id]) if 0 <= sample_id < len(images) else None
 
 
-def _located(file: Path, points: Points) -> dict[int, Override]:
+def _read_overrides(file: Path, points: Points) -> dict[int, Override]:
     overrides = read_overrides(file) if file.exists() else []
     if not overrides:
         return {}
     return locate_overrides(overrides, file=file, paths=points.paths.to_pylist(), sha256=points.sha256.to_pylist())
 
 
-def _read_evidence(data: DataPaths, points: Points) -> ScorerInputs:
-    known = load_network_data(data, points.network)
-    assert known.scorer_inputs.embeddings is not None
+def _read_scorer_inputs(data: DataPaths, points: Points) -> ScorerInputs:
+    loaded = load_network_data(data, points.network)
+    assert loaded.scorer_inputs.embeddings is not None
     same = (
-        known.images["sha256"].equals(points.sha256)
-        and np.array_equal(known.scorer_inputs.embeddings[0], points.coordinates)
-        and np.array_equal(known.images["predicted"].to_numpy(), points.predicted)
+        loaded.images["sha256"].equals(points.sha256)
+        and np.array_equal(loaded.scorer_inputs.embeddings[0], points.coordinates)
+        and np.array_equal(loaded.images["predicted"].to_numpy(), points.predicted)
     )
     if not same:
         file = data.points(points.network)
-        raise InputError(f"{file}: is older than what the filter reads, or a stage is running; run `dvc repro`")
-    return known.scorer_inputs
+        raise InputError(f"{file}: is older than the inputs of the filter, or a stage is running; run `dvc repro`")
+    return loaded.scorer_inputs
 
 
 def _files(data: DataPaths, network: str) -> tuple[Path, ...]:
@@ -234,9 +238,9 @@ def _read_points(data: DataPaths, network: str) -> Points:
     images = open_array(data.images("train"), dtype=np.uint8, ndim=4)
     names = read_typed(data.prepare_metrics, PrepareMetrics).class_names
     if len(images) != n or not np.array_equal(table["sample_id"].to_numpy(), np.arange(n)):
-        raise InputError(f"{path}: its {n} rows are not those of the {len(images)} training images; run `dvc repro`")
+        raise InputError(f"{path}: its {n} rows do not match the {len(images)} training images; run `dvc repro`")
     if not table["sha256"].combine_chunks().equals(manifest["sha256"].combine_chunks()):
-        raise InputError(f"{path}: is of other images than {data.manifest('train')}; run `dvc repro`")
+        raise InputError(f"{path}: has other images than {data.manifest('train')}; run `dvc repro`")
     labels, predicted = (table[column].to_numpy().astype(np.int64) for column in ("label", "predicted"))
     neighbors: NDArray[np.int64] = list_column(table, "neighbours", path).astype(np.int64)
     for column, values, limit in (
@@ -246,11 +250,13 @@ def _read_points(data: DataPaths, network: str) -> Points:
     ):
         if n == 0 or values.min(initial=0) < 0 or values.max(initial=0) >= limit:
             raise InputError(f"{path}: its column {column} does not fit {data.prepare_metrics}; run `dvc repro`")
-    _check_scored(table, path)
+    _check_scores(table, path)
     thresholds = table["eps"].to_numpy()
     if filtering.eps is not None and (thresholds != filtering.eps).any():
         file = data.filter_metrics(network)
-        raise InputError(f"{path}: is of another run of the filter than {file}; a stage is running, or run `dvc repro`")
+        raise InputError(
+            f"{path}: belongs to another run of the filter than {file}; a stage is running, or run `dvc repro`"
+        )
     return Points(
         network=network,
         paths=table["path"],
@@ -279,13 +285,13 @@ def _read_points(data: DataPaths, network: str) -> Points:
 def _true_labels(data: DataPaths, names: Sequence[str]) -> NDArray[np.int64] | None:
     true_labels = read_true_labels(data)
     if true_labels is not None and not (true_labels.min() >= 0 and true_labels.max() < len(names)):
-        raise InputError(f"{data.manifest('train')}: has true labels of no class; run `dvc repro --force prepare`")
+        raise InputError(f"{data.manifest('train')}: has true labels without a class; run `dvc repro --force prepare`")
     return true_labels
 
 
-def _check_scored(table: pa.Table, path: Path) -> None:
+def _check_scores(table: pa.Table, path: Path) -> None:
     for column in ("x", "y", "confidence", "score"):
         if not np.isfinite(table[column].to_numpy()).all():
-            raise InputError(f"{path}: its column {column} has values that are no finite numbers; run `dvc repro`")
+            raise InputError(f"{path}: its column {column} has values that are not finite; run `dvc repro`")
     if not np.array_equal(table["score"].to_numpy() > 0.5, table["is_noise"].to_numpy()):
         raise InputError(f"{path}: its columns score and is_noise disagree; run `dvc repro`")

@@ -1,4 +1,4 @@
-"""What people decide about images in the visualizer, saved to data/overrides.csv as they decide it."""
+"""Manual overrides: keep, drop or clear images, saved to data/overrides.csv at once, with undo."""
 
 import threading
 import unicodedata
@@ -22,7 +22,7 @@ Decision = Literal["keep", "drop"]
 
 @dataclass(frozen=True)
 class Image:
-    """An image by the path and the sha256 of its manifest: what outlives a preparation."""
+    """An image by the path and the sha256 of its manifest, which stay valid after `prepare` has run again."""
 
     path: str
     sha256: str
@@ -30,19 +30,19 @@ class Image:
 
 @dataclass(frozen=True, kw_only=True)
 class SaveResult:
-    """What an action did.
+    """Result of an action.
 
     Attributes:
-        written: images whose line was added, changed or removed.
-        n_unchanged: images of the action whose line was not touched.
+        n_written: number of images whose line was added, changed or removed.
+        n_unchanged: number of images of the action whose line did not change.
         images: those written.
-        sentence: the same for a person.
+        message: the result in words.
     """
 
-    written: int
+    n_written: int
     n_unchanged: int
     images: tuple[Image, ...]
-    sentence: str
+    message: str
 
 
 _Lines = dict[Image, Override]
@@ -50,7 +50,12 @@ _Lines = dict[Image, Override]
 
 @dataclass(frozen=True, kw_only=True)
 class _Change:
-    """What happens to one image's line; None is no line. `above`: whose line a new one comes after, None at the top."""
+    """Change of the line of one image.
+
+    Attributes:
+        before, after: the line; None if there is none.
+        above: image whose line precedes a new one; None at the top of the file.
+    """
 
     before: Override | None
     after: Override | None
@@ -61,13 +66,14 @@ _Action = dict[Image, _Change]
 
 
 class Decisions:
-    """The decisions in one file, and what can be taken back of those made here.
+    """Overrides in one file, with the undo history of this object.
 
-    Safe for several threads, objects and processes: each action reads the file again and replaces it
-    under a lock, at once. An edit by hand is seen until the moment of replacement. Lines of other
-    images stay, in their order; a changed decision stays in its line, a new one comes last. The whole
-    file is in the format of `write_overrides`: line ends and quotes become its own, and of a decision
-    given twice the last line stays.
+    Safe for several threads, objects and processes: each action reads the file again and replaces it atomically,
+    under a lock. An edit without the lock is noticed until the moment of replacement.
+
+    Lines of other images keep their order. A changed override keeps its line, and a new one is the last. The file is
+    written in the format of `write_overrides`: line ends and quotes change to it. If an image has two lines, the last
+    one stays.
     """
 
     def __init__(self, file: Path) -> None:
@@ -76,16 +82,17 @@ class Decisions:
         self._done: list[_Action] = []
 
     def decide(self, images: Sequence[Image], decision: Decision | None, note: str) -> SaveResult:
-        """Decide for all `images` in one action, on the disk when this returns; a missing file is made.
+        """Decide all `images` in one action. The file has the result when this returns; a missing file is created.
 
         Args:
-            decision: None takes decisions back: the lines go; images that have none are left alone.
-            note: why, in one line of any text; not looked at when decisions are taken back. Where it is empty
-                and the decision is the old one, the old note stays.
+            images: to decide.
+            decision: None clears overrides: it removes the lines, and skips images without one.
+            note: the reason, in one line. Clearing ignores it. If it is empty and the decision does not change, the
+                old note stays.
 
         Raises:
-            InputError: the note has a line break or another control character; the file is not valid,
-                read-only, or changes without end; the disk is full. Then nothing is written.
+            InputError: the note has a line break or another control character; the file is invalid or read-only,
+                or other programs keep changing it; the disk is full. Then nothing is written.
         """
         assert decision in (None, *DECISIONS), decision
         _check_note(note)
@@ -99,39 +106,39 @@ class Decisions:
             )
 
         with self._lock:
-            action = self._update(lambda lines: _decided(lines, {image: line(image) for image in images}))
+            action = self._update(lambda lines: _decide(lines, {image: line(image) for image in images}))
             if action:
                 self._done.append(action)
         n_unchanged = len(set(images)) - len(action)
-        what = "no longer decided by hand" if decision is None else f"to {decision}"
-        untouched = f"; {_count(n_unchanged)} had no decision" if n_unchanged else ""
-        sentence = f"{_count(len(action))} {what}{untouched}."
-        return SaveResult(written=len(action), n_unchanged=n_unchanged, images=tuple(action), sentence=sentence)
+        what = "Cleared" if decision is None else f"Saved as {decision}"
+        unchanged = f"; {_count(n_unchanged)} had no override" if n_unchanged else ""
+        message = f"{what}: {_count(len(action))}{unchanged}."
+        return SaveResult(n_written=len(action), n_unchanged=n_unchanged, images=tuple(action), message=message)
 
     def undo(self) -> SaveResult | None:
-        """Take back the newest action of this object that is not taken back yet; None if there is none.
+        """Undo the last action of this object that is not undone yet; return None if there is none.
 
-        Each image gets the line that it had before, with its note and timestamp, where it stood. Images
-        whose line is no longer what the action wrote were decided by somebody else since, and are left
-        alone. Timestamps are in seconds: a line written twice within one second is one decision.
+        Each image gets its previous line, with note and timestamp, at its previous position. Images whose line differs
+        from what the action wrote are skipped: somebody else has changed them since. Timestamps are in seconds, so two
+        equal lines of one second count as one.
 
         Raises:
-            InputError: as `decide`; the action can then still be taken back.
+            InputError: as `decide`. The action can then still be undone.
         """
         with self._lock:
             if not self._done:
                 return None
             action = self._done[-1]
-            undone = self._update(lambda lines: _undone(lines, action))
+            undone = self._update(lambda lines: _undo(lines, action))
             self._done.pop()
         n_unchanged = len(action) - len(undone)
-        others = f"; {_count(n_unchanged)} changed by others since, left alone" if n_unchanged else ""
+        others = f"; {_count(n_unchanged)} changed by others since, skipped" if n_unchanged else ""
         which = next(iter(undone)).path if len(undone) == 1 else _count(len(undone))
-        sentence = f"{which} as before{others}."
-        return SaveResult(written=len(undone), n_unchanged=n_unchanged, images=tuple(undone), sentence=sentence)
+        message = f"Undone: {which}{others}."
+        return SaveResult(n_written=len(undone), n_unchanged=n_unchanged, images=tuple(undone), message=message)
 
     def _update(self, act: Callable[[_Lines], _Action]) -> _Action:
-        """Write what `act` makes of the lines in the file, and return it; nothing is written for no change."""
+        """Apply and return the changes that `act` gives for the lines of the file. Without changes, write nothing."""
         with exclusive(self._file):
             remove_leftovers(self._file.resolve().parent)
             for _ in range(_ATTEMPTS):
@@ -142,23 +149,23 @@ class Decisions:
                     return action
                 try:
                     with replacing(self._file, state) as temporary:
-                        write_overrides(temporary, _applied(lines, action))
+                        write_overrides(temporary, _apply(lines, action))
                 except ConcurrentEditError:
                     continue
                 return action
-        raise InputError(f"{self._file}: another program keeps changing it; save it there, then decide again")
+        raise InputError(f"{self._file}: another program keeps changing it; save it there, then try again")
 
 
 def _read(file: Path) -> _Lines:
-    # Equal decisions are equal wherever they stand.
+    # Line numbers do not count in comparisons.
     return {Image(line.path, line.sha256): replace(line, line=0) for line in read_overrides(file)}
 
 
-def _decided(lines: _Lines, wanted: dict[Image, Override | None]) -> _Action:
+def _decide(lines: _Lines, new_lines: dict[Image, Override | None]) -> _Action:
     above = dict(zip(lines, (None, *lines), strict=False))
     last = next(reversed(lines), None)
     action = {}
-    for image, after in wanted.items():
+    for image, after in new_lines.items():
         before = lines.get(image)
         if before is None and after is None:
             continue
@@ -170,7 +177,7 @@ def _decided(lines: _Lines, wanted: dict[Image, Override | None]) -> _Action:
     return action
 
 
-def _undone(lines: _Lines, action: _Action) -> _Action:
+def _undo(lines: _Lines, action: _Action) -> _Action:
     return {
         image: _Change(before=change.after, after=change.before, above=change.above)
         for image, change in action.items()
@@ -178,24 +185,25 @@ def _undone(lines: _Lines, action: _Action) -> _Action:
     }
 
 
-def _applied(lines: _Lines, action: _Action) -> list[Override]:
-    """The lines after `action`. A line whose upper neighbor is gone comes last."""
+def _apply(lines: _Lines, action: _Action) -> list[Override]:
+    """Return the lines after `action`. A line whose upper neighbor no longer exists is put last."""
     new = {change.above: image for image, change in action.items() if change.before is None}
     order: list[Image] = []
-    place: Image | None
-    for place in (None, *lines):
-        if place is not None:
-            order.append(place)
-        # Each new line may be the neighbor of the next.
-        while (place := new.pop(place, None)) is not None:
-            order.append(place)
+    for upper in (None, *lines):
+        if upper is not None:
+            order.append(upper)
+        image = new.pop(upper, None)
+        # Each new line may be the upper neighbor of the next.
+        while image is not None:
+            order.append(image)
+            image = new.pop(image, None)
     after = lines | {image: change.after for image, change in action.items()}
     return [line for image in (*order, *new.values()) if (line := after[image]) is not None]
 
 
 def _check_note(note: str) -> None:
     if any(unicodedata.category(character) in _FORBIDDEN_NOTE_CATEGORIES for character in note):
-        raise InputError(f"note: {note[:60]!r} has a line break or a control character; write it in one line")
+        raise InputError(f"note: {note[:60]!r} has a line break or a control character; write one line of text")
 
 
 def _now() -> str:

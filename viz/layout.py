@@ -1,4 +1,4 @@
-"""The page: choices on the left, maps in the middle, the chosen image and the pictures on the right."""
+"""Layout of the page: controls on the left, maps in the middle, the chosen image and the gallery on the right."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,35 +13,35 @@ from viz.components import hint
 from viz.filter_settings import AS_FILTERED, MAX_MIN_SAMPLES, SCORER_CHOICES
 
 ALL = -1
-"""In the picker of the class that the sliders are for: all of them."""
+"""Value for all classes in the picker of the class that the sliders set."""
 
 EVERY_CLASS: dict[str, Any] = {"label": "all classes", "value": ALL}
 
 VIEWS = {"explore": "Explore", "compare": "Compare", "training": "Training"}
 
-WIDTHS = {"map": "map", "both": "map and pictures", "pictures": "pictures"}
+WIDTHS = {"map": "embedding", "both": "embedding and images", "pictures": "images"}
 
 SORTS = {
     "suspect": "most suspect first",
     "trusted": "least suspect first",
     "class": "by class",
-    "sure": "surest network first",
+    "sure": "most confident first",
 }
 
 LISTS = {
-    "goes": "what goes",
-    "selection": "what is selected on the map",
-    "shown": "all that is shown",
+    "goes": "dropped",
+    "selection": "selected",
+    "shown": "all shown",
     "hand": "decided by hand",
     "planted": "labels changed on purpose",
     "a": "only A drops",
     "b": "only B drops",
-    "both": "A and B drop",
+    "both": "both drop",
 }
-"""What the pictures are of; the last three compare."""
+"""Key -> name of each list of the gallery; the last three compare. Links store the keys."""
 
-PROPOSAL_KINDS = {"share": "the share that goes, of every network", "limit": "the limit"}
-"""What of a rule is written to params.yaml."""
+PROPOSAL_KINDS = {"share": "dropped fraction, for all networks", "limit": "threshold"}
+"""Key -> name of what the dialog writes to params.yaml."""
 
 GRAPH_CONFIG: Any = PLOTLY_CONFIG | {
     "displayModeBar": True,
@@ -54,13 +54,13 @@ _STATIC_CONFIG: Any = GRAPH_CONFIG | {"displayModeBar": False, "scrollZoom": Fal
 def page(
     networks: Sequence[str], classes: Sequence[tuple[int, str]], training: Any = None, *, edited: str = ""
 ) -> html.Div:
-    """The whole page, before anything has been read.
+    """Return the page without data.
 
     Args:
-        networks: those to choose from.
-        classes: label and name of those to choose from.
-        training: what the view of the training results begins with.
-        edited: the stamp of people's decisions.
+        networks: options of the picker.
+        classes: label and name of each option of the class pickers.
+        training: content of the view Training.
+        edited: stamp of the file of overrides.
     """
     options = [{"label": name, "value": label} for label, name in classes]
     return html.Div(
@@ -70,7 +70,7 @@ def page(
             html.Div([html.Div(id="problem"), html.Div(id="banner"), html.Div(id="planted", role="note")], id="alerts"),
             html.Aside([*_colors(), *_filters(options), *_filter_controls(options)], id="choices"),
             html.Main([*_maps(networks), html.Div(training, id="training-view")], id="middle"),
-            html.Aside([*_chosen(), *_pictures()], id="images"),
+            html.Aside([*_chosen(), *_gallery()], id="images"),
             html.Footer(id="saved", role="status"),
             _parameters_dialog(len(networks)),
         ],
@@ -81,13 +81,13 @@ def page(
 
 def _stores(edited: str) -> list[Any]:
     initial: dict[str, Any] = {
-        "rule": None,  # settings of the controls below `Scorer`
-        "rule-b": None,  # of the second map
-        "drawn": None,  # of which artifacts the map is
-        "drawn-b": None,  # and the second map
+        "rule": None,  # filter settings of the first map
+        "rule-b": None,  # filter settings of the second map
+        "drawn": None,  # artifacts that the first map shows
+        "drawn-b": None,  # artifacts that the second map shows
         "selection": {"generation": None, "rows": [], "graph": "map"},  # on either map
-        "drawn-around": None,  # shapes on a map that shows a part of the points
-        "offered": {"generation": None, "rows": []},  # of it, what the buttons decide
+        "drawn-around": None,  # lasso shapes on a map that draws only some points
+        "offered": {"generation": None, "rows": []},  # shown part of the selection, which the buttons decide
         "focus": None,  # row of the chosen image
         "edited": edited,
     }  # fmt: skip
@@ -116,18 +116,18 @@ def _filters(classes: list[Any]) -> list[Any]:
     scores = dcc.RangeSlider(0, 1, step=0.01, value=[0, 1], marks=None, id="scores")
     return [
         *_labeled("Classes shown", dcc.Dropdown(classes, [], id="classes", multi=True, placeholder="all")),
-        *_labeled("Scores shown (above 0.5 goes)", scores),
+        *_labeled("Scores shown (above 0.5: dropped)", scores),
     ]
 
 
 def _filter_controls(classes: list[Any]) -> list[Any]:
     return [
-        html.H2("What would go"),
+        html.H2("Filter preview"),
         *_labeled("Scorer", dcc.Dropdown(dict(SCORER_CHOICES), AS_FILTERED, id="judge", clearable=False)),
-        *_labeled("Settings of", dcc.Dropdown([EVERY_CLASS, *classes], ALL, id="scope", clearable=False)),
-        html.Div("Limit", id="unit", className="name"),
+        *_labeled("Settings for", dcc.Dropdown([EVERY_CLASS, *classes], ALL, id="scope", clearable=False)),
+        html.Div("Threshold", id="unit", className="name"),
         dcc.Slider(id="threshold", min=0, max=1, value=1, step=0.01, marks=None, updatemode="drag"),
-        *_labeled("Share that goes (%)", dcc.Slider(0, 50, 0.1, value=5, marks=None, id="share", updatemode="drag")),
+        *_labeled("Dropped (%)", dcc.Slider(0, 50, 0.1, value=5, marks=None, id="share", updatemode="drag")),
         html.Div(
             _labeled(
                 "min_samples",
@@ -137,7 +137,7 @@ def _filter_controls(classes: list[Any]) -> list[Any]:
         ),
         html.P(id="used", className="hint"),
         html.Div(
-            [html.Button("As the filter did", id="reset"), html.Button("Write to params.yaml…", id="propose")],
+            [html.Button("Reset to filter", id="reset"), html.Button("Write to params.yaml…", id="propose")],
             className="buttons",
         ),
         html.Div(id="table"),
@@ -159,7 +159,7 @@ def _maps(networks: Sequence[str]) -> list[Any]:
             ),
             html.Div(
                 [
-                    html.Span("goes (%)"),
+                    html.Span("dropped (%)"),
                     dcc.Input(5, id="share-b", type="number", min=0, max=50, step=0.01),
                     html.Span("min_samples"),
                     dcc.Input(5, id="min_samples-b", type="number", min=1, max=MAX_MIN_SAMPLES, step=1),
@@ -169,7 +169,7 @@ def _maps(networks: Sequence[str]) -> list[Any]:
         ],
         id="b",
     )
-    a = html.Div([html.B("A"), html.Span("as the controls on the left say")], id="a")
+    a = html.Div([html.B("A"), html.Span("settings of the controls on the left")], id="a")
     return [
         html.Div(id="legend"),
         html.Div(id="notice", className="hint"),
@@ -189,20 +189,20 @@ def _chosen() -> list[Any]:
         html.Div(hint(), id="card"),
         html.Div(
             [
-                dcc.Input(id="note", type="text", placeholder="note (optional; Enter)", maxLength=500),
-                html.Button([html.U("K"), "eep"], id="keep", className="stays"),
-                html.Button([html.U("D"), "rop"], id="drop", className="goes"),
-                html.Button([html.U("C"), "lear"], id="clear", title="as the filter decides"),
-                html.Button([html.U("U"), "ndo"], id="undo", title="what this window did last"),
+                dcc.Input(id="note", type="text", placeholder="note (optional)", maxLength=500),
+                html.Button([html.U("K"), "eep"], id="keep", className="kept"),
+                html.Button([html.U("D"), "rop"], id="drop", className="dropped"),
+                html.Button([html.U("C"), "lear"], id="clear", title="remove the override: the filter decides"),
+                html.Button([html.U("U"), "ndo"], id="undo", title="undo the last action of this window"),
             ],
             className="buttons",
         ),
     ]
 
 
-def _pictures() -> list[Any]:
+def _gallery() -> list[Any]:
     return [
-        html.H2("Pictures"),
+        html.H2("Images"),
         html.Div(
             [
                 dcc.Dropdown(LISTS, "goes", id="list", clearable=False),
@@ -217,14 +217,14 @@ def _pictures() -> list[Any]:
                 html.Button("▶", id="next", title="next page (Page Down)"),
                 html.Button("Keep selection", id="keep-selection", disabled=True),
                 html.Button("Drop selection", id="drop-selection", disabled=True),
-                html.Button("CSV", id="csv", title="save this list"),
+                html.Button("CSV", id="csv", title="save this list as CSV"),
                 dcc.Download(id="download"),
             ],
             className="buttons",
         ),
         dcc.Store(id="page-number", data=0),
         dcc.Loading(html.Div(id="grid", className="tiles"), delay_show=400),
-        html.P("Arrows choose, K keeps, D drops, C leaves it to the filter, U undoes.", className="hint"),
+        html.P("Keys: arrows choose, K keeps, D drops, C clears the override, U undoes.", className="hint"),
     ]
 
 

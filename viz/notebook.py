@@ -22,17 +22,17 @@ from viz.security import LOOPBACK, check_port
 
 
 class Explorer:
-    """A running app, shown where a cell ends with it. It stops with the kernel, or by `close`.
+    """A running app, which a notebook shows as the output of a cell. It stops with the kernel or by `close`.
 
     Attributes:
-        url: of the page, for this machine's browsers only.
+        url: of the page, for browsers on this machine only.
     """
 
     def __init__(self, network: str, *, data: DataPaths, params_file: Path, height: int, port: int | None) -> None:
         self._source, self._network, self._height = Source(data), network, height
         self._selection: tuple[str | None, tuple[int, ...]] = (None, ())
         app = make_app(self._source, params_file=params_file, on_selection=self._remember)
-        # A line for every request would bury the notebook's own.
+        # A log line for every request would hide the output of the notebook.
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
         if port is not None:
             check_port(LOOPBACK, port, name="port")
@@ -42,20 +42,20 @@ class Explorer:
 
     @property
     def selection(self) -> list[int]:
-        """Sample ids of the images last selected with the lasso or the box, ascending."""
+        """Sample ids of the images in the last lasso or box, ascending."""
         return sorted(self._selection[1])
 
     def selected(self) -> pa.Table:
-        """The selected rows in the points.parquet of the network whose map they were selected on.
+        """Return the selected rows of points.parquet, of the network in whose embedding they were selected.
 
         Raises:
-            InputError: the file is missing or damaged, or has been replaced since.
+            InputError: the file is missing or damaged, or has been replaced since the selection.
         """
         generation, rows = self._selection
         network = self._network if generation is None else generation.partition(" ")[0]
         file = self._source.data.points(network)
         table = read_parquet(file)
-        # Looked at last: what was read is what was selected from.
+        # Checked after reading, so that the table is that of the selection.
         if generation is not None and current_points(self._source, generation) is None:
             raise InputError(f"{file}: has been replaced since the selection; select again")
         return table.take(sorted(rows))
@@ -74,8 +74,8 @@ class Explorer:
 
 
 def start(network: str | None, *, params: Path, data: Path, height: int, port: int | None) -> Explorer:
-    """See `viz.explore`."""
+    """Start an app for a notebook; see `viz.explore`."""
     networks = load_params(params, accept_old_keys=True).networks
     if network is not None and network not in networks:
-        raise InputError(f"network: {network} is none of {params}; give one of {', '.join(networks)}")
+        raise InputError(f"network: {network} is not in {params}; choose from {', '.join(networks)}")
     return Explorer(network or networks[0], data=DataPaths(root=data), params_file=params, height=height, port=port)

@@ -1,4 +1,4 @@
-"""What is tried out in the visualizer, written into params.yaml once a person has seen the difference."""
+"""Write the settings of a preview to params.yaml, after the user has seen the diff."""
 
 import difflib
 import json
@@ -15,10 +15,12 @@ from viz.yaml_text import with_value, without
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """A parameter file as it is and as it would be; both texts with their line ends.
+    """Change of a parameter file.
 
     Attributes:
-        difference: lines of a unified diff without line ends; none where nothing changes.
+        file: to change.
+        old_text, new_text: with their line ends.
+        difference: lines of the unified diff without line ends; empty if nothing changes.
     """
 
     file: Path
@@ -28,32 +30,32 @@ class Proposal:
 
 
 def propose(file: Path, changes: Mapping[str, object]) -> Proposal:
-    """What `changes` would make of a parameter file; writes nothing.
+    """Return `changes` of a parameter file as a proposal. Nothing is written.
 
-    Every other byte stays: comments, order, quotes, widths. A value that is there already stays as
-    it is written.
+    All other bytes stay: comments, order, quotes, widths. A value that does not change keeps its notation.
 
     Args:
-        changes: dotted key, e.g. `filter.scorer.min_samples`, to its value; None removes the key, a
-            mapping takes the place of all that stood there.
+        file: the parameter file.
+        changes: dotted key, e.g. `filter.scorer.min_samples`, to its value. None removes the key; a mapping replaces
+            the whole section.
 
     Raises:
-        InputError: the file cannot be read; with `changes` it is not valid, as `load_params` says; or a
-            key cannot change alone, as an anchor ties it to others.
+        InputError: the file cannot be read; the file with `changes` is invalid, see `load_params`; or a key cannot
+            change alone, because an anchor shares it with others.
     """
     old_text = text = read_params_text(file)
     source = str(file)
     tree = _plain(parse_params(text, source=source))
-    # Removed last: a section that loses its only key for another one is never empty.
+    # Removals come last, so that a section that gets another key is never empty.
     for key, value in sorted(changes.items(), key=lambda change: change[1] is None):
         keys = key.split(".")
         section, depth = _innermost(tree, keys, source)
         if value is not None:
-            wanted = json.loads(json.dumps(value))
+            new_value = json.loads(json.dumps(value))
             for missing in reversed(keys[depth + 1 :]):
-                wanted = {missing: wanted}
-            section[keys[depth]] = wanted
-            text = with_value(text, keys[: depth + 1], wanted)
+                new_value = {missing: new_value}
+            section[keys[depth]] = new_value
+            text = with_value(text, keys[: depth + 1], new_value)
         elif depth + 1 == len(keys):
             section.pop(keys[-1], None)
             text = without(text, keys)
@@ -66,11 +68,11 @@ def propose(file: Path, changes: Mapping[str, object]) -> Proposal:
 
 
 def write(proposal: Proposal) -> None:
-    """Write the proposed text, atomically; the file keeps its mode.
+    """Write the proposed text atomically. The file keeps its mode.
 
     Raises:
-        InputError: the file no longer holds the old text, or is read-only; the disk is full. Then it
-            stays as it is.
+        InputError: the file does not have the old text any more, or is read-only; the disk is full. Then the file
+            does not change.
     """
     file = proposal.file
     if proposal.new_text == proposal.old_text:
@@ -83,7 +85,7 @@ def write(proposal: Proposal) -> None:
             with replacing(file, state) as temporary:
                 temporary.write_bytes(proposal.new_text.encode())
         except ConcurrentEditError:
-            raise InputError(f"{file}: has changed meanwhile; look at the difference again") from None
+            raise InputError(f"{file}: has changed since the difference was shown; open the dialog again") from None
 
 
 def changes_for(
@@ -93,35 +95,37 @@ def changes_for(
     drop_fraction: float | None = None,
     threshold: float | None = None,
 ) -> dict[str, object]:
-    """The changes by which the `filter` section says what is tried out.
+    """Return the changes that give the `filter` section the settings of a preview.
 
-    Exactly one of the three rules is given; the other two are removed, and `allocation` too: what is tried out
-    is one limit for all classes. Numbers are rounded to 6 significant digits.
+    Pass exactly one of `eps`, `drop_fraction` and `threshold`. The other two are removed, and so is `allocation`: a
+    preview has one threshold for all classes. Numbers are rounded to 6 significant digits.
 
     Args:
-        scorer: its name and options, as in params.yaml.
-        eps: radius, in units of what the scorer dbscan looks at; greater than 0.
+        scorer: name and options, as in params.yaml.
+        eps: radius in units of the space of the scorer dbscan; greater than 0.
         drop_fraction: of all images, for every network; 0 to less than 1.
-        threshold: in the scorer's own unit; greater than 0.
+        threshold: in the unit of the scorer; greater than 0.
     """
-    rules = {"eps": eps, "drop_fraction": drop_fraction, "threshold": threshold}
-    assert sum(value is not None for value in rules.values()) == 1, rules
+    limits = {"eps": eps, "drop_fraction": drop_fraction, "threshold": threshold}
+    assert sum(value is not None for value in limits.values()) == 1, limits
     changes: dict[str, object] = {"filter.scorer": dict(scorer), "filter.allocation": None}
-    for rule, value in rules.items():
-        changes[f"filter.{rule}"] = None if value is None else float(f"{value:.6g}")
+    for key, value in limits.items():
+        changes[f"filter.{key}"] = None if value is None else float(f"{value:.6g}")
     return changes
 
 
 def _plain(tree: Any) -> Any:
-    """Keys and values alone, as the checks see them: no tuples, and nothing shared between aliases."""
+    """Return the tree as plain JSON values, without tuples and without objects that aliases share."""
     return json.loads(json.dumps(tree, default=str))
 
 
 def _innermost(tree: Any, keys: Sequence[str], source: str) -> tuple[dict[str, Any], int]:
-    """The mapping of `tree` that comes nearest to holding the last of `keys`, and how many of them lead to it."""
+    """Return the deepest existing mapping on the path `keys`, and the number of keys that lead to it."""
     for depth, key in enumerate(keys):
         if not isinstance(tree, dict):
-            raise InputError(f"{source}: {'.'.join(keys[:depth]) or '(top level)'}: holds no keys; add {key} by hand")
+            raise InputError(
+                f"{source}: {'.'.join(keys[:depth]) or '(top level)'}: is not a mapping; add {key} by hand"
+            )
         if depth + 1 == len(keys) or key not in tree:
             break
         tree = tree[key]
@@ -129,11 +133,10 @@ def _innermost(tree: Any, keys: Sequence[str], source: str) -> tuple[dict[str, A
 
 
 def _check_meaning(text: str, tree: Any, where: str) -> None:
+    """Check that the text parses to `tree`."""
     try:
-        same = _plain(parse_params(text, source=where)) == tree
+        is_same = _plain(parse_params(text, source=where)) == tree
     except InputError:
-        same = False
-    if not same:
-        raise InputError(
-            f"{where}: cannot change alone (anchors, aliases, a section left empty); edit the file by hand"
-        )
+        is_same = False
+    if not is_same:
+        raise InputError(f"{where}: cannot change alone (anchor, alias or empty section); edit the file by hand")

@@ -1,4 +1,4 @@
-"""The state of the page, and selections of points."""
+"""State of a map from the controls of the page, and the CSV file of a selection."""
 
 import csv
 import io
@@ -15,11 +15,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from pipeline.artifacts.prepared import PLANTED_COLUMN
 from pipeline.errors import InputError
-from viz.color_by import ColorData, make_color_data
+from viz.color_by import ColorData
 from viz.data import Points, Source
 from viz.filter_settings import FilterPreview, FilterSettings, preview_filter
 
-_RULE = TypeAdapter(FilterSettings)
+_SETTINGS = TypeAdapter(FilterSettings)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,13 +41,13 @@ class MapState:
     @cached_property
     def color_data(self) -> ColorData:
         """Data for coloring."""
-        return make_color_data(self.points, self.preview)
+        return ColorData(points=self.points, preview=self.preview)
 
 
 def make_map_state(
     source: Source,
     network: str,
-    rule: Mapping[str, Any] | None,
+    settings_json: Mapping[str, Any] | None,
     classes: Sequence[int] | None = None,
     scores: Sequence[float] | None = None,
 ) -> MapState:
@@ -56,14 +56,14 @@ def make_map_state(
     Args:
         source: of the images.
         network: of the map.
-        rule: settings from `settings_to_json`; None for those of the filter.
+        settings_json: from `settings_to_json`; None for the settings of the filter.
         classes: to show; empty or None for all.
         scores: lowest and highest score to show, 0 to 1.
 
     Raises:
         InputError: files are missing or do not fit, or the settings are invalid.
     """
-    points, settings = source.points(network), settings_from_json(rule)
+    points, settings = source.points(network), settings_from_json(settings_json)
     preview = _cached_preview(source, points, settings)
     shown = np.isin(points.labels, list(classes)) if classes else np.ones(len(points), dtype=np.bool_)
     if scores:
@@ -71,48 +71,51 @@ def make_map_state(
     return MapState(points=points, settings=settings, preview=preview, shown=shown)
 
 
-def _cached_preview(source: Source, points: Points, rule: FilterSettings) -> FilterPreview:
-    key = points.network, json.dumps(settings_to_json(rule), sort_keys=True)
-    return source.previews.get(key, source.decisions_stamp(points), lambda: preview_filter(source, points, rule))
+def _cached_preview(source: Source, points: Points, settings: FilterSettings) -> FilterPreview:
+    key = points.network, json.dumps(settings_to_json(settings), sort_keys=True)
+    return source.previews.get(key, source.decisions_stamp(points), lambda: preview_filter(source, points, settings))
 
 
-def settings_to_json(rule: FilterSettings) -> dict[str, Any]:
+def settings_to_json(settings: FilterSettings) -> dict[str, Any]:
     """Return the settings as JSON values, for the page and its links."""
-    values: dict[str, Any] = _RULE.dump_python(rule, mode="json")
+    values: dict[str, Any] = _SETTINGS.dump_python(settings, mode="json", by_alias=True)
     return values
 
 
 def settings_from_json(values: Mapping[str, Any] | None) -> FilterSettings:
-    """Return the settings of the page, or of a link.
+    """Return settings from the JSON values of the page or of a link; None for the settings of the filter.
 
     Raises:
-        InputError: they are invalid.
+        InputError: the values are invalid.
     """
     try:
-        return _RULE.validate_python(values or {})
+        return _SETTINGS.validate_python(values or {})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"the link's rule: {where}: {first['msg']}; reset the settings") from None
+        raise InputError(f"the rule of the link: {where}: {first['msg']}; reset the settings") from None
 
 
 COLUMNS = ("path", "sha256", "label_name", "predicted_name", "score", "keep", "reason")
 
 _DECIMALS = Decimal("1e-6")
-# Full-width forms too: spreadsheets with East Asian settings treat them as the plain ones.
-_STARTS = tuple("=+-@\t\r\n＝＋－＠'")
+# Spreadsheets with East Asian settings treat the full-width forms as the plain ones.
+_FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠'")
 
 
 def selection_csv(points: Points, preview: FilterPreview, rows: Sequence[int]) -> str:
     """Return a CSV file of the images in `rows`, in that order, with a header of `COLUMNS`.
 
     All cells are quoted and lines end with a line feed. `score` has six decimals, with ties rounded up.
-    `keep` is true or false and includes overrides. A cell that starts with `=`, `+`, `-`, `@` (full-width
-    ones too), a tab or a line break would run as a formula in a spreadsheet (OWASP, "CSV Injection"). Such
-    cells, and cells that start with an apostrophe, get a leading apostrophe: remove one to restore the text.
-    Where labels were changed on purpose, a last column has their number in every row.
+    `keep` is true or false and includes overrides.
 
-    The button of the exported page gives the same bytes; see assets/csv.js.
+    A cell that starts with `=`, `+`, `-`, `@` (full-width ones too), a tab or a line break would run as a formula
+    in a spreadsheet (OWASP, "CSV Injection"). Such cells, and cells that start with an apostrophe, get a leading
+    apostrophe: remove one to restore the text.
+
+    If labels were changed on purpose, a last column has their number in every row.
+
+    The exported page writes the same bytes; see export/assets/csv.js.
     """
     file = io.StringIO()
     writer = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
@@ -130,9 +133,9 @@ def selection_csv(points: Points, preview: FilterPreview, rows: Sequence[int]) -
             points.reasons[row].as_py(),
             *n_planted,
         )
-        writer.writerow([_harmless(cell) for cell in cells])
+        writer.writerow([_escape_formula(cell) for cell in cells])
     return file.getvalue()
 
 
-def _harmless(cell: str) -> str:
-    return f"'{cell}" if cell.startswith(_STARTS) else cell
+def _escape_formula(cell: str) -> str:
+    return f"'{cell}" if cell.startswith(_FORMULA_STARTS) else cell

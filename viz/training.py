@@ -1,4 +1,4 @@
-"""What the app shows of the training runs: accuracy against batch size, differences, loss curves.
+"""View of the training runs: accuracy against batch size, differences, loss curves.
 
 The numbers are those of the report, from the same functions.
 """
@@ -29,30 +29,37 @@ from pipeline.stats.tables import Table, accuracy_table, common_settings, differ
 from viz.components import problem
 
 _ABOUT_CURVES = (
-    "Losses are of the training images; curves of the test images, for studies with accuracy_every, are in the report. "
-    "Thin lines are runs, thick ones the means of those that finished; a cross ends a run that diverged."
+    "Loss on the training images. The report has curves on the test images, for studies with accuracy_every. "
+    "Thin lines are runs, thick lines the means of the finished runs. A cross marks where a run diverged."
 )
 
 
 def studies(data: DataPaths, params: Params) -> list[str]:
-    """The studies of params.yaml that have results, in its order."""
+    """Return the studies of params.yaml that have results, in the order of the file."""
     return [name for name in params.studies if data.runs(name).exists()]
 
 
 def batch_sizes(data: DataPaths, params: Params, name: str | None) -> list[int]:
-    """Those of a study's runs, ascending.
+    """Return the batch sizes of a study's runs, ascending.
+
+    Args:
+        data: the artifacts.
+        params: has the study.
+        name: of the study, possibly any value that a browser sends.
 
     Raises:
-        InputError: as `study_view` shows it.
+        InputError: the study is unknown; its tables are missing or damaged.
     """
     return sorted({run.setting.batch_size for run in _runs(data, params, name)})
 
 
 def study_view(data: DataPaths, name: str | None, *, params: Params, batch_size: int | None) -> html.Div:
-    """Charts and tables of one study; in their place a message where a file is missing, damaged or of another run.
+    """Return charts and tables of one study, or a message if a file is missing, damaged or of another run.
 
     Args:
-        name: of the study; None where none has results.
+        data: the artifacts.
+        name: of the study; None if no study has results.
+        params: has the study and the settings of the report.
         batch_size: of the loss curves.
     """
     try:
@@ -61,111 +68,117 @@ def study_view(data: DataPaths, name: str | None, *, params: Params, batch_size:
         correct = open_array(data.correct(name), dtype=np.bool_, ndim=2)
     except InputError as error:
         return problem(str(error))
-    report, map_controls = params.report, params.studies[name]
+    report, study_config = params.report, params.studies[name]
     confidence = report.confidence
     plan = AnalysisPlan(
-        margin=report.margin / 100, alpha=report.alpha, primary=report.primary, matched=map_controls.match,
-        n_images=max(1, correct.shape[1]), looks=map_controls.looks or (),
+        margin=report.margin / 100, alpha=report.alpha, primary=report.primary, matched=study_config.match,
+        n_images=max(1, correct.shape[1]), looks=study_config.looks or (),
     )  # fmt: skip
-    study = study_summary(name, runs, plan)
+    summary = study_summary(name, runs, plan)
     return html.Div(
         [
-            *_overview(study, runs, map_controls),
-            *_accuracy(study, confidence, several_draws=len({run.filter_network for run in runs}) > 1),
-            *_differences(study, confidence),
-            *_loss(study, runs, batch_size),
-            *_left_out(study),
+            *_overview(summary, runs, study_config),
+            *_accuracy(summary, confidence, has_replicates=len({run.filter_network for run in runs}) > 1),
+            *_differences(summary, confidence),
+            *_loss(summary, runs, batch_size),
+            *_excluded_runs(summary),
         ],
         className="study",
     )
 
 
 def _runs(data: DataPaths, params: Params, name: str | None) -> list[Run]:
-    """One reading of both tables. The name may be anything that a browser sends."""
+    # The name may be any value that a browser sends.
     if not isinstance(name, str) or name not in params.studies:
-        known = ", ".join(params.studies)
-        raise InputError(f"{data.root / 'train'}: no results of a study of params.yaml ({known}); run `dvc repro`")
+        studies_text = ", ".join(params.studies)
+        raise InputError(
+            f"{data.root / 'train'}: no results for studies of params.yaml ({studies_text}); run `dvc repro`"
+        )
     return [run_from_row(row) for row in read_runs(data.runs(name), data.history(name))]
 
 
-def _overview(study: Mapping[str, Any], runs: Sequence[Run], map_controls: Study) -> list[Any]:
-    finished = study["n_cells"] - study["n_skipped"] - study["n_diverged"]
-    counts = f"{count(finished)} finished, {count(study['n_diverged'])} diverged, {count(study['n_skipped'])} skipped"
-    parts: list[Any] = [html.H2(study["name"]), html.P(f"{common_settings(study)}: {counts}")]
-    if not _matches_grid(runs, map_controls):
-        text = f"These are not the cells that studies.{study['name']} in params.yaml asks for now; run `dvc repro`."
+def _overview(summary: Mapping[str, Any], runs: Sequence[Run], study_config: Study) -> list[Any]:
+    finished = summary["n_cells"] - summary["n_skipped"] - summary["n_diverged"]
+    counts = (
+        f"{count(finished)} finished, {count(summary['n_diverged'])} diverged, {count(summary['n_skipped'])} skipped"
+    )
+    parts: list[Any] = [html.H2(summary["name"]), html.P(f"{common_settings(summary)}: {counts}")]
+    if not _matches_grid(runs, study_config):
+        text = f"These runs differ from the grid of studies.{summary['name']} in params.yaml; run `dvc repro`."
         parts.append(html.P(text, className="stale", role="alert"))
     return parts
 
 
-def _matches_grid(runs: Sequence[Run], map_controls: Study) -> bool:
+def _matches_grid(runs: Sequence[Run], study_config: Study) -> bool:
     grid = itertools.product(
-        map_controls.models,
-        map_controls.batch_sizes,
-        map_controls.learning_rates,
-        map_controls.weight_decays,
-        map_controls.arms,
-        map_controls.seeds,
+        study_config.models,
+        study_config.batch_sizes,
+        study_config.learning_rates,
+        study_config.weight_decays,
+        study_config.arms,
+        study_config.seeds,
     )
     return set(grid) == {(*run.setting, run.arm, run.seed) for run in runs}
 
 
-def _accuracy(study: Mapping[str, Any], confidence: float, *, several_draws: bool) -> list[Any]:
-    estimates = [row["top1"] for row in study["accuracy"] if row["top1"]]
+def _accuracy(summary: Mapping[str, Any], confidence: float, *, has_replicates: bool) -> list[Any]:
+    estimates = [row["top1"] for row in summary["accuracy"] if row["top1"]]
     if not estimates:
         return [html.H2("Accuracy against batch size"), html.P("No run finished.")]
-    what = "seeds, or draws of the filter where an arm has several" if several_draws else "seeds"
+    what = "seeds, or filter replicates if an arm has several" if has_replicates else "seeds"
     return [
         html.H2("Accuracy against batch size"),
-        html.P(_certainty(estimates, what, confidence)),
-        _graph("study-accuracy", batch_chart(accuracy_curves(study), y_title=TOP1_TITLE), view=study["name"]),
-        _table(accuracy_table(study, confidence)),
+        html.P(_interval_note(estimates, what, confidence)),
+        _graph("study-accuracy", batch_chart(accuracy_curves(summary), y_title=TOP1_TITLE), view=summary["name"]),
+        _table(accuracy_table(summary, confidence)),
     ]
 
 
-def _differences(study: Mapping[str, Any], confidence: float) -> list[Any]:
+def _differences(summary: Mapping[str, Any], confidence: float) -> list[Any]:
     heading = html.H2("Filtered against the other arms")
-    if not study["pooled"]:
-        return [heading, html.P("The study has no filtered arm, or nothing to compare it with.")]
-    parts: list[Any] = [heading, *(html.P(row["sentence"]) for row in study["pooled"])]
-    estimates = [row["estimate"] for row in study["differences"] if row["estimate"]]
+    if not summary["pooled"]:
+        return [heading, html.P("The study has no filtered arm, or no other arm to compare with it.")]
+    parts: list[Any] = [heading, *(html.P(row["sentence"]) for row in summary["pooled"])]
+    estimates = [row["estimate"] for row in summary["differences"] if row["estimate"]]
     if estimates:
-        chart = batch_chart(difference_curves(study), y_title=POINTS_TITLE, zero_line=True)
-        parts.append(html.P(_certainty(estimates, "paired seeds, or draws of the filter", confidence)))
-        parts.append(_graph("study-differences", chart, view=study["name"]))
-    return [*parts, _table(difference_table(study, confidence))]
+        chart = batch_chart(difference_curves(summary), y_title=POINTS_TITLE, zero_line=True)
+        parts.append(html.P(_interval_note(estimates, "paired seeds or filter replicates", confidence)))
+        parts.append(_graph("study-differences", chart, view=summary["name"]))
+    return [*parts, _table(difference_table(summary, confidence))]
 
 
-def _loss(study: Mapping[str, Any], runs: Sequence[Run], batch_size: int | None) -> list[Any]:
+def _loss(summary: Mapping[str, Any], runs: Sequence[Run], batch_size: int | None) -> list[Any]:
     if batch_size not in {run.setting.batch_size for run in runs}:
         return [html.H2("Training loss"), html.P("Choose a batch size.")]
     assert batch_size is not None
-    heading, lines = html.H2(f"Training loss at batch size {batch_size:,}"), run_curves(study, runs, batch_size)
+    heading, lines = html.H2(f"Training loss at batch size {batch_size:,}"), run_curves(summary, runs, batch_size)
     if not lines:
-        return [heading, html.P("No run of this batch size took a step.")]
-    view = f"{study['name']}-{batch_size}"
+        return [heading, html.P("No run with this batch size took a step.")]
+    view = f"{summary['name']}-{batch_size}"
     return [heading, html.P(_ABOUT_CURVES), _graph("study-loss", run_chart(lines), view=view)]
 
 
-def _left_out(study: Mapping[str, Any]) -> list[Any]:
-    """Every run that is in no mean, with its reason."""
-    if not study["excluded"]:
+def _excluded_runs(summary: Mapping[str, Any]) -> list[Any]:
+    """Return the table of runs that are in no mean, with the reasons."""
+    if not summary["excluded"]:
         return []
-    return [html.H2("Runs without a result"), _table(excluded_table(study))]
+    return [html.H2("Runs without a result"), _table(excluded_table(summary))]
 
 
-def _certainty(estimates: Sequence[Mapping[str, Any]], what: str, confidence: float) -> str:
-    """How many replicates there are, and whether they give intervals."""
-    sizes, without = sorted({row["n"] for row in estimates}), sum(row["low"] is None for row in estimates)
+def _interval_note(estimates: Sequence[Mapping[str, Any]], what: str, confidence: float) -> str:
+    """Return the number of replicates, and whether they give intervals."""
+    sizes, n_without = sorted({row["n"] for row in estimates}), sum(row["low"] is None for row in estimates)
     n = f"n = {sizes[0]}" if len(sizes) == 1 else f"n = {sizes[0]} to {sizes[-1]}"
-    if without == len(estimates):
-        return f"Means over {n} ({what}): no intervals, hence no conclusion."
-    lacking = f"; {plural(without, 'point')} without one, for want of replicates" if without else ""
-    return f"Means over {n} ({what}), each with its {100 * confidence:g} % interval (Student's t){lacking}."
+    if n_without == len(estimates):
+        return f"Means over {n} ({what}): too few replicates for intervals, hence no conclusion."
+    lacking = (
+        f"; {plural(n_without, 'point')} without an interval, as there are too few replicates" if n_without else ""
+    )
+    return f"Means over {n} ({what}) with {100 * confidence:g} % intervals (Student's t){lacking}."
 
 
 def _graph(name: str, figure: go.Figure, *, view: str) -> dcc.Graph:
-    """What readers zoom to and hide in the legend stays as long as `view` does."""
+    """Return a chart. It keeps zoom and hidden legend entries as long as `view` does not change."""
     figure.update_layout(uirevision=view)
     return dcc.Graph(id=name, figure=figure, config=PLOTLY_CONFIG)
 

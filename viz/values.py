@@ -20,9 +20,9 @@ from viz.data import Points, Source
 
 
 def filter_values(source: Source, points: Points) -> NDArray[np.float64]:
-    """Return the values (N,) of the filter's scorer, from its scores v / (v + threshold); see `thresholds.score`.
+    """Return the values (N,) of the filter's scorer: the inverse of its scores v / (v + threshold).
 
-    They are infinite where the score is 1.
+    Values are infinite for a score of 1. See `pipeline.scoring.thresholds.score`.
     """
 
     def compute() -> NDArray[np.float64]:
@@ -39,27 +39,34 @@ def scored_values(source: Source, points: Points, name: str) -> NDArray[np.float
     """Return the values (N,) of a scorer with its default options, in its unit.
 
     Raises:
-        InputError: it needs files that are missing, or cannot score these images.
+        InputError: the scorer needs files that are missing, or cannot score these images.
     """
 
     def compute() -> NDArray[np.float64]:
-        scorer, evidence = with_defaults(name), source.evidence(points)
-        check_scorer(evidence, scorer, points.class_names, f"the scorer {name}")
+        scorer, inputs = with_defaults(name), source.scorer_inputs(points)
+        check_scorer(inputs, scorer, points.class_names, f"the scorer {name}")
         _, options = split_options(scorer)
-        return SCORERS[name].values(evidence, **options)
+        return SCORERS[name].values(inputs, **options)
 
     return _cached(source, points, name, compute)
 
 
 def radii(source: Source, points: Points, space: Space, min_samples: int, label: int | None) -> NDArray[np.float64]:
-    """Return the release radii of one class or, for None, of all (N,), in the unit of `space`; see `scoring.density`.
+    """Return the release radii of the n images of one class, or of all for None, (n,); see `scoring.density`.
+
+    Args:
+        source: of the images.
+        points: of the network.
+        space: of the distances and their unit.
+        min_samples: of DBSCAN.
+        label: of the class; None for all.
 
     Raises:
-        InputError: the components are missing, or of other files than the points.
+        InputError: the components are missing, or belong to other files than the points.
     """
 
-    def compute(places: NDArray[np.float64], labels: NDArray[np.int64], map_fn: MapFn) -> NDArray[np.float64]:
-        return release_radii_by_class(places, labels, min_samples=min_samples, map_fn=map_fn)
+    def compute(coordinates: NDArray[np.float64], labels: NDArray[np.int64], map_fn: MapFn) -> NDArray[np.float64]:
+        return release_radii_by_class(coordinates, labels, min_samples=min_samples, map_fn=map_fn)
 
     return _per_class(source, points, ("radii", space, min_samples, label), compute)
 
@@ -67,14 +74,17 @@ def radii(source: Source, points: Points, space: Space, min_samples: int, label:
 def ordered_distances(
     source: Source, points: Points, space: Space, min_samples: int, label: int | None
 ) -> NDArray[np.float64]:
-    """Return distances to the `min_samples`-th nearest of the class, itself included; ascending, for a class or all.
+    """Return each image's distance to the `min_samples`-th nearest of its class, itself included; ascending (n,).
+
+    Args:
+        source, points, space, min_samples, label: as `radii`.
 
     Raises:
         InputError: as `radii`.
     """
 
-    def compute(places: NDArray[np.float64], labels: NDArray[np.int64], map_fn: MapFn) -> NDArray[np.float64]:
-        return k_distances(places, labels, min_samples, map_fn=map_fn)
+    def compute(coordinates: NDArray[np.float64], labels: NDArray[np.int64], map_fn: MapFn) -> NDArray[np.float64]:
+        return k_distances(coordinates, labels, min_samples, map_fn=map_fn)
 
     return _per_class(source, points, ("k-distances", space, min_samples, label), compute)
 
@@ -94,11 +104,11 @@ def _per_class(
     _, space, _, label = key
 
     def make() -> NDArray[np.float64]:
-        places = points.coordinates if space == "embedding" else source.evidence(points).points(space)
+        coordinates = points.coordinates if space == "embedding" else source.scorer_inputs(points).points(space)
         rows = slice(None) if label is None else points.labels == label
         # The neighbor search releases the GIL.
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return compute(places[rows], points.labels[rows], pool.map)
+            return compute(coordinates[rows], points.labels[rows], pool.map)
 
     return _cached(source, points, key, make)
 
@@ -106,5 +116,5 @@ def _per_class(
 def _cached(
     source: Source, points: Points, key: object, make: Callable[[], NDArray[np.float64]]
 ) -> NDArray[np.float64]:
-    # This stamp also covers values from `evidence`, which rejects files of other points.
+    # This stamp also covers `scorer_inputs`, which rejects files of other points.
     return source.cache.get((points.network, key), points.stamp, make)

@@ -1,9 +1,11 @@
 """Change single keys in the text of a YAML file and no other byte.
 
-The parser's events give the place of each key and value; only these places change. A round trip of ruamel.yaml writes
-the whole text again. Set up for our presets it still changes what headline.yaml means (`20,480` within a flow sequence
-becomes `20, 480`, two items) and, in files of other authors, drops comments within flow mappings of several lines,
-CRLF line ends and byte order marks, and replaces indents, spacing, `~` and `True`.
+The events of the parser give the position of each key and value, and only these positions change.
+
+A round trip of ruamel.yaml writes the whole text again. Even with options for our presets, it changes the meaning of
+headline.yaml: `20,480` within a flow sequence becomes `20, 480`, two items. In files of other authors it drops comments
+within flow mappings of several lines, CRLF line ends and byte order marks. It also replaces indents, spacing, `~` and
+`True`.
 """
 
 import io
@@ -28,7 +30,15 @@ _SEPARATOR = re.compile(r"\s*:")
 
 @dataclass(frozen=True, kw_only=True)
 class _Node:
-    """A value from `start` to before `end`, its anchor included; `block`: a collection by indentation."""
+    """A value in the text.
+
+    Attributes:
+        start: position of its first character, anchor included.
+        end: position after its last character.
+        block: whether it is a collection in block style.
+        is_mapping: whether it is a mapping.
+        entries: of the mapping.
+    """
 
     start: int
     end: int
@@ -39,7 +49,13 @@ class _Node:
 
 @dataclass(frozen=True, kw_only=True)
 class _Entry:
-    """A key of a mapping: where the key begins, where its colon ends, and the value."""
+    """An entry of a mapping.
+
+    Attributes:
+        start: position of the key.
+        colon: position after the colon.
+        value: of the key.
+    """
 
     start: int
     colon: int
@@ -47,19 +63,21 @@ class _Entry:
 
 
 def with_value(text: str, keys: Sequence[str], value: Any) -> str:
-    """`text` with `value` at the path `keys`, whose mappings but for the last must be there.
+    """Return `text` with `value` at the path `keys`.
 
-    A mapping in the place of a mapping changes only the keys that differ. Anchors stay. What only an
-    alias or a merge key brings in cannot be changed: callers compare what the new text means.
+    A mapping that replaces a mapping changes only the keys that differ. Anchors stay. Values of aliases and merge keys
+    do not change, so callers must compare the meaning of the new text.
 
     Args:
-        value: of numbers, strings, booleans, None, and lists and dicts of them.
+        text: of the file.
+        keys: path of the value. All mappings on it must exist; the last key may be new.
+        value: a number, string, boolean or None, or lists and dicts of them.
     """
     root = _root(text)
     node = _find(root, keys)
     if node is not None and node.is_mapping and isinstance(value, Mapping) and value:
-        for key, inner in value.items():
-            text = with_value(text, [*keys, key], inner)
+        for key, nested in value.items():
+            text = with_value(text, [*keys, key], nested)
         for key in node.entries:
             if key not in value:
                 text = without(text, [*keys, key])
@@ -68,91 +86,91 @@ def with_value(text: str, keys: Sequence[str], value: Any) -> str:
     if parent is None or not parent.is_mapping or _already_has(text, keys, value):
         return text
     if keys[-1] in parent.entries:
-        return _replaced(text, parent.entries[keys[-1]], value)
-    return _added(text, parent, _rendered({keys[-1]: value})[1:-1])
+        return _replace(text, parent.entries[keys[-1]], value)
+    return _add(text, parent, _render({keys[-1]: value})[1:-1])
 
 
 def without(text: str, keys: Sequence[str]) -> str:
-    """`text` without the key at the path `keys`; comments on lines of their own stay."""
+    """Return `text` without the key at the path `keys`. Comments on separate lines stay."""
     parent = _find(_root(text), keys[:-1])
     if parent is None or keys[-1] not in parent.entries:
         return text
     entry = parent.entries[keys[-1]]
     if parent.block:
         return text[: _line_start(text, entry.start)] + text[_line_end(text, entry.value.end) + 1 :]
-    others = list(parent.entries.values())
-    place = others.index(entry)
-    if place + 1 < len(others):
-        return text[: entry.start] + text[others[place + 1].start :]
-    # With the comma before it, unless a comment stands between; a comma at the end is allowed.
-    start = others[place - 1].value.end if place else entry.start
+    entries = list(parent.entries.values())
+    index = entries.index(entry)
+    if index + 1 < len(entries):
+        return text[: entry.start] + text[entries[index + 1].start :]
+    # Remove the comma before it too, except before a comment: a comma at the end is valid.
+    start = entries[index - 1].value.end if index else entry.start
     return text[: entry.start if "#" in text[start : entry.start] else start] + text[entry.value.end :]
 
 
-def _replaced(text: str, entry: _Entry, value: Any) -> str:
-    node, written = entry.value, _rendered(value)
+def _replace(text: str, entry: _Entry, value: Any) -> str:
+    node, new_text = entry.value, _render(value)
     if node.start < node.end and not node.block:
         anchor = _ANCHOR.match(text, node.start)
-        return text[: anchor.end() if anchor else node.start] + written + text[node.end :]
+        return text[: anchor.end() if anchor else node.start] + new_text + text[node.end :]
     anchor = _ANCHOR.match(text, entry.colon)
-    # The comment on the key's line stays, the lines of the old value go.
+    # Keep the comment on the line of the key, and remove the lines of the old value.
     at = len(text[: anchor.end()].rstrip()) if anchor else entry.colon
     line_end = _line_end(text, at)
-    return f"{text[:at]} {written}{text[at:line_end]}{text[max(line_end, _line_end(text, node.end)) :]}"
+    return f"{text[:at]} {new_text}{text[at:line_end]}{text[max(line_end, _line_end(text, node.end)) :]}"
 
 
-def _added(text: str, parent: _Node, written: str) -> str:
+def _add(text: str, parent: _Node, new_text: str) -> str:
     if not parent.entries:
-        return f"{text[: parent.end - 1]}{written}{text[parent.end - 1 :]}"
+        return f"{text[: parent.end - 1]}{new_text}{text[parent.end - 1 :]}"
     *_, last = parent.entries.values()
     if not parent.block:
-        return f"{text[: last.value.end]}, {written}{text[last.value.end :]}"
+        return f"{text[: last.value.end]}, {new_text}{text[last.value.end :]}"
     line_end = _line_end(text, last.value.end)
     newline = "\r\n" if "\r\n" in text else "\n"
-    indented = " " * (last.start - _line_start(text, last.start)) + written
+    indented = " " * (last.start - _line_start(text, last.start)) + new_text
     if line_end == len(text):
         return text + newline + indented
     return f"{text[: line_end + 1]}{indented}{newline}{text[line_end + 1 :]}"
 
 
 def _already_has(text: str, keys: Sequence[str], value: Any) -> bool:
-    """Whether the value at `keys` is `value` already, however it is written."""
+    """Return whether the value at `keys` equals `value`, in any notation."""
     tree: Any = YAML(typ="safe", pure=True).load(text)
     for key in keys:
         if not isinstance(tree, dict) or key not in tree:
             return False
         tree = tree[key]
-    # To Python, True equals 1.
+    # True equals 1 in Python.
     return bool(tree == value) and isinstance(tree, bool) == isinstance(value, bool)
 
 
-def _line_start(text: str, place: int) -> int:
-    return text.rfind("\n", 0, place) + 1
+def _line_start(text: str, position: int) -> int:
+    return text.rfind("\n", 0, position) + 1
 
 
-def _line_end(text: str, place: int) -> int:
-    """Of the line's newline, or of the end of the text."""
-    end = text.find("\n", place)
+def _line_end(text: str, position: int) -> int:
+    """Return the position of the newline that ends the line, or the length of the text."""
+    end = text.find("\n", position)
     return len(text) if end < 0 else end
 
 
-def _rendered(value: Any) -> str:
-    """`value` on one line."""
+def _render(value: Any) -> str:
+    """Return `value` as YAML on one line."""
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = True
-    # ruamel.yaml writes these line breaks of Unicode as they are and reads them as spaces; escaped, they survive.
+    # ruamel.yaml writes these Unicode line breaks unescaped and reads them as spaces. Escapes keep them.
     yaml.allow_unicode = not re.search("[\x85\u2028\u2029]", _all_text(value))
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     yaml.brace_single_entry_mapping_in_flow_sequence = True
     yaml.width = 1 << 30
-    written = io.StringIO()
-    # Within a list, strings that cannot stand in flow style are quoted.
-    yaml.dump([value], written)
-    return written.getvalue().strip()[1:-1]
+    stream = io.StringIO()
+    # In a list, ruamel.yaml quotes strings that are invalid in flow style.
+    yaml.dump([value], stream)
+    return stream.getvalue().strip()[1:-1]
 
 
 def _all_text(value: Any) -> str:
-    """All strings of a value, joined."""
+    """Return all strings of a value, joined."""
     if isinstance(value, dict):
         return "".join(_all_text(part) for pair in value.items() for part in pair)
     if isinstance(value, list | tuple):
@@ -186,7 +204,7 @@ def _node(text: str, event: Event, events: Iterator[Event]) -> _Node:
                 break
             end = _node(text, item, events).end
         return _Node(start=start, end=end, block=not event.flow_style)
-    # Of a scalar of several lines, the empty lines after it are not its own.
+    # The events of a scalar of several lines include the empty lines after it.
     return _Node(start=start, end=start + len(text[start:end].rstrip()))
 
 
@@ -202,7 +220,7 @@ def _mapping(text: str, event: MappingStartEvent, events: Iterator[Event]) -> _N
         colon = separator.end() if separator else key.end
         value = _node(text, next(events), events)
         if value.start == value.end:
-            # The parser sees a value that is not there at the next key.
+            # The parser puts an empty value at the next key.
             value = _Node(start=colon, end=colon)
         end = value.end
         if isinstance(key_event, ScalarEvent):

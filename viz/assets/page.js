@@ -1,17 +1,17 @@
-// What has to answer at once, without asking the server: keys, clicks on pictures, and what was lassoed.
+// Callbacks that answer without the server: keys, clicks on images, and selections.
 (() => {
   const props = (id, values) => window.dash_clientside.set_props(id, values);
   const element = (id) => document.getElementById(id);
   const tiles = () => [...document.querySelectorAll("#grid .tile")];
   const rowOf = (tile) => Number(tile.dataset.row);
   const plotOf = (graph) => element(graph)?.querySelector(".js-plotly-plot");
-  // Which points are drawn; every picture says so itself.
+  // Generation of the drawn points.
   const generationOf = (graph) => plotOf(graph)?.layout?.meta?.generation ?? null;
-  // Undoing takes back what this window did, also before it was reloaded.
+  // The server keeps an undo history per page id, which a reload keeps.
   const pageId = (sessionStorage.page ??= Math.random().toString(36).slice(2));
-  // The chosen image; without a generation where a link has named it.
+  // The chosen image. Its generation is null if a link has chosen it.
   let focused = null;
-  // Of the selection, what its buttons say that they decide.
+  // Part of the selection that the buttons decide.
   let offered = { generation: null, rows: [] };
 
   function focus(row, generation) {
@@ -29,7 +29,7 @@
     tile.scrollIntoView({ block: "nearest" });
   }
 
-  // Tiles in a line of the grid: as many as share the first one's top edge.
+  // Tiles per line of the grid: those with the top edge of the first.
   function columns(all) {
     return all.filter((tile) => tile.offsetTop === all[0].offsetTop).length;
   }
@@ -45,14 +45,14 @@
     choose(all[to]);
   }
 
-  // Decisions wait here and go to the server one by one, in their order.
+  // Decisions that wait; they go to the server one by one, in order.
   const waiting = [];
-  // As typed; the page's own value of it follows later than the next key may.
+  // The note as typed. Dash may update its value after the next key.
   let note = "";
   let stalled = false;
-  const PATIENCE_MS = 5000;
+  const TIMEOUT_MS = 5000;
 
-  const say = (said, failed = false) => props("saved", { children: said, className: failed ? "failed" : "" });
+  const say = (message, failed = false) => props("saved", { children: message, className: failed ? "failed" : "" });
 
   function commandOf(action) {
     const command = { action, page: pageId, rows: [], generation: null, note: "" };
@@ -90,7 +90,7 @@
       const late = setTimeout(() => {
         stalled = true;
         say("NOT SAVED: the server does not answer yet", true);
-      }, PATIENCE_MS);
+      }, TIMEOUT_MS);
       const answer = await ask(waiting[0]);
       clearTimeout(late);
       stalled = false;
@@ -98,12 +98,12 @@
       const [first, ...later] = waiting;
       if (answer.failed) {
         waiting.length = 0;
-        say(answer.said + (later.length ? ` (nor the ${later.length} after it)` : ""), true);
+        say(answer.message + (later.length ? ` (nor the ${later.length} after it)` : ""), true);
         if (first.note) writeNote(first.note);
         if (["keep", "drop", "clear"].includes(first.action)) focus(first.rows[0], first.generation);
       } else {
         waiting.shift();
-        say(answer.said);
+        say(answer.message);
         if (answer.row !== null) focus(answer.row, first.generation);
       }
     }
@@ -114,22 +114,22 @@
     const request = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(command) };
     try {
       const answer = await fetch("/decide", request);
-      return answer.ok ? await answer.json() : { said: `NOT SAVED: the server fails (${answer.status})`, failed: true };
+      return answer.ok ? await answer.json() : { message: `NOT SAVED: the server fails (${answer.status})`, failed: true };
     } catch {
-      return { said: "NOT SAVED: the server does not answer", failed: true };
+      return { message: "NOT SAVED: the server does not answer", failed: true };
     }
   }
 
   document.addEventListener("keydown", (event) => {
-    // With a note typed, keys decide again.
+    // Enter leaves the note, so that keys decide again.
     if (event.target.id === "note" && event.key === "Enter") return event.target.blur();
     const typing = event.target.closest(
       "input:not([type=radio], [type=checkbox]), textarea, select, [contenteditable], [role=listbox], dialog",
     );
-    // A slider moves by these.
+    // These keys move a slider.
     const moves = event.target.closest("[role=slider]") && /^(Arrow|Page)/.test(event.key);
     if (typing || moves || event.ctrlKey || event.metaKey || event.altKey) return;
-    // What is not seen is not decided.
+    // Do not decide images that the page hides.
     if (!element("images").checkVisibility()) return;
     const action = { k: "keep", d: "drop", c: "clear", u: "undo" }[event.key.toLowerCase()];
     if (action && !event.repeat) decide(action);
@@ -144,7 +144,7 @@
     if (event.target.id === "note") note = event.target.value;
   });
 
-  // Arrows would go on choosing among the buttons of a row.
+  // With focus, arrows would choose among radio buttons.
   document.addEventListener("change", (event) => {
     if (event.target.type === "radio") event.target.blur();
   });
@@ -166,32 +166,32 @@
   }
   if (localStorage.getItem("theme")) setTheme(localStorage.getItem("theme"));
 
-  // The map that an event is of, and the event.
+  // The map of an event, and the event.
   function triggered(events) {
     const which = window.dash_clientside.callback_context.triggered[0]?.prop_id.split(".")[0];
     return which === "other" ? ["other", events[1]] : ["map", events[0]];
   }
 
-  // Corners of a lasso, which plotly keeps as the path of an SVG, or of a box.
+  // Corners of a box, or of a lasso, which plotly stores as an SVG path.
   function outlineOf({ type, path, x0, x1, y0, y1 }) {
     if (type === "path") return path.slice(1, -1).split("L").map((corner) => corner.split(",").map(Number));
     return [[x0, y0], [x1, y0], [x1, y1], [x0, y1]];
   }
 
   window.batchsieve = {
-    // Only a link names an image that is not chosen here.
+    // A link has chosen the image.
     mark: (row) => {
       if (focused === null && row !== null) focused = { row, generation: null };
       outline();
       return window.dash_clientside.no_update;
     },
 
-    // Rows of the points in a lasso or a box, and which points they are of.
+    // Rows of the points in a lasso or a box, and their generation.
     selected: (...events) => {
       const [graph, event] = triggered(events);
-      // A map that is redrawn says that nothing is selected, without a lasso.
+      // A redraw sends an empty selection without a lasso.
       if (event && !event.lassoPoints && !event.range) return window.dash_clientside.no_update;
-      // Until the server has said what is in the new one, nothing is decided on the old one.
+      // Disable the buttons until the server has sent the new selection.
       offered = { generation: null, rows: [] };
       for (const button of ["keep-selection", "drop-selection"]) props(button, { disabled: true });
       const { meta, selections } = plotOf(graph).layout;
@@ -199,7 +199,7 @@
         props("drawn-around", { data: { generation: meta.generation, graph, outlines: selections.map(outlineOf) } });
         return window.dash_clientside.no_update;
       }
-      // An answer that is still to come must not select again.
+      // A late answer must not select again.
       props("drawn-around", { data: null });
       if (!event) return { generation: null, rows: [], graph };
       const rows = event.points.filter((point) => point.curveNumber === 0).map((point) => point.customdata);
@@ -213,7 +213,7 @@
       return [!n, !n, `Keep selection (${count})`, `Drop selection (${count})`];
     },
 
-    // The point clicked.
+    // Focus the clicked point.
     clicked: (...events) => {
       const [graph, event] = triggered(events);
       const row = event?.points?.[0]?.customdata;
@@ -222,9 +222,9 @@
     },
 
     arrange: (view, width) => {
-      // Plotly measures its place when the window changes.
+      // Plotly measures its size when the window changes.
       setTimeout(() => window.dispatchEvent(new Event("resize")), 50);
-      // Where two settings are compared, colors show which of them drops.
+      // In a comparison, colors show which of the settings drops.
       return [`${view} ${width}`, view === "compare"];
     },
 

@@ -10,9 +10,9 @@ from pipeline.figures.explorer import POINTS, Box, explorer_map, no_map, selecti
 from viz import components
 from viz.callbacks.embedding import (
     MapControls,
-    compared,
     comparison_state,
     map_meta,
+    parse_comparison,
     parse_controls,
     require_generation,
     rows_on_map,
@@ -32,8 +32,11 @@ def draw_comparison(
     """Return the second map of a comparison and the differences in numbers.
 
     Args:
+        source: of the images.
+        map_controls: of the first map.
+        other: controls of the second map.
         focus: row of the chosen image.
-        selected: rows that stand out.
+        selected: rows to highlight.
     """
     try:
         state = map_controls.state(source)
@@ -86,8 +89,7 @@ def register(app: Dash, source: Source) -> None:
         },
         inputs={
             "map_controls": tuple(Input(*name) for name in names),
-            "view": Input("view", "value"),
-            "b": (Input("network-b", "value"), Input("rule-b", "data")),
+            "comparison": (Input("view", "value"), Input("network-b", "value"), Input("rule-b", "data")),
             "_edited": Input("edited", "data"),
             "drawn": (State("drawn", "data"), State("drawn-b", "data")),
             "focus": State("focus", "data"),
@@ -96,15 +98,14 @@ def register(app: Dash, source: Source) -> None:
     )
     def _draw_other(
         map_controls: Sequence[Any],
-        view: str,
-        b: Sequence[Any],
+        comparison: Sequence[Any],
         _edited: str,
         drawn: Sequence[Any],
         focus: Any,
         selection: Any,
     ) -> dict[str, Any]:
         require_generation(source, map_controls[0], drawn[0])
-        other = compared(view, *b)
+        other = parse_comparison(*comparison)
         if other is None:
             return {"figure": no_update, "differences": None, "drawn": no_update}
         require_generation(source, other.network, drawn[1])

@@ -1,4 +1,4 @@
-"""The map: its points, colors and visible part."""
+"""The first map: its points, colors and visible part."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -21,27 +21,36 @@ from viz.state import MapState, make_map_state
 
 @dataclass(frozen=True, kw_only=True)
 class MapControls:
-    """Values of the controls of one map; see `viz.state.make_map_state`."""
+    """Values of the controls of one map; see `viz.state.make_map_state`.
+
+    Attributes:
+        network: name.
+        settings_json: filter settings as JSON.
+        classes: labels to show.
+        scores: lowest and highest score to show.
+    """
 
     network: str
-    rule: Mapping[str, Any] | None = None
+    settings_json: Mapping[str, Any] | None = None
     classes: Sequence[int] | None = None
     scores: Sequence[float] | None = None
 
     def state(self, source: Source) -> MapState:
         """Return the state of the map."""
-        return make_map_state(source, self.network, self.rule, self.classes, self.scores)
+        return make_map_state(source, self.network, self.settings_json, self.classes, self.scores)
 
 
 def parse_controls(values: Sequence[Any]) -> MapControls:
-    """Return the controls from the values of network, rule, classes and scores."""
-    network, rule, classes, scores = values
-    return MapControls(network=network, rule=rule, classes=classes, scores=scores)
+    """Return the controls from the values of network, settings, classes and scores."""
+    network, settings_json, classes, scores = values
+    return MapControls(network=network, settings_json=settings_json, classes=classes, scores=scores)
 
 
-def compared(view: str, network: str | None, rule: Mapping[str, Any] | None) -> MapControls | None:
+def parse_comparison(view: str, network: str | None, settings_json: Mapping[str, Any] | None) -> MapControls | None:
     """Return the controls of the second map; None outside the view Compare, or while they are empty."""
-    return MapControls(network=network, rule=rule) if view == "compare" and network and rule else None
+    if view != "compare" or not network or not settings_json:
+        return None
+    return MapControls(network=network, settings_json=settings_json)
 
 
 def draw(
@@ -62,8 +71,8 @@ def draw(
         map_controls: of the map.
         coloring: a key of `COLORINGS`; unused in a comparison of two settings.
         other: controls to compare with.
-        drawn: this function's last result for the map on the page; if only colors differ, only they are sent.
-        zoom: plotly's last relayout event, which may be older than `drawn`.
+        drawn: last result for the map on the page. If only colors differ, only colors are sent.
+        zoom: last relayout event of plotly, which may be older than `drawn`.
         focus: row of the chosen image.
         selected: rows to highlight.
     """
@@ -96,7 +105,7 @@ def draw(
         "figure": figure,
         "legend": components.legend(colors, np.flatnonzero(state.shown)),
         "notice": _notice(state, rows, box),
-        "planted": _planted(state.points),
+        "planted": _planted_notice(state.points),
         "problem": None,
         "drawn": {**new, "box": box, "zoom": zoom},
     }
@@ -114,9 +123,68 @@ def comparison_state(state: MapState, other: MapControls, source: Source) -> Map
     return other_state
 
 
+def rows_on_map(state: MapState, box: Box | None) -> NDArray[np.int64]:
+    """Return rows of the points to draw; later ones are on top."""
+    points = state.points
+    # Small maps use the order of the filter, so that other settings move no point and only colors are sent.
+    scores = points.scores if len(points) <= MAX_DRAWN else state.preview.scores
+    return rows_to_draw(points.coordinates, scores, state.shown, box=box)
+
+
+def map_meta(state: MapState, points: Points, rows: NDArray[np.int64]) -> dict[str, Any]:
+    """Return metadata of a map: the generation of its points, and whether it draws only some of the shown ones."""
+    return {"generation": points.generation, "partial": len(rows) < int(state.shown.sum())}
+
+
+def visible_box(zoom: Mapping[str, Any] | None, drawn: Mapping[str, Any] | None, network: str) -> Box | None:
+    """Return the visible part of the map; None for all of it.
+
+    Args:
+        zoom: last relayout event of plotly, of the axes or e.g. of the chosen tool.
+        drawn: result of `draw` for the map on the page.
+        network: of the map.
+    """
+    if zoom is None or (drawn is not None and drawn.get("network") != network):
+        return None
+    before = None if drawn is None else drawn.get("box")
+    if any(f"{axis}.autorange" in zoom for axis in ("xaxis", "yaxis")):
+        return None
+    range_ends = [zoom.get(f"{axis}.range[{end}]") for axis in ("xaxis", "yaxis") for end in (0, 1)]
+    ends = [float(end) for end in range_ends if isinstance(end, int | float)]
+    if len(ends) < len(range_ends) or (drawn is not None and zoom == drawn.get("zoom")):
+        return before
+    (left, right), (bottom, top) = sorted(ends[:2]), sorted(ends[2:])
+    return (left, right), (bottom, top)
+
+
+def is_map_current(drawn: Mapping[str, Any] | None, points: Points) -> bool:
+    """Return whether the map on the page shows these points."""
+    return drawn is not None and drawn.get("generation") == points.generation
+
+
+def is_map_replaced(drawn: Mapping[str, Any] | None, points: Points) -> bool:
+    """Return whether the map on the page shows this network from replaced files."""
+    return drawn is not None and drawn.get("network") == points.network and not is_map_current(drawn, points)
+
+
+def require_generation(source: Source, network: str, drawn: Mapping[str, Any] | None) -> None:
+    """Check that the files are those of the map on the page; a reload shows the new files.
+
+    Raises:
+        PreventUpdate: the files have been replaced since the map was drawn.
+    """
+    try:
+        points = source.points(network)
+    except InputError:
+        # The map shows the error.
+        return
+    if is_map_replaced(drawn, points):
+        raise PreventUpdate
+
+
 def register(app: Dash, source: Source) -> None:
     """Register the callbacks."""
-    network, rule = Input("network", "value"), Input("rule", "data")
+    network, settings = Input("network", "value"), Input("rule", "data")
     filters = (Input("classes", "value"), Input("scores", "value"))
 
     @app.callback(
@@ -129,10 +197,9 @@ def register(app: Dash, source: Source) -> None:
             "drawn": Output("drawn", "data"),
         },
         inputs={
-            "map_controls": (network, rule, *filters),
+            "map_controls": (network, settings, *filters),
             "coloring": Input("coloring", "value"),
-            "view": Input("view", "value"),
-            "b": (Input("network-b", "value"), Input("rule-b", "data")),
+            "comparison": (Input("view", "value"), Input("network-b", "value"), Input("rule-b", "data")),
             "_edited": Input("edited", "data"),
             "zoom": Input("map", "relayoutData"),
             "drawn": State("drawn", "data"),
@@ -143,8 +210,7 @@ def register(app: Dash, source: Source) -> None:
     def _draw(
         map_controls: Any,
         coloring: str,
-        view: str,
-        b: Any,
+        comparison: Sequence[Any],
         _edited: str,
         zoom: Any,
         drawn: Any,
@@ -155,24 +221,11 @@ def register(app: Dash, source: Source) -> None:
         if zoomed and not _redraws_on_zoom(source, map_controls[0]):
             raise PreventUpdate
         require_generation(source, map_controls[0], drawn)
-        other = compared(view, *b)
+        other = parse_comparison(*comparison)
         return draw(
             source, parse_controls(map_controls), coloring,
             other=other, drawn=drawn, zoom=zoom, focus=focus, selected=selection["rows"],
         )  # fmt: skip
-
-
-def rows_on_map(state: MapState, box: Box | None) -> NDArray[np.int64]:
-    """Return rows of the points to draw; later ones are on top."""
-    points = state.points
-    # Small maps use the filter's order, so that other settings move no point and only colors are sent.
-    scores = points.scores if len(points) <= MAX_DRAWN else state.preview.scores
-    return rows_to_draw(points.coordinates, scores, state.shown, box=box)
-
-
-def map_meta(state: MapState, points: Points, rows: NDArray[np.int64]) -> dict[str, Any]:
-    """Return metadata of a map: the generation of its points, and whether it draws only some of the shown ones."""
-    return {"generation": points.generation, "partial": len(rows) < int(state.shown.sum())}
 
 
 def _notice(state: MapState, rows: NDArray[np.int64], box: Box | None) -> str:
@@ -180,39 +233,18 @@ def _notice(state: MapState, rows: NDArray[np.int64], box: Box | None) -> str:
     if len(rows) < n_shown:
         which = "the most suspect and a sample of the others. Zoom in to see more."
         if box is not None and len(rows) < MAX_DRAWN:
-            which = "all in this part of the map."
+            which = "all in the visible part."
         return (
             f"{len(rows):,} of {n_shown:,} images are drawn: {which} "
-            "The lasso and the box select all images inside, drawn or not; zooming clears them."
+            "Lasso and box select all images inside, drawn or not. Zooming clears them."
         )
     return f"{n_shown:,} of {n:,} images shown" if n_shown < n else ""
 
 
-def _planted(points: Points) -> str | None:
+def _planted_notice(points: Points) -> str | None:
     if (note := points.planted_note) is None:
         return None
-    return f"{note.capitalize()} of {len(points):,}. Overrides outlast them: decide by the picture."
-
-
-def visible_box(zoom: Mapping[str, Any] | None, drawn: Mapping[str, Any] | None, network: str) -> Box | None:
-    """Return the visible part of the map; None for all of it.
-
-    Args:
-        zoom: plotly's last relayout event, about the axes or e.g. the chosen tool.
-        drawn: what the page shows, see `draw`.
-        network: of the map.
-    """
-    if zoom is None or (drawn is not None and drawn.get("network") != network):
-        return None
-    before = None if drawn is None else drawn.get("box")
-    if any(f"{axis}.autorange" in zoom for axis in ("xaxis", "yaxis")):
-        return None
-    named = [zoom.get(f"{axis}.range[{end}]") for axis in ("xaxis", "yaxis") for end in (0, 1)]
-    ends = [float(end) for end in named if isinstance(end, int | float)]
-    if len(ends) < len(named) or (drawn is not None and zoom == drawn.get("zoom")):
-        return before
-    (left, right), (bottom, top) = sorted(ends[:2]), sorted(ends[2:])
-    return (left, right), (bottom, top)
+    return f"{note.capitalize()} of {len(points):,}. Overrides stay when the labels change: decide by the image."
 
 
 def _redraws_on_zoom(source: Source, network: str) -> bool:
@@ -221,28 +253,3 @@ def _redraws_on_zoom(source: Source, network: str) -> bool:
         return len(source.points(network)) > MAX_DRAWN
     except InputError:
         return False
-
-
-def is_map_current(drawn: Mapping[str, Any] | None, points: Points) -> bool:
-    """Return whether the map on the page shows these points."""
-    return drawn is not None and drawn.get("generation") == points.generation
-
-
-def replaced(drawn: Mapping[str, Any] | None, points: Points) -> bool:
-    """Return whether the map on the page shows this network from replaced files."""
-    return drawn is not None and drawn.get("network") == points.network and not is_map_current(drawn, points)
-
-
-def require_generation(source: Source, network: str, drawn: Mapping[str, Any] | None) -> None:
-    """Check that the page's generation of the files is current; a reload shows the next one.
-
-    Raises:
-        PreventUpdate: the files have been replaced since the map was drawn.
-    """
-    try:
-        points = source.points(network)
-    except InputError:
-        # The map shows the error.
-        return
-    if replaced(drawn, points):
-        raise PreventUpdate

@@ -6,7 +6,7 @@ from typing import Any
 from dash import Dash, Input, Output, State, html, no_update
 
 from pipeline.errors import InputError
-from viz.callbacks.embedding import replaced
+from viz.callbacks.embedding import is_map_replaced
 from viz.data import Source
 
 
@@ -15,11 +15,11 @@ def update_notice(source: Source, network: str, drawn: Mapping[str, Any] | None)
     try:
         points = source.points(network)
     except InputError as error:
-        # Without a map, the map's place shows the error.
-        return None if drawn is None else f"The files shown are gone or being written: {error}"
+        # Without a map, the page shows the error in its place.
+        return None if drawn is None else f"The shown files are missing or being written: {error}"
     if drawn is None:
         return html.Span(["The files exist now. ", html.A("Show them", href="")])
-    if replaced(drawn, points):
+    if is_map_replaced(drawn, points):
         return html.Span(["A stage has written new files. ", html.A("Show them", href="")])
     return None
 

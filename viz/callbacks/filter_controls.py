@@ -1,4 +1,4 @@
-"""The controls that say what would go: judge, limit, share and min_samples, for all classes or for one."""
+"""Controls of the filter preview: scorer, threshold, dropped share and min_samples, for all classes or for one."""
 
 import math
 from collections.abc import Mapping
@@ -29,169 +29,183 @@ from viz.filter_settings import (
 from viz.state import make_map_state, settings_from_json, settings_to_json
 
 _SLIDER_STEPS = 500
+# Half a step of the control `share-b`, 0.01 %.
+_SAME_SHARE = 5e-5
 
-UNITS: Mapping[Space, str] = {"embedding": "map units", "components": "units of the components"}
+UNITS: Mapping[Space, str] = {"embedding": "units of the embedding", "components": "units of the components"}
+"""Unit of distances in each space."""
 
 
 def changed(
-    source: Source, points: Points, rule: FilterSettings, label: int | None, control: str, value: Any
+    source: Source, points: Points, settings: FilterSettings, label: int | None, control: str, value: Any
 ) -> FilterSettings:
-    """The rule after a reader has moved one control.
+    """Return the settings after one control has moved.
 
     Args:
-        label: the class that the controls are for; None for all.
-        control: `judge`, `threshold`, `share` (in percent), `min_samples` or `reset`.
+        source: of the images.
+        points: of the network.
+        settings: before.
+        label: class of the controls; None for all.
+        control: `judge` (the scorer), `threshold`, `share` (in percent), `min_samples` or `reset`.
         value: of that control.
 
     Raises:
-        InputError: the judge cannot judge these images.
+        InputError: the scorer cannot score these images.
     """
-    limit = rule.limit_for(label)
+    limit = settings.limit_for(label)
     match control:
         case "reset":
             return FilterSettings(limit=Limit(min_samples=_filter_min_samples(points)))
         case "judge":
-            return FilterSettings(judge=value, limit=Limit(min_samples=_filter_min_samples(points)))
+            return FilterSettings(scorer_choice=value, limit=Limit(min_samples=_filter_min_samples(points)))
         case "threshold":
-            return rule.with_limit(label, replace(limit, threshold=value))
+            return settings.with_limit(label, replace(limit, threshold=value))
         case "min_samples":
-            return rule.with_limit(label, replace(limit, min_samples=value))
+            return settings.with_limit(label, replace(limit, min_samples=value))
         case "share":
-            values = suspicion_values(source, points, rule.with_limit(label, limit))
+            values = suspicion_values(source, points, settings.with_limit(label, limit))
             chosen = values if label is None else values[points.labels == label]
-            return rule.with_limit(label, replace(limit, threshold=threshold_for(chosen, value / 100)))
+            return settings.with_limit(label, replace(limit, threshold=threshold_for(chosen, value / 100)))
         case _:
             raise AssertionError(control)
 
 
-def controls(source: Source, points: Points, rule: FilterSettings, label: int | None) -> dict[str, Any]:
-    """What the sliders show for a rule: the limit in force for a class or all, its range, and the share that goes.
+def controls(source: Source, points: Points, settings: FilterSettings, label: int | None) -> dict[str, Any]:
+    """Return the values of the controls: threshold of a class or all, its range, dropped share and the rest.
 
-    The slider's range goes to twice the limit at least, and to where one image in a hundred exceeds it.
+    The range of the threshold reaches at least twice the threshold, and the value that one image in a hundred exceeds.
     """
-    values, threshold = suspicion_values(source, points, rule), _limit(source, points, rule, label)
+    values, threshold = suspicion_values(source, points, settings), _threshold(source, points, settings, label)
     finite = values[np.isfinite(values)]
     greatest = max(2 * threshold, float(np.quantile(finite, 0.99)) if len(finite) else 0.0)
     step = 10.0 ** math.floor(math.log10(greatest / _SLIDER_STEPS))
-    noise = make_map_state(source, points.network, settings_to_json(rule)).preview.noise
+    noise = make_map_state(source, points.network, settings_to_json(settings)).preview.noise
     chosen = noise if label is None else noise[points.labels == label]
-    clustering = dbscan_settings(points, rule, label)
+    clustering = dbscan_settings(points, settings, label)
     return {
-        "rule": settings_to_json(rule),
-        "judge": rule.judge,
-        # No threshold is 0.
+        "rule": settings_to_json(settings),
+        "judge": settings.scorer_choice,
+        # A threshold is greater than 0.
         "min": step,
         "max": math.ceil(greatest / step) * step,
         "step": step,
         "threshold": threshold,
         "share": round(100 * float(chosen.mean()), 3),
-        "min_samples": rule.limit_for(label).min_samples,
-        "no_min_samples": rule.space is None,
-        "unit": "limit of the scorer's value" if clustering is None else f"eps ({UNITS[clustering[0]]})",
-        "used": _used(points, rule),
+        "min_samples": settings.limit_for(label).min_samples,
+        "no_min_samples": settings.space is None,
+        "unit": "Threshold of the scorer" if clustering is None else f"eps ({UNITS[clustering[0]]})",
+        "used": _used(points, settings),
     }
 
 
 def adjust(
     source: Source,
     network: str,
-    kept: Mapping[str, Any] | None,
+    settings_json: Mapping[str, Any] | None,
     scope: int | None,
     control: str | None,
     value: Any,
     *,
     link: str = "",
 ) -> dict[str, Any]:
-    """All controls after one has moved.
+    """Return the values of all controls after one has moved.
 
     Args:
-        kept: the rule so far; None on a page just opened, where the link may bring one.
-        scope: the class that the controls are for, or `layout.ALL`.
-        control: that moved; `network` and `scope` as well as those of `changed`, None for none.
-        link: the query of the page's address.
+        source: of the images.
+        network: of the map.
+        settings_json: settings so far; None on a new page, where the link may have settings.
+        scope: class of the controls, or `layout.ALL`.
+        control: that moved: `network`, `scope` or one of those of `changed`; None if none moved.
+        value: of that control.
+        link: query of the URL of the page.
     """
     try:
         points = source.points(network)
         label = scope if scope in points.classes else None
-        if kept is None:
+        if settings_json is None:
             return _opened(source, points, label, link)
-        rule = settings_from_json(kept)
+        settings = settings_from_json(settings_json)
         if control == "network":
-            # A radius on one map says nothing of another.
-            rule = FilterSettings(judge=rule.judge, limit=Limit(min_samples=rule.limit.min_samples))
+            # A radius has a meaning in one embedding only.
+            settings = FilterSettings(
+                scorer_choice=settings.scorer_choice, limit=Limit(min_samples=settings.limit.min_samples)
+            )
         elif control in ("judge", "threshold", "share", "min_samples", "reset"):
-            rule = changed(source, points, rule, label, control, value)
-        return {**controls(source, points, rule, label), "scope": _shown_scope(label)}
+            settings = changed(source, points, settings, label, control, value)
+        return {**controls(source, points, settings, label), "scope": _shown_scope(label)}
     except InputError as error:
         # The map reports missing artifacts; errors of this scorer alone are shown here.
         unchanged = dict.fromkeys(_OUTPUTS, no_update)
-        judge = kept["judge"] if kept else AS_FILTERED
+        scorer_choice = settings_json["judge"] if settings_json else AS_FILTERED
         blank: dict[str, Any] = (
-            _BLANK | {"rule": settings_to_json(FilterSettings(judge=judge))} if control == "network" else {}
+            _BLANK | {"rule": settings_to_json(FilterSettings(scorer_choice=scorer_choice))}
+            if control == "network"
+            else {}
         )
-        return unchanged | blank | {"used": str(error), "judge": judge}
+        return unchanged | blank | {"used": str(error), "judge": scorer_choice}
 
 
 def _opened(source: Source, points: Points, label: int | None, link: str) -> dict[str, Any]:
-    """All controls as the link has them, or as the filter did where it cannot be had."""
-    damage = ""
+    """Return the controls with the settings of the link, or with those of the filter and the error of the link."""
+    problem = ""
     start = changed(source, points, FilterSettings(), None, "reset", None)
     try:
-        rule = settings_from_json(read_link(link).get("rule"))
-        answer = controls(source, points, start if rule == FilterSettings() else rule, label)
+        settings = settings_from_json(read_link(link).get("rule"))
+        answer = controls(source, points, start if settings == FilterSettings() else settings, label)
     except InputError as error:
-        answer, damage = controls(source, points, start, label), f"{error}. "
-    return {**answer, "used": damage + answer["used"], "scope": _shown_scope(label)}
+        answer, problem = controls(source, points, start, label), f"{error}. "
+    return {**answer, "used": problem + answer["used"], "scope": _shown_scope(label)}
 
 
 def _shown_scope(label: int | None) -> Any:
     return layout.ALL if label is None else no_update
 
 
-def summarize(source: Source, network: str, kept: Mapping[str, Any] | None, scope: int | None) -> tuple[Any, Any]:
-    """The curve that the limit is read from, and the table of classes."""
+def summarize(
+    source: Source, network: str, settings_json: Mapping[str, Any] | None, scope: int | None
+) -> tuple[Any, Any]:
+    """Return the curve of sorted distances with the threshold, and the table of classes."""
     try:
-        state = make_map_state(source, network, kept)
-        points, rule = state.points, state.settings
+        state = make_map_state(source, network, settings_json)
+        points, settings = state.points, state.settings
         label = scope if scope in points.classes else None
-        current = _limit(source, points, rule, label)
+        current = _threshold(source, points, settings, label)
         table = components.class_table(
-            state, default_threshold(source, points, rule), class_thresholds(source, points, rule)
+            state, default_threshold(source, points, settings), class_thresholds(source, points, settings)
         )
-        ordered = sorted_distances(source, points, rule, label)
+        ordered = sorted_distances(source, points, settings, label)
     except InputError:
-        # Said by the map.
+        # The map shows the error.
         return no_map(), None
-    clustering = dbscan_settings(points, rule, label)
-    title = "value (unit of the scorer)"
+    clustering = dbscan_settings(points, settings, label)
+    title = "value of the scorer"
     if clustering is not None:
         space, min_samples = clustering
-        # DBSCAN counts the image itself.
+        # DBSCAN counts the image as its first neighbor.
         which = "the image itself" if min_samples == 1 else f"neighbor {min_samples - 1}"
         title = f"distance to {which} ({UNITS[space]})"
     return threshold_curve(ordered, current, title=title), table
 
 
 def settings_b(
-    source: Source, view: str, network: str | None, judge: str, share: float | None, min_samples: int | None
+    source: Source, view: str, network: str | None, scorer_choice: str, share: float | None, min_samples: int | None
 ) -> dict[str, Any] | None:
-    """The second rule of a comparison, from its controls; None while they say nothing, and outside that view."""
+    """Return the second settings of a comparison as JSON; None outside that view, or while a control is empty."""
     if view != "compare" or not network or share is None or min_samples is None:
         return None
     try:
         points = source.points(network)
-        rule = FilterSettings(judge=judge, limit=Limit(min_samples=min_samples))
-        if judge != AS_FILTERED or abs(share / 100 - points.is_noise.mean()) > _SAME_SHARE:
-            rule = changed(source, points, rule, None, "share", share)
+        settings = FilterSettings(scorer_choice=scorer_choice, limit=Limit(min_samples=min_samples))
+        if scorer_choice != AS_FILTERED or abs(share / 100 - points.is_noise.mean()) > _SAME_SHARE:
+            settings = changed(source, points, settings, None, "share", share)
     except InputError:
-        return settings_to_json(FilterSettings(judge=judge, limit=Limit(min_samples=min_samples)))
-    return settings_to_json(rule)
+        return settings_to_json(FilterSettings(scorer_choice=scorer_choice, limit=Limit(min_samples=min_samples)))
+    return settings_to_json(settings)
 
 
-_SAME_SHARE = 5e-5
-# What is said of one network is not said of another, of which nothing is known.
-_BLANK: dict[str, Any] = {"threshold": None, "share": None, "unit": "Limit"}
-# Of the control that moves; a range that grew with the limit would run away.
+# For a network without artifacts, so that no value of the network before remains.
+_BLANK: dict[str, Any] = {"threshold": None, "share": None, "unit": "Threshold"}
+# A control that moves is not set. A range that grew with the threshold would run away.
 _UNCHANGED_WHILE_DRAGGED = {
     "threshold": ("threshold", "min", "max", "step"),
     "share": ("share",),
@@ -228,17 +242,17 @@ def register(app: Dash, source: Source) -> None:
                 "min_samples": Input("min_samples", "value"),
                 "reset": Input("reset", "n_clicks"),
             },
-            "kept": State("rule", "data"),
+            "settings_json": State("rule", "data"),
             "link": State("url", "search"),
         },
     )
-    def _adjust(network: str, scope: int, values: dict[str, Any], kept: Any, link: str) -> dict[str, Any]:
-        control = ctx.triggered_id if kept is not None else None
+    def _adjust(network: str, scope: int, values: dict[str, Any], settings_json: Any, link: str) -> dict[str, Any]:
+        control = ctx.triggered_id if settings_json is not None else None
         value = values.get(str(control))
         if control in ("threshold", "share", "min_samples") and value is None:
-            # While a number is being typed.
+            # The user is typing a number.
             return dict.fromkeys(_OUTPUTS, no_update)
-        answer = adjust(source, network, kept, scope, control, value, link=link or "")
+        answer = adjust(source, network, settings_json, scope, control, value, link=link or "")
         return answer | dict.fromkeys(_UNCHANGED_WHILE_DRAGGED.get(str(control), ()), no_update)
 
     app.callback(
@@ -248,7 +262,7 @@ def register(app: Dash, source: Source) -> None:
         Input("scope", "value"),
         Input("network", "value"),
         Input("edited", "data"),
-    )(lambda rule, scope, network, _edited: summarize(source, network, rule, scope))
+    )(lambda settings_json, scope, network, _edited: summarize(source, network, settings_json, scope))
     app.callback(
         Output("rule-b", "data"),
         Input("view", "value"),
@@ -259,12 +273,12 @@ def register(app: Dash, source: Source) -> None:
     )(lambda *values: settings_b(source, *values))
 
 
-def _limit(source: Source, points: Points, rule: FilterSettings, label: int | None) -> float:
-    """In force for a class, or for the classes without a limit of their own."""
+def _threshold(source: Source, points: Points, settings: FilterSettings, label: int | None) -> float:
+    """Return the threshold of a class, or for None of the classes without a separate one."""
     return (
-        default_threshold(source, points, rule)
+        default_threshold(source, points, settings)
         if label is None
-        else float(class_thresholds(source, points, rule)[label])
+        else float(class_thresholds(source, points, settings)[label])
     )
 
 
@@ -272,8 +286,8 @@ def _filter_min_samples(points: Points) -> int:
     return int(points.scorer.get("min_samples", Limit().min_samples))
 
 
-def _used(points: Points, rule: FilterSettings) -> str:
+def _used(points: Points, settings: FilterSettings) -> str:
     used = f"The filter used {points.scorer['name']}"
-    used += "" if points.eps is None else f", limit {points.eps:.4g}"
-    used += f": {points.is_noise.mean():.2%} go."
-    return used + (f" {len(rule.own)} classes have settings of their own." if rule.own else "")
+    used += "" if points.eps is None else f", threshold {points.eps:.4g}"
+    used += f": {points.is_noise.mean():.2%} dropped."
+    return used + (f" Classes with separate settings: {len(settings.per_class)}." if settings.per_class else "")

@@ -9,15 +9,15 @@ from numpy.typing import NDArray
 
 from pipeline.errors import InputError
 from viz import components
-from viz.callbacks.embedding import MapControls, compared, comparison_state, parse_controls, require_generation
+from viz.callbacks.embedding import MapControls, comparison_state, parse_comparison, parse_controls, require_generation
 from viz.data import Source
 from viz.state import MapState, selection_csv
 
 PAGE = 60
 
 _EMPTY = {
-    "goes": "No image would go.",
-    "selection": "Nothing is selected: choose the lasso or the box above the map and draw around points.",
+    "goes": "The filter drops no image with these settings.",
+    "selection": "Nothing is selected. Choose the lasso or the box above the embedding and draw around points.",
     "shown": "No image passes the filters by class and score.",
     "hand": "There are no overrides yet.",
     "planted": "No label was changed on purpose.",
@@ -35,22 +35,22 @@ def listed_rows(
         order: a key of `layout.SORTS`.
         selection: rows selected on the map.
     """
-    goes = ~state.preview.keep
-    goes_b = np.zeros_like(goes) if other is None else ~other.preview.keep
-    chosen = np.zeros(len(goes), dtype=np.bool_)
+    dropped = ~state.preview.keep
+    dropped_b = np.zeros_like(dropped) if other is None else ~other.preview.keep
+    chosen = np.zeros(len(dropped), dtype=np.bool_)
     match which:
         case "goes":
-            chosen = goes
+            chosen = dropped
         case "shown":
             chosen[:] = True
         case "selection":
-            chosen[[row for row in selection if 0 <= row < len(goes)]] = True
+            chosen[[row for row in selection if 0 <= row < len(dropped)]] = True
         case "hand":
             chosen[list(state.preview.overrides)] = True
         case "planted":
             chosen = state.points.planted
         case _ if other is not None:
-            chosen = {"a": goes & ~goes_b, "b": goes_b & ~goes, "both": goes & goes_b}[which]
+            chosen = {"a": dropped & ~dropped_b, "b": dropped_b & ~dropped, "both": dropped & dropped_b}[which]
     rows = np.flatnonzero(chosen & state.shown)
     points = state.points
     keys = {
@@ -82,7 +82,7 @@ def browse(
     last = max(0, (len(rows) - 1) // PAGE)
     page = min(max(0, page), last)
     on_page = rows[page * PAGE : (page + 1) * PAGE].tolist()
-    nothing = _EMPTY.get(which, "None; two settings are compared in the view Compare.")
+    nothing = _EMPTY.get(which, "No such image. Two settings are compared in the view Compare.")
     return {
         "grid": [components.tile(state, row) for row in on_page] or components.empty(nothing),
         "place": f"{len(rows):,} images, page {page + 1} of {last + 1}",
@@ -131,29 +131,34 @@ def register(app: Dash, source: Source) -> None:
             "map_controls": map_controls,
             "which": Input("list", "value"),
             "order": Input("sort", "value"),
-            "_turned": (Input("previous", "n_clicks"), Input("next", "n_clicks")),
+            "_triggers": (Input("previous", "n_clicks"), Input("next", "n_clicks"), Input("edited", "data")),
             "selection": Input("selection", "data"),
-            "b": (Input("view", "value"), Input("network-b", "value"), Input("rule-b", "data")),
-            "_edited": Input("edited", "data"),
+            "comparison": (Input("view", "value"), Input("network-b", "value"), Input("rule-b", "data")),
             "page": State("page-number", "data"),
             "drawn": State("drawn", "data"),
         },
     )
     def _browse(
-        map_controls: Sequence[Any], which: str, order: str, _turned: Any, selection: Any, b: Sequence[Any],
-        _edited: str, page: int, drawn: Any,
-    ) -> Mapping[str, Any]:  # fmt: skip
+        map_controls: Sequence[Any],
+        which: str,
+        order: str,
+        _triggers: Any,
+        selection: Any,
+        comparison: Sequence[Any],
+        page: int,
+        drawn: Any,
+    ) -> Mapping[str, Any]:
         require_generation(source, map_controls[0], drawn)
-        moved = {"previous": page - 1, "next": page + 1, "edited": page}.get(str(ctx.triggered_id), 0)
-        other = compared(*b)
+        new_page = {"previous": page - 1, "next": page + 1, "edited": page}.get(str(ctx.triggered_id), 0)
+        other = parse_comparison(*comparison)
         return browse(
-            source, parse_controls(map_controls), which, order, moved, selection=selection["rows"], other=other
+            source, parse_controls(map_controls), which, order, new_page, selection=selection["rows"], other=other
         )
 
     @app.callback(
         output={
             "file": Output("download", "data"),
-            "said": Output("saved", "children", allow_duplicate=True),
+            "message": Output("saved", "children", allow_duplicate=True),
             "style": Output("saved", "className", allow_duplicate=True),
         },
         inputs={"_clicks": Input("csv", "n_clicks")},
@@ -162,16 +167,16 @@ def register(app: Dash, source: Source) -> None:
             "which": State("list", "value"),
             "order": State("sort", "value"),
             "selection": State("selection", "data"),
-            "b": (State("view", "value"), State("network-b", "value"), State("rule-b", "data")),
+            "comparison": (State("view", "value"), State("network-b", "value"), State("rule-b", "data")),
         },
         prevent_initial_call=True,
     )
     def _save(
-        _clicks: int, map_controls: Sequence[Any], which: str, order: str, selection: Any, b: Sequence[Any]
+        _clicks: int, map_controls: Sequence[Any], which: str, order: str, selection: Any, comparison: Sequence[Any]
     ) -> dict[str, Any]:
-        other = compared(*b)
+        other = parse_comparison(*comparison)
         try:
             file = as_csv(source, parse_controls(map_controls), which, order, selection=selection["rows"], other=other)
         except InputError as error:
-            return {"file": no_update, "said": f"No list to save: {error}", "style": "failed"}
-        return {"file": file, "said": f"{file['filename']} is in the browser's downloads.", "style": ""}
+            return {"file": no_update, "message": f"No list to save: {error}", "style": "failed"}
+        return {"file": file, "message": f"{file['filename']}: saved to the downloads of the browser.", "style": ""}

@@ -21,7 +21,7 @@ def hover(
 ) -> tuple[bool, Any, Any]:
     """Return whether the tooltip shows, its position and its content."""
     row = event_row(event)
-    state = None if row is None else _same(source, map_controls, drawn)
+    state = None if row is None else _current_state(source, map_controls, drawn)
     if event is None or row is None or state is None or row >= len(state.points):
         return False, no_update, no_update
     return True, event["points"][0].get("bbox"), components.tooltip(state, row)
@@ -54,13 +54,13 @@ def move_ring(source: Source, row: int | None, network: str, drawn: Mapping[str,
 def event_row(event: Mapping[str, Any] | None) -> int | None:
     """Return the row of the point of a hover or click event."""
     row = event["points"][0].get("customdata") if event and event.get("points") else None
-    # By type: True is an integer to Python.
+    # By type: True is an int in Python.
     return row if type(row) is int and row >= 0 else None
 
 
 def register(app: Dash, source: Source) -> None:
     """Register the callbacks."""
-    network, rule = Input("network", "value"), Input("rule", "data")
+    network, settings = Input("network", "value"), Input("rule", "data")
     for graph, suffix in _MAPS.items():
         app.callback(
             Output(f"tooltip{suffix}", "show"),
@@ -70,7 +70,11 @@ def register(app: Dash, source: Source) -> None:
             State(f"network{suffix}", "value"),
             State(f"rule{suffix}", "data"),
             State(f"drawn{suffix}", "data"),
-        )(lambda event, name, kept, drawn: hover(source, event, MapControls(network=name, rule=kept), drawn))
+        )(
+            lambda event, name, settings_json, drawn: hover(
+                source, event, MapControls(network=name, settings_json=settings_json), drawn
+            )
+        )
         app.callback(
             Output(graph, "figure", allow_duplicate=True),
             Input("focus", "data"),
@@ -83,16 +87,16 @@ def register(app: Dash, source: Source) -> None:
         Output("card", "children"),
         Input("focus", "data"),
         network,
-        rule,
+        settings,
         Input("edited", "data"),
         State("drawn", "data"),
     )
-    def _describe(row: int | None, name: str, kept: Any, _edited: str, drawn: Any) -> Any:
+    def _describe(row: int | None, name: str, settings_json: Any, _edited: str, drawn: Any) -> Any:
         require_generation(source, name, drawn)
-        return describe(source, row, MapControls(network=name, rule=kept))
+        return describe(source, row, MapControls(network=name, settings_json=settings_json))
 
 
-def _same(source: Source, map_controls: MapControls, drawn: Mapping[str, Any] | None) -> MapState | None:
+def _current_state(source: Source, map_controls: MapControls, drawn: Mapping[str, Any] | None) -> MapState | None:
     """Return the state, unless the files have been replaced since the map was drawn."""
     try:
         state = map_controls.state(source)

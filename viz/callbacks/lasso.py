@@ -15,7 +15,7 @@ from viz.callbacks.overrides import current_points
 from viz.data import Source
 
 Outline = Sequence[tuple[float, float]]
-"""Corners of a closed polygon in units of the map."""
+"""Corners of a closed polygon in units of the embedding."""
 
 
 def inside_lasso(xy: NDArray[np.floating[Any]], outlines: Sequence[Outline]) -> NDArray[np.bool_]:
@@ -33,9 +33,9 @@ class LassoShapes(BaseModel):
     """Shapes that the user drew on a map, as the page sends them.
 
     Attributes:
-        generation: of the map's points.
-        graph: the map.
-        outlines: corners of each shape, in units of the map; bounded by what a user can draw.
+        generation: of the points on the map.
+        graph: id of the map.
+        outlines: corners of each shape, in units of the embedding; at most 100 shapes of 10,000 corners.
     """
 
     generation: str | None
@@ -45,21 +45,21 @@ class LassoShapes(BaseModel):
     ]
 
 
-def selected_inside(source: Source, map_controls: MapControls, drawn: LassoShapes) -> dict[str, Any]:
+def selected_inside(source: Source, map_controls: MapControls, shapes: LassoShapes) -> dict[str, Any]:
     """Select all shown images inside the shapes, including those that the map does not draw.
 
     If the files have been replaced since, select nothing.
     """
-    selection: dict[str, Any] = {"generation": drawn.generation, "rows": [], "graph": drawn.graph}
+    selection: dict[str, Any] = {"generation": shapes.generation, "rows": [], "graph": shapes.graph}
     try:
-        state, points = map_controls.state(source), current_points(source, drawn.generation)
+        state, points = map_controls.state(source), current_points(source, shapes.generation)
     except InputError:
         # The map shows the error.
         return selection
     if points is None or points.images_stamp != state.points.images_stamp:
         return selection
     shown = np.flatnonzero(state.shown)
-    return selection | {"rows": shown[inside_lasso(points.coordinates[shown], drawn.outlines)].tolist()}
+    return selection | {"rows": shown[inside_lasso(points.coordinates[shown], shapes.outlines)].tolist()}
 
 
 def register(app: Dash, source: Source) -> None:
@@ -74,8 +74,8 @@ def register(app: Dash, source: Source) -> None:
     )
     def _select(drawn_around: Any, *values: Any) -> Any:
         try:
-            drawn = LassoShapes.model_validate(drawn_around)
+            shapes = LassoShapes.model_validate(drawn_around)
         except ValidationError:
-            # Nothing is drawn, as on a new page; or the data are not from the page.
+            # No shape is drawn, as on a new page, or the data are not from the page.
             return no_update
-        return selected_inside(source, parse_controls(values), drawn)
+        return selected_inside(source, parse_controls(values), shapes)

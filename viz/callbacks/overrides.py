@@ -1,4 +1,4 @@
-"""Manual overrides: keep, drop or clear one image or a selection, and undo."""
+"""Commands that keep, drop or clear one image or a selection, and undo."""
 
 import threading
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ _DECISIONS: Mapping[str, Decision | None] = {
 
 
 class OverrideSessions:
-    """Overrides made on each open page, with separate undo histories."""
+    """Overrides of each open page, with separate undo histories."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -35,7 +35,7 @@ class OverrideSessions:
         self._pages: dict[str, Decisions] = {}
 
     def for_page(self, page: str) -> Decisions:
-        """Return the decisions made on an open page."""
+        """Return the overrides of an open page. The least recently used page is forgotten first."""
         with self._lock:
             decisions = self._pages.pop(page, None) or Decisions(self._file)
             self._pages[page] = decisions
@@ -49,43 +49,43 @@ class CommandResult:
     """Result of a command, sent to the page as JSON.
 
     Attributes:
-        said: message.
+        message: for the user.
         failed: whether the command failed.
-        row: of the image, if undo restored a single one; else None.
+        row: of the image if undo restored a single one, else None.
     """
 
-    said: str
+    message: str
     failed: bool = False
     row: int | None = None
 
 
-def run_command(source: Source, desk: OverrideSessions, command: Mapping[str, Any]) -> CommandResult:
+def run_command(source: Source, sessions: OverrideSessions, command: Mapping[str, Any]) -> CommandResult:
     """Run the command of a key or a button.
 
     Args:
         source: of the images.
-        desk: overrides by page.
+        sessions: overrides by page.
         command: `action` keep, drop, clear, keep-selection, drop-selection or undo; `rows` of the images;
-            `generation` of the points that the page shows; `note`; `page`, a name of the open page. If the
-            files have been replaced since, nothing is written, as the rows may be other images.
+            `generation` of the points on the page; `note`; `page`, an id of the open page. If the files have been
+            replaced since, nothing is written, as the rows may belong to other images.
     """
-    action, decisions = str(command.get("action")), desk.for_page(str(command.get("page")))
+    action, decisions = str(command.get("action")), sessions.for_page(str(command.get("page")))
     try:
         if action == "undo":
-            return _undone(source, decisions.undo(), command.get("generation"))
+            return _undo_result(source, decisions.undo(), command.get("generation"))
         if action not in _DECISIONS:
             raise _StaleCommandError("No such command")
         points = current_points(source, command.get("generation"))
         if points is None:
-            raise _StaleCommandError("A stage has written new files since this page was drawn")
+            raise _StaleCommandError("A stage has written new files since this page was loaded")
         images = _images(points, command.get("rows"))
         note = command.get("note")
         saved = decisions.decide(images, _DECISIONS[action], note if isinstance(note, str) else "")
     except _StaleCommandError as error:
-        return CommandResult(said=f"{error}: nothing was saved; reload.", failed=True)
+        return CommandResult(message=f"{error}: nothing was saved; reload the page.", failed=True)
     except InputError as error:
-        return CommandResult(said=f"Not saved: {error}", failed=True)
-    return CommandResult(said=saved.sentence)
+        return CommandResult(message=f"Not saved: {error}", failed=True)
+    return CommandResult(message=saved.message)
 
 
 def selection_command(source: Source, selection: Mapping[str, Any], map_controls: MapControls) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def selection_command(source: Source, selection: Mapping[str, Any], map_controls
         if not selection["rows"] or current_points(source, selection["generation"]) is None:
             return nothing
     except InputError:
-        # The map says what is wrong.
+        # The map shows the error.
         return nothing
     return {**nothing, "rows": [row for row in selection["rows"] if row < len(shown) and shown[row]]}
 
@@ -114,12 +114,12 @@ def current_points(source: Source, generation: Any) -> Points | None:
 
 
 def register(app: Dash, source: Source) -> None:
-    """Register the route for commands, which come one at a time, and the callback; see assets/page.js."""
-    desk = OverrideSessions(source.data.overrides)
+    """Register the callback, and the route that receives one command at a time; see assets/page.js."""
+    sessions = OverrideSessions(source.data.overrides)
 
     def answer() -> dict[str, Any]:
         command = request.get_json(silent=True)
-        done = run_command(source, desk, command if isinstance(command, dict) else {})
+        done = run_command(source, sessions, command if isinstance(command, dict) else {})
         return {**asdict(done), "edited": source.overrides_stamp()}
 
     app.server.add_url_rule("/decide", view_func=answer, methods=["POST"])
@@ -136,21 +136,21 @@ class _StaleCommandError(Exception):
 
 
 def _images(points: Points, rows: Any) -> list[Image]:
-    # By type: True is an integer to Python.
+    # By type: True is an int in Python.
     if not isinstance(rows, list) or not rows or not all(type(row) is int and 0 <= row < len(points) for row in rows):
         raise _StaleCommandError("No such image")
     return [Image(points.paths[row].as_py(), points.sha256[row].as_py()) for row in rows]
 
 
-def _undone(source: Source, undone: SaveResult | None, generation: Any) -> CommandResult:
+def _undo_result(source: Source, undone: SaveResult | None, generation: Any) -> CommandResult:
     if undone is None:
-        return CommandResult(said="Nothing to undo on this page.")
+        return CommandResult(message="Nothing to undo on this page.")
     row = None
     try:
         points = current_points(source, generation)
         if points is not None and len(undone.images) == 1:
             row = points.rows.get(undone.images[0].path)
     except InputError:
-        # Undoing needs no points.
+        # Undo does not need the points.
         pass
-    return CommandResult(said=undone.sentence, row=row)
+    return CommandResult(message=undone.message, row=row)

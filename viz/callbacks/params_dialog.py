@@ -1,4 +1,4 @@
-"""Dialog that shows the difference and then writes the settings to params.yaml."""
+"""Dialog that shows the change of params.yaml and then writes it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,62 +14,66 @@ from viz.parameters import Proposal, changes_for, propose, write
 from viz.state import make_map_state, settings_from_json
 
 
-def propose_rule(source: Source, params: Path, network: str, kept: Mapping[str, Any] | None, what: str) -> Proposal:
-    """Propose the change of params.yaml with which the filter does as the preview.
+def propose_settings(
+    source: Source, params: Path, network: str, settings_json: Mapping[str, Any] | None, what: str
+) -> Proposal:
+    """Propose the change of params.yaml that makes the filter use the settings of the preview.
 
     Args:
         source: of the images.
         params: the parameter file.
         network: of the preview.
-        kept: settings as JSON.
-        what: a key of `layout.AS`.
+        settings_json: settings as JSON.
+        what: a key of `layout.PROPOSAL_KINDS`.
 
     Raises:
-        InputError: params.yaml cannot hold the settings, or is damaged; a limit for several networks.
+        InputError: params.yaml cannot hold the settings, or is damaged; a threshold for several networks.
     """
-    points, rule = source.points(network), settings_from_json(kept)
-    if rule.own:
-        raise InputError(f"{params}: holds one limit for all classes; move the sliders with `Settings of` all classes")
-    if rule.judge == AS_FILTERED and rule.limit.threshold is None:
-        raise InputError(f"{params}: these are the filter's current settings; move a slider first")
-    scorer = points.scorer if rule.judge == AS_FILTERED else rule.scorer
+    points, settings = source.points(network), settings_from_json(settings_json)
+    if settings.per_class:
+        raise InputError(
+            f"{params}: holds one threshold for all classes; move the sliders with `Settings for` all classes"
+        )
+    if settings.scorer_choice == AS_FILTERED and settings.limit.threshold is None:
+        raise InputError(f"{params}: the filter uses these settings already; move a slider first")
+    scorer = points.scorer if settings.scorer_choice == AS_FILTERED else settings.scorer
     if what == "share":
-        # By the rule alone: human decisions are kept apart from it.
-        share = float(make_map_state(source, network, kept).preview.noise.mean())
+        # Overrides are stored separately, so they do not count.
+        share = float(make_map_state(source, network, settings_json).preview.noise.mean())
         return propose(params, changes_for(scorer, drop_fraction=share))
     others = [other for other in load_params(params).networks if other != network]
     if others:
         raise InputError(
-            f"{params}: a limit found on the map of {network} says nothing of {', '.join(others)}; write the share"
+            f"{params}: a threshold for {network} does not apply to {', '.join(others)}; write the dropped fraction"
         )
-    threshold = default_threshold(source, points, rule)
+    threshold = default_threshold(source, points, settings)
     limit = {"eps": threshold} if scorer["name"] == "dbscan" else {"threshold": threshold}
     return propose(params, changes_for(scorer, **limit))
 
 
 def show_difference(
-    source: Source, params: Path, network: str, kept: Mapping[str, Any] | None, what: str
+    source: Source, params: Path, network: str, settings_json: Mapping[str, Any] | None, what: str
 ) -> tuple[str, bool]:
-    """Return the lines that would change, or the reason why none can, and whether there is a change to write."""
+    """Return the diff or the reason why there is none, and whether there is a change to write."""
     try:
-        difference = propose_rule(source, params, network, kept, what).difference
+        difference = propose_settings(source, params, network, settings_json, what).difference
     except InputError as error:
         return str(error), False
     return "\n".join(difference) or f"{params} has these settings already.", bool(difference)
 
 
-def write_rule(
-    source: Source, params: Path, network: str, kept: Mapping[str, Any] | None, what: str, shown: str
+def write_settings(
+    source: Source, params: Path, network: str, settings_json: Mapping[str, Any] | None, what: str, shown: str
 ) -> str:
-    """Write the difference if it is the one shown, and return a message."""
+    """Write the change if its diff is the one shown, and return a message."""
     try:
-        proposal = propose_rule(source, params, network, kept, what)
+        proposal = propose_settings(source, params, network, settings_json, what)
         if "\n".join(proposal.difference) != shown:
-            return "Not written: the file or the settings have changed meanwhile; close and open the dialog again."
+            return "Not written: the file or the settings have changed; close the dialog and open it again."
         write(proposal)
     except InputError as error:
         return f"Not written: {error}"
-    return f"Written to {params}. `dvc repro` runs the filter and the later stages with it."
+    return f"Written to {params}. Run `dvc repro` to apply it."
 
 
 def register(app: Dash, source: Source, params: Path) -> None:
@@ -85,8 +89,8 @@ def register(app: Dash, source: Source, params: Path) -> None:
         State("rule", "data"),
         prevent_initial_call=True,
     )
-    def _show(_clicks: int, what: str, network: str, kept: Any) -> tuple[str, bool, str]:
-        difference, any_change = show_difference(source, params, network, kept, what)
+    def _show(_clicks: int, what: str, network: str, settings_json: Any) -> tuple[str, bool, str]:
+        difference, any_change = show_difference(source, params, network, settings_json, what)
         return difference, not any_change, ""
 
     app.callback(
@@ -98,4 +102,4 @@ def register(app: Dash, source: Source, params: Path) -> None:
         State("write-as", "value"),
         State("difference", "children"),
         prevent_initial_call=True,
-    )(lambda _clicks, *values: (write_rule(source, params, *values), True))
+    )(lambda _clicks, *values: (write_settings(source, params, *values), True))

@@ -1,4 +1,4 @@
-"""Pickers of the page of training results."""
+"""Pickers of the view Training."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from viz.training import batch_sizes, studies, study_view
 
 
 def training_page(data: DataPaths, params: Params) -> html.Div:
-    """Return pickers and an empty container, which a callback fills."""
+    """Return the pickers and an empty container, which a callback fills."""
     names = studies(data, params)
     return html.Div(
         [
@@ -29,7 +29,7 @@ def training_page(data: DataPaths, params: Params) -> html.Div:
 def batch_options(
     data: DataPaths, params: Params, name: str | None, chosen: int | None
 ) -> tuple[list[dict[str, Any]], int | None]:
-    """Return options and value of the batch-size picker; the chosen value stays if the study has it."""
+    """Return options and value of the batch-size picker. The chosen value stays if the study has it."""
     try:
         sizes = batch_sizes(data, params, name)
     except InputError:

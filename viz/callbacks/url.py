@@ -1,4 +1,4 @@
-"""Store the state of the page in its URL, so that a link restores it."""
+"""State of the page in its URL, so that a link restores it."""
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,9 +31,9 @@ def _number(low: float, high: float, *, integer: bool) -> Callable[[Any], bool]:
     return lambda value: type(value) in ((int,) if integer else (int, float)) and low <= value <= high
 
 
-def _list_of(takes: Callable[[Any], bool], lengths: Collection[int] | None = None) -> Callable[[Any], bool]:
+def _list_of(accepts: Callable[[Any], bool], lengths: Collection[int] | None = None) -> Callable[[Any], bool]:
     return lambda values: (
-        isinstance(values, list) and (lengths is None or len(values) in lengths) and all(map(takes, values))
+        isinstance(values, list) and (lengths is None or len(values) in lengths) and all(map(accepts, values))
     )
 
 

@@ -1,1 +1,1 @@
-"""What `python -m viz` can do, a module each with `main(argv) -> exit code`."""
+"""Commands of `python -m viz`: one module each, with `main(argv) -> exit code`."""

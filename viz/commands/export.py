@@ -1,6 +1,6 @@
-"""`python -m viz export out.html`: the map with all pictures as one page that needs no server and no network.
+"""`python -m viz export out.html`: write the embedding with all images as one offline page.
 
-It shows the decisions of the filter, with those in overrides.csv as they are now.
+The page shows the decisions of the filter and the current overrides.
 """
 
 import argparse
@@ -22,10 +22,11 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the page and say how large it is.
+    """Write the page and print its size.
 
     Raises:
-        InputError: wrong parameters or artifacts, an unknown network, a file name without .html, a full disk.
+        InputError: parameters or artifacts are wrong, the network is unknown, the suffix is not .html or .htm, or the
+            disk is full.
     """
     arguments = make_parser().parse_args(argv)
     file: Path = arguments.file

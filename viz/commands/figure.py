@@ -1,6 +1,6 @@
-"""`python -m viz figure out.svg`: the map for papers, as PNG, SVG or PDF.
+"""`python -m viz figure out.svg`: write the embedding as a figure for papers, in PNG, SVG or PDF.
 
-It shows the decisions of the filter, with those in overrides.csv as they are now.
+The figure shows the decisions of the filter and the current overrides.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from pipeline.errors import InputError
 from pipeline.figures.embeddings import colored_map
 from pipeline.figures.rendering import pdf, png, svg, with_note
 from pipeline.paths import DataPaths
-from viz.color_by import COLORINGS, colors_by, make_color_data
+from viz.color_by import COLORINGS, ColorData, colors_by
 from viz.commands.inputs import check_suffix, chosen_network, network_options
 from viz.data import Source
 from viz.filter_settings import FilterSettings, preview_filter
@@ -26,7 +26,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this command."""
     parser = argparse.ArgumentParser(prog="python -m viz figure", description=__doc__, parents=[network_options()])
     parser.add_argument("file", type=Path, help="the figure, .png, .svg or .pdf")
-    parser.add_argument("--color", default="class", help=f"what colors tell: {', '.join(COLORINGS)}; default: class")
+    parser.add_argument("--color", default="class", help=f"coloring: {', '.join(COLORINGS)}; default: class")
     return parser
 
 
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     """Write the figure.
 
     Raises:
-        InputError: wrong parameters or artifacts, an unknown network or coloring, another suffix, a full disk.
+        InputError: parameters or artifacts are wrong, the network, coloring or suffix is unknown, or the disk is full.
     """
     arguments = make_parser().parse_args(argv)
     file: Path = arguments.file
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     source = Source(DataPaths(root=arguments.data))
     points = source.points(network)
     preview = preview_filter(source, points, FilterSettings())
-    colors = colors_by(arguments.color, make_color_data(points, preview))
+    colors = colors_by(arguments.color, ColorData(points=points, preview=preview))
     figure = with_note(colored_map(points.coordinates, colors, ~preview.keep), points.planted_note)
     content = _FORMATS[file.suffix.lower()](figure)
     with atomic_path(file) as temporary:

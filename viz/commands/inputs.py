@@ -1,4 +1,4 @@
-"""What the commands have in common: their options, and what these name."""
+"""Options that the commands share, and their checks."""
 
 import argparse
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from pipeline.errors import InputError
 
 
 def folder_options() -> argparse.ArgumentParser:
-    """A parent parser with `--params` and `--data`."""
+    """Return a parent parser with `--params` and `--data`."""
     parent = argparse.ArgumentParser(add_help=False)
     parent.add_argument("--params", type=Path, default=Path("params.yaml"), help="default: params.yaml")
     parent.add_argument("--data", type=Path, default=Path("data"), help="default: data")
@@ -17,17 +17,17 @@ def folder_options() -> argparse.ArgumentParser:
 
 
 def network_options() -> argparse.ArgumentParser:
-    """`folder_options` and `--network`; see `chosen_network`."""
+    """Return a parent parser with `folder_options` and `--network`; see `chosen_network`."""
     parent = argparse.ArgumentParser(add_help=False, parents=[folder_options()])
     parent.add_argument("--network", help="default: the first of the parameters' networks")
     return parent
 
 
 def chosen_network(network: str | None, params: Path) -> str:
-    """The network of the command line, or the first of the parameters.
+    """Return the network of the command line, or the first network of the parameters.
 
     Raises:
-        InputError: the parameters are wrong, or do not name that network.
+        InputError: the parameters are wrong, or do not have the network.
     """
     networks = load_params(params, accept_old_keys=True).networks
     if network is not None and network not in networks:
@@ -36,10 +36,10 @@ def chosen_network(network: str | None, params: Path) -> str:
 
 
 def check_suffix(file: Path, suffixes: Sequence[str]) -> None:
-    """Refuse a file whose name does not say what will be in it.
+    """Check that the name of a file has the suffix of its format.
 
     Raises:
-        InputError: the suffix is none of `suffixes`.
+        InputError: the suffix is not in `suffixes`.
     """
     if file.suffix.lower() not in suffixes:
         raise InputError(f"{file}: its name must end in {' or '.join(suffixes)}")

@@ -1,4 +1,4 @@
-"""`python -m viz`: look at the maps and try other radii, in a browser on this machine."""
+"""`python -m viz`: show the embeddings and preview other filter settings in a browser."""
 
 import argparse
 import logging
@@ -16,8 +16,8 @@ from viz.security import LOOPBACK, LOOPBACK_NAMES, check_port
 _ALL_INTERFACES = "0.0.0.0"
 
 _EPILOG = """other commands, each with its own --help:
-  export out.html       one offline page with the map and all pictures
-  figure out.svg        the map for papers, as PNG, SVG or PDF"""
+  export out.html       one offline page with the embedding and all images
+  figure out.svg        the embedding for papers, as PNG, SVG or PDF"""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -33,7 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--host",
         default=LOOPBACK,
-        help="address to serve at; default: this machine alone. Any other asks browsers for a token, which is printed",
+        help="address to serve at; default: this machine only. Any other needs a token, which is printed",
     )
     return parser
 
@@ -42,18 +42,18 @@ def main(argv: Sequence[str]) -> int:
     """Serve until interrupted.
 
     Raises:
-        InputError: the parameters are wrong, or the port cannot be had.
+        InputError: the parameters are wrong, or the port is not available.
     """
     arguments = make_parser().parse_args(argv)
-    # Said here, before anything is served.
+    # Report errors before serving.
     load_params(arguments.params)
     check_port(arguments.host, arguments.port, name="--port")
     token = None if arguments.host in LOOPBACK_NAMES else secrets.token_urlsafe(24)
     app = make_app(Source(DataPaths(root=arguments.data)), params_file=arguments.params, token=token)
-    # A line for every request would bury the address.
+    # A log line for every request would hide the URL.
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     host = socket.gethostname() if arguments.host == _ALL_INTERFACES else arguments.host
     print(f"http://{host}:{arguments.port}/" + (f"?token={token}" if token else ""), flush=True)
-    # All of it said here: Dash would take HOST, PORT and DASH_DEBUG from the environment.
+    # All arguments are explicit: Dash would take HOST, PORT and DASH_DEBUG from the environment.
     app.run(host=arguments.host, port=arguments.port, debug=False)
     return 0

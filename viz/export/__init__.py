@@ -1,1 +1,1 @@
-"""The map as one HTML file that needs neither a server nor a network."""
+"""Export of the embedding as one HTML file that needs neither a server nor a network."""

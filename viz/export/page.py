@@ -1,4 +1,4 @@
-"""Exported page: one self-contained HTML file with the map, its images and their columns as bytes."""
+"""Exported page: one self-contained HTML file with the embedding, the images and their columns as bytes."""
 
 import base64
 import gzip
@@ -20,26 +20,29 @@ from pipeline.artifacts.files import atomic_path
 from pipeline.artifacts.overrides import Override
 from pipeline.figures.rendering import plotly_script
 from pipeline.figures.style import SCALE, Colors, Scale
-from viz.color_by import COLORINGS, ColorData, colors_by, make_color_data
+from viz.color_by import COLORINGS, ColorData, colors_by
 from viz.data import Points
 from viz.export.sprites import COLUMNS, choose_thumbnail_format, sprite_sheets
 from viz.filter_settings import FilterPreview
 
 MAX_SHOWN = 100_000
-"""Beyond this many images a browser's map becomes slow."""
+"""Largest number of images on a page; with more, browsers become slow."""
 
-BYTES_PER_PICTURE = 190
-"""With these, base64 and all else, 50,000 images of 32 x 32 pixels stay below 25 MB."""
+BYTES_PER_THUMBNAIL = 190
+"""Average size. With base64 and everything else, 50,000 images of 32 x 32 pixels take less than 25 MB."""
+
+# In order of use.
+_SCRIPTS = ("data.js", "csv.js", "pictures.js", "map.js", "page.js")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Content:
-    """The page's data. Index i of every column is the i-th image of the page, the most suspect first.
+    """Data of the page. Index i of every column is the i-th image of the page, most suspect first.
 
     Attributes:
-        about: what stands once; becomes JSON.
+        about: data of the whole page, stored as JSON.
         columns: name -> gzip of a little-endian array, or of a JSON list of strings.
-        sheets: WebP files; see `sprites`.
+        sheets: WebP files; see `viz.export.sprites`.
     """
 
     about: Mapping[str, Any]
@@ -48,22 +51,24 @@ class Content:
 
 
 def make_content(points: Points, preview: FilterPreview, overrides: Mapping[int, Override]) -> Content:
-    """The page's data, with all images up to `MAX_SHOWN` of them.
+    """Return the data of the page, with at most `MAX_SHOWN` images.
 
     Args:
-        overrides: row -> what a person decided of it.
+        points: of the network.
+        preview: the images that the filter drops.
+        overrides: row -> override of the image.
     """
     rows = exported_rows(preview.keep, preview.scores, MAX_SHOWN)
-    color_data = make_color_data(points, preview)
+    color_data = ColorData(points=points, preview=preview)
     colors = {key: colors_by(key, color_data) for key in informative_colorings(color_data)}
-    rung = choose_thumbnail_format(points.images, BYTES_PER_PICTURE)
+    thumbnails = choose_thumbnail_format(points.images, BYTES_PER_THUMBNAIL)
     about = {
         "network": points.network,
         "notes": _notes(points, preview, rows),
         "nPlanted": None if points.true_labels is None else int(points.planted.sum()),
         "classNames": list(points.class_names),
         "colorings": [{"key": key, "name": COLORINGS[key][0], **_legend(colors[key])} for key in colors],
-        "sprites": {"side": rung.side, "columns": COLUMNS, "mediaType": "image/webp"},
+        "sprites": {"side": thumbnails.side, "columns": COLUMNS, "mediaType": "image/webp"},
         "byHand": {
             str(index): {"decision": overrides[row].decision, "note": overrides[row].note}
             for index, row in enumerate(rows.tolist())
@@ -71,36 +76,42 @@ def make_content(points: Points, preview: FilterPreview, overrides: Mapping[int,
         },
     }
     columns = {name: gzip.compress(content, mtime=0) for name, content in _columns(points, preview, rows, colors)}
-    return Content(about=about, columns=columns, sheets=sprite_sheets(points.images, rows, rung))
+    return Content(about=about, columns=columns, sheets=sprite_sheets(points.images, rows, thumbnails))
 
 
-def exported_rows(keep: NDArray[np.bool_], scores: NDArray[np.float64], most: int) -> NDArray[np.int64]:
-    """Rows by descending score: all, or all that go and as many of the rest as `most` leaves room for.
+def exported_rows(keep: NDArray[np.bool_], scores: NDArray[np.float64], max_rows: int) -> NDArray[np.int64]:
+    """Return rows by descending score: all dropped images, and a sample of the kept ones up to `max_rows` in total.
+
+    Equal arguments give the same sample.
 
     Args:
-        keep, scores: (N,) each. The sample is the same for the same arguments.
+        keep: (N,) whether the image is kept.
+        scores: (N,) 0 to 1.
+        max_rows: number of rows. More are returned if more images are dropped.
     """
-    rows, staying = np.flatnonzero(~keep), np.flatnonzero(keep)
-    room = max(0, most - len(rows))
-    if len(staying) > room:
-        staying = np.random.default_rng(0).choice(staying, room, replace=False)
-    rows = np.sort(np.concatenate([rows, staying]))
+    dropped, kept = np.flatnonzero(~keep), np.flatnonzero(keep)
+    n_sampled = max(0, max_rows - len(dropped))
+    if len(kept) > n_sampled:
+        kept = np.random.default_rng(0).choice(kept, n_sampled, replace=False)
+    rows = np.sort(np.concatenate([dropped, kept]))
     ordered: NDArray[np.int64] = rows[np.argsort(-scores[rows], kind="stable")]
     return ordered
 
 
 def informative_colorings(color_data: ColorData) -> list[str]:
-    """Keys of `COLORINGS` that tell something here; clusters that are whole classes do not."""
-    return [key for key in COLORINGS if key != "cluster" or color_data.clusters.max(initial=0) > 0]
+    """Return the keys of `COLORINGS` that are informative; clusters are not if each class is one cluster."""
+    return [key for key in COLORINGS if key != "cluster" or color_data.points.clusters.max(initial=0) > 0]
 
 
 def _notes(points: Points, preview: FilterPreview, rows: NDArray[np.int64]) -> list[str]:
-    n, n_going = len(preview.keep), int((~preview.keep).sum())
+    n, n_dropped = len(preview.keep), int((~preview.keep).sum())
     notes = [f"{note.capitalize()}."] if (note := points.planted_note) else []
-    notes += [f"{n:,} images, of which {n_going:,} go ({n_going / n:.1%}); {len(preview.overrides):,} decided by hand."]
+    notes += [f"{n:,} images, {n_dropped:,} dropped ({n_dropped / n:.1%}); {len(preview.overrides):,} decided by hand."]
     if len(rows) < n:
-        sampled = len(rows) - n_going
-        notes.append(f"Shown are all that go and {sampled:,} sampled from the {n - n_going:,} that stay.")
+        n_sampled = len(rows) - n_dropped
+        notes.append(
+            f"The page shows all dropped images and a sample of {n_sampled:,} of the {n - n_dropped:,} kept ones."
+        )
     return notes
 
 
@@ -121,12 +132,12 @@ def _columns(
         "y": points.coordinates[rows, 1].astype("<f4"),
         "label": points.labels[rows].astype("<u2"),
         "predicted": points.predicted[rows].astype("<u2"),
-        # Equal to the label where none was changed on purpose.
+        # Equal to the label if that was not changed on purpose.
         "true_label": (points.labels if points.true_labels is None else points.true_labels)[rows].astype("<u2"),
         "confidence": points.confidence[rows].astype("<f4"),
         "score": preview.scores[rows].astype("<f8"),
         "keep": preview.keep[rows].astype("u1"),
-        # Images that are not on the page: -1.
+        # -1 for images that are not on the page.
         "neighbours": index[points.neighbors[rows]].astype("<i4"),
     }
     for key, coloring in colors.items():
@@ -144,15 +155,8 @@ def _as_json(texts: Sequence[str]) -> bytes:
     return json.dumps(texts, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-# The exported page: everything in one HTML file that runs nothing but its own two scripts.
-
-
-# In the order in which they use one another.
-_SCRIPTS = ("data.js", "csv.js", "pictures.js", "map.js", "page.js")
-
-
 def write_page(file: Path, content: Content) -> None:
-    """Write the page, atomically; equal content gives equal bytes.
+    """Write the page atomically. Equal content gives equal bytes.
 
     Raises:
         InputError: the disk is full.
@@ -180,10 +184,10 @@ def _page(content: Content) -> Iterator[str]:
 
 
 def content_security_policy(*scripts: str) -> str:
-    """Only these scripts run, by their SHA-256, and no connection is made, whatever markup gets into the page.
+    """Return a policy that runs only these scripts, by their SHA-256, and allows no connection.
 
-    Plotly puts style elements into the page and compiles what it draws with WebGL, hence the two exceptions;
-    neither lets text that became markup run.
+    It has two exceptions: plotly adds style elements to the page, and compiles code for WebGL. Neither runs text that
+    became markup.
     """
     hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
     return (
@@ -197,12 +201,12 @@ def _sha256(script: str) -> str:
 
 
 def _block(identifier: str, media_type: str, text: str) -> str:
-    """Data that no browser runs; `text` holds no `<`."""
+    """Return an element with data that browsers do not run; `text` must not have `<`."""
     return f'<script type="{media_type}" id="{identifier}">{text}</script>\n'
 
 
 def _json_in_html(value: Any) -> str:
-    """JSON in which nothing can end the element that it stands in."""
+    """Return JSON that cannot end the element around it."""
     return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
 
 

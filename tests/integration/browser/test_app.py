@@ -1,4 +1,4 @@
-"""The app in a real browser, served by a real process on made-up artifacts."""
+"""The app in a real browser, served by a separate process on synthetic artifacts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.fixtures.browser_app import GOING, N, Served, alone, lasso, open_page, pick, place_of
+from tests.fixtures.browser_app import N_DROPPED, N, Served, alone, lasso, open_page, pick, place_of
 from tests.fixtures.points import CLASS_NAMES, NETWORK
 from viz.data import Source
 from viz.filter_settings import FilterSettings, Limit, preview_filter
+from viz.layout import WIDTHS
 from viz.state import selection_csv, settings_to_json
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ expect = pytest.importorskip("playwright.sync_api", reason="the package playwrig
 expect.set_options(timeout=30_000)
 
 
-# Whether exactly these rows stand out on a map.
+# Returns whether exactly these rows are highlighted on a map.
 _MARKED = """([graph, rows]) => {
     const trace = document.querySelector(`#${graph} .js-plotly-plot`)._fullData[0];
     const marked = (trace.selectedpoints ?? []).map((place) => trace.customdata[place]);
@@ -34,7 +35,7 @@ _MARKED = """([graph, rows]) => {
 def test_map_legend_hover_and_card(shared: Served, page: Page) -> None:
     points, row = shared.points, alone(shared.points)
     open_page(page, shared.url)
-    expect(page.locator("#legend")).to_have_text(f"stays {N - GOING}goes {GOING}")
+    expect(page.locator("#legend")).to_have_text(f"kept {N - N_DROPPED}dropped {N_DROPPED}")
     page.mouse.move(*place_of(page, points, row))
     tooltip = page.locator("#left .dcc-tooltip-bounding-box")
     expect(tooltip).to_contain_text(f"#{row}")
@@ -50,8 +51,8 @@ def test_map_legend_hover_and_card(shared: Served, page: Page) -> None:
 @pytest.mark.slow
 def test_moving_eps_reclusters(shared: Served, page: Page) -> None:
     open_page(page, shared.url)
-    pick(page, "judge", "DBSCAN on the map")
-    expect(page.locator("#unit")).to_have_text("eps (map units)")
+    pick(page, "judge", "DBSCAN (embedding)")
+    expect(page.locator("#unit")).to_have_text("eps (units of the embedding)")
     handle = page.locator("#threshold [role=slider]")
     handle.focus()
     for _ in range(10):
@@ -62,46 +63,46 @@ def test_moving_eps_reclusters(shared: Served, page: Page) -> None:
         arg=float(str(moved)),
     )
     state = json.loads(page.evaluate("new URLSearchParams(location.search).get('state')"))
-    rule = FilterSettings(judge="dbscan", limit=Limit(**state["rule"]["limit"]))
+    rule = FilterSettings(scorer_choice="dbscan", limit=Limit(**state["rule"]["limit"]))
     source = Source(shared.data)
     noise = preview_filter(source, source.points(NETWORK), rule).noise
     assert 0 < noise.sum() < N, state
-    expect(page.locator("#legend")).to_have_text(f"stays {N - noise.sum()}goes {noise.sum()}")
+    expect(page.locator("#legend")).to_have_text(f"kept {N - noise.sum()}dropped {noise.sum()}")
     expect(page.locator("#place")).to_contain_text(f"{noise.sum()} images")
 
 
 @pytest.mark.slow
-def test_zoom_is_kept_when_colours_and_filters_change(shared: Served, page: Page) -> None:
+def test_zoom_is_kept_when_colors_and_filters_change(shared: Served, page: Page) -> None:
     open_page(page, shared.url)
     box = page.locator("#map").bounding_box()
     assert box
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    whole = _span(page)
+    initial = _span(page)
     for _ in range(8):
         page.mouse.wheel(0, -300)
         page.wait_for_timeout(100)
     page.wait_for_timeout(500)
     zoomed = _span(page)
-    assert zoomed[1] < 0.6 * whole[1]
+    assert zoomed[1] < 0.6 * initial[1]
     pick(page, "coloring", "class")
     expect(page.locator("#legend > span")).to_have_count(len(CLASS_NAMES))
-    # A legend of two lines leaves the map less height, and x follows y's scale.
+    # A legend of two lines reduces the height of the map, and x has the scale of y.
     assert _span(page) == pytest.approx(zoomed, rel=0.1, abs=1e-6)
     open_page(page, page.url.replace("decision", "class"))
     assert _span(page)[1] > 1.5 * zoomed[1]
 
 
 def _span(page: Page) -> tuple[float, float]:
-    """Center and width of the map's x axis."""
+    """Return center and width of the x axis of the map."""
     low, high = page.evaluate("document.querySelector('#map .js-plotly-plot')._fullLayout.xaxis.range")
     return (low + high) / 2, high - low
 
 
 @pytest.mark.slow
 def test_a_link_restores_the_view(shared: Served, page: Page) -> None:
-    rule = settings_to_json(FilterSettings(judge="dbscan", limit=Limit(threshold=0.5, min_samples=3)))
+    rule = settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.5, min_samples=3)))
     open_page(page, shared.link(network=NETWORK, rule=rule, coloring="class", classes=[1], list="shown", sort="class"))
-    expect(page.locator("#unit")).to_have_text("eps (map units)")
+    expect(page.locator("#unit")).to_have_text("eps (units of the embedding)")
     expect(page.locator("#min_samples")).to_have_value("3")
     expect(page.locator("#legend > span")).to_have_count(1)
     expect(page.locator("#place")).to_contain_text("60 images")
@@ -111,12 +112,12 @@ def test_a_link_restores_the_view(shared: Served, page: Page) -> None:
 def test_comparing_two_settings(shared: Served, page: Page) -> None:
     source = Source(shared.data)
     points = source.points(NETWORK)
-    rule = FilterSettings(judge="dbscan", limit=Limit(threshold=0.4, min_samples=5))
+    rule = FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.4, min_samples=5))
     only_a = preview_filter(source, points, rule).noise & ~points.is_noise
     assert only_a.any()
     state = {"view": "compare", "rule": settings_to_json(rule), "judge-b": "written", "share-b": 5, "list": "a"}
     open_page(page, shared.link(network=NETWORK, **state))
-    expect(page.locator("#differences")).to_contain_text(f"B drops {GOING}")
+    expect(page.locator("#differences")).to_contain_text(f"B drops {N_DROPPED}")
     expect(page.locator("#legend")).to_contain_text(f"only A drops {only_a.sum()}")
     expect(page.locator("#place")).to_contain_text(f"{only_a.sum()} images")
     lasso(page, points, 1)
@@ -124,13 +125,13 @@ def test_comparing_two_settings(shared: Served, page: Page) -> None:
     page.wait_for_function(
         f"document.querySelector('#other .js-plotly-plot').data[0].selectedpoints?.length === {selected}"
     )
-    # The other way round, and over redrawing.
+    # The other direction, and after a redraw.
     lasso(page, points, 2, "other")
     rows = np.flatnonzero(points.labels == 2).tolist()
     page.wait_for_function(_MARKED, arg=["map", rows])
     page.locator("#share-b").fill("6")
     page.locator("#share-b").press("Enter")
-    expect(page.locator("#differences")).not_to_contain_text(f"B drops {GOING}")
+    expect(page.locator("#differences")).not_to_contain_text(f"B drops {N_DROPPED}")
     for graph in ("map", "other"):
         page.wait_for_function(_MARKED, arg=[graph, rows])
     expect(page.locator("#drop-selection")).to_have_text(f"Drop selection ({len(rows)})")
@@ -140,7 +141,7 @@ def test_comparing_two_settings(shared: Served, page: Page) -> None:
 
 @pytest.mark.slow
 def test_parameters_are_written_after_their_difference_was_shown(served: Served, page: Page) -> None:
-    rule = settings_to_json(FilterSettings(judge="dbscan", limit=Limit(threshold=0.75, min_samples=4)))
+    rule = settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.75, min_samples=4)))
     before = served.params.read_text()
     open_page(page, served.link(network=NETWORK, rule=rule))
     page.locator("#propose").click()
@@ -158,16 +159,16 @@ def test_selection_as_csv(shared: Served, page: Page) -> None:
     source = Source(shared.data)
     points = source.points(NETWORK)
     open_page(page, shared.url)
-    expect(page.locator("#grid .tile")).to_have_count(GOING)
+    expect(page.locator("#grid .tile")).to_have_count(N_DROPPED)
     with page.expect_download() as download:
         page.locator("#csv").click()
-    rows = np.argsort(-points.scores, kind="stable")[:GOING].tolist()
+    rows = np.argsort(-points.scores, kind="stable")[:N_DROPPED].tolist()
     expected = selection_csv(points, preview_filter(source, points, FilterSettings()), rows)
     assert Path(download.value.path()).read_text(encoding="utf-8") == expected
 
 
 @pytest.mark.slow
-def test_pictures_turn_page_by_page(shared: Served, page: Page) -> None:
+def test_the_gallery_has_pages(shared: Served, page: Page) -> None:
     open_page(page, shared.link(network=NETWORK, list="shown"))
     expect(page.locator("#place")).to_have_text(f"{N} images, page 1 of 4")
     page.keyboard.press("PageDown")
@@ -189,8 +190,8 @@ def test_light_and_dark(shared: Served, page: Page, theme: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("view", ["Explore", "Compare", "Training"])
-@pytest.mark.parametrize("width", ["map", "map and pictures", "pictures"])
-def test_no_choice_of_view_and_width_gives_an_empty_page(shared: Served, page: Page, view: str, width: str) -> None:
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_view_and_width_shows_content(shared: Served, page: Page, view: str, width: str) -> None:
     page.set_viewport_size({"width": 1280, "height": 720})
     _open_at(page, shared, view, width)
     if view == "Training":
@@ -205,24 +206,23 @@ def test_no_choice_of_view_and_width_gives_an_empty_page(shared: Served, page: P
         assert tops[0] is not None
         assert tops[1] is not None
         assert tops[0]["y"] == tops[1]["y"]
-        expect(page.locator("#judge-b")).to_have_text("DBSCAN on the map")
+        expect(page.locator("#judge-b")).to_have_text("DBSCAN (embedding)")
 
 
 def _open_at(page: Page, served: Served, view: str, width: str) -> None:
     open_page(page, served.url)
     page.locator("#view").get_by_text(view, exact=True).click()
-    page.locator("#width").get_by_text(width, exact=True).click()
-    chosen = {"map and pictures": "both"}.get(width, width)
-    expect(page.locator("#page")).to_have_class(f"{view.lower()} {chosen}")
+    page.locator("#width").get_by_text(WIDTHS[width], exact=True).click()
+    expect(page.locator("#page")).to_have_class(f"{view.lower()} {width}")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("judge", ["as the filter did", "DBSCAN on the map"])
-def test_five_lines_of_the_table_are_seen_on_a_small_screen(shared: Served, page: Page, judge: str) -> None:
+@pytest.mark.parametrize("scorer", ["scorer of the filter", "DBSCAN (embedding)"])
+def test_five_lines_of_the_table_are_visible_on_a_small_screen(shared: Served, page: Page, scorer: str) -> None:
     page.set_viewport_size({"width": 1280, "height": 720})
     open_page(page, shared.url)
-    if judge != "as the filter did":
-        pick(page, "judge", judge)
+    if scorer != "scorer of the filter":
+        pick(page, "judge", scorer)
         expect(page.locator("#min_samples")).to_be_visible()
     lines = page.locator("#table tbody tr")
     expect(lines).to_have_count(1 + len(CLASS_NAMES))
@@ -231,7 +231,7 @@ def test_five_lines_of_the_table_are_seen_on_a_small_screen(shared: Served, page
 
 
 @pytest.mark.slow
-def test_missing_artefacts_say_what_to_run(served: Served, page: Page) -> None:
+def test_missing_artifacts_name_the_command_to_run(served: Served, page: Page) -> None:
     served.data.points(NETWORK).unlink()
     page.goto(served.url)
     expect(page.locator("#problem")).to_contain_text("run `dvc repro`")

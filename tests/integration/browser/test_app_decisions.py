@@ -1,4 +1,4 @@
-"""Decisions of people in a real browser: each on the image that is seen, in the order of the keys, or not at all."""
+"""Overrides in a real browser: each on the visible image, in the order of the keys, or none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.artifacts.tables import read_parquet, write_parquet
-from tests.fixtures.browser_app import GOING, Served, lasso, open_page, pick
+from tests.fixtures.browser_app import N_DROPPED, Served, lasso, open_page, pick
 from tests.fixtures.points import NETWORK
 from viz.decisions import Decisions, Image
 
@@ -23,20 +23,20 @@ FOCUSED = "#grid .tile.focus"
 
 
 def _ranked(served: Served) -> list[tuple[int, str]]:
-    """Row and path of what goes, the most suspect first."""
+    """Row and path of the dropped images, the most suspect first."""
     points = served.points
-    order = np.argsort(-points.scores, kind="stable")[:GOING].tolist()
+    order = np.argsort(-points.scores, kind="stable")[:N_DROPPED].tolist()
     return [(row, points.paths[row].as_py()) for row in order]
 
 
 def _open_first(page: Page, served: Served, **state: object) -> None:
     open_page(page, served.link(network=NETWORK, **state))
-    expect(page.locator("#grid .tile")).to_have_count(GOING)
+    expect(page.locator("#grid .tile")).to_have_count(N_DROPPED)
     page.keyboard.press("ArrowRight")
     expect(page.locator(FOCUSED)).to_have_count(1)
 
 
-def test_lasso_feeds_the_pictures_and_decisions_of_a_selection_are_saved(served: Served, page: Page) -> None:
+def test_a_lasso_fills_the_gallery_and_decisions_of_a_selection_are_saved(served: Served, page: Page) -> None:
     points = served.points
     open_page(page, served.url)
     lasso(page, points, 2)
@@ -47,7 +47,7 @@ def test_lasso_feeds_the_pictures_and_decisions_of_a_selection_are_saved(served:
     page.locator("#drop-selection").click()
     expect(page.locator("#saved")).to_contain_text(f"{len(rows)} images")
     assert set(served.overrides()) == {(points.paths[row].as_py(), "drop", "blurred, all") for row in rows.tolist()}
-    expect(page.locator("#legend")).to_contain_text(f"goes by hand {len(rows)}")
+    expect(page.locator("#legend")).to_contain_text(f"dropped by hand {len(rows)}")
     page.locator("#undo").click()
     expect(page.locator("#legend")).not_to_contain_text("by hand")
     assert served.overrides() == []
@@ -59,23 +59,23 @@ def test_keys_choose_keep_drop_and_undo(served: Served, page: Page) -> None:
     order = np.argsort(-points.scores, kind="stable")
     first, second = (points.paths[int(row)].as_py() for row in order[:2])
     open_page(page, served.url)
-    expect(page.locator("#grid .tile")).to_have_count(GOING)
+    expect(page.locator("#grid .tile")).to_have_count(N_DROPPED)
     page.keyboard.press("ArrowRight")
     expect(page.locator("#grid .tile.focus")).to_have_attribute("data-row", str(order[0]))
     page.keyboard.press("k")
-    expect(page.locator("#grid .tile")).to_have_count(GOING - 1)
+    expect(page.locator("#grid .tile")).to_have_count(N_DROPPED - 1)
     expect(page.locator("#grid .tile.focus")).to_have_attribute("data-row", str(order[1]))
     page.keyboard.press("d")
-    expect(page.locator("#legend")).to_contain_text("goes by hand 1")
+    expect(page.locator("#legend")).to_contain_text("dropped by hand 1")
     assert served.overrides() == [(first, "keep", ""), (second, "drop", "")]
     page.keyboard.press("u")
-    expect(page.locator("#saved")).to_have_text(f"{second} as before.")
+    expect(page.locator("#saved")).to_have_text(f"Undone: {second}.")
     expect(page.locator(FOCUSED)).to_have_attribute("data-row", str(order[1]))
     assert served.overrides() == [(first, "keep", "")]
 
 
 @pytest.mark.slow
-def test_quick_keys_decide_one_image_after_the_other(served: Served, page: Page) -> None:
+def test_quick_keys_decide_consecutive_images(served: Served, page: Page) -> None:
     paths = [path for _, path in _ranked(served)]
     _open_first(page, served)
 
@@ -86,13 +86,13 @@ def test_quick_keys_decide_one_image_after_the_other(served: Served, page: Page)
     page.route("**/_dash-update-component", slowly)
     for key in ("d", "d", "k", "u", "d"):
         page.keyboard.press(key)
-    expect(page.locator("#saved")).to_have_text("1 image to drop.")
-    expect(page.locator("#legend")).to_contain_text("goes by hand 3")
+    expect(page.locator("#saved")).to_have_text("Saved as drop: 1 image.")
+    expect(page.locator("#legend")).to_contain_text("dropped by hand 3")
     assert served.overrides() == [(path, "drop", "") for path in (paths[0], paths[1], paths[3])]
 
 
 @pytest.mark.slow
-def test_a_note_is_of_one_decision_and_stands_on_the_card(served: Served, page: Page) -> None:
+def test_a_note_applies_to_one_decision_and_is_on_the_card(served: Served, page: Page) -> None:
     (row, first), (_, second) = _ranked(served)[:2]
     _open_first(page, served)
     # Typing a note decides nothing.
@@ -100,14 +100,14 @@ def test_a_note_is_of_one_decision_and_stands_on_the_card(served: Served, page: 
     page.keyboard.press("Enter")
     page.keyboard.press("d")
     page.keyboard.press("d")
-    expect(page.locator("#legend")).to_contain_text("goes by hand 2")
+    expect(page.locator("#legend")).to_contain_text("dropped by hand 2")
     assert served.overrides() == [(first, "drop", "duck"), (second, "drop", "")]
     expect(page.locator("#note")).to_have_value("")
     page.locator(f"#grid .tile[data-row='{row}']").click()
     expect(page.locator("#card")).to_contain_text("drop by hand, 20")
     expect(page.locator("#card q")).to_have_text("duck")
     page.keyboard.press("d")
-    expect(page.locator("#saved")).to_have_text("1 image to drop.")
+    expect(page.locator("#saved")).to_have_text("Saved as drop: 1 image.")
     assert served.overrides()[0] == (first, "drop", "duck")
 
 
@@ -117,32 +117,32 @@ def test_a_key_held_down_decides_one_image(served: Served, page: Page) -> None:
     for _ in range(4):
         page.keyboard.down("d")
     page.keyboard.up("d")
-    expect(page.locator("#legend")).to_contain_text("goes by hand 1")
+    expect(page.locator("#legend")).to_contain_text("dropped by hand 1")
     assert len(served.overrides()) == 1
 
 
 @pytest.mark.slow
-def test_what_is_not_seen_is_not_decided(served: Served, page: Page) -> None:
+def test_hidden_images_are_not_decided(served: Served, page: Page) -> None:
     _open_first(page, served)
-    for control, hidden, seen in (("view", "Training", "Explore"), ("width", "map", "map and pictures")):
+    for control, hidden, seen in (("view", "Training", "Explore"), ("width", "embedding", "embedding and images")):
         page.locator(f"#{control}").get_by_text(hidden, exact=True).click()
         expect(page.locator("#keep")).not_to_be_visible()
         page.keyboard.press("d")
         page.locator(f"#{control}").get_by_text(seen, exact=True).click()
         expect(page.locator("#keep")).to_be_visible()
-    # At once after a click on a row of buttons.
+    # Directly after a click on a row of buttons.
     page.keyboard.press("k")
-    expect(page.locator("#saved")).to_have_text("1 image to keep.")
+    expect(page.locator("#saved")).to_have_text("Saved as keep: 1 image.")
     assert [decision for _, decision, _ in served.overrides()] == ["keep"]
 
 
 @pytest.mark.slow
-def test_a_server_that_fails_saves_nothing_and_the_image_stays_chosen(served: Served, browser: Browser) -> None:
-    # Not the page that heeds the console, where a failed request is an error.
+def test_a_failed_request_saves_nothing_and_the_image_stays_chosen(served: Served, browser: Browser) -> None:
+    # The fixture `page` fails on console errors, and a failed request is one.
     page = browser.new_context().new_page()
     (row, first), _ = _ranked(served)[:2]
     _open_first(page, served)
-    for fail, said in (
+    for fail, message in (
         (lambda route: route.abort(), "NOT SAVED: the server does not answer"),
         (lambda route: route.fulfill(status=500), "NOT SAVED: the server fails (500)"),
     ):
@@ -150,19 +150,19 @@ def test_a_server_that_fails_saves_nothing_and_the_image_stays_chosen(served: Se
         page.locator("#note").fill("why")
         page.locator("#note").press("Enter")
         page.keyboard.press("d")
-        expect(page.locator("#saved.failed")).to_have_text(said)
+        expect(page.locator("#saved.failed")).to_have_text(message)
         expect(page.locator(FOCUSED)).to_have_attribute("data-row", str(row))
         expect(page.locator("#note")).to_have_value("why")
         page.unroute("**/decide")
     assert served.overrides() == []
     page.keyboard.press("d")
-    expect(page.locator("#saved")).to_have_text("1 image to drop.")
+    expect(page.locator("#saved")).to_have_text("Saved as drop: 1 image.")
     assert served.overrides() == [(first, "drop", "why")]
     page.context.close()
 
 
 @pytest.mark.slow
-def test_a_server_that_keeps_silent_is_said_to(served: Served, page: Page) -> None:
+def test_a_server_without_an_answer_is_reported(served: Served, page: Page) -> None:
     paths = [path for _, path in _ranked(served)]
     _open_first(page, served)
     page.route("**/decide", lambda route: None)
@@ -170,40 +170,40 @@ def test_a_server_that_keeps_silent_is_said_to(served: Served, page: Page) -> No
     expect(page.locator("#saved")).to_have_text("Saving…")
     expect(page.locator("#saved.failed")).to_contain_text("NOT SAVED: the server does not answer")
     page.keyboard.press("k")
-    # What was held goes on.
+    # The request that was held continues.
     page.unroute("**/decide")
-    expect(page.locator("#saved")).to_have_text("1 image to drop.")
+    expect(page.locator("#saved")).to_have_text("Saved as drop: 1 image.")
     page.keyboard.press("k")
-    expect(page.locator("#saved")).to_have_text("1 image to keep.")
+    expect(page.locator("#saved")).to_have_text("Saved as keep: 1 image.")
     assert served.overrides() == [(paths[0], "drop", ""), (paths[1], "keep", "")]
 
 
 @pytest.mark.slow
-def test_decisions_elsewhere_are_seen_and_taken_back_after_loading_the_page_again(served: Served, page: Page) -> None:
+def test_decisions_of_others_appear_and_undo_works_after_a_reload(served: Served, page: Page) -> None:
     (row, first), (second_row, second) = _ranked(served)[:2]
     points = served.points
     _open_first(page, served)
     Decisions(served.data.overrides).decide([Image(first, points.sha256[row].as_py())], "keep", "elsewhere")
-    expect(page.locator("#legend")).to_contain_text("stays by hand 1")
+    expect(page.locator("#legend")).to_contain_text("kept by hand 1")
     page.locator(f"#grid .tile[data-row='{second_row}']").click()
     page.keyboard.press("k")
-    expect(page.locator("#legend")).to_contain_text("stays by hand 2")
+    expect(page.locator("#legend")).to_contain_text("kept by hand 2")
     open_page(page, served.link(network=NETWORK, list="hand"))
     page.keyboard.press("u")
-    expect(page.locator("#saved")).to_have_text(f"{second} as before.")
+    expect(page.locator("#saved")).to_have_text(f"Undone: {second}.")
     page.locator(f"#grid .tile[data-row='{row}']").click()
     page.keyboard.press("c")
-    expect(page.locator("#saved")).to_have_text("1 image no longer decided by hand.")
+    expect(page.locator("#saved")).to_have_text("Cleared: 1 image.")
     expect(page.locator("#legend")).not_to_contain_text("by hand")
     assert served.overrides() == []
 
 
 @pytest.mark.slow
-def test_replaced_files_are_noticed_and_nothing_is_decided_on_old_ones(served: Served, page: Page) -> None:
+def test_replaced_files_are_noticed_and_old_rows_are_not_decided(served: Served, page: Page) -> None:
     _open_first(page, served)
     table = read_parquet(served.data.points(NETWORK))
     write_parquet(served.data.points(NETWORK), table)
-    # A redraw is none of the new files.
+    # A redraw does not read the new files.
     pick(page, "coloring", "class")
     pick(page, "sort", "least suspect first")
     page.locator("h1").click()
@@ -214,8 +214,8 @@ def test_replaced_files_are_noticed_and_nothing_is_decided_on_old_ones(served: S
     expect(banner).to_contain_text("A stage has written new files", timeout=15_000)
     banner.get_by_text("Show them").click()
     expect(banner).to_be_empty()
-    expect(page.locator("#grid .tile")).to_have_count(GOING)
+    expect(page.locator("#grid .tile")).to_have_count(N_DROPPED)
     page.keyboard.press("ArrowRight")
     page.keyboard.press("d")
-    expect(page.locator("#saved")).to_have_text("1 image to drop.")
+    expect(page.locator("#saved")).to_have_text("Saved as drop: 1 image.")
     assert len(served.overrides()) == 1

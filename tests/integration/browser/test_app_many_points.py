@@ -1,4 +1,4 @@
-"""More points than are drawn, in a real browser."""
+"""More points than the map draws, in a real browser."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pipeline.figures.explorer import MAX_DRAWN
-from tests.fixtures.browser_app import GOING, Served, lasso, open_page, place_of_xy, serve_points
+from tests.fixtures.browser_app import N_DROPPED, Served, lasso, open_page, place_of_xy, serve_points
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -30,11 +30,11 @@ def crowd(tmp_path: Path) -> Iterator[Served]:
 
 
 @pytest.mark.slow
-def test_the_lasso_takes_what_is_not_drawn_too(crowd: Served, page: Page) -> None:
+def test_the_lasso_selects_points_that_are_not_drawn(crowd: Served, page: Page) -> None:
     points = crowd.points
     open_page(page, crowd.url)
     expect(page.locator("#notice")).to_contain_text(f"{MAX_DRAWN:,} of {N:,} images are drawn")
-    expect(page.locator("#legend")).to_contain_text(f"stays {N - GOING:,}")
+    expect(page.locator("#legend")).to_contain_text(f"kept {N - N_DROPPED:,}")
     first, second, third = (np.flatnonzero(points.labels == label) for label in (1, 2, 3))
     lasso(page, points, 2)
     expect(page.locator("#place")).to_contain_text(f"{len(second):,} images")

@@ -1,4 +1,4 @@
-"""The exported page in a real browser, from a file, with the network cut off."""
+"""The exported page in a real browser, from a file, without a network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 expect = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed").expect
 
-_N, _GOING, _BY_HAND = 200, 20, 5
+_N, _N_DROPPED, _BY_HAND = 200, 20, 5
 _NOTE = "<img src=x onerror=alert(1)>"
 
 
@@ -32,10 +32,10 @@ _NOTE = "<img src=x onerror=alert(1)>"
 def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Points, FilterPreview]:
     folder = tmp_path_factory.mktemp("exported")
     data = DataPaths(root=folder / "data")
-    # The color of a picture says whose it is, the sheet's compression notwithstanding.
+    # The color identifies the image, also after the compression of the sheet.
     images = np.zeros((_N, 32, 32, 3), dtype=np.uint8)
     images[..., 0] = np.arange(_N)[:, None, None]
-    write_points(data, images, labels=np.arange(_N) % len(CLASS_NAMES), n_going=_GOING)
+    write_points(data, images, labels=np.arange(_N) % len(CLASS_NAMES), n_dropped=_N_DROPPED)
     source = Source(data)
     points = source.points(NETWORK)
     path, sha256 = points.paths[_BY_HAND].as_py(), points.sha256[_BY_HAND].as_py()
@@ -48,14 +48,14 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Points, Fi
 
 @pytest.fixture
 def opened(page: Page, exported: tuple[Path, Points, FilterPreview]) -> Iterator[Page]:
-    """The page, ready; it has asked for nothing but itself."""
+    """The page, ready. It has requested no other file."""
     outside: list[str] = []
 
-    def heed(request: Request) -> None:
+    def record(request: Request) -> None:
         if not request.url.startswith(("file:", "data:", "blob:")):
             outside.append(request.url)
 
-    page.on("request", heed)
+    page.on("request", record)
     page.context.set_offline(True)
     page.goto(exported[0].as_uri())
     page.wait_for_selector("body[data-ready]")
@@ -64,7 +64,7 @@ def opened(page: Page, exported: tuple[Path, Points, FilterPreview]) -> Iterator
 
 
 def _lasso(page: Page, points: Points, label: int) -> None:
-    """Drag around the points of a class."""
+    """Drag a lasso around the points of a class."""
     page.click('[data-attr="dragmode"][data-val="lasso"]')
     places = np.array([place_of(page, points, int(row)) for row in np.flatnonzero(points.labels == label)])
     (left, top), (right, bottom) = places.min(axis=0) - 8, places.max(axis=0) + 8
@@ -76,7 +76,7 @@ def _lasso(page: Page, points: Points, label: int) -> None:
 
 
 def _saved(page: Page, folder: Path) -> str:
-    """What the button for the CSV file gives."""
+    """Return the content of the CSV file that the button saves."""
     with page.expect_download() as download:
         page.click("#save")
     assert download.value.suggested_filename == f"{NETWORK}.selection.csv"
@@ -90,7 +90,7 @@ def _by_score(preview: FilterPreview, rows: NDArray[np.int64]) -> list[int]:
 
 
 @pytest.mark.slow
-def test_hovering_tells_picture_label_prediction_score_and_reason(
+def test_hover_shows_image_label_prediction_score_and_reason(
     opened: Page, exported: tuple[Path, Points, FilterPreview]
 ) -> None:
     _, points, preview = exported
@@ -98,7 +98,7 @@ def test_hovering_tells_picture_label_prediction_score_and_reason(
     opened.mouse.move(*place_of(opened, points, row))
     tooltip = opened.locator("#tooltip")
     expect(tooltip).to_be_visible()
-    for text in (points.name(row), points.reasons[row].as_py(), f"score {preview.scores[row]:.3f}", "90 %"):
+    for text in (points.name(row), points.reasons[row].as_py(), f"score {preview.scores[row]:.3f}", "90%"):
         expect(tooltip).to_contain_text(text)
     expect(tooltip.locator("canvas[data-drawn]")).to_have_count(1)
     red = tooltip.locator("canvas").evaluate("canvas => canvas.getContext('2d').getImageData(16, 16, 1, 1).data[0]")
@@ -112,11 +112,11 @@ def test_names_paths_and_notes_stay_text(opened: Page, exported: tuple[Path, Poi
     _, points, _ = exported
     assert opened.locator("img").count() == 0
     assert opened.locator("#class option").all_inner_texts()[1:] == list(CLASS_NAMES)
-    # The one decided by hand scores least.
-    opened.fill("#most", str(float(points.scores[_BY_HAND]) + 1e-6))
-    opened.press("#most", "Tab")
+    # The image with an override has the lowest score.
+    opened.fill("#max-score", str(float(points.scores[_BY_HAND]) + 1e-6))
+    opened.press("#max-score", "Tab")
     opened.locator("#grid button").first.click()
-    expect(opened.locator("#card")).to_contain_text(f"by hand: drop, {_NOTE}")
+    expect(opened.locator("#card")).to_contain_text(f"drop by hand: {_NOTE}")
     expect(opened.locator("#card")).to_contain_text(points.paths[_BY_HAND].as_py())
 
 
@@ -124,7 +124,7 @@ def test_names_paths_and_notes_stay_text(opened: Page, exported: tuple[Path, Poi
 def test_markup_that_gets_into_the_page_does_not_run(
     browser: Browser, exported: tuple[Path, Points, FilterPreview]
 ) -> None:
-    """Nor can it fetch: the policy, for what a mistake of the page would let through."""
+    """It cannot fetch either: the policy covers mistakes of the page."""
     page = browser.new_page()
     page.goto(exported[0].as_uri())
     page.wait_for_selector("body[data-ready]")
@@ -144,18 +144,18 @@ def test_markup_that_gets_into_the_page_does_not_run(
 
 
 @pytest.mark.slow
-def test_filters_leave_what_they_say_and_the_legend_counts_it(opened: Page) -> None:
+def test_filters_select_images_and_the_legend_counts_them(opened: Page) -> None:
     count, legend = opened.locator("#count"), opened.locator("#legend")
-    expect(count).to_have_text(f"{_N} shown, {_GOING + 1} go")
-    expect(legend.locator("output")).to_have_text([str(_N - _GOING - 1), str(_GOING), "1"])
+    expect(count).to_have_text(f"{_N} shown, {_N_DROPPED + 1} dropped")
+    expect(legend.locator("output")).to_have_text([str(_N - _N_DROPPED - 1), str(_N_DROPPED), "1"])
     opened.select_option("#class", label=CLASS_NAMES[3])
-    expect(count).to_have_text(f"{_N // 4} shown, {_GOING // 4} go")
+    expect(count).to_have_text(f"{_N // 4} shown, {_N_DROPPED // 4} dropped")
     opened.select_option("#decision", "0")
-    expect(count).to_have_text(f"{_GOING // 4} shown, {_GOING // 4} go")
-    expect(opened.locator("#grid button")).to_have_count(_GOING // 4)
-    opened.fill("#least", "1")
-    opened.press("#least", "Tab")
-    expect(count).to_have_text("1 shown, 1 go")
+    expect(count).to_have_text(f"{_N_DROPPED // 4} shown, {_N_DROPPED // 4} dropped")
+    expect(opened.locator("#grid button")).to_have_count(_N_DROPPED // 4)
+    opened.fill("#min-score", "1")
+    opened.press("#min-score", "Tab")
+    expect(count).to_have_text("1 shown, 1 dropped")
     drawn = "document.getElementById('map').data.reduce((n, trace) => n + trace.x.length, 0)"
     opened.wait_for_function(f"{drawn} === 1")
 
@@ -169,11 +169,11 @@ def test_every_coloring_can_be_chosen(opened: Page) -> None:
         if key != "score":
             assert sum(int(text) for text in opened.locator("#legend output").all_inner_texts()) == _N
     opened.select_option("#coloring", "score")
-    expect(opened.locator("#legend")).to_contain_text("score (above 0.5 goes)")
+    expect(opened.locator("#legend")).to_contain_text("score (above 0.5: dropped)")
 
 
 @pytest.mark.slow
-def test_the_most_suspect_of_a_colour_is_drawn_last_and_so_above(
+def test_the_most_suspect_image_of_a_color_is_drawn_on_top(
     opened: Page, exported: tuple[Path, Points, FilterPreview]
 ) -> None:
     _, points, preview = exported
@@ -201,7 +201,7 @@ def test_the_grid_turns_pages_by_score(opened: Page, exported: tuple[Path, Point
 
 
 @pytest.mark.slow
-def test_a_click_pins_the_point_with_its_neighbours(opened: Page, exported: tuple[Path, Points, FilterPreview]) -> None:
+def test_a_click_pins_the_point_with_its_neighbors(opened: Page, exported: tuple[Path, Points, FilterPreview]) -> None:
     _, points, _ = exported
     row = alone(points)
     opened.mouse.click(*place_of(opened, points, row))
@@ -222,21 +222,21 @@ def test_the_lasso_selects_and_its_csv_is_that_of_python(
     expect(opened.locator("#count")).to_contain_text(f"{len(inside)} in the lasso")
     expect(opened.locator("#range")).to_have_text(f"1 to {len(inside)} of {len(inside)}, by score")
     assert _saved(opened, tmp_path) == selection_csv(points, preview, _by_score(preview, inside))
-    # It holds over another coloring, and can be let go.
+    # The lasso stays after a change of coloring, and can be cleared.
     opened.select_option("#coloring", "class")
     expect(opened.locator("#count")).to_contain_text(f"{len(inside)} in the lasso")
-    opened.click("#forget")
-    expect(opened.locator("#count")).to_have_text(f"{_N} shown, {_GOING + 1} go")
+    opened.click("#clear-lasso")
+    expect(opened.locator("#count")).to_have_text(f"{_N} shown, {_N_DROPPED + 1} dropped")
     assert _saved(opened, tmp_path) == selection_csv(points, preview, _by_score(preview, np.arange(_N)))
 
 
 @pytest.mark.slow
 def test_dark_and_light_follow_the_system(opened: Page) -> None:
-    look = "getComputedStyle(document.body).backgroundColor"
+    background = "getComputedStyle(document.body).backgroundColor"
     opened.emulate_media(color_scheme="light")
-    light = opened.evaluate(look)
+    light = opened.evaluate(background)
     opened.emulate_media(color_scheme="dark")
-    assert opened.evaluate(look) != light
+    assert opened.evaluate(background) != light
 
 
 def test_a_browser_that_cannot_unpack_says_so(page: Page, exported: tuple[Path, Points, FilterPreview]) -> None:

@@ -1,4 +1,4 @@
-"""The exported page of images whose labels were changed on purpose, in a real browser."""
+"""The exported page of images with planted labels, in a real browser."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_it_says_how_many_and_shows_the_true_labels(page: Page, tmp_path: Path) 
     data = DataPaths(root=tmp_path / "data")
     images = np.zeros((_N, 16, 16, 3), dtype=np.uint8)
     write_points(data, images, labels=np.arange(_N) % 4, class_names=("ash", "birch", "cedar", "dogwood"))
-    # The most suspect image is labeled dogwood, the network sees ash, and it is a cedar.
+    # The most suspect image has the label dogwood, the prediction ash, and the true label cedar.
     say_planted(data, {_N - 1: 2, 0: 1})
     source = Source(data)
     points = source.points(NETWORK)
@@ -40,7 +40,7 @@ def test_it_says_how_many_and_shows_the_true_labels(page: Page, tmp_path: Path) 
     expect(page.locator("#notes")).to_contain_text("Labels changed on purpose: 2.")
     expect(page.locator("#grid .cell").first).to_have_text("dogwood→ ashtrue: cedar1.000")
     page.locator("#grid .cell").first.click()
-    expect(page.locator("#card")).to_contain_text("label changed on purpose, the true one is cedar")
+    expect(page.locator("#card")).to_contain_text("label changed on purpose, true label: cedar")
     with page.expect_download() as download:
         page.click("#save")
     download.value.save_as(tmp_path / "selection.csv")

@@ -1,4 +1,4 @@
-"""The app in a notebook's cell: a page of another server on this machine holds it in a frame."""
+"""The app in a cell of a notebook: a page of another server on this machine shows it in a frame."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def explorer(tmp_path: Path) -> Iterator[Explorer]:
 
 @pytest.fixture
 def notebook(explorer: Explorer, tmp_path: Path) -> Iterator[str]:
-    """Address of a page that shows what the cell shows."""
+    """URL of a page with the output of the cell."""
     folder = tmp_path / "notebook"
     folder.mkdir()
     (folder / "index.html").write_text(
@@ -60,7 +60,7 @@ def notebook(explorer: Explorer, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_the_cell_shows_the_map_and_gives_the_selection_back(explorer: Explorer, notebook: str, page: Page) -> None:
+def test_the_cell_shows_the_map_and_returns_the_selection(explorer: Explorer, notebook: str, page: Page) -> None:
     page.goto(notebook)
     frame = page.frame_locator("iframe")
     frame.locator("#legend > span").first.wait_for()
@@ -82,7 +82,7 @@ def test_the_cell_shows_the_map_and_gives_the_selection_back(explorer: Explorer,
     assert refused.value.key == str(file)
 
 
-def test_a_port_of_ones_own_is_served_or_refused(tmp_path: Path) -> None:
+def test_a_given_port_is_served_or_rejected(tmp_path: Path) -> None:
     params = ROOT / "tests" / "params.yaml"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -96,7 +96,7 @@ def test_a_port_of_ones_own_is_served_or_refused(tmp_path: Path) -> None:
     running.close()
 
 
-def test_an_unknown_network_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_network_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         viz.explore("alexnet", params=ROOT / "tests" / "params.yaml", data=tmp_path)
     assert "alexnet" in str(refused.value)

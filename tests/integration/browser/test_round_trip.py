@@ -1,4 +1,4 @@
-"""What a person decides in the browser changes what the next `dvc repro` keeps, by exactly those images."""
+"""Overrides in the browser change exactly those images in the next `dvc repro`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def _repro(project: Path) -> None:
-    """The filter by DVC, on the outputs of the stages before it as they are."""
+    """Run the filter with DVC, on the existing outputs of the earlier stages."""
     command = [sys.executable, "-m", "dvc", "repro", "--single-item", f"filter@{NETWORK}"]
     done = subprocess.run(command, cwd=project, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -41,7 +41,7 @@ def _kept(data: DataPaths) -> set[str]:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """The code and made-up outputs of all stages before the filter, under git and DVC."""
+    """The code and synthetic outputs of all stages before the filter, under git and DVC."""
     for name in ("pipeline", "viz"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "dvc.yaml", tmp_path)
@@ -71,15 +71,15 @@ def test_decisions_in_the_browser_change_what_dvc_repro_keeps(project: Path, pag
         page.keyboard.press("k")
         expect(page.locator("#saved")).to_contain_text("1 image")
         page.locator("#list").click()
-        page.get_by_role("option").get_by_text("all that is shown", exact=True).click()
+        page.get_by_role("option").get_by_text("all shown", exact=True).click()
         trusted = int(order[-1])
         page.locator("#sort").click()
         page.get_by_role("option").get_by_text("least suspect first", exact=True).click()
         page.locator(f"#grid .tile[data-row='{trusted}']").click()
         expect(page.locator("#card")).to_contain_text(f"#{trusted}")
         page.keyboard.press("d")
-        expect(page.locator("#legend")).to_contain_text("goes by hand 1")
-        # Before its server is gone.
+        expect(page.locator("#legend")).to_contain_text("dropped by hand 1")
+        # Leave the page before its server stops.
         page.goto("about:blank")
     _repro(project)
     kept, dropped = (points.paths[row].as_py() for row in (gone[0], trusted))

@@ -1,4 +1,4 @@
-"""The notebooks: what they may hold, and that they run from top to bottom."""
+"""The notebooks: their content, and that they run from top to bottom."""
 
 import ast
 import os
@@ -47,7 +47,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def execute(path: Path, project: Path, more: str = "") -> Any:
-    """Run a copy of the notebook, and `more` code after it, in a kernel of its own, in the project's `notebooks`."""
+    """Run a copy of the notebook, then the code `more`, in a separate kernel in `notebooks` of the project."""
     import nbformat
     from nbclient import NotebookClient
 
@@ -63,7 +63,7 @@ def execute(path: Path, project: Path, more: str = "") -> Any:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that holds params.yaml and nothing else yet."""
+    """A folder with params.yaml and nothing else."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / ".jupyter"))
     YAML().dump(params_tree(), tmp_path / "params.yaml")
     return tmp_path
@@ -98,13 +98,13 @@ def test_it_defines_nothing(path: Path) -> None:
 
 
 @each_notebook
-def test_it_imports_figures_and_the_lowest_layers_alone(path: Path) -> None:
+def test_it_imports_only_figures_and_the_lowest_layers(path: Path) -> None:
     other = set(imports(path)) - LIBRARIES - SINGLE
     assert [name for name in sorted(other) if not name.startswith(PROJECT)] == []
 
 
 def write_results(data: DataPaths, outcome: Outcome = default_outcome) -> None:
-    """All that `dvc repro` leaves of two networks and a study."""
+    """Write all outputs of `dvc repro` for two networks and a study."""
     write_artifacts(data, params_with(), outcome)
     write_json(data.resources, {"train@digits": {"wall_s": 61.5, "images_per_s": 387.1}, "prepare": {"wall_s": 1.1}})
 
@@ -120,7 +120,7 @@ def test_it_runs_from_top_to_bottom(path: Path, project: Path) -> None:
 
 
 @each_notebook
-def test_without_artefacts_its_first_cell_says_what_to_run(
+def test_without_artifacts_its_first_cell_names_the_command_to_run(
     path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "notebooks").mkdir()
@@ -140,7 +140,7 @@ def by_stem(stem: str) -> Path:
 
 
 @pytest.mark.slow
-def test_chance_is_not_shown_as_the_first_class_alone(project: Path) -> None:
+def test_random_images_are_not_all_of_the_first_class(project: Path) -> None:
     """Rows of an image folder are sorted by class."""
     write_results(DataPaths(root=project / "data"))
     more = "print('rising:', bool(np.all(np.diff(random_dropped) > 0)), 'of', len(random_dropped))"
@@ -149,22 +149,22 @@ def test_chance_is_not_shown_as_the_first_class_alone(project: Path) -> None:
 
 
 @pytest.mark.slow
-def test_features_without_pca_are_no_obstacle(project: Path) -> None:
+def test_features_without_pca_are_supported(project: Path) -> None:
     data = DataPaths(root=project / "data")
     write_results(data)
     for network in ("resnet18", "resnet34"):
         write_json(data.reduce_metrics(network), read_json(data.reduce_metrics(network)) | {"pca": None})
-    assert "no PCA: the map was made of all features" in outputs(execute(by_stem("01_features_and_maps"), project))
+    assert "no PCA: the embedding uses all features" in outputs(execute(by_stem("01_features_and_maps"), project))
 
 
 @pytest.mark.parametrize("stem", ["01_features_and_maps", pytest.param("02_what_was_dropped", marks=pytest.mark.slow)])
-def test_the_scorer_is_named_and_not_taken_for_granted(stem: str, project: Path) -> None:
+def test_the_name_of_the_scorer_is_printed(stem: str, project: Path) -> None:
     params = params_tree()
     params["filter"] = {"scorer": {"name": "knn_agreement"}, "drop_fraction": 0.05}
     YAML().dump(params, project / "params.yaml")
     write_results(DataPaths(root=project / "data"))
     notebook = execute(by_stem(stem), project)
-    assert "noise is called by knn_agreement" in outputs(notebook)
+    assert "scorer of the filter: knn_agreement" in outputs(notebook)
     assert "DBSCAN calls" not in str(notebook)
     assert "DBSCAN's" not in str(notebook)
 
@@ -182,7 +182,7 @@ def some_failed_others_metered(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def outputs(notebook: Any) -> str:
-    """Everything that it printed, and its tables."""
+    """Return everything that it printed, and its tables."""
     found = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     return "\n".join(output.get("text", "") + output.get("data", {}).get("text/plain", "") for output in found)
 
@@ -224,7 +224,7 @@ def test_runs_without_a_result_do_not_stop_it(
     ],
 )
 def test_the_verdict_is_that_of_the_statistics_by_the_stated_plan(margin: float, verdict: str, project: Path) -> None:
-    """Filtered is a point better than all else in every seed and class, and six seeds can tell."""
+    """Filtered is a point better than every other arm in each seed and class, and six seeds can show it."""
     params = params_tree(seeds=list(range(6)))
     params["report"] |= {"margin": margin, "primary": "full"}
     YAML().dump(params, project / "params.yaml")

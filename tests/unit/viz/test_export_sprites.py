@@ -15,41 +15,41 @@ def _scenes(n: int, side: int) -> NDArray[np.uint8]:
     return np.stack([np.asarray(Image.fromarray(image).resize((side, side))) for image in small])
 
 
-def _tile(sheets: list[bytes], place: int, side: int) -> NDArray[np.uint8]:
-    sheet = np.asarray(Image.open(io.BytesIO(sheets[place // PER_SHEET])))
-    top, left = divmod(place % PER_SHEET, COLUMNS)
+def _tile(sheets: list[bytes], position: int, side: int) -> NDArray[np.uint8]:
+    sheet = np.asarray(Image.open(io.BytesIO(sheets[position // PER_SHEET])))
+    top, left = divmod(position % PER_SHEET, COLUMNS)
     return sheet[top * side : (top + 1) * side, left * side : (left + 1) * side]
 
 
-def test_every_picture_lies_where_the_page_looks_for_it() -> None:
+def test_every_thumbnail_is_where_the_page_looks_for_it() -> None:
     images = np.broadcast_to(np.arange(1100)[:, None, None, None] % 251, (1100, 32, 32, 3)).astype(np.uint8)
     rows = np.random.default_rng(0).permutation(1100)
-    rung = choose_thumbnail_format(images, 190)
-    sheets = list(sprite_sheets(images, rows, rung))
+    thumbnails = choose_thumbnail_format(images, 190)
+    sheets = list(sprite_sheets(images, rows, thumbnails))
     assert len(sheets) == 2
-    for place in (0, 31, 32, 1023, 1024, 1099):
-        found = _tile(sheets, place, rung.side)[8:-8, 8:-8].mean()
-        assert found == pytest.approx(rows[place] % 251, abs=6)
+    for position in (0, 31, 32, 1023, 1024, 1099):
+        mean = _tile(sheets, position, thumbnails.side)[8:-8, 8:-8].mean()
+        assert mean == pytest.approx(rows[position] % 251, abs=6)
 
 
 @pytest.mark.parametrize("side", [32, 64, 96])
-def test_pictures_fit_the_budget_and_look_like_their_image(side: int) -> None:
+def test_thumbnails_fit_the_budget_and_look_like_their_image(side: int) -> None:
     images = _scenes(300, side)
-    rung = choose_thumbnail_format(images, 190)
-    sheets = list(sprite_sheets(images, np.arange(300), rung))
+    thumbnails = choose_thumbnail_format(images, 190)
+    sheets = list(sprite_sheets(images, np.arange(300), thumbnails))
     assert sum(map(len, sheets)) <= 1.1 * 190 * 300
     for row in (0, 40, 299):
-        wanted = np.asarray(Image.fromarray(images[row]).resize((rung.side, rung.side)), dtype=float)
-        error = ((_tile(sheets, row, rung.side) - wanted) ** 2).mean()
+        expected = np.asarray(Image.fromarray(images[row]).resize((thumbnails.side, thumbnails.side)), dtype=float)
+        error = ((_tile(sheets, row, thumbnails.side) - expected) ** 2).mean()
         assert 10 * np.log10(255**2 / error) > 24
 
 
 @pytest.mark.slow
 def test_more_bytes_never_look_worse() -> None:
     images = _scenes(300, 64)
-    rungs = [choose_thumbnail_format(images, budget) for budget in (1, 60, 120, 190, 10_000)]
-    assert rungs == sorted(rungs)
-    assert (rungs[0].side, rungs[-1].side) == (24, 64)
+    formats = [choose_thumbnail_format(images, budget) for budget in (1, 60, 120, 190, 10_000)]
+    assert formats == sorted(formats)
+    assert (formats[0].side, formats[-1].side) == (24, 64)
 
 
 def test_tiny_images_keep_every_pixel() -> None:

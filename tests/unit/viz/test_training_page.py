@@ -1,4 +1,4 @@
-"""Which study the page of training results shows, and what it says of files that are missing or do not fit."""
+"""Pickers of the view Training, and messages about missing or inconsistent files."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_only_studies_with_results_can_be_picked(data: DataPaths) -> None:
 
 
 @pytest.mark.parametrize("name", ["leftover", "../prepare/train", ["digits"], 3])
-def test_nothing_but_a_study_of_the_parameters_is_read(data: DataPaths, name: Any) -> None:
+def test_only_studies_of_the_parameters_are_read(data: DataPaths, name: Any) -> None:
     params = params_with()
     write_study(data, params, "digits")
     view: Any = study_view(data, name, params=params, batch_size=32)
@@ -67,7 +67,7 @@ def test_tables_of_two_runs_of_a_study_are_not_mixed(data: DataPaths, tmp_path: 
     assert f"{data.history('digits')}: " in text_of(view)
 
 
-def test_a_batch_size_stays_chosen_where_the_next_study_has_it(data: DataPaths) -> None:
+def test_the_chosen_batch_size_stays_if_the_next_study_has_it(data: DataPaths) -> None:
     params = params_with()
     write_study(data, params, "digits")
     options, first = batch_options(data, params, "digits", None)

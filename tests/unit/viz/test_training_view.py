@@ -1,4 +1,4 @@
-"""What the page of training results shows, against numpy and scipy on the rows of the same files."""
+"""The view Training, against numpy and scipy on the rows of the same files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -161,8 +161,8 @@ def test_loss_curves_are_all_runs_and_the_mean_of_the_finished(data: DataPaths) 
     ]
 
 
-def _write_draws(data: DataPaths) -> Params:
-    """Two draws, two seeds."""
+def _write_replicates(data: DataPaths) -> Params:
+    """Write a study with two filter replicates and two seeds."""
     params = params_with(["resnet18", "resnet18-r1"], seeds=[0, 1], filter_replicates=2)
     write_study(data, params, "digits")
     first = read_parquet(data.runs("digits"))
@@ -175,14 +175,14 @@ def _write_draws(data: DataPaths) -> Params:
     return params
 
 
-def test_draws_of_the_filter_are_the_replicates_where_there_are_several(data: DataPaths) -> None:
-    """The mean of each draw counts once, and no run loses its name."""
-    view = study_view(data, "digits", params=_write_draws(data), batch_size=32)
+def test_filter_replicates_are_the_replicates_if_there_are_several(data: DataPaths) -> None:
+    """The mean of each replicate counts once, and no run loses its name."""
+    view = study_view(data, "digits", params=_write_replicates(data), batch_size=32)
     trace = next(trace for trace in _figure(view, "study-accuracy").data if trace.name == "filtered")
     rows = [row for row in _rows(data) if (row["arm"], row["batch_size"]) == ("filtered", 32)]
     means = [
-        100 * np.mean([row["top1"] for row in rows if row["filter_network"] == draw])
-        for draw in ("resnet18", "resnet18-r1")
+        100 * np.mean([row["top1"] for row in rows if row["filter_network"] == replicate])
+        for replicate in ("resnet18", "resnet18-r1")
     ]
     seeds = len(rows) / len(means)
     assert _ends(trace)[0] == pytest.approx(_t_interval(means, rounding=ROUNDING / seeds**0.5))
@@ -204,7 +204,7 @@ def _all_diverge(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"status": "diverged", "reason": "not finite"}
 
 
-def test_without_a_finished_run_there_are_loss_curves_alone(data: DataPaths) -> None:
+def test_without_a_finished_run_there_are_only_loss_curves(data: DataPaths) -> None:
     view = _view(data, params_with(), _all_diverge)
     assert _graphs(view) == {"study-loss"}
     assert len(_tables(view)[-1]) == 9
@@ -215,7 +215,7 @@ def test_arms_that_cannot_be_compared_have_no_differences(data: DataPaths) -> No
     assert _graphs(view) == {"study-accuracy", "study-loss"}
 
 
-def test_what_the_page_says(data: DataPaths) -> None:
+def test_texts_of_the_page(data: DataPaths) -> None:
     four = params_with(seeds=[0, 1, 2, 3])
     at_80 = four.model_copy(update={"report": four.report.model_copy(update={"confidence": 0.8})})
     views = {
@@ -228,7 +228,7 @@ def test_what_the_page_says(data: DataPaths) -> None:
         "another batch size": _view(data, params_with(), batch_size=33),
         "nothing finished": _view(data, params_with(), _all_diverge),
         "no filtered arm": _view(data, params_with(arms=["full", "random"])),
-        "draws of the filter": study_view(data, "digits", params=_write_draws(data), batch_size=32),
+        "filter replicates": study_view(data, "digits", params=_write_replicates(data), batch_size=32),
     }
     _view(data, params_with(seeds=[0, 1]))
     views["another grid"] = study_view(data, "digits", params=params_with(), batch_size=32)

@@ -18,7 +18,7 @@ _PARAMS = ["--params", str(ROOT / "tests" / "params.yaml")]
 
 @pytest.fixture
 def data(tmp_path: Path) -> list[str]:
-    """The option that names a data folder, and the one that names parameters."""
+    """Options for the data folder and the parameters."""
     paths = DataPaths(root=tmp_path / "data")
     write_points(paths, np.zeros((40, 8, 8, 3), dtype=np.uint8), labels=np.arange(40) % len(CLASS_NAMES))
     return ["--data", str(paths.root), *_PARAMS]
@@ -116,7 +116,7 @@ def test_a_full_disk_leaves_the_old_file(
         pytest.skip("needs /dev/full")
     file = tmp_path / command[1]
     file.write_text("old")
-    # What is written goes to a device that is always full.
+    # Write to a device that is always full.
     (tmp_path / f".{command[1]}.{os.getpid()}.tmp").symlink_to(device)
     assert main([command[0], str(file), *data]) == 2
     error = capsys.readouterr().err

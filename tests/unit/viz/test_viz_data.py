@@ -18,27 +18,11 @@ from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from tests.fixtures.projects import NETWORK
 from tests.fixtures.report import write_evidence, write_network, write_prepared
-from tests.fixtures.view import view_data
 from viz import cache
 from viz import data as viz_data
 from viz.cache import StampedCache, deep_nbytes, read_consistently
 from viz.data import Points, Source
 from viz.state import make_map_state
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> DataPaths:
-    return view_data(tmp_path)
-
-
-@pytest.fixture
-def source(data: DataPaths) -> Source:
-    return Source(data)
-
-
-@pytest.fixture
-def points(source: Source) -> Points:
-    return source.points(NETWORK)
 
 
 def test_points_are_read_once_until_a_stage_replaces_them(data: DataPaths, source: Source, points: Points) -> None:
@@ -51,13 +35,13 @@ def test_points_are_read_once_until_a_stage_replaces_them(data: DataPaths, sourc
 
 
 @pytest.mark.parametrize("network", ["../resnet18", "/etc/passwd", "", "a/b", "resnet18\n", "x" * 99])
-def test_networks_that_are_no_names_are_refused(source: Source, network: str) -> None:
+def test_invalid_network_names_are_rejected(source: Source, network: str) -> None:
     with pytest.raises(InputError) as refused:
         source.points(network)
     assert refused.value.key == "network"
 
 
-def test_classes_of_another_preparation_are_noticed(data: DataPaths, source: Source) -> None:
+def test_classes_of_another_run_of_prepare_are_noticed(data: DataPaths, source: Source) -> None:
     data.prepare_metrics.write_text('{"class_names": ["a", "b"]}')
     with pytest.raises(InputError, match=r"label.*metrics\.json") as refused:
         source.points(NETWORK)
@@ -74,7 +58,7 @@ def test_classes_of_another_preparation_are_noticed(data: DataPaths, source: Sou
         (None, "(top level)"),
     ],
 )
-def test_metrics_of_another_kind_or_run_are_refused_in_a_line(
+def test_metrics_with_wrong_keys_are_rejected_in_one_line(
     data: DataPaths, source: Source, content: Any, key: str
 ) -> None:
     data.filter_metrics(NETWORK).write_text(json.dumps(content))
@@ -83,7 +67,7 @@ def test_metrics_of_another_kind_or_run_are_refused_in_a_line(
     assert str(refused.value).startswith(f"{data.filter_metrics(NETWORK)}: {key}: ")
 
 
-def test_metrics_of_another_run_of_the_filter_are_refused(data: DataPaths, source: Source) -> None:
+def test_metrics_of_another_run_of_the_filter_are_rejected(data: DataPaths, source: Source) -> None:
     file = data.filter_metrics(NETWORK)
     file.write_text(json.dumps({"eps": 1.25, "settings": {"scorer": {"name": "dbscan"}}}))
     with pytest.raises(InputError) as refused:
@@ -93,7 +77,9 @@ def test_metrics_of_another_run_of_the_filter_are_refused(data: DataPaths, sourc
 
 
 @pytest.mark.parametrize("content", ["[1]", "{}", "null", '{"class_names": "abcd"}', '{"class_names": [1]}'])
-def test_a_preparation_of_another_kind_is_refused_in_a_line(data: DataPaths, source: Source, content: str) -> None:
+def test_prepare_metrics_with_wrong_keys_are_rejected_in_one_line(
+    data: DataPaths, source: Source, content: str
+) -> None:
     data.prepare_metrics.write_text(content)
     with pytest.raises(InputError) as refused:
         source.points(NETWORK)
@@ -105,7 +91,7 @@ def test_a_preparation_of_another_kind_is_refused_in_a_line(data: DataPaths, sou
     ("column", "value"),
     [("x", float("nan")), ("y", float("inf")), ("score", float("nan")), ("score", 0.75), ("is_noise", True)],
 )
-def test_points_that_no_filter_writes_are_refused(data: DataPaths, source: Source, column: str, value: Any) -> None:
+def test_invalid_points_are_rejected(data: DataPaths, source: Source, column: str, value: Any) -> None:
     table = read_parquet(data.points(NETWORK))
     place, field = table.schema.get_field_index(column), table.schema.field(column)
     changed = [value, *table[column].to_pylist()[1:]]
@@ -115,28 +101,28 @@ def test_points_that_no_filter_writes_are_refused(data: DataPaths, source: Sourc
     assert refused.value.key == str(data.points(NETWORK))
 
 
-def test_evidence_is_that_of_the_points_or_none(data: DataPaths, source: Source, points: Points) -> None:
-    evidence = source.evidence(points)
-    np.testing.assert_array_equal(evidence.points("embedding"), points.coordinates)
-    assert source.evidence(points) is evidence
+def test_scorer_inputs_belong_to_the_points(data: DataPaths, source: Source, points: Points) -> None:
+    scorer_inputs = source.scorer_inputs(points)
+    np.testing.assert_array_equal(scorer_inputs.points("embedding"), points.coordinates)
+    assert source.scorer_inputs(points) is scorer_inputs
     # `reduce` has run again, `filter` not yet.
     maps = np.load(data.embeddings(NETWORK))
     write_array(data.embeddings(NETWORK), maps + 1)
     for ask in (
-        lambda: source.evidence(points),
+        lambda: source.scorer_inputs(points),
         lambda: make_map_state(source, NETWORK, {"judge": "dbscan-components"}),
     ):
         with pytest.raises(InputError) as refused:
             ask()
         assert refused.value.key == str(data.points(NETWORK))
     write_array(data.embeddings(NETWORK), maps)
-    np.testing.assert_array_equal(source.evidence(points).points("embedding"), points.coordinates)
+    np.testing.assert_array_equal(source.scorer_inputs(points).points("embedding"), points.coordinates)
 
 
 def test_files_replaced_while_they_are_read_are_never_mixed(
     tmp_path: Path, data: DataPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last `dropped` images are noise in the points, and the first components are the places on the map."""
+    """The last `dropped` images are noise in the points, and the first components are the coordinates."""
     monkeypatch.setattr(cache, "_RETRY_INTERVAL_S", 0.01)
     stop = threading.Event()
     writer = threading.Thread(target=_run_stages, args=(data, DataPaths(root=tmp_path / "made"), stop))
@@ -144,33 +130,33 @@ def test_files_replaced_while_they_are_read_are_never_mixed(
     source = Source(data)
     seen: set[str] = set()
     refused: set[str] = set()
-    # Not by attempts: on a busy machine the writer may stand still for many of them.
+    # A deadline, not a number of attempts: on a busy machine the writer may pause for many of them.
     deadline = time.monotonic() + 120
     try:
         while len(seen) < 8 and time.monotonic() < deadline:
             try:
                 points = source.points(NETWORK)
-                evidence = source.evidence(points)
+                scorer_inputs = source.scorer_inputs(points)
             except InputError as error:
                 refused.add(str(error))
-                # The writer's turn.
+                # Let the writer continue.
                 time.sleep(0.001)
                 continue
             dropped = int(points.is_noise.sum())
             np.testing.assert_array_equal(points.is_noise, np.arange(80) >= 80 - dropped)
-            np.testing.assert_array_equal(evidence.points("embedding"), points.coordinates)
-            np.testing.assert_array_equal(np.asarray(evidence.components)[:, :2], points.coordinates)
+            np.testing.assert_array_equal(scorer_inputs.points("embedding"), points.coordinates)
+            np.testing.assert_array_equal(np.asarray(scorer_inputs.components)[:, :2], points.coordinates)
             seen.add(points.stamp)
     finally:
         stop.set()
         writer.join(60)
     assert len(seen) == 8, refused
-    said = ("is replaced while", "is older than", "missing; run")
-    assert [error for error in refused if not any(part in error for part in said)] == []
+    expected = ("was replaced while", "is older than", "missing; run")
+    assert [error for error in refused if not any(part in error for part in expected)] == []
 
 
 def _run_stages(data: DataPaths, made: DataPaths, stop: threading.Event) -> None:
-    """Run `reduce` and `filter` again and again; DVC removes what a stage has written before it runs."""
+    """Run `reduce` and `filter` repeatedly. DVC removes the outputs of a stage before it runs."""
     write_prepared(made)
     stages = (
         [data.embeddings(NETWORK), data.components(NETWORK), data.embedding(NETWORK)],
@@ -192,7 +178,7 @@ def _run_stages(data: DataPaths, made: DataPaths, stop: threading.Event) -> None
 
 @given(cuts=st.lists(st.sampled_from(["first", "second", "none"]), max_size=4))
 def test_a_pair_of_files_is_read_as_one_generation(tmp_path_factory: Any, cuts: list[str]) -> None:
-    """Between the two reads others replace one file, both in turn, or none."""
+    """Between the two reads others replace one file, both one by one, or none."""
     folder: Path = tmp_path_factory.mktemp("pair")
     files = [folder / "a", folder / "b"]
     generation = iter(range(1000))
@@ -221,7 +207,7 @@ def test_a_pair_of_files_is_read_as_one_generation(tmp_path_factory: Any, cuts: 
     assert first == second
 
 
-def test_files_that_never_stand_still_are_said_to_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_keep_changing_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_RETRY_INTERVAL_S", 0)
     file, rounds = tmp_path / "file", iter(range(100))
 
@@ -234,7 +220,7 @@ def test_files_that_never_stand_still_are_said_to_be_replaced(tmp_path: Path, mo
     assert refused.value.key == str(file)
 
 
-def test_a_complaint_about_files_that_stand_still_is_passed_on(tmp_path: Path) -> None:
+def test_an_error_about_unchanged_files_is_raised(tmp_path: Path) -> None:
     def read() -> None:
         raise InputError("a.npy: damaged")
 
@@ -243,7 +229,7 @@ def test_a_complaint_about_files_that_stand_still_is_passed_on(tmp_path: Path) -
     assert refused.value.key == "a.npy"
 
 
-def test_one_slow_computation_does_not_hold_up_another_key() -> None:
+def test_a_slow_computation_does_not_block_another_key() -> None:
     results, begun, go_on = StampedCache(10**6), threading.Event(), threading.Event()
 
     def slow() -> str:
@@ -260,7 +246,7 @@ def test_one_slow_computation_does_not_hold_up_another_key() -> None:
     assert results.get("slow", "1", lambda: "anew") == "slow"
 
 
-def test_threads_that_ask_for_one_key_compute_it_once() -> None:
+def test_threads_compute_one_key_once() -> None:
     results, gate = StampedCache(10**6), threading.Barrier(6)
     made: list[int] = []
 
@@ -276,7 +262,7 @@ def test_threads_that_ask_for_one_key_compute_it_once() -> None:
     assert made == [1]
 
 
-def test_what_fails_is_tried_again_and_nothing_is_kept_of_it() -> None:
+def test_a_failed_computation_is_not_cached() -> None:
     results = StampedCache(100)
 
     def fail() -> None:
@@ -290,7 +276,7 @@ def test_what_fails_is_tried_again_and_nothing_is_kept_of_it() -> None:
 
 
 @given(requests=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 300)), max_size=40))
-def test_the_last_keys_and_their_newest_stamps_are_remembered_up_to_so_many_bytes(
+def test_the_cache_keeps_the_last_keys_and_newest_stamps_up_to_its_size(
     requests: list[tuple[int, int, int]],
 ) -> None:
     results = StampedCache(300)
@@ -306,7 +292,7 @@ def test_the_last_keys_and_their_newest_stamps_are_remembered_up_to_so_many_byte
         assert {kept: (int(found[0]), len(found[1])) for kept, found in results._results.items()} == held
 
 
-def test_a_result_beyond_the_bound_is_remembered_alone() -> None:
+def test_a_result_larger_than_the_bound_is_cached_alone() -> None:
     results = StampedCache(10)
     for key in ("small", "large"):
         results.get(key, "1", lambda: np.zeros(11))
@@ -314,7 +300,7 @@ def test_a_result_beyond_the_bound_is_remembered_alone() -> None:
     results.get("large", "1", lambda: pytest.fail("is remembered"))
 
 
-def test_bytes_of_what_is_remembered_are_those_of_its_arrays(points: Points, data: DataPaths) -> None:
+def test_the_size_of_cached_results_is_that_of_their_arrays(points: Points, data: DataPaths) -> None:
     mapped = open_array(data.images("train"), dtype=np.uint8, ndim=4)
     assert deep_nbytes(("stamp", mapped)) < 1000
     assert 0 <= deep_nbytes((np.zeros(1000), [np.zeros((3, 1000))])) - 32_000 < 1000
@@ -330,7 +316,7 @@ def test_only_classes_with_images_are_offered(tmp_path: Path) -> None:
     assert Source(data).classes() == [(0, "a"), (2, "c")]
 
 
-def test_an_image_is_of_the_file_that_was_asked_for_even_if_replaced_while_it_is_opened(
+def test_an_image_belongs_to_the_requested_file_even_if_replaced_while_opened(
     data: DataPaths, source: Source, points: Points, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache, "_RETRY_INTERVAL_S", 0.01)

@@ -1,4 +1,4 @@
-"""What people decide is on the disk when they are told so, and nothing that others decided is lost."""
+"""An action has written the file when it returns, and keeps the overrides of others."""
 
 import errno
 import itertools
@@ -9,7 +9,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -38,7 +40,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def clock() -> Iterator[None]:
-    """A second passes between any two actions."""
+    """Let one second pass between two actions."""
     with pytest.MonkeyPatch.context() as patch:
         seconds = itertools.count()
         patch.setattr(decisions, "_now", lambda: f"second {next(seconds)}")
@@ -57,9 +59,9 @@ def _by_hand(file: Path, image: Image, decision: str) -> None:
     edited.replace(file)
 
 
-def test_a_decision_of_several_images_is_a_line_each_of_one_time(file: Path) -> None:
+def test_a_decision_of_several_images_writes_one_line_each_with_one_timestamp(file: Path) -> None:
     saved = Decisions(file).decide([_A, _B, _A], "drop", "blurred, twice")
-    assert (saved.written, saved.n_unchanged) == (2, 0)
+    assert (saved.n_written, saved.n_unchanged) == (2, 0)
     a, b = read_overrides(file)
     assert (a.path, a.sha256, a.decision, a.note) == ("train/a.png", "aa", "drop", "blurred, twice")
     assert a.timestamp == b.timestamp
@@ -72,16 +74,16 @@ def test_timestamps_are_seconds_in_utc() -> None:
         for zone in ("Asia/Kolkata", "UTC")
     ]
     for answer in answers:
-        told = time.strptime(answer.stdout.strip(), "%Y-%m-%dT%H:%M:%S+00:00")
-        assert abs(time.mktime(told) - time.mktime(time.gmtime())) < 60
+        printed = time.strptime(answer.stdout.strip(), "%Y-%m-%dT%H:%M:%S+00:00")
+        assert abs(time.mktime(printed) - time.mktime(time.gmtime())) < 60
 
 
-def test_a_missing_file_is_made_and_no_change_writes_nothing(file: Path) -> None:
+def test_a_missing_file_is_created_and_no_change_writes_nothing(file: Path) -> None:
     file.unlink()
     chosen = Decisions(file)
     cleared = chosen.decide([_A], None, "")
-    assert (cleared.written, cleared.n_unchanged) == (0, 1)
-    assert chosen.decide([], "drop", "").written == 0
+    assert (cleared.n_written, cleared.n_unchanged) == (0, 1)
+    assert chosen.decide([], "drop", "").n_written == 0
     assert not file.exists()
     assert chosen.undo() is None
     chosen.decide([_A], "keep", "")
@@ -104,23 +106,20 @@ def test_changed_lines_stay_in_place_new_ones_come_last_and_undo_gives_the_same_
     assert chosen.undo() is None
 
 
-def test_undo_leaves_alone_what_others_changed_since(file: Path) -> None:
+def test_undo_skips_lines_that_others_changed_since(file: Path) -> None:
     mine, other = Decisions(file), Decisions(file)
     mine.decide([_A, _B, _C], "drop", "mine")
     other.decide([_B], "keep", "theirs")
     other.decide([_C], None, "")
     undone = mine.undo()
     assert undone is not None
-    assert (undone.written, undone.n_unchanged) == (1, 2)
+    assert (undone.n_written, undone.n_unchanged) == (1, 2)
     assert {image: line[:2] for image, line in _lines(file).items()} == {_B: ("keep", "theirs")}
     other.undo()
-    assert {image: line[:2] for image, line in _lines(file).items()} == {
-        _B: ("keep", "theirs"),
-        _C: ("drop", "mine"),
-    }
+    assert {image: line[:2] for image, line in _lines(file).items()} == {_B: ("keep", "theirs"), _C: ("drop", "mine")}
 
 
-def test_a_line_whose_upper_neighbour_is_gone_comes_back_at_the_end(file: Path) -> None:
+def test_undo_puts_a_line_without_its_upper_neighbor_at_the_end(file: Path) -> None:
     mine, other = Decisions(file), Decisions(file)
     mine.decide([_A, _B, _C], "drop", "")
     mine.decide([_B], None, "")
@@ -146,7 +145,7 @@ _OPERATIONS = st.lists(
 
 @settings(max_examples=60)
 @given(operations=_OPERATIONS)
-def test_any_sequence_of_two_windows_and_a_person_does_what_a_simple_model_does(
+def test_any_sequence_of_two_windows_and_hand_edits_agrees_with_a_simple_model(
     tmp_path_factory: pytest.TempPathFactory,
     operations: list[tuple[int, list[Image], Decision | None, str] | int | tuple[Image, str]],
 ) -> None:
@@ -165,7 +164,7 @@ def test_any_sequence_of_two_windows_and_a_person_does_what_a_simple_model_does(
                     back = {image: old for image, (old, new) in action.items() if before.get(image) == new}
                     expected |= {image: old for image, old in back.items() if old is not None}
                     expected = {image: line for image, line in expected.items() if back.get(image, line) is not None}
-                    assert (saved.written, saved.n_unchanged) == (len(back), len(action) - len(back))
+                    assert (saved.n_written, saved.n_unchanged) == (len(back), len(action) - len(back))
             case (Image() as image, str(by_hand)):
                 _by_hand(file, image, by_hand)
                 expected[image] = by_hand, "by hand", ""
@@ -181,7 +180,7 @@ def test_any_sequence_of_two_windows_and_a_person_does_what_a_simple_model_does(
                         expected[image] = decision, kept, now[image][2]
                 if changed:
                     done[window].append({image: (before.get(image), expected.get(image)) for image in changed})
-                assert (saved.written, saved.n_unchanged) == (len(changed), len(set(images)) - len(changed))
+                assert (saved.n_written, saved.n_unchanged) == (len(changed), len(set(images)) - len(changed))
         after = _lines(file)
         assert after == expected
         if not isinstance(operation, tuple) or len(operation) == 4:
@@ -196,7 +195,7 @@ def test_a_note_is_one_line_of_text(file: Path, note: str) -> None:
     assert file.read_text() == _HEADER
 
 
-def test_a_hand_edit_that_is_not_valid_stays_and_is_named(file: Path) -> None:
+def test_an_invalid_hand_edit_stays_and_is_named(file: Path) -> None:
     chosen = Decisions(file)
     chosen.decide([_A], "drop", "")
     wrong = file.read_text().replace("drop", "dorp")
@@ -225,7 +224,7 @@ def test_an_editor_that_saves_between_reading_and_replacing_loses_nothing(
     assert {image: line[:2] for image, line in _lines(file).items()} == {_B: ("keep", "by me"), _A: ("drop", "mine")}
 
 
-def test_a_file_that_changes_without_end_is_left_to_others(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_keeps_changing_is_not_written(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def write(path: Path, lines: list[Override]) -> None:
         write_overrides(path, lines)
         _by_hand(file, _B, "keep")
@@ -238,18 +237,14 @@ def test_a_file_that_changes_without_end_is_left_to_others(file: Path, monkeypat
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG, errno.EROFS])
-def test_a_disk_that_refuses_leaves_the_old_file_and_the_action_to_be_taken_back(
+def test_a_disk_error_keeps_the_old_file_and_the_undo_history(
     file: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     chosen = Decisions(file)
     chosen.decide([_A], "drop", "")
     before = file.read_bytes()
-
-    def fail(descriptor: int) -> None:
-        raise OSError(number, os.strerror(number))
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fail)
+        patch.setattr(os, "fsync", Mock(side_effect=OSError(number, os.strerror(number))))
         for action in (lambda: chosen.decide([_B], "keep", ""), chosen.undo):
             with pytest.raises(InputError):
                 action()
@@ -276,34 +271,33 @@ def test_mode_and_link_of_the_file_stay(file: Path, tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o664
 
 
-def test_who_waits_too_long_for_others_is_told(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_is_not_released_is_an_error(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(atomic_write, "_LOCK_TIMEOUT_S", 0.1)
-    told: list[str] = []
+    errors: list[str] = []
 
     def decide() -> None:
         try:
             Decisions(file).decide([_A], "drop", "")
         except InputError as error:
-            told.append(str(error))
+            errors.append(str(error))
 
     with atomic_write.exclusive(file):
         window = threading.Thread(target=decide)
         window.start()
         window.join()
-    assert told == [f"{file}: others have been writing it for 0.1 s; try again"]
+    assert errors == [f"{file}: locked by another process for 0.1 s; try again"]
 
 
 def test_threads_that_share_an_object_lose_nothing(file: Path) -> None:
     chosen = Decisions(file)
     images = [Image(f"{number}.png", "00") for number in range(40)]
-    threads = [
-        threading.Thread(target=lambda mine=images[part::4]: [chosen.decide([image], "drop", "") for image in mine])
-        for part in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+
+    def decide(part: int) -> None:
+        for image in images[part::4]:
+            chosen.decide([image], "drop", "")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(decide, range(4)))
     assert set(_lines(file)) == set(images)
     while chosen.undo() is not None:
         pass
@@ -335,9 +329,9 @@ def test_processes_that_write_at_once_lose_nothing(file: Path) -> None:
     assert {image.path for image in _lines(file)} == {f"{name}-{n}.png" for name in "abcd" for n in range(25)}
 
 
-def test_a_killed_process_leaves_a_valid_file_with_all_that_it_had_decided(file: Path) -> None:
+def test_a_killed_process_leaves_a_valid_file_with_its_decisions(file: Path) -> None:
     rng = random.Random(0)
-    told: set[str] = set()
+    acknowledged: set[str] = set()
     for attempt in range(6):
         with _writer(file, str(attempt), 10_000) as writer:
             assert writer.stdout is not None
@@ -345,10 +339,10 @@ def test_a_killed_process_leaves_a_valid_file_with_all_that_it_had_decided(file:
             time.sleep(rng.uniform(0, 0.1))
             writer.kill()
             numbers = [first, *writer.stdout.read().splitlines()]
-        told |= {f"{attempt}-{int(number)}.png" for number in numbers}
+        acknowledged |= {f"{attempt}-{int(number)}.png" for number in numbers}
         decided = {image.path for image in _lines(file)}
-        assert told <= decided
-        # The last one may have been written and not been told any more.
-        assert len(decided - told) <= attempt + 1
+        assert acknowledged <= decided
+        # The process may be killed between writing the last decision and printing it.
+        assert len(decided - acknowledged) <= attempt + 1
     Decisions(file).decide([_A], "keep", "")
     assert {path.name for path in file.parent.iterdir()} == {file.name, ".overrides.csv.lock"}

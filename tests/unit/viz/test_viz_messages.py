@@ -1,4 +1,4 @@
-"""What the visualizer says: of what it cannot show, of what it did, and of the images and the settings."""
+"""Texts of the visualizer: messages, results of actions, and texts of images and settings."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from tests.fixtures.golden import check_golden
 from tests.fixtures.planted import say_planted
 from tests.fixtures.projects import NETWORK, write_params
 from tests.fixtures.report import write_network
-from tests.fixtures.view import decide, view_data
+from tests.fixtures.view import decide
 from viz.callbacks.compare import draw_comparison
 from viz.callbacks.embedding import MapControls, draw
 from viz.callbacks.file_watch import update_notice
@@ -21,7 +21,7 @@ from viz.callbacks.filter_controls import adjust, summarize
 from viz.callbacks.gallery import browse
 from viz.callbacks.hover import describe
 from viz.callbacks.overrides import OverrideSessions, run_command
-from viz.callbacks.params_dialog import show_difference, write_rule
+from viz.callbacks.params_dialog import show_difference, write_settings
 from viz.data import Points, Source
 from viz.decisions import Decisions, Image
 from viz.export import page as export_page
@@ -33,35 +33,20 @@ from viz.state import settings_to_json
 _HERE, _OTHER = MapControls(network=NETWORK), MapControls(network="resnet34")
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> DataPaths:
-    return view_data(tmp_path)
-
-
-@pytest.fixture
-def source(data: DataPaths) -> Source:
-    return Source(data)
-
-
-@pytest.fixture
-def points(source: Source) -> Points:
-    return source.points(NETWORK)
-
-
-def _check(name: str, said: dict[str, Any], folder: Path) -> None:
-    """A golden file with a paragraph for each message, by the name of the case."""
-    text = "\n".join(f"# {case}\n{text_of(part)}\n" for case, part in said.items())
+def _check(name: str, texts: dict[str, Any], folder: Path) -> None:
+    """Compare with a golden file that has one paragraph per case."""
+    text = "\n".join(f"# {case}\n{text_of(part)}\n" for case, part in texts.items())
     check_golden(name, text.replace(str(folder), "FOLDER"))
 
 
-def test_what_cannot_be_shown(data: DataPaths, source: Source, tmp_path: Path) -> None:
+def test_messages_of_what_cannot_be_shown(data: DataPaths, source: Source, tmp_path: Path) -> None:
     drawn = draw(source, _HERE, "class")["drawn"]
-    said = {
+    texts = {
         f"an empty list: {which}": browse(source, _HERE, which, "suspect", 0)["grid"]
         for which in ("selection", "hand", "a", "planted")
     }
     nothing = MapControls(network=NETWORK, scores=[0.501, 0.502])
-    said |= {
+    texts |= {
         "no image passes": browse(source, nothing, "shown", "suspect", 0)["grid"],
         "no point was clicked": describe(source, None, _HERE),
         "a network without files": draw(source, _OTHER, "class")["problem"],
@@ -71,46 +56,46 @@ def test_what_cannot_be_shown(data: DataPaths, source: Source, tmp_path: Path) -
         "a network that is gone": update_notice(source, "resnet34", drawn),
     }
     write_network(data, NETWORK, seed=1)
-    said["new files"] = update_notice(source, NETWORK, drawn)
-    said["nothing has run"] = draw(Source(DataPaths(root=tmp_path / "empty")), _HERE, "class")["problem"]
-    _check("visualizer_problems.txt", said, tmp_path)
+    texts["new files"] = update_notice(source, NETWORK, drawn)
+    texts["nothing has run"] = draw(Source(DataPaths(root=tmp_path / "empty")), _HERE, "class")["problem"]
+    _check("visualizer_problems.txt", texts, tmp_path)
 
 
-def test_what_was_decided(data: DataPaths, source: Source, points: Points, tmp_path: Path) -> None:
+def test_messages_of_decisions(data: DataPaths, source: Source, points: Points, tmp_path: Path) -> None:
     def done(action: str, *rows: int, note: str = "", page: str = "p") -> str:
-        map_controls = {"action": action, "rows": rows, "generation": points.generation, "page": page, "note": note}
-        return run_command(source, desk, {**map_controls, "rows": list(rows)}).said
+        command = {"action": action, "generation": points.generation, "page": page, "note": note}
+        return run_command(source, sessions, {**command, "rows": list(rows)}).message
 
-    desk = OverrideSessions(data.overrides)
+    sessions = OverrideSessions(data.overrides)
     images = [Image(points.paths[row].as_py(), points.sha256[row].as_py()) for row in (0, 1, 2)]
-    said = {
+    texts = {
         "one image": done("drop", 3),
         "several": done("keep-selection", 3, 4),
         "undone": done("undo"),
         "nothing to undo": done("undo", page="another"),
         "a note of two lines": done("drop", 3, note="two\nlines"),
-        "no decision to clear": Decisions(data.overrides).decide(images[:1], None, "").sentence,
+        "no decision to clear": Decisions(data.overrides).decide(images[:1], None, "").message,
     }
     mine = Decisions(data.overrides)
     mine.decide(images, "drop", "mine")
     Decisions(data.overrides).decide(images[1:], "keep", "theirs")
     undone = mine.undo()
     assert undone is not None
-    said["undone but for others"] = undone.sentence
+    texts["undone but for others"] = undone.message
     write_network(data, NETWORK, seed=1)
-    said["rows of files that are gone"] = done("drop", 3)
-    _check("visualizer_decisions.txt", said, tmp_path)
+    texts["rows of files that are gone"] = done("drop", 3)
+    _check("visualizer_decisions.txt", texts, tmp_path)
 
 
-def test_what_is_said_of_images_and_settings(data: DataPaths, source: Source, points: Points, tmp_path: Path) -> None:
+def test_texts_of_images_and_settings(data: DataPaths, source: Source, points: Points, tmp_path: Path) -> None:
     write_network(data, "resnet34", dropped=10)
     decide(data, points, {79: "keep", 0: "drop"})
     params = write_params(tmp_path, filter={"drop_fraction": 0.05})
-    own = settings_to_json(FilterSettings(judge="dbscan", own={1: Limit(threshold=0.5)}))
+    own = settings_to_json(FilterSettings(scorer_choice="dbscan", per_class={1: Limit(threshold=0.5)}))
     curve, table = summarize(
-        source, NETWORK, settings_to_json(FilterSettings(judge="dbscan", limit=Limit(min_samples=3))), ALL
+        source, NETWORK, settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(min_samples=3))), ALL
     )
-    said = {
+    texts = {
         "dropped, kept by hand": describe(source, 79, _HERE),
         "kept, dropped by hand": describe(source, 0, _HERE),
         "dropped": describe(source, 78, _HERE),
@@ -123,23 +108,21 @@ def test_what_is_said_of_images_and_settings(data: DataPaths, source: Source, po
             source, params, NETWORK, settings_to_json(FilterSettings()), "limit"
         )[0],
         "settings of a class are written": show_difference(source, params, NETWORK, own, "limit")[0],
-        "another difference was shown": write_rule(source, params, NETWORK, own, "limit", "x"),
+        "another difference was shown": write_settings(source, params, NETWORK, own, "limit", "x"),
     }
-    _check("visualizer_images.txt", said, tmp_path)
+    _check("visualizer_images.txt", texts, tmp_path)
 
 
-def test_what_is_said_of_planted_labels_and_of_samples(
-    data: DataPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_of_planted_labels_and_samples(data: DataPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     say_planted(data, {3: 0, 75: 1, 78: 1, 79: 2})
     source = Source(data)
     points = source.points(NETWORK)
     monkeypatch.setattr(export_page, "MAX_SHOWN", 20)
     override = Override(path="", sha256="", decision="keep", note="fine", timestamp="", line=2)
     exported = make_content(points, preview_filter(source, points, FilterSettings()), {79: override}).about
-    said = {
+    texts = {
         "the map": draw(source, _HERE, "class")["planted"],
         "a planted label": describe(source, 79, _HERE),
         "an exported map": exported["notes"],
     }
-    _check("visualizer_planted.txt", said, tmp_path)
+    _check("visualizer_planted.txt", texts, tmp_path)

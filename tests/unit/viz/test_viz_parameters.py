@@ -1,4 +1,4 @@
-"""A proposal changes what it says and no other byte; what is written is valid and was looked at."""
+"""A proposal changes its keys and no other byte. Written files are valid and were shown before."""
 
 import difflib
 import threading
@@ -27,7 +27,7 @@ _FILTER = _DIGITS[_DIGITS.index("filter:") : _DIGITS.index("train:")]
 
 
 def _file(folder: Path, filter_section: str = _FILTER) -> Path:
-    """The digits preset with another text of its `filter` section."""
+    """Write the digits preset with another `filter` section."""
     path = folder / "params.yaml"
     path.write_bytes(_DIGITS.replace(_FILTER, filter_section).encode())
     return path
@@ -43,7 +43,7 @@ def _load(text: str) -> Any:
 
 
 @pytest.mark.parametrize("preset", _CLUSTERING, ids=lambda path: path.stem)
-def test_a_radius_takes_the_place_of_a_share_in_every_preset_that_clusters(preset: Path) -> None:
+def test_a_radius_replaces_the_fraction_in_every_preset_with_dbscan(preset: Path) -> None:
     proposal = propose(preset, changes_for(_DBSCAN, eps=1.25))
     removed = [line for line in _differing(proposal.old_text, proposal.new_text) if line[0] == "-"]
     assert [line for line in _differing(proposal.old_text, proposal.new_text) if line[0] == "+"] == ["+   eps: 1.25\n"]
@@ -56,7 +56,7 @@ def test_a_radius_takes_the_place_of_a_share_in_every_preset_that_clusters(prese
 
 
 @pytest.mark.parametrize("preset", _PRESETS, ids=lambda path: path.stem)
-def test_what_a_preset_says_already_changes_nothing(preset: Path) -> None:
+def test_the_settings_of_a_preset_change_nothing(preset: Path) -> None:
     params = load_params(preset).filter
     written = params.model_dump(mode="json", exclude_unset=True)
     proposal = propose(preset, {f"filter.{key}": value for key, value in written.items()} | {"filter.eps": None})
@@ -175,7 +175,7 @@ def test_a_section_that_is_missing_is_added_at_the_end(tmp_path: Path) -> None:
     assert proposal.new_text == proposal.old_text + "\ndask: {workers: 3}"
 
 
-def test_what_an_anchor_ties_to_other_keys_is_not_changed(tmp_path: Path) -> None:
+def test_keys_that_an_anchor_shares_are_not_changed(tmp_path: Path) -> None:
     text = _DIGITS.replace("test_size: 0.2", "test_size: &share 0.2").replace(
         "drop_fraction: 0.05", "drop_fraction: *share"
     )
@@ -201,7 +201,7 @@ _NOT_VALID: dict[str, Mapping[str, object]] = {
 }
 
 
-def test_changes_that_are_not_valid_are_refused_by_their_key(tmp_path: Path) -> None:
+def test_invalid_changes_are_rejected_with_their_key(tmp_path: Path) -> None:
     file = _file(tmp_path)
     cases = {name: partial(propose, file, changes) for name, changes in _NOT_VALID.items()}
     check_golden("refused_changes.txt", refusals(cases, hidden={str(tmp_path): "FOLDER"}))
@@ -222,7 +222,7 @@ def test_changes_that_are_not_valid_are_refused_by_their_key(tmp_path: Path) -> 
         (b"filter: {drop_fraction: 0.1}", "prepare"),
     ],
 )
-def test_files_that_are_no_parameters_are_refused(tmp_path: Path, content: bytes, key: str) -> None:
+def test_invalid_parameter_files_are_rejected(tmp_path: Path, content: bytes, key: str) -> None:
     file = tmp_path / "params.yaml"
     file.write_bytes(content)
     with pytest.raises(InputError) as refused:
@@ -243,7 +243,7 @@ def test_numbers_of_six_digits_come_back(tmp_path_factory: pytest.TempPathFactor
     assert changes["filter.drop_fraction"] == pytest.approx(share, rel=5e-6)
 
 
-def test_a_quota_goes_as_one_limit_is_for_all_classes(tmp_path: Path) -> None:
+def test_the_allocation_is_removed_as_one_threshold_is_for_all_classes(tmp_path: Path) -> None:
     file = _file(tmp_path, _FILTER.rstrip() + "\n  allocation: balanced\n\n")
     assert load_params(file).filter.allocation == "balanced"
     assert "allocation" not in propose(file, changes_for(_DBSCAN, eps=2.0)).new_text
@@ -270,7 +270,7 @@ def test_a_file_that_changed_meanwhile_is_not_overwritten(tmp_path: Path, monkey
     assert file.read_text() == edited
 
 
-def test_of_many_that_write_at_once_one_does(tmp_path: Path) -> None:
+def test_of_several_concurrent_writers_one_writes(tmp_path: Path) -> None:
     file = _file(tmp_path)
     proposals = [propose(file, {"filter.drop_fraction": 0.1 + number / 100}) for number in range(6)]
     refused: list[str] = []

@@ -1,4 +1,4 @@
-"""What the visualizer and its exports say of labels that were changed on purpose."""
+"""Notes of the visualizer and its exports on planted labels."""
 
 import csv
 import gzip
@@ -46,16 +46,11 @@ def source(data: DataPaths) -> Source:
     return Source(data)
 
 
-@pytest.fixture
-def points(source: Source) -> Points:
-    return source.points(NETWORK)
-
-
-def test_the_page_says_how_many_in_every_view(source: Source) -> None:
+def test_every_view_shows_the_number(source: Source) -> None:
     assert re.findall(r"\d+", draw(source, _HERE, "class")["planted"]) == ["3", "40"]
 
 
-def test_without_any_it_says_nothing(data: DataPaths) -> None:
+def test_without_planted_labels_there_is_no_note(data: DataPaths) -> None:
     source = Source(data)
     assert draw(source, _HERE, "class")["planted"] is None
     state = _HERE.state(source)
@@ -68,8 +63,8 @@ def test_a_list_has_the_wrong_labels_most_suspect_first(source: Source) -> None:
     assert listed_rows(_HERE.state(source), "planted", "suspect").tolist() == [39, 38, 2]
 
 
-def test_a_picture_has_its_label_what_the_network_sees_and_the_true_label(source: Source) -> None:
-    # Row 39 is labeled dogwood, the network sees ash, and it is a cedar.
+def test_a_tile_has_the_label_the_prediction_and_the_true_label(source: Source) -> None:
+    # Row 39 has the label dogwood, the prediction ash, and the true label cedar.
     shown = text_of(components.tile(_HERE.state(source), 39))
     places = [shown.index(words) for words in ("dogwood", json.dumps("→ ash")[1:-1], "true: cedar")]
     assert places == sorted(places)
@@ -77,14 +72,14 @@ def test_a_picture_has_its_label_what_the_network_sees_and_the_true_label(source
     assert "true" not in text_of(components.tile(_HERE.state(source), 37))
 
 
-def test_saved_tables_say_it_in_every_row(source: Source, points: Points) -> None:
+def test_the_csv_file_has_the_number_in_every_row(source: Source, points: Points) -> None:
     text = selection_csv(points, preview_filter(source, points, FilterSettings()), [39, 1])
     rows = list(csv.DictReader(io.StringIO(text)))
     assert tuple(rows[0]) == (*COLUMNS, "labels_changed_on_purpose")
     assert {row["labels_changed_on_purpose"] for row in rows} == {"3"}
 
 
-def test_the_exported_page_says_it_first_and_has_the_true_labels(source: Source, points: Points) -> None:
+def test_the_exported_page_shows_the_number_first_and_has_the_true_labels(source: Source, points: Points) -> None:
     content = make_content(points, preview_filter(source, points, FilterSettings()), {})
     assert re.findall(r"\d+", content.about["notes"][0]) == ["3"]
     assert content.about["nPlanted"] == 3
@@ -97,7 +92,7 @@ def test_the_exported_page_says_it_first_and_has_the_true_labels(source: Source,
     np.testing.assert_array_equal(truth, expected[order])
 
 
-def test_the_map_for_papers_says_it(data: DataPaths, tmp_path: Path) -> None:
+def test_the_figure_shows_the_number(data: DataPaths, tmp_path: Path) -> None:
     shutil.copy(ROOT / "tests" / "params.yaml", tmp_path / "params.yaml")
     places = ["--params", str(tmp_path / "params.yaml"), "--data", str(data.root)]
     figure.main([str(tmp_path / "plain.svg"), *places])
@@ -106,7 +101,7 @@ def test_the_map_for_papers_says_it(data: DataPaths, tmp_path: Path) -> None:
     assert (tmp_path / "planted.svg").read_bytes() != (tmp_path / "plain.svg").read_bytes()
 
 
-def test_true_labels_of_no_class_are_refused(data: DataPaths) -> None:
+def test_true_labels_without_a_class_are_rejected(data: DataPaths) -> None:
     say_planted(data, {2: 9})
     with pytest.raises(InputError) as refused:
         Source(data).points(NETWORK)

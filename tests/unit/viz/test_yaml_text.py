@@ -1,4 +1,4 @@
-"""Any key of any preset can be changed or removed, and only its own lines are touched."""
+"""Any key of any preset can be changed or removed, and no other line changes."""
 
 import copy
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def _section(tree: Any, keys: tuple[str, ...]) -> Any:
 
 
 def _touched(old: str, new: str) -> tuple[int, int]:
-    """How many lines of the old and of the new text lie between what both begin and end with."""
+    """Return the numbers of lines of both texts that are not in their common start and end."""
     before, after = old.splitlines(), new.splitlines()
     while before and after and before[0] == after[0]:
         before, after = before[1:], after[1:]
@@ -67,7 +67,7 @@ def test_any_value_anywhere_is_read_back(place: tuple[str, tuple[str, ...]], val
 
 @settings(max_examples=20)
 @given(place=st.sampled_from(_PLACES))
-def test_any_key_can_go_but_the_last_of_a_block(place: tuple[str, tuple[str, ...]]) -> None:
+def test_any_key_can_be_removed_but_the_last_of_a_block(place: tuple[str, tuple[str, ...]]) -> None:
     name, keys = place
     expected = _load(_TEXTS[name])
     section = _section(expected, keys)
@@ -93,7 +93,7 @@ def test_any_key_can_go_but_the_last_of_a_block(place: tuple[str, tuple[str, ...
         ("{c: 2 }", "{c: 2, a: 5 }"),
     ],
 )
-def test_every_form_of_value_gives_way_to_a_number(text: str, expected: str) -> None:
+def test_every_form_of_value_can_be_replaced_by_a_number(text: str, expected: str) -> None:
     assert with_value(text, ["a"], 5) == expected
 
 
@@ -111,5 +111,5 @@ def test_every_form_of_value_gives_way_to_a_number(text: str, expected: str) -> 
         ("[1]", "b", "[1]"),
     ],
 )
-def test_what_stands_beside_a_key_stays_when_it_goes(text: str, key: str, expected: str) -> None:
+def test_text_next_to_a_removed_key_stays(text: str, key: str, expected: str) -> None:
     assert without(text, [key]) == expected

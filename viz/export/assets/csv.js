@@ -1,4 +1,4 @@
-// The format of viz/state.py, byte for byte; a test compares the two.
+// CSV in the format of viz/state.py, byte for byte. A test compares the two.
 
 const CSV_COLUMNS = ["path", "sha256", "label_name", "predicted_name", "score", "keep", "reason"];
 const RUNS_AS_FORMULA = /^[=+\-@\t\r\n＝＋－＠']/;

@@ -1,5 +1,5 @@
 "use strict";
-// The page's data, from base64 in elements that no browser runs to typed arrays and strings.
+// Data of the page: from base64 in script elements of type text/plain to typed arrays and strings.
 
 const TYPES = {
   sample_id: Int32Array, x: Float32Array, y: Float32Array, label: Uint16Array, predicted: Uint16Array,
@@ -22,11 +22,11 @@ function unpacked(name) {
 const readArray = async (name, Type) => new Type(await unpacked(name).arrayBuffer());
 const readStrings = (name) => unpacked(name).json();
 
-/** {about, n, k, <column>: array or strings, colors: {<coloring>: array}}; index = image, the most suspect first. */
+/** {about, n, k, <column>: array or strings, colors: {<coloring>: array}}; index = image, most suspect first. */
 async function readData() {
   if (!("DecompressionStream" in window)) {
-    throw new Error("This browser lacks DecompressionStream, which unpacks the page's data. " +
-      "Open the file in Chrome or Edge 80, Firefox 113, Safari 16.4, or a newer one.");
+    throw new Error("This browser lacks DecompressionStream, which unpacks the data of the page. " +
+      "Open the file in Chrome or Edge 80, Firefox 113, Safari 16.4, or a newer version.");
   }
   const about = JSON.parse(document.getElementById("about").textContent);
   const data = { about, colors: {} };
@@ -41,19 +41,19 @@ async function readData() {
   return data;
 }
 
-/** The text about an image, a line each. */
+/** The lines of text about an image. */
 function linesAbout(data, i) {
   const { classNames, byHand } = data.about;
   const lines = [
     `#${data.sample_id[i]}  ${classNames[data.label[i]]}`,
-    `the network sees ${classNames[data.predicted[i]]} (${(100 * data.confidence[i]).toFixed(0)} %)`,
-    `score ${data.score[i].toFixed(3)}: ${data.keep[i] ? "stays" : "goes"}`,
+    `network: ${classNames[data.predicted[i]]} (${(100 * data.confidence[i]).toFixed(0)}%)`,
+    `score ${data.score[i].toFixed(3)}: ${data.keep[i] ? "kept" : "dropped"}`,
     data.reason[i],
   ];
   if (data.true_label[i] !== data.label[i]) {
-    lines.splice(2, 0, `label changed on purpose, the true one is ${classNames[data.true_label[i]]}`);
+    lines.splice(2, 0, `label changed on purpose, true label: ${classNames[data.true_label[i]]}`);
   }
   const hand = byHand[i];
-  if (hand) lines.push(`by hand: ${hand.decision}${hand.note ? `, ${hand.note}` : ""}`);
+  if (hand) lines.push(`${hand.decision} by hand${hand.note ? `: ${hand.note}` : ""}`);
   return lines;
 }

@@ -1,4 +1,4 @@
-// The map, by plotly in WebGL: a trace for each color.
+// The embedding, drawn by plotly with WebGL: one trace per color.
 
 const MARGIN = 0.04;
 const CONFIG = {
@@ -13,11 +13,11 @@ class ImageMap {
     this.data = data;
     this.ranges = { x: rangeOf(data.x), y: rangeOf(data.y) };
     this.size = Math.min(8, Math.max(3, 600 / Math.sqrt(data.n)));
-    this.indices = []; // of each trace's points
+    this.indices = []; // for each trace, the images of its points
     this.drawn = 0;
   }
 
-  /** Draw the images `shown` (ascending); `lassoed(i)` stand out if given, `pinned` has a ring around it. */
+  /** Draw the images `shown` (ascending). Highlight those with `lassoed(i)`, if given. Put a ring around `pinned`. */
   async draw(coloring, shown, lassoed, pinned) {
     this.indices = [];
     const traces = coloring.scale ? [this.scaleTrace(coloring, shown)] : this.groupTraces(coloring, shown);
@@ -58,7 +58,7 @@ class ImageMap {
   }
 
   trace(indices, marker) {
-    // What is drawn last lies above: the most suspect.
+    // The most suspect points are drawn last, on top.
     indices.reverse();
     this.indices.push(indices);
     const { x, y } = this.data;
@@ -78,15 +78,15 @@ class ImageMap {
   }
 
   layout() {
-    // The coordinates of a t-SNE map have no unit and no direction. The map fills the window, so that a lasso may
-    // begin anywhere in it.
+    // Coordinates of t-SNE have no unit and no direction. The plot fills the window, so that a lasso can start
+    // anywhere in it.
     const axis = { visible: false, constrain: "range" };
     return {
       xaxis: { ...axis, range: [...this.ranges.x] }, yaxis: { ...axis, range: [...this.ranges.y], scaleanchor: "x" },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 0, r: 0, t: 0, b: 0 },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: "#999999", activecolor: "#444444" },
       showlegend: false, hovermode: "closest",
-      // Zoom and tool stay over redrawing; outlines of a lasso go, the points themselves say what is in it.
+      // A redraw keeps zoom and tool. It removes the outline of a lasso; the highlighted points show the selection.
       dragmode: "pan", uirevision: "kept", selectionrevision: ++this.drawn,
     };
   }

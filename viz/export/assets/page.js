@@ -1,4 +1,4 @@
-// What the reader has chosen, and everything that shows it. Text goes into the page as text, never as markup.
+// State of the controls and the elements that show it. Text enters the page as text, never as markup.
 
 const PER_PAGE = 60;
 const at = (id) => document.getElementById(id);
@@ -10,7 +10,7 @@ class Page {
     this.map = new ImageMap(at("map"), data);
     this.lasso = null; // Set of images
     this.pinned = null;
-    this.first = 0; // of the grid's page
+    this.first = 0; // index of the first image on the page of the grid
   }
 
   async start() {
@@ -18,10 +18,10 @@ class Page {
     for (const text of notes) at("notes").append(element("p", { textContent: text }));
     for (const { key, name } of colorings) at("coloring").append(new Option(name, key));
     classNames.forEach((name, label) => at("class").append(new Option(name, label)));
-    for (const id of ["coloring", "class", "decision", "least", "most"]) {
+    for (const id of ["coloring", "class", "decision", "min-score", "max-score"]) {
       at(id).addEventListener("change", () => this.show());
     }
-    at("forget").addEventListener("click", () => this.select(null));
+    at("clear-lasso").addEventListener("click", () => this.select(null));
     at("save").addEventListener("click", () => {
       saveText(selectionCsv(this.data, this.selection()), `${this.data.about.network}.selection.csv`);
     });
@@ -33,28 +33,28 @@ class Page {
     div.on("plotly_unhover", () => { at("tooltip").hidden = true; });
     div.on("plotly_click", (event) => this.pin(this.map.imageOf(event)));
     div.on("plotly_selected", (event) => {
-      // Redrawing tells of a selection too, but of no outline.
+      // A redraw sends a selection too, but without an outline.
       if (event?.lassoPoints || event?.range) this.select(new Set(this.map.imagesOf(event)));
     });
     div.on("plotly_deselect", () => this.select(null));
     document.body.dataset.ready = "true";
   }
 
-  /** Images that pass the filters, the most suspect first. */
+  /** Images that pass the filters, most suspect first. */
   shown() {
     const { label, keep, score } = this.data;
-    const [only, stays] = [at("class").value, at("decision").value];
-    const [least, most] = [at("least").valueAsNumber, at("most").valueAsNumber];
+    const [onlyLabel, onlyKeep] = [at("class").value, at("decision").value];
+    const [minScore, maxScore] = [at("min-score").valueAsNumber, at("max-score").valueAsNumber];
     const shown = [];
     for (let i = 0; i < this.data.n; i++) {
-      // An empty field is no limit: comparisons with it are false.
-      if (score[i] < least || score[i] > most) continue;
-      if ((only === "" || label[i] === +only) && (stays === "" || keep[i] === +stays)) shown.push(i);
+      // An empty field sets no limit: it is NaN, and comparisons with NaN are false.
+      if (score[i] < minScore || score[i] > maxScore) continue;
+      if ((onlyLabel === "" || label[i] === +onlyLabel) && (onlyKeep === "" || keep[i] === +onlyKeep)) shown.push(i);
     }
     return shown;
   }
 
-  /** Those of them within the lasso, if there is one. */
+  /** Shown images, inside the lasso if there is one. */
   selection() {
     const shown = this.shown();
     return this.lasso ? shown.filter((i) => this.lasso.has(i)) : shown;
@@ -80,10 +80,10 @@ class Page {
 
   showSelection() {
     const selection = this.selection();
-    const going = selection.filter((i) => !this.data.keep[i]).length;
+    const dropped = selection.filter((i) => !this.data.keep[i]).length;
     const where = this.lasso ? "in the lasso" : "shown";
-    at("count").textContent = `${selection.length.toLocaleString("en")} ${where}, ${going.toLocaleString("en")} go`;
-    at("forget").hidden = !this.lasso;
+    at("count").textContent = `${selection.length.toLocaleString("en")} ${where}, ${dropped.toLocaleString("en")} dropped`;
+    at("clear-lasso").hidden = !this.lasso;
     this.first = 0;
     this.showLegend(selection);
     this.showGrid(selection);
@@ -134,7 +134,7 @@ class Page {
     box.replaceChildren(this.pictures.of(i), ...this.lines(i));
     box.hidden = false;
     const { clientX: x, clientY: y } = event.event;
-    // On the side of the pointer where there is room.
+    // On the side of the pointer that has room.
     box.style.left = `${x + 16 + box.offsetWidth < innerWidth ? x + 16 : x - 16 - box.offsetWidth}px`;
     box.style.top = `${Math.max(0, Math.min(y + 16, innerHeight - box.offsetHeight))}px`;
   }
@@ -143,15 +143,15 @@ class Page {
     if (i === undefined) return;
     this.pinned = i;
     const all = Array.from(this.data.neighbours.subarray(i * this.data.k, (i + 1) * this.data.k));
-    const here = all.filter((other) => other >= 0);
-    const neighbours = element("div", { className: "neighbours" });
-    neighbours.append(...here.map((other) => this.pictures.cell(other, (chosen) => this.pin(chosen))));
+    const exported = all.filter((other) => other >= 0);
+    const neighbors = element("div", { className: "neighbors" });
+    neighbors.append(...exported.map((other) => this.pictures.cell(other, (chosen) => this.pin(chosen))));
     const large = element("div", { className: "large" });
     large.append(this.pictures.of(i));
     const path = element("p", { className: "quiet", textContent: this.data.path[i] });
-    const missing = here.length < all.length ? ` (${all.length - here.length} more are not on this page)` : "";
+    const missing = exported.length < all.length ? ` (${all.length - exported.length} more are not on this page)` : "";
     const heading = element("h2", { textContent: `Nearest by features${missing}` });
-    at("card").replaceChildren(large, ...this.lines(i), path, heading, neighbours);
+    at("card").replaceChildren(large, ...this.lines(i), path, heading, neighbors);
     await this.draw();
   }
 

@@ -1,19 +1,19 @@
-// Thumbnails, cut from sheets that are unpacked when first looked at.
+// Thumbnails, cut from sheets that are unpacked on first use.
 
 // A sheet of 32 x 32 thumbnails of 32 pixels takes 4 MB.
-const MOST_SHEETS = 24;
+const MAX_SHEETS = 24;
 
 class Pictures {
   constructor(data) {
     this.data = data;
-    this.sheets = new Map(); // number -> promise of a bitmap, the one not used the longest first
+    this.sheets = new Map(); // number -> promise of a bitmap, least recently used first
   }
 
   sheet(number) {
     const sheet = this.sheets.get(number) ?? this.unpack(number);
     this.sheets.delete(number);
     this.sheets.set(number, sheet);
-    if (this.sheets.size > MOST_SHEETS) this.sheets.delete(this.sheets.keys().next().value);
+    if (this.sheets.size > MAX_SHEETS) this.sheets.delete(this.sheets.keys().next().value);
     return sheet;
   }
 
@@ -21,7 +21,7 @@ class Pictures {
     return createImageBitmap(new Blob([bytesOf(`sheet-${number}`)], { type: this.data.about.sprites.mediaType }));
   }
 
-  /** A canvas that soon shows image i. */
+  /** A canvas that shows image i when its sheet is unpacked. */
   of(i) {
     const { side, columns } = this.data.about.sprites;
     const canvas = document.createElement("canvas");
@@ -29,23 +29,23 @@ class Pictures {
     canvas.width = canvas.height = side;
     canvas.setAttribute("role", "img");
     canvas.setAttribute("aria-label", `image ${this.data.sample_id[i]}`);
-    const place = i % (columns * columns);
-    this.sheet((i - place) / (columns * columns)).then((sheet) => {
-      const [x, y] = [place % columns, Math.floor(place / columns)];
+    const position = i % (columns * columns);
+    this.sheet((i - position) / (columns * columns)).then((sheet) => {
+      const [x, y] = [position % columns, Math.floor(position / columns)];
       canvas.getContext("2d").drawImage(sheet, x * side, y * side, side, side, 0, 0, side, side);
       canvas.dataset.drawn = "true";
     });
     return canvas;
   }
 
-  /** A button with image i, its label, and where they differ what the network sees and the true class. */
+  /** A button with image i and its label; with the prediction and the true class where they differ from it. */
   cell(i, chosen) {
-    const button = element("button", { className: this.data.keep[i] ? "cell" : "cell goes", type: "button" });
+    const button = element("button", { className: this.data.keep[i] ? "cell" : "cell dropped", type: "button" });
     const { classNames } = this.data.about;
-    const [label, seen, truth] = ["label", "predicted", "true_label"].map((column) => this.data[column][i]);
+    const [label, predicted, trueLabel] = ["label", "predicted", "true_label"].map((column) => this.data[column][i]);
     const lines = [classNames[label]];
-    if (seen !== label) lines.push(`→ ${classNames[seen]}`);
-    if (truth !== label) lines.push(`true: ${classNames[truth]}`);
+    if (predicted !== label) lines.push(`→ ${classNames[predicted]}`);
+    if (trueLabel !== label) lines.push(`true: ${classNames[trueLabel]}`);
     lines.push(this.data.score[i].toFixed(3));
     button.append(this.of(i), ...lines.map((textContent) => element("span", { textContent })));
     button.title = linesAbout(this.data, i).join("\n");

@@ -21,27 +21,10 @@ from pipeline.artifacts.provenance import import_closure
 from pipeline.paths import DataPaths
 from tests.fixtures.projects import NETWORK, write_params
 from tests.fixtures.report import ROOT, write_network
-from tests.fixtures.view import view_data
 from viz.__main__ import main
 from viz.app import make_app
 from viz.components import picture
 from viz.data import Points, Source
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> DataPaths:
-    return view_data(tmp_path)
-
-
-@pytest.fixture
-def source(data: DataPaths) -> Source:
-    return Source(data)
-
-
-@pytest.fixture
-def points(source: Source) -> Points:
-    return source.points(NETWORK)
-
 
 _PARAMS = ROOT / "tests" / "params.yaml"
 _NOTHING: Any = {"generation": None, "rows": [], "graph": "map"}
@@ -52,16 +35,16 @@ def client(source: Source) -> Any:
     return make_app(source, params_file=_PARAMS).server.test_client()
 
 
-def test_index_names_no_address_outside(client: Any) -> None:
+def test_the_page_has_no_external_url(client: Any) -> None:
     answer = client.get("/")
     assert answer.status_code == 200
-    # The names of classes are text, whatever they hold.
+    # Class names are text, whatever their characters.
     page = re.sub(r'"label":"(?:[^"\\]|\\.)*"', "", answer.text)
     assert not re.search(r"https?:|[\"'](//|\\u002f\\u002f)", page)
     assert "style.css" in answer.text
     policy = answer.headers["Content-Security-Policy"]
     assert "default-src 'self'" in policy
-    # Notebooks on this machine may show the page; nothing else names an address.
+    # Only the policy has a URL: notebooks on this machine may show the page.
     named = re.findall(r"http[^ ;]*", policy)
     assert named
     assert all(address.startswith(("http://127.0.0.1:", "http://localhost:")) for address in named)
@@ -69,7 +52,7 @@ def test_index_names_no_address_outside(client: Any) -> None:
 
 
 def _body(client: Any, output: str, values: Mapping[str, Any], changed: str) -> dict[str, Any]:
-    """What the page sends for the callback whose outputs hold `output`; controls not in `values` have none."""
+    """Return the request of the page for the callback with `output`; controls not in `values` are None."""
     entry = next(entry for entry in client.get("/_dash-dependencies").json if output in entry["output"])
     parts = [name.rsplit(".", 1) for name in entry["output"].strip(".").split("...")]
 
@@ -102,7 +85,7 @@ def test_the_page_and_its_callbacks_answer(client: Any) -> None:
 
 
 def test_every_callback_answers_a_page_just_opened(client: Any) -> None:
-    """As the browser asks: all inputs as the layout has them."""
+    """The requests are those of the browser, with all inputs from the layout."""
     values = {
         "network.value": "resnet18", "network-b.value": "resnet18", "view.value": "compare", "coloring.value": "class",
         "edited.data": "0", "selection.data": _NOTHING,
@@ -142,7 +125,7 @@ def test_thumbnail_without_images_says_what_to_run(tmp_path: Path) -> None:
     assert answer.headers["Cache-Control"] == "no-store"
 
 
-def test_a_picture_is_of_the_files_that_the_page_shows_or_none(client: Any, data: DataPaths, points: Points) -> None:
+def test_a_thumbnail_belongs_to_the_files_of_the_page(client: Any, data: DataPaths, points: Points) -> None:
     address = picture(points, 7).to_plotly_json()["props"]["src"]
     assert client.get(address).status_code == 200
     write_array(data.images("train"), np.zeros((80, 8, 8, 3), dtype=np.uint8))
@@ -158,7 +141,7 @@ def _free_port() -> int:
 
 
 def _listening(port: int) -> list[str]:
-    """Local addresses, in the kernel's notation, of sockets that listen on `port`."""
+    """Return the local addresses of sockets that listen on `port`, in the notation of the kernel."""
     lines = [line.split() for kind in ("tcp", "tcp6") for line in Path(f"/proc/net/{kind}").read_text().splitlines()]
     return [line[1].split(":")[0] for line in lines if line[1].endswith(f":{port:04X}") and line[3] == "0A"]
 
@@ -202,11 +185,11 @@ def test_bad_command_lines_and_params_are_one_line(tmp_path: Path, capsys: pytes
     assert ended.value.code == 2
 
 
-def test_decisions_go_by_a_route_in_json_alone(client: Any, data: DataPaths, points: Points) -> None:
+def test_decisions_are_accepted_only_as_json(client: Any, data: DataPaths, points: Points) -> None:
     command = {"action": "drop", "rows": [7], "generation": points.generation, "page": "p", "note": ""}
     before = Source(data).overrides_stamp()
     answer = client.post("/decide", json=command)
-    assert answer.json["said"]
+    assert answer.json["message"]
     assert answer.json["edited"] == Source(data).overrides_stamp() != before
     assert [line.path for line in read_overrides(data.overrides)] == [points.paths[7].as_py()]
     for damaged in (b"", b"[]", b"{", b"null"):
@@ -215,7 +198,7 @@ def test_decisions_go_by_a_route_in_json_alone(client: Any, data: DataPaths, poi
     assert client.post("/decide", json=command, headers={"Origin": "http://evil.example"}).status_code == 403
 
 
-def test_each_page_reads_the_parameters_anew(source: Source, tmp_path: Path) -> None:
+def test_each_page_reads_the_parameters_again(source: Source, tmp_path: Path) -> None:
     params = write_params(tmp_path)
     client = make_app(source, params_file=params).server.test_client()
     assert '"resnet34"' not in client.get("/_dash-layout").text
@@ -225,7 +208,7 @@ def test_each_page_reads_the_parameters_anew(source: Source, tmp_path: Path) -> 
     assert "params.yaml" in client.get("/_dash-layout").text
 
 
-def test_what_has_been_replaced_is_not_drawn_over_what_a_page_shows(client: Any, data: DataPaths) -> None:
+def test_a_page_does_not_draw_replaced_files(client: Any, data: DataPaths) -> None:
     values = {
         "network.value": "resnet18", "coloring.value": "class", "view.value": "explore", "edited.data": "0",
         "list.value": "goes", "sort.value": "suspect", "selection.data": _NOTHING,

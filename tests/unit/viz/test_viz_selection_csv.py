@@ -19,9 +19,9 @@ _N = 8
 
 
 @pytest.fixture(scope="module")
-def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Points, FilterPreview]:
+def previewed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Points, FilterPreview]:
     data = DataPaths(root=tmp_path_factory.mktemp("data"))
-    write_points(data, np.zeros((_N, 8, 8, 3), dtype=np.uint8), labels=np.arange(_N) % len(CLASS_NAMES), n_going=2)
+    write_points(data, np.zeros((_N, 8, 8, 3), dtype=np.uint8), labels=np.arange(_N) % len(CLASS_NAMES), n_dropped=2)
     source = Source(data)
     points = source.points(NETWORK)
     return points, preview_filter(source, points, FilterSettings())
@@ -31,8 +31,8 @@ def _rows(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text, newline="")))
 
 
-def test_rows_come_in_the_order_asked_for_with_all_columns(judged: tuple[Points, FilterPreview]) -> None:
-    points, preview = judged
+def test_rows_have_the_requested_order_and_all_columns(previewed: tuple[Points, FilterPreview]) -> None:
+    points, preview = previewed
     rows = _rows(selection_csv(points, preview, [7, 1]))
     assert [row["sha256"] for row in rows] == [points.sha256[7].as_py(), points.sha256[1].as_py()]
     assert tuple(rows[0]) == COLUMNS
@@ -44,12 +44,12 @@ def test_rows_come_in_the_order_asked_for_with_all_columns(judged: tuple[Points,
     assert rows[0]["predicted_name"] == points.class_names[0]
 
 
-def test_nothing_chosen_is_a_header_alone(judged: tuple[Points, FilterPreview]) -> None:
-    assert selection_csv(*judged, []) == ",".join(f'"{name}"' for name in COLUMNS) + "\n"
+def test_an_empty_selection_gives_only_the_header(previewed: tuple[Points, FilterPreview]) -> None:
+    assert selection_csv(*previewed, []) == ",".join(f'"{name}"' for name in COLUMNS) + "\n"
 
 
-def test_half_a_millionth_is_rounded_up(judged: tuple[Points, FilterPreview]) -> None:
-    points, preview = judged
+def test_half_a_millionth_is_rounded_up(previewed: tuple[Points, FilterPreview]) -> None:
+    points, preview = previewed
     # v / (v + 1) with v = 1 / 127 is 1 / 128 = 0.0078125, a tie.
     tied = dataclasses.replace(preview, values=np.full(_N, 1 / 127), thresholds=np.ones(_N))
     assert tied.scores[0] == 0.0078125
@@ -57,20 +57,20 @@ def test_half_a_millionth_is_rounded_up(judged: tuple[Points, FilterPreview]) ->
 
 
 @given(text=st.text(st.characters(codec="utf-8", exclude_characters="\0")) | st.from_regex(r"[=+\-@\t\r\n'＝].*"))
-def test_no_cell_begins_as_a_formula_and_one_apostrophe_less_is_the_text(
-    judged: tuple[Points, FilterPreview], text: str
+def test_no_cell_starts_a_formula_and_removing_the_apostrophe_restores_the_text(
+    previewed: tuple[Points, FilterPreview], text: str
 ) -> None:
-    points, preview = judged
+    points, preview = previewed
     hostile = dataclasses.replace(points, reasons=pa.chunked_array([[text] * _N]))
     cell = _rows(selection_csv(hostile, preview, [0]))[0]["reason"]
     assert not cell.startswith(tuple("=+-@\t\r\n＝＋－＠"))
     assert cell.removeprefix("'") == text
 
 
-def test_names_and_paths_are_made_harmless_too(tmp_path: Path) -> None:
+def test_names_and_paths_are_escaped_too(tmp_path: Path) -> None:
     data = DataPaths(root=tmp_path)
     write_points(
-        data, np.zeros((4, 8, 8, 3), dtype=np.uint8), labels=np.arange(4) % 2, n_going=1, class_names=["=A1", "b"]
+        data, np.zeros((4, 8, 8, 3), dtype=np.uint8), labels=np.arange(4) % 2, n_dropped=1, class_names=["=A1", "b"]
     )
     source = Source(data)
     points = source.points(NETWORK)

@@ -23,18 +23,18 @@ def _client(token: str | None = None) -> Any:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8050", "localhost", "localhost:9"])
-def test_names_of_this_machine_are_answered(host: str) -> None:
+def test_loopback_host_names_are_accepted(host: str) -> None:
     assert _client().get("/", headers={"Host": host}).status_code == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "10.0.0.1:8050", "localhost.evil.example"])
-def test_other_host_names_are_refused(host: str) -> None:
+def test_other_host_names_are_rejected(host: str) -> None:
     assert _client().get("/", headers={"Host": host}).status_code == 400
     assert _client().post("/", headers={"Host": host, "Origin": f"http://{host}"}).status_code == 400
 
 
 @pytest.mark.parametrize("origin", [None, "http://localhost:8050"])
-def test_this_page_and_programs_may_change_things(origin: str | None) -> None:
+def test_this_page_and_programs_may_write(origin: str | None) -> None:
     headers = {"Host": "localhost:8050"} | ({} if origin is None else {"Origin": origin})
     assert _client().post("/", headers=headers).status_code == 200
 
@@ -47,16 +47,16 @@ def test_this_page_and_programs_may_change_things(origin: str | None) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("token", [None, _TOKEN])
-def test_other_pages_change_nothing(origin: str, token: str | None) -> None:
+def test_other_origins_cannot_write(origin: str, token: str | None) -> None:
     client = _client(token)
     headers = {"Host": "localhost:8050", "Origin": origin}
     answer = client.post(f"/?token={token}", headers=headers)
     assert answer.status_code == 403
-    # What only looks changes nothing, and browsers keep the answer from the other page.
+    # GET changes nothing, and browsers hide the answer from the other page.
     assert client.get(f"/?token={token}", headers=headers).status_code == 200
 
 
-def test_the_token_is_asked_for_once_and_then_brought_as_a_cookie() -> None:
+def test_the_token_is_required_once_and_then_sent_as_a_cookie() -> None:
     client = _client(_TOKEN)
     assert client.get("/").status_code == 403
     first = client.get(f"/?token={_TOKEN}")
@@ -70,14 +70,14 @@ def test_the_token_is_asked_for_once_and_then_brought_as_a_cookie() -> None:
 
 
 @given(given=st.text().filter(lambda text: text != _TOKEN))
-def test_another_token_is_none(given: str) -> None:
+def test_a_wrong_token_is_rejected(given: str) -> None:
     client = _client(_TOKEN)
     assert client.get("/", query_string={"token": given}).status_code == 403
     client.set_cookie("batchsieve-token", "wrong")
     assert client.get("/").status_code == 403
 
 
-def test_a_wrong_token_in_the_address_counts_more_than_the_cookie() -> None:
+def test_a_wrong_token_in_the_url_wins_over_the_cookie() -> None:
     client = _client(_TOKEN)
     client.get(f"/?token={_TOKEN}")
     assert client.get("/?token=wrong").status_code == 403
@@ -85,7 +85,7 @@ def test_a_wrong_token_in_the_address_counts_more_than_the_cookie() -> None:
 
 @pytest.mark.parametrize("path", ["/", "/none", "/broken"])
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
-def test_nobody_is_told_the_token(path: str, method: str) -> None:
+def test_responses_do_not_contain_the_token(path: str, method: str) -> None:
     client = _client(_TOKEN)
     for headers in ({}, {"Origin": "http://["}, {"Host": "["}, {"Cookie": "batchsieve-token=\udcff"}):
         answer = client.open(path, method=method, headers=headers)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pipeline.arms import arm_mask
 from pipeline.artifacts.overrides import Override
 from pipeline.figures.style import MAX_NAMES, NOISE, SERIES, Groups, Scale
+from tests.fixtures.view import points_of
 from viz.color_by import COLORINGS, ColorData, colors_by, neighbor_vote
 from viz.components import NAMES, differences
 from viz.filter_settings import FilterPreview
@@ -17,19 +18,24 @@ from viz.filter_settings import FilterPreview
 _SEEDS = st.integers(0, 2**16)
 
 
-def _facts(n: int, classes: int, seed: int, clusters: int = 3) -> ColorData:
+def _color_data(n: int, classes: int, seed: int, clusters: int = 3) -> ColorData:
     rng = np.random.default_rng(seed)
-    noise, is_overridden = rng.random(n) < 0.3, rng.random(n) < 0.2
+    values, thresholds = rng.random(n), np.full(n, 0.7)
+    noise, decisions = values > thresholds, rng.choice(["", "keep", "drop"], n, p=[0.8, 0.1, 0.1]).tolist()
+    points = points_of(np.zeros((n, 2)), rng.integers(0, classes, n), n_classes=classes)
+    overrides = {
+        row: Override(path="", sha256="", decision=decision, note="", timestamp="", line=0)
+        for row, decision in enumerate(decisions)
+        if decision
+    }
     return ColorData(
-        labels=rng.integers(0, classes, n),
-        predicted=rng.integers(0, classes, n),
-        neighbors=rng.integers(0, n, (n, 4)),
-        clusters=np.where(noise, -1, rng.integers(0, clusters, n)).astype(np.int32),
-        keep=np.where(is_overridden, rng.random(n) < 0.5, ~noise),
-        noise=noise,
-        is_overridden=is_overridden,
-        scores=rng.random(n),
-        class_names=[f"class {index}" for index in range(classes)],
+        points=replace(
+            points,
+            predicted=rng.integers(0, classes, n),
+            neighbors=rng.integers(0, n, (n, 4)),
+            clusters=np.where(noise, -1, rng.integers(0, clusters, n)).astype(np.int32),
+        ),
+        preview=FilterPreview(values=values, thresholds=thresholds, noise=noise, overrides=overrides),
     )
 
 
@@ -40,8 +46,8 @@ def _names(color_data: ColorData, coloring: str) -> list[str]:
 
 
 @given(n=st.integers(1, 50), classes=st.integers(1, 1000), seed=_SEEDS, coloring=st.sampled_from(sorted(COLORINGS)))
-def test_codes_agree_with_names_and_colours(n: int, classes: int, seed: int, coloring: str) -> None:
-    colors = colors_by(coloring, _facts(n, classes, seed))
+def test_codes_agree_with_names_and_colors(n: int, classes: int, seed: int, coloring: str) -> None:
+    colors = colors_by(coloring, _color_data(n, classes, seed))
     if isinstance(colors, Scale):
         assert colors.values.shape == (n,)
         assert (colors.values >= 0).all()
@@ -55,53 +61,56 @@ def test_codes_agree_with_names_and_colours(n: int, classes: int, seed: int, col
 
 @given(n=st.integers(1, 50), seed=_SEEDS)
 def test_decisions_classes_and_correctness_are_named(n: int, seed: int) -> None:
-    color_data = _facts(n, 4, seed)
-    fates = ["stays" if keep else "goes" for keep in color_data.keep]
-    expected = [f"{fate} by hand" if hand else fate for fate, hand in zip(fates, color_data.is_overridden, strict=True)]
-    assert _names(color_data, "decision") == expected
-    assert _names(color_data, "class") == [f"class {label}" for label in color_data.labels]
-    seen = [
-        "network sees the label" if same else "sees another class" for same in color_data.predicted == color_data.labels
+    color_data = _color_data(n, 4, seed)
+    expected = [
+        f"{'kept' if keep else 'dropped'}{' by hand' if row in color_data.preview.overrides else ''}"
+        for row, keep in enumerate(color_data.preview.keep)
     ]
-    assert _names(color_data, "correct") == seen
+    assert _names(color_data, "decision") == expected
+    assert _names(color_data, "class") == [f"class {label}" for label in color_data.points.labels]
+    points = color_data.points
+    predicted = ["the label" if same else "another class" for same in points.predicted == points.labels]
+    assert _names(color_data, "correct") == [f"network predicts {what}" for what in predicted]
 
 
 @given(n=st.integers(1, 50), seed=_SEEDS)
-def test_reasons_say_who_doubts_what_goes(n: int, seed: int) -> None:
-    color_data = _facts(n, 3, seed)
+def test_reasons_name_what_contradicts_the_label(n: int, seed: int) -> None:
+    color_data = _color_data(n, 3, seed)
     for row, name in enumerate(_names(color_data, "reason")):
-        if color_data.is_overridden[row]:
+        points = color_data.points
+        if row in color_data.preview.overrides:
             assert name == "decided by hand"
-        elif not color_data.noise[row]:
-            assert name == "stays"
+        elif not color_data.preview.noise[row]:
+            assert name == "kept"
         else:
-            doubts = (
-                color_data.predicted[row] != color_data.labels[row],
-                color_data.voted[row] != color_data.labels[row],
+            contradictions = (
+                points.predicted[row] != points.labels[row],
+                color_data.voted[row] != points.labels[row],
             )
-            assert ("network" in name, "neighbors" in name) == doubts, name
+            assert ("network" in name, "neighbors" in name) == contradictions, name
 
 
 @given(n=st.integers(1, 80), seed=_SEEDS)
 def test_arms_are_those_of_training(n: int, seed: int) -> None:
-    color_data = _facts(n, 3, seed)
-    random = arm_mask("random", color_data.labels, color_data.keep, seed=0)
-    named = {
-        (False, False): "full alone",
+    color_data = _color_data(n, 3, seed)
+    keep = color_data.preview.keep
+    random = arm_mask("random", color_data.points.labels, keep, seed=0)
+    names = {
+        (False, False): "full only",
         (True, False): "full and filtered",
         (False, True): "full and random (seed 0)",
     }
-    expected = [named.get((bool(a), bool(b)), "all three") for a, b in zip(color_data.keep, random, strict=True)]
+    expected = [names.get((bool(a), bool(b)), "full, filtered and random") for a, b in zip(keep, random, strict=True)]
     assert _names(color_data, "arm") == expected
 
 
 @given(n=st.integers(1, 120), classes=st.integers(1, 5), clusters=st.integers(1, 20), seed=_SEEDS)
 def test_clusters_are_named_the_largest_apart(n: int, classes: int, clusters: int, seed: int) -> None:
-    color_data = _facts(n, classes, seed, clusters)
+    color_data = _color_data(n, classes, seed, clusters)
     names = _names(color_data, "cluster")
     full = [
         "noise" if cluster < 0 else f"class {label}, cluster {cluster}"
-        for label, cluster in zip(color_data.labels, color_data.clusters, strict=True)
+        for label, cluster in zip(color_data.points.labels, color_data.points.clusters, strict=True)
     ]
     assert len(set(names)) <= MAX_NAMES
     sizes = Counter(name for name in full if name != "noise")
@@ -115,44 +124,49 @@ def test_clusters_are_named_the_largest_apart(n: int, classes: int, clusters: in
         )
 
 
-def test_noise_is_grey_and_what_goes_is_not() -> None:
-    color_data = _facts(60, 2, 0)
+def test_noise_is_gray_and_dropped_images_are_not() -> None:
+    color_data = _color_data(60, 2, 0)
     clusters, reasons = colors_by("cluster", color_data), colors_by("reason", color_data)
     assert isinstance(clusters, Groups)
     assert isinstance(reasons, Groups)
     assert clusters.colors[clusters.names.index("noise")] == NOISE
-    assert NOISE not in [color for name, color in zip(reasons.names, reasons.colors, strict=True) if "goes" in name]
+    assert NOISE not in [color for name, color in zip(reasons.names, reasons.colors, strict=True) if "dropped" in name]
 
 
 def _vote(row: int, color_data: ColorData) -> int:
-    """By a plain loop: the label itself wins ties, else the nearest of the most frequent."""
+    """The vote in a plain loop: the label of the image wins ties, else the nearest of the most frequent."""
     counts: dict[int, int] = {}
-    for neighbour in color_data.neighbors[row].tolist():
-        label = int(color_data.labels[neighbour])
+    for neighbor in color_data.points.neighbors[row].tolist():
+        label = int(color_data.points.labels[neighbor])
         counts[label] = counts.get(label, 0) + 1
-    own = int(color_data.labels[row])
+    own_label = int(color_data.points.labels[row])
     most = max(counts.values())
-    return own if counts.get(own, 0) == most else next(label for label, count in counts.items() if count == most)
+    return (
+        own_label
+        if counts.get(own_label, 0) == most
+        else next(label for label, count in counts.items() if count == most)
+    )
 
 
 @given(n=st.integers(1, 60), classes=st.integers(1, 1000), seed=_SEEDS)
 def test_votes_are_those_of_a_plain_loop(n: int, classes: int, seed: int) -> None:
-    color_data = _facts(n, classes, seed)
+    color_data = _color_data(n, classes, seed)
     np.testing.assert_array_equal(
-        neighbor_vote(color_data.neighbors, color_data.labels), [_vote(row, color_data) for row in range(n)]
+        neighbor_vote(color_data.points.neighbors, color_data.points.labels),
+        [_vote(row, color_data) for row in range(n)],
     )
 
 
-def test_neighbours_vote_only_where_a_colouring_needs_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unwanted(*_: Any) -> None:
+def test_neighbors_vote_only_where_a_coloring_needs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("viz.color_by.neighbor_vote", unwanted)
+    monkeypatch.setattr("viz.color_by.neighbor_vote", fail)
     for coloring in set(COLORINGS) - {"reason"}:
-        colors_by(coloring, replace(_facts(20, 3, 0)))
-    # It is what a coloring by reason asks, so that the others would have been caught.
+        colors_by(coloring, _color_data(20, 3, 0))
+    # The coloring by reason needs the vote, so this test can fail.
     with pytest.raises(AssertionError):
-        colors_by("reason", replace(_facts(20, 3, 0)))
+        colors_by("reason", _color_data(20, 3, 0))
 
 
 def test_differences_name_who_drops() -> None:

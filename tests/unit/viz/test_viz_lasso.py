@@ -1,4 +1,4 @@
-"""Selections on maps that show a part of the points."""
+"""Selections on maps that draw only some points."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def test_all_images_inside_are_selected_of_those_shown(source: Source, points: P
         assert (selection["graph"], selection["generation"]) == (graph, points.generation)
 
 
-def test_of_other_files_nothing_is_selected(source: Source, points: Points) -> None:
+def test_nothing_is_selected_from_replaced_files(source: Source, points: Points) -> None:
     for generation in (None, "made-up of yesterday", "unknown x"):
         selection = selected_inside(source, MapControls(network="made-up"), _around(points, generation=generation))
         assert selection["rows"] == []
@@ -72,6 +72,6 @@ def test_of_other_files_nothing_is_selected(source: Source, points: Points) -> N
 @pytest.mark.parametrize(
     "outlines", [5, [None], [[[1, 2, 3]]], [[["a", 1]]], [[[10**400, 0]]], [[[float("nan"), 0]]], [[[0, 0]]] * 101]
 )
-def test_what_is_no_shape_of_a_hand_is_refused(points: Points, outlines: Any) -> None:
+def test_invalid_shapes_are_rejected(points: Points, outlines: Any) -> None:
     with pytest.raises(ValidationError):
         _around(points, outlines=outlines)

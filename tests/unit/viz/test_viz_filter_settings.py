@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from pipeline.paths import DataPaths
 from pipeline.scoring import density
 from pipeline.scoring.thresholds import score
 from tests.fixtures.projects import NETWORK
-from tests.fixtures.view import decide, points_of, source_of, view_data
+from tests.fixtures.view import decide, points_of, source_of
 from viz.data import Points, Source
 from viz.filter_settings import (
     AS_FILTERED,
@@ -29,28 +28,12 @@ from viz.filter_settings import (
 )
 from viz.state import make_map_state, settings_from_json, settings_to_json
 
-
-@pytest.fixture
-def data(tmp_path: Path) -> DataPaths:
-    return view_data(tmp_path)
-
-
-@pytest.fixture
-def source(data: DataPaths) -> Source:
-    return Source(data)
-
-
-@pytest.fixture
-def points(source: Source) -> Points:
-    return source.points(NETWORK)
-
-
 _LIMITS = st.builds(Limit, threshold=st.none() | st.floats(1e-6, 1e6), min_samples=st.integers(1, MAX_MIN_SAMPLES))
-RULES = st.builds(
+SETTINGS = st.builds(
     FilterSettings,
-    judge=st.sampled_from(sorted(SCORER_CHOICES)),
+    scorer_choice=st.sampled_from(sorted(SCORER_CHOICES)),
     limit=_LIMITS,
-    own=st.dictionaries(st.integers(0, 3), _LIMITS),
+    per_class=st.dictionaries(st.integers(0, 3), _LIMITS),
 )
 
 
@@ -67,46 +50,50 @@ def _by_sklearn(points: Points, limits: dict[int, Limit]) -> Any:
     n=st.integers(1, 60),
     seed=st.integers(0, 2**16),
     limits=st.lists(st.builds(Limit, threshold=st.floats(0.01, 3), min_samples=st.integers(1, 9)), min_size=3),
-    own=st.sets(st.integers(0, 2)),
+    special=st.sets(st.integers(0, 2)),
 )
-def test_live_noise_is_that_of_dbscan_also_where_classes_have_their_own_settings(
-    n: int, seed: int, limits: list[Limit], own: set[int]
+def test_previewed_noise_is_that_of_dbscan_also_with_settings_by_class(
+    n: int, seed: int, limits: list[Limit], special: set[int]
 ) -> None:
     rng = np.random.default_rng(seed)
     points = points_of(rng.normal(size=(n, 2)), rng.integers(0, 3, n), n_classes=3)
-    rule = FilterSettings(judge="dbscan", limit=limits[0], own={label: limits[label] for label in own})
-    expected = _by_sklearn(points, {label: rule.limit_for(label) for label in range(3)})
-    np.testing.assert_array_equal(preview_filter(source_of(points), points, rule).noise, expected)
+    settings = FilterSettings(
+        scorer_choice="dbscan", limit=limits[0], per_class={label: limits[label] for label in special}
+    )
+    expected = _by_sklearn(points, {label: settings.limit_for(label) for label in range(3)})
+    np.testing.assert_array_equal(preview_filter(source_of(points), points, settings).noise, expected)
 
 
-def test_an_eps_that_equals_a_distance_reaches_it(source: Source, points: Points) -> None:
-    radii = suspicion_values(source, points, FilterSettings(judge="dbscan", limit=Limit(min_samples=2)))
+def test_an_eps_equal_to_a_distance_includes_it(source: Source, points: Points) -> None:
+    radii = suspicion_values(source, points, FilterSettings(scorer_choice="dbscan", limit=Limit(min_samples=2)))
     for row in range(len(points)):
-        rule = FilterSettings(judge="dbscan", limit=Limit(threshold=float(radii[row]), min_samples=2))
-        assert not preview_filter(source, points, rule).noise[row]
+        settings = FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=float(radii[row]), min_samples=2))
+        assert not preview_filter(source, points, settings).noise[row]
 
 
 _VALUES = arrays.arrays(np.float64, 30, elements=st.floats(0, 1e6) | st.just(np.inf))
 
 
 @given(values=_VALUES, thresholds=st.lists(st.floats(1e-6, 1e6), min_size=3, max_size=3))
-def test_the_filters_own_decision_comes_back_with_and_without_its_limit(values: Any, thresholds: list[float]) -> None:
+def test_the_decision_of_the_filter_is_restored_with_and_without_its_threshold(
+    values: Any, thresholds: list[float]
+) -> None:
     labels = np.arange(30) % 3
     points = points_of(np.zeros((30, 2)), labels, values=values, thresholds=np.array(thresholds)[labels])
     source = source_of(points)
     untouched = preview_filter(source, points, FilterSettings())
     np.testing.assert_array_equal(untouched.noise, points.is_noise)
     np.testing.assert_array_equal(untouched.scores > 0.5, points.is_noise)
-    # The same thresholds, but looked at anew with values that are recovered from scores.
+    # The same thresholds, with values that are recovered from scores.
     own = {label: Limit(threshold=threshold) for label, threshold in enumerate(thresholds)}
-    np.testing.assert_array_equal(preview_filter(source, points, FilterSettings(own=own)).noise, points.is_noise)
+    np.testing.assert_array_equal(preview_filter(source, points, FilterSettings(per_class=own)).noise, points.is_noise)
 
 
 @given(values=_VALUES)
 def test_values_recovered_from_scores_are_those_of_the_scorer(values: Any) -> None:
     points = points_of(np.zeros((30, 2)), np.zeros(30, dtype=np.int64), values=values)
     recovered = suspicion_values(source_of(points), points, FilterSettings())
-    # From a millionfold threshold on, scores are too near to 1.
+    # Above a million times the threshold, scores are too close to 1.
     np.testing.assert_allclose(recovered, values, rtol=1e-9)
 
 
@@ -116,7 +103,7 @@ def test_a_share_is_met_as_ties_allow(values: Any, share: float) -> None:
     distinct = np.unique(values)
     in_reach = {int((values > value).sum()) for value in distinct if np.isfinite(value)}
     in_reach.add(len(values) if (values > 0).all() else int((values > 0).sum()))
-    # Neighbors that no threshold can tell apart count as ties; see `budgets`.
+    # Adjacent values that no threshold can separate count as ties; see `scoring.thresholds`.
     assert abs(reached - share * 30) <= min(abs(count - share * 30) for count in in_reach) + _near_ties(distinct)
 
 
@@ -125,27 +112,28 @@ def _near_ties(distinct: Any) -> int:
     return int((np.diff(finite) <= 1e-9 * finite[1:]).sum()) * 30
 
 
-@given(rule=RULES.filter(lambda rule: rule.judge in (AS_FILTERED, "dbscan")), rows=st.dictionaries(
-    st.integers(0, 29), st.sampled_from(["keep", "drop"])
-))  # fmt: skip
-def test_people_overrule_every_rule(rule: FilterSettings, rows: dict[int, str]) -> None:
+@given(
+    settings=SETTINGS.filter(lambda settings: settings.scorer_choice in (AS_FILTERED, "dbscan")),
+    rows=st.dictionaries(st.integers(0, 29), st.sampled_from(["keep", "drop"])),
+)
+def test_overrides_take_precedence_over_all_settings(settings: FilterSettings, rows: dict[int, str]) -> None:
     rng = np.random.default_rng(0)
     points = points_of(rng.normal(size=(30, 2)), np.arange(30) % 3, values=rng.random(30) * 2)
-    preview = preview_filter(source_of(points, rows), points, rule)
-    alone = preview_filter(source_of(points), points, rule)
+    preview = preview_filter(source_of(points, rows), points, settings)
+    alone = preview_filter(source_of(points), points, settings)
     np.testing.assert_array_equal(preview.noise, alone.noise)
     for row in range(30):
         assert preview.keep[row] == (rows[row] == "keep" if row in rows else not alone.noise[row])
 
 
-def test_decisions_on_the_disk_count(data: DataPaths, source: Source, points: Points) -> None:
+def test_overrides_in_the_file_count(data: DataPaths, source: Source, points: Points) -> None:
     for threshold, others in ((1e-6, False), (1e6, True)):
         decide(data, points, {0: "drop", 1: "keep"})
         keep = make_map_state(
             source, NETWORK, settings_to_json(FilterSettings(limit=Limit(threshold=threshold)))
         ).preview.keep
         assert (keep[0], keep[1]) == (False, True)
-        # The first image has the value 0, which exceeds nothing.
+        # The first image has the value 0, which exceeds no threshold.
         assert (keep[2:] == others).all()
     decide(data, points, {})
     assert make_map_state(
@@ -154,27 +142,27 @@ def test_decisions_on_the_disk_count(data: DataPaths, source: Source, points: Po
 
 
 @pytest.mark.parametrize("name", sorted(SCORER_CHOICES))
-def test_every_judge_gives_values_thresholds_and_a_curve(source: Source, points: Points, name: str) -> None:
-    rule = FilterSettings(judge=name, limit=Limit(min_samples=3))
+def test_every_scorer_gives_values_thresholds_and_a_curve(source: Source, points: Points, name: str) -> None:
+    settings = FilterSettings(scorer_choice=name, limit=Limit(min_samples=3))
     if name in ("knn_agreement", "smoothed_confidence"):
         with pytest.raises(InputError) as refused:
-            preview_filter(source, points, rule)
+            preview_filter(source, points, settings)
         assert refused.value.key.endswith(".k")
         return
-    preview = preview_filter(source, points, rule)
+    preview = preview_filter(source, points, settings)
     assert preview.values.shape == (80,)
     assert (preview.values >= 0).all()
     np.testing.assert_array_equal(preview.scores > 0.5, preview.noise)
-    assert (class_thresholds(source, points, rule) > 0).all()
+    assert (class_thresholds(source, points, settings) > 0).all()
     for label in (None, 2):
-        ordered = sorted_distances(source, points, rule, label)
+        ordered = sorted_distances(source, points, settings, label)
         assert len(ordered) == (80 if label is None else 20)
         assert (np.diff(ordered) >= 0).all()
 
 
-@given(rule=RULES)
-def test_rules_survive_json(rule: FilterSettings) -> None:
-    assert settings_from_json(json.loads(json.dumps(settings_to_json(rule)))) == rule
+@given(settings=SETTINGS)
+def test_settings_survive_json(settings: FilterSettings) -> None:
+    assert settings_from_json(json.loads(json.dumps(settings_to_json(settings)))) == settings
 
 
 @pytest.mark.parametrize(
@@ -189,7 +177,7 @@ def test_rules_survive_json(rule: FilterSettings) -> None:
         (7, "rule"),
     ],
 )
-def test_what_is_no_rule_is_named(kept: Any, named: str) -> None:
+def test_invalid_settings_name_the_field(kept: Any, named: str) -> None:
     with pytest.raises(InputError, match=named):
         settings_from_json(kept)
 
@@ -197,19 +185,21 @@ def test_what_is_no_rule_is_named(kept: Any, named: str) -> None:
 def test_limits_of_classes_without_images_do_nothing() -> None:
     points = points_of(np.random.default_rng(0).normal(size=(9, 2)), np.zeros(9, dtype=np.int64), n_classes=3)
     source = source_of(points)
-    rule = FilterSettings(judge="dbscan", limit=Limit(threshold=0.5))
+    settings = FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.5))
     own = {label: Limit(threshold=0.1, min_samples=2) for label in (1, 2, 77, -1)}
-    other = FilterSettings(judge="dbscan", limit=Limit(threshold=0.5), own=own)
+    other = FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.5), per_class=own)
     np.testing.assert_array_equal(
-        preview_filter(source, points, rule).noise, preview_filter(source, points, other).noise
+        preview_filter(source, points, settings).noise, preview_filter(source, points, other).noise
     )
 
 
-def test_a_thousand_classes_are_judged_at_once() -> None:
+def test_a_thousand_classes_are_previewed_at_once() -> None:
     rng = np.random.default_rng(0)
     labels = np.arange(4000) % 1000
     points = points_of(rng.normal(size=(4000, 2)), labels, values=rng.random(4000), thresholds=np.full(4000, 0.95))
-    preview = preview_filter(source_of(points), points, FilterSettings(judge="dbscan", limit=Limit(min_samples=2)))
-    # As many go as by the filter, as no threshold was set.
+    preview = preview_filter(
+        source_of(points), points, FilterSettings(scorer_choice="dbscan", limit=Limit(min_samples=2))
+    )
+    # Without a threshold, the preview drops as many images as the filter.
     assert preview.noise.sum() == points.is_noise.sum()
     np.testing.assert_array_equal(preview.scores, score(preview.values, preview.thresholds))

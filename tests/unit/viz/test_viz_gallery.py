@@ -1,7 +1,6 @@
 import csv
 import io
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,29 +11,13 @@ from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from tests.fixtures.projects import NETWORK
 from tests.fixtures.report import CLASS_NAMES, write_network
-from tests.fixtures.view import decide, points_of, rows_of, source_of, text_of, view_data
+from tests.fixtures.view import decide, points_of, rows_of, source_of, text_of
 from viz.callbacks.embedding import MapControls
 from viz.callbacks.gallery import PAGE, as_csv, browse, listed_rows
 from viz.data import Points, Source
 from viz.filter_settings import FilterSettings, Limit
 from viz.layout import LISTS, SORTS
 from viz.state import COLUMNS, settings_to_json
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> DataPaths:
-    return view_data(tmp_path)
-
-
-@pytest.fixture
-def source(data: DataPaths) -> Source:
-    return Source(data)
-
-
-@pytest.fixture
-def points(source: Source) -> Points:
-    return source.points(NETWORK)
-
 
 _HERE = MapControls(network=NETWORK)
 
@@ -57,7 +40,9 @@ def test_pages_partition_the_list(
     by_hand = dict.fromkeys(data.draw(st.lists(st.integers(0, n - 1), max_size=5)), "drop")
     source = source_of(points, by_hand)
     map_controls = MapControls(network="made-up", classes=data.draw(st.sampled_from([[], [1], [0, 2]])), scores=[0, 1])
-    other = MapControls(network="made-up", rule=settings_to_json(FilterSettings(limit=Limit(threshold=threshold))))
+    other = MapControls(
+        network="made-up", settings_json=settings_to_json(FilterSettings(limit=Limit(threshold=threshold)))
+    )
     expected = listed_rows(
         map_controls.state(source), which, order, selection=selection, other=other.state(source)
     ).tolist()
@@ -74,7 +59,7 @@ def test_pages_partition_the_list(
     assert re.findall(r"\d+", answer["place"]) == [str(len(expected)), str(page + 1), str(page + 1)]
 
 
-def test_lists_hold_what_they_say(data: DataPaths, source: Source, points: Points) -> None:
+def test_lists_have_the_rows_of_their_names(data: DataPaths, source: Source, points: Points) -> None:
     decide(data, points, {79: "keep", 3: "drop"})
     state = _HERE.state(source)
     assert listed_rows(state, "goes", "suspect").tolist() == [78, 77, 76, 75, 74, 3]
@@ -110,7 +95,7 @@ def test_lists_compare_two_settings(data: DataPaths, source: Source) -> None:
 
 
 @pytest.mark.parametrize(("page", "expected"), [(-1, 0), (0, 0), (1, 1), (2, 1), (10**9, 1)])
-def test_pages_that_are_none_are_the_nearest(source: Source, page: int, expected: int) -> None:
+def test_page_numbers_out_of_range_give_the_nearest_page(source: Source, page: int, expected: int) -> None:
     assert browse(source, _HERE, "shown", "suspect", page)["page"] == expected
 
 
@@ -120,7 +105,7 @@ def test_an_empty_list_has_no_other_page(source: Source) -> None:
         assert answer["previous"] is answer["next"] is True
 
 
-def test_the_list_is_saved_as_it_is_ordered_all_pages_together(source: Source, points: Points) -> None:
+def test_the_csv_file_has_all_pages_in_order(source: Source, points: Points) -> None:
     saved = as_csv(source, _HERE, "shown", "trusted")
     assert saved["filename"] == "resnet18-shown.csv"
     lines = list(csv.DictReader(io.StringIO(saved["content"])))
@@ -129,13 +114,13 @@ def test_the_list_is_saved_as_it_is_ordered_all_pages_together(source: Source, p
     assert [line["keep"] for line in lines] == ["true"] * 74 + ["false"] * 6
 
 
-def test_hostile_class_names_are_text_under_pictures(source: Source) -> None:
+def test_hostile_class_names_are_text_under_images(source: Source) -> None:
     tiles = browse(source, _HERE, "shown", "class", 0)["grid"]
     assert tiles[0].children[1].children == CLASS_NAMES[0]
     assert tiles[0].children[0].alt == f"image 0: {CLASS_NAMES[0]}"
 
 
-def test_missing_artefacts_say_what_to_run(source: Source) -> None:
+def test_missing_artifacts_name_the_command_to_run(source: Source) -> None:
     answer = browse(source, MapControls(network="resnet34"), "goes", "suspect", 0)
     with pytest.raises(InputError) as refused:
         as_csv(source, MapControls(network="resnet34"), "goes", "suspect")

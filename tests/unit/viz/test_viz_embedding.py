@@ -1,5 +1,4 @@
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,31 +11,15 @@ from pipeline.figures.explorer import POINTS, RING, rows_to_draw
 from pipeline.paths import DataPaths
 from tests.fixtures.projects import NETWORK
 from tests.fixtures.report import CLASS_NAMES, N_TRAIN, write_network, write_prepared
-from tests.fixtures.view import decide, event_at, points_of, source_of, text_of, view_data
+from tests.fixtures.view import decide, event_at, points_of, source_of, text_of
 from viz.callbacks import embedding
 from viz.callbacks.compare import draw_comparison, mark_selected
-from viz.callbacks.embedding import MapControls, compared, draw, visible_box
+from viz.callbacks.embedding import MapControls, draw, parse_comparison, visible_box
 from viz.callbacks.hover import describe, event_row, hover, move_ring
 from viz.color_by import COLORINGS
 from viz.data import Points, Source
 from viz.filter_settings import FilterSettings, Limit
 from viz.state import settings_to_json
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> DataPaths:
-    return view_data(tmp_path)
-
-
-@pytest.fixture
-def source(data: DataPaths) -> Source:
-    return Source(data)
-
-
-@pytest.fixture
-def points(source: Source) -> Points:
-    return source.points(NETWORK)
-
 
 _HERE = MapControls(network=NETWORK)
 
@@ -72,25 +55,28 @@ def _patches(figure: Any) -> list[list[Any]]:
     return [operation["location"] for operation in figure.to_plotly_json()["operations"]]
 
 
-def test_another_colouring_or_limit_sends_colours_alone(source: Source) -> None:
+def test_another_coloring_or_threshold_sends_only_colors(source: Source) -> None:
     drawn = draw(source, _HERE, "decision")["drawn"]
-    for map_controls, coloring in ((_HERE, "class"), (MapControls(network=NETWORK, rule=_rule(0.2)), "decision")):
+    for map_controls, coloring in (
+        (_HERE, "class"),
+        (MapControls(network=NETWORK, settings_json=_rule(0.2)), "decision"),
+    ):
         answer = draw(source, map_controls, coloring, drawn=drawn)
         assert _patches(answer["figure"]) == [["data", POINTS, "marker"]]
         assert answer["drawn"] == drawn
         marker = answer["figure"].to_plotly_json()["operations"][0]["params"]["value"]
-        # A byte for each point.
+        # One byte per point.
         assert marker["color"]["dtype"] == "u1"
 
 
-def test_other_points_are_drawn_anew(data: DataPaths, source: Source) -> None:
+def test_other_points_are_drawn_again(data: DataPaths, source: Source) -> None:
     drawn = draw(source, _HERE, "decision")["drawn"]
     assert draw(source, MapControls(network=NETWORK, classes=[1]), "decision", drawn=drawn)["figure"].data
     write_network(data, NETWORK, seed=1)
     assert draw(source, _HERE, "decision", drawn=drawn)["figure"].data
 
 
-def test_zoom_stays_over_redrawing_within_a_network_alone(data: DataPaths, source: Source) -> None:
+def test_redraws_keep_the_zoom_within_a_network_only(data: DataPaths, source: Source) -> None:
     write_network(data, "resnet34")
     views = [
         draw(source, MapControls(network=network, classes=classes), "class")["figure"].layout.uirevision
@@ -103,19 +89,19 @@ def _zoom(low: float, high: float) -> dict[str, float]:
     return {f"{axis}.range[{end}]": value for axis in ("xaxis", "yaxis") for end, value in enumerate((low, high))}
 
 
-def test_the_part_looked_at_is_that_of_the_last_zoom_of_this_map() -> None:
+def test_the_visible_box_is_that_of_the_last_zoom_of_this_map() -> None:
     zoomed = _zoom(1.0, 2.0)
     box = ((1.0, 2.0), (1.0, 2.0))
     assert visible_box(None, None, "a") is None
     assert visible_box(zoomed, None, "a") == box
     assert visible_box(_zoom(2.0, 1.0), None, "a") == box
     drawn = {"network": "a", "box": box, "zoom": zoomed}
-    # A tool was chosen; the window changed.
+    # Events of another tool and of another window size.
     for event in ({"dragmode": "lasso"}, {"autosize": True}, zoomed):
         assert visible_box(event, drawn, "a") == box
     assert visible_box({"xaxis.autorange": True, "yaxis.autorange": True}, drawn, "a") is None
     assert visible_box(_zoom(3.0, 4.0), drawn, "a") == ((3.0, 4.0), (3.0, 4.0))
-    # The event is of the map before, also when something else is requested of the new one.
+    # The event belongs to the previous map, also if the new map gets another request.
     assert visible_box(zoomed, drawn, "b") is None
     assert visible_box(zoomed, {"network": "b", "box": None, "zoom": zoomed}, "b") is None
 
@@ -126,7 +112,7 @@ def test_any_event_of_plotly_is_a_box_or_none(zoom: dict[str, Any]) -> None:
     assert box is None or all(len(ends) == 2 for ends in box)
 
 
-def test_more_images_than_can_be_drawn_are_said_to_be_and_zooming_shows_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notice_says_that_not_all_images_are_drawn_and_zooming_shows_more(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     points = points_of(
         rng.random((1000, 2)), np.arange(1000) % 3, values=rng.random(1000), thresholds=np.full(1000, 0.9)
@@ -152,7 +138,7 @@ def test_the_chosen_image_has_a_ring(source: Source, points: Points) -> None:
         assert [step["params"]["value"] for step in steps] == [[], []]
 
 
-def test_hover_tells_all_about_a_point(source: Source) -> None:
+def test_hover_shows_all_about_a_point(source: Source) -> None:
     shown, place, content = hover(source, event_at(5), _HERE, draw(source, _HERE, "class")["drawn"])
     assert shown
     assert place == {"x0": 1, "x1": 2, "y0": 3, "y1": 4}
@@ -176,14 +162,14 @@ def test_hover_over_nothing(source: Source, event: dict[str, Any] | None) -> Non
     assert hover(source, event, _HERE, draw(source, _HERE, "class")["drawn"])[0] is False
 
 
-def test_a_map_of_files_that_are_gone_tells_nothing_of_the_new_ones(data: DataPaths, source: Source) -> None:
+def test_a_map_of_replaced_files_shows_no_new_data(data: DataPaths, source: Source) -> None:
     drawn = draw(source, _HERE, "class")["drawn"]
     write_network(data, NETWORK, seed=1)
     assert hover(source, event_at(5), _HERE, drawn)[0] is False
     assert hover(source, event_at(5), _HERE, None)[0] is False
 
 
-def test_a_click_shows_the_neighbours(source: Source) -> None:
+def test_a_click_shows_the_neighbors(source: Source) -> None:
     assert event_row(event_at(79)) == 79
     text = text_of(describe(source, 79, _HERE))
     for row in (79, 0, 1, 2):
@@ -192,7 +178,7 @@ def test_a_click_shows_the_neighbours(source: Source) -> None:
         assert "/thumbnail/" not in text_of(describe(source, nothing, _HERE))
 
 
-def test_a_card_has_the_date_of_what_people_decided(data: DataPaths, source: Source, points: Points) -> None:
+def test_a_card_has_the_date_of_the_override(data: DataPaths, source: Source, points: Points) -> None:
     decide(data, points, {79: "keep", 0: "drop"})
     for row in (79, 0):
         assert "2026-01-01T00:00:00+00:00" in text_of(describe(source, row, _HERE))
@@ -205,7 +191,7 @@ def test_hostile_class_names_arrive_as_text(source: Source) -> None:
     assert [entry.children[2].children for entry in legend] == [" 20"] * 4
 
 
-def test_missing_artefacts_say_what_to_run(source: Source) -> None:
+def test_missing_artifacts_name_the_command_to_run(source: Source) -> None:
     map_controls = MapControls(network="resnet34")
     answer = draw(source, map_controls, "class")
     for said in (
@@ -219,7 +205,7 @@ def test_missing_artefacts_say_what_to_run(source: Source) -> None:
     assert hover(source, event_at(0), map_controls, None)[0] is False
 
 
-def test_a_project_that_has_run_nothing_says_what_to_run(tmp_path: Any) -> None:
+def test_a_project_without_artifacts_names_the_command_to_run(tmp_path: Any) -> None:
     answer = draw(Source(DataPaths(root=tmp_path)), _HERE, "class")
     assert str(tmp_path) in text_of(answer["problem"])
 
@@ -239,7 +225,7 @@ def test_two_settings_are_compared_on_both_maps(data: DataPaths, source: Source)
     np.testing.assert_array_equal(trace.x, xy[:, 0].astype(np.float32))
 
 
-def test_a_selection_stands_out_on_the_other_map_and_over_redrawing(data: DataPaths, source: Source) -> None:
+def test_a_selection_is_highlighted_on_the_other_map_and_after_redraws(data: DataPaths, source: Source) -> None:
     write_network(data, "resnet34")
     other = MapControls(network="resnet34")
     figures = [
@@ -268,10 +254,10 @@ def test_the_chosen_image_has_a_ring_on_both_maps(source: Source, points: Points
     assert (ring.x[0], ring.y[0]) == tuple(points.coordinates[5])
 
 
-def test_nothing_is_compared_while_the_second_setting_says_nothing() -> None:
+def test_nothing_is_compared_without_second_settings() -> None:
     rule = settings_to_json(FilterSettings())
-    assert compared("compare", NETWORK, rule) == MapControls(network=NETWORK, rule=rule)
-    assert compared("compare", NETWORK, None) is compared("explore", NETWORK, rule) is None
+    assert parse_comparison("compare", NETWORK, rule) == MapControls(network=NETWORK, settings_json=rule)
+    assert parse_comparison("compare", NETWORK, None) is parse_comparison("explore", NETWORK, rule) is None
 
 
 def test_networks_of_other_images_are_not_compared(
@@ -290,7 +276,7 @@ def test_networks_of_other_images_are_not_compared(
     assert answer["problem"] is not None
 
 
-def test_images_of_another_preparation_are_noticed(data: DataPaths, source: Source) -> None:
+def test_images_of_another_run_of_prepare_are_noticed(data: DataPaths, source: Source) -> None:
     draw(source, _HERE, "class")
     write_array(data.images("train"), np.zeros((79, 8, 8, 3), dtype=np.uint8))
     said = text_of(draw(source, _HERE, "class")["problem"])

@@ -17,9 +17,9 @@ _DEFAULTS = restore(None, _NETWORKS)
 
 _RULES = st.builds(
     FilterSettings,
-    judge=st.sampled_from(sorted(SCORER_CHOICES)),
+    scorer_choice=st.sampled_from(sorted(SCORER_CHOICES)),
     limit=st.builds(Limit, threshold=st.none() | st.floats(1e-9, 1e9), min_samples=st.integers(1, 100)),
-    own=st.dictionaries(st.integers(0, 999), st.builds(Limit, threshold=st.floats(1e-9, 1e9)), max_size=4),
+    per_class=st.dictionaries(st.integers(0, 999), st.builds(Limit, threshold=st.floats(1e-9, 1e9)), max_size=4),
 )
 _STATES = st.fixed_dictionaries(
     {
@@ -50,7 +50,7 @@ def _link(state: Any) -> str:
 
 
 @given(state=_STATES, rule=_RULES)
-def test_a_link_restores_what_it_was_made_of(state: dict[str, Any], rule: FilterSettings) -> None:
+def test_a_link_restores_its_state(state: dict[str, Any], rule: FilterSettings) -> None:
     link = _link({**state, "rule": settings_to_json(rule)})
     assert restore(link, _NETWORKS) == state
     assert settings_from_json(read_link(link)["rule"]) == rule
@@ -66,10 +66,10 @@ def test_without_a_link_the_page_begins_with_the_first_network_and_compares_it_w
 @example(search="?state=" + "1" * 10_000)
 @example(search=_link({name: [name] for name in _DEFAULTS}))
 @example(search=_link(dict.fromkeys(_DEFAULTS, True)))
-def test_a_damaged_link_gives_values_that_the_controls_take(search: str) -> None:
+def test_a_damaged_link_gives_valid_values(search: str) -> None:
     values = restore(search, _NETWORKS)
     assert values.keys() == _DEFAULTS.keys()
-    # What is given back is either from the controls' own range or the default.
+    # Restored values are in the range of the control, or are the default.
     assert restore(_link(values), _NETWORKS) == values
 
 
@@ -82,7 +82,7 @@ def test_a_damaged_link_gives_values_that_the_controls_take(search: str) -> None
         ("share-b", "5"), ("min_samples-b", 0), ("min_samples-b", 5.0),
     ],
 )  # fmt: skip
-def test_what_a_control_does_not_take_becomes_its_default_and_the_others_stay(name: str, value: Any) -> None:
+def test_an_invalid_value_becomes_the_default_and_the_others_stay(name: str, value: Any) -> None:
     link = _link({"sort": "trusted", "list": "hand", name: value})
     expected = _DEFAULTS | {"sort": "trusted", "list": "hand"} | {name: _DEFAULTS[name]}
     assert restore(link, _NETWORKS) == expected
