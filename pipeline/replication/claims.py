@@ -1,4 +1,4 @@
-"""The claims of Gahlot et al. 2020, and how each is tested."""
+"""The claims of Gahlot et al. (2020), what each needs for a test, and the outcome of all tests together."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,10 +19,10 @@ class Claim:
     """A claim of Gahlot et al. (2020).
 
     Attributes:
-        meaning: in our words.
+        meaning: the claim in our words.
         needs: what a study must have for a test.
-        evaluate: from runs to evidence; None if no study has the needed runs.
-        decides: what may decide it if the runs leave it open.
+        evaluate: returns the evidence of runs; None if no study has the required runs.
+        decides: what may decide the claim if the runs leave it undecided.
     """
 
     meaning: str
@@ -101,7 +101,7 @@ class ClaimResult:
     """The outcome of one claim.
 
     Attributes:
-        evidence: None if no study has the needed runs.
+        evidence: None if no study has the required runs.
         p: two-sided, Holm-adjusted for all claims that could be tested; None without evidence.
     """
 
@@ -111,26 +111,26 @@ class ClaimResult:
     p: float | None
 
 
-def evaluate_claims(records: Sequence[RunRecord], rule: ClaimCriteria) -> list[ClaimResult]:
+def evaluate_claims(records: Sequence[RunRecord], criteria: ClaimCriteria) -> list[ClaimResult]:
     """Evaluate all of `CLAIMS`, in their order.
 
-    The chance that any is wrongly called supported or contradicted is at most `rule.alpha`, if each test keeps its
-    level, by Holm's adjustment of the two-sided p-values.
+    Holm's method adjusts the two-sided p-values. If each test keeps its level, the chance that any claim is wrongly
+    called supported or contradicted is at most `criteria.alpha`.
     """
-    results = {name: claim.evaluate(records, rule) for name, claim in CLAIMS.items()}
+    results = {name: claim.evaluate(records, criteria) for name, claim in CLAIMS.items()}
     testable = {name: evidence for name, evidence in results.items() if evidence}
     adjusted = dict(zip(testable, holm([evidence.p for evidence in testable.values()]).tolist(), strict=True))
     return [
         ClaimResult(
-            name=name, outcome=_outcome(evidence, adjusted.get(name), rule), evidence=evidence, p=adjusted.get(name)
+            name=name, outcome=_outcome(evidence, adjusted.get(name), criteria), evidence=evidence, p=adjusted.get(name)
         )
         for name, evidence in results.items()
     ]  # fmt: skip
 
 
-def _outcome(evidence: ClaimEvidence | None, p: float | None, rule: ClaimCriteria) -> ClaimOutcome:
+def _outcome(evidence: ClaimEvidence | None, p: float | None, criteria: ClaimCriteria) -> ClaimOutcome:
     if evidence is None or p is None:
         return "not testable here"
-    if p > rule.alpha:
+    if p > criteria.alpha:
         return "undecided"
     return "supported" if evidence.p_for < evidence.p_against else "contradicted"
