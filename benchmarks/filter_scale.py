@@ -29,7 +29,7 @@ from sklearn.metrics import roc_auc_score
 
 from benchmarks.measuring import anonymous_bytes, print_results
 from benchmarks.printing import Row
-from benchmarks.reduce_speed import made_up_features
+from benchmarks.reduce_speed import random_features
 from pipeline.artifacts.files import write_json
 from pipeline.artifacts.tables import write_csv, write_parquet
 from pipeline.config.filter import FilterConfig
@@ -65,7 +65,7 @@ def planted_features(folder: Path, n: int, dimensions: int, n_classes: int) -> d
     `planted` is 1 for an outlier, whose features belong to no class, 2 for a wrong label, and 0 otherwise.
     """
     paths = {name: folder / f"{name}.npy" for name in ("features", "labels", "planted")}
-    labels = made_up_features(paths["features"], n, dimensions, n_classes)[1]
+    labels = random_features(paths["features"], n, dimensions, n_classes)[1]
     rng = np.random.default_rng(1)
     planted = np.zeros(n, dtype=np.uint8)
     outliers, wrong = np.split(rng.permutation(n)[: 2 * round(PLANTED_SHARE * n)], 2)

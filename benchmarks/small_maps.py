@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torchvision.models import get_model
 
-from benchmarks.loop_speed import N_CLASSES, bare_steps, made_up_images, settings_for
+from benchmarks.loop_speed import N_CLASSES, bare_steps, random_images, settings_for
 from benchmarks.measuring import StepClock, seconds_of
 from pipeline import distributed
 from pipeline.distributed import World
@@ -48,7 +48,7 @@ def compare_loops(arguments: argparse.Namespace, size: int, batch: int, ranks: W
     settings = settings_for(argparse.Namespace(image_size=size, network=arguments.network, batch_size=batch))
     # One step more than is timed: the first one begins with a cold start.
     settings = replace(settings, steps=steps + 1)
-    pixels, labels = made_up_images(2 * batch, size)
+    pixels, labels = random_images(2 * batch, size)
     images = load_images(pixels, settings, training=True, device=ranks.device)
     targets, members = torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_)
     bare = bare_steps(get_model(arguments.network, weights=None, num_classes=N_CLASSES), settings, ranks.device)

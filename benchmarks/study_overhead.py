@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 from ruamel.yaml import YAML
 
-from benchmarks.loop_speed import N_CLASSES, bare_training, made_up_images, settings_for
+from benchmarks.loop_speed import N_CLASSES, bare_training, random_images, settings_for
 from benchmarks.measuring import print_results, seconds_of
 from pipeline import distributed
 from pipeline.artifacts.files import write_array, write_json
@@ -54,7 +54,7 @@ def write_project(folder: Path, arguments: argparse.Namespace, **train: Any) -> 
     names = [str(label) for label in range(N_CLASSES)]
     counts = {"train": arguments.images, "test": arguments.images // 5}
     for split, count in counts.items():
-        pixels, labels = made_up_images(count, arguments.image_size)
+        pixels, labels = random_images(count, arguments.image_size)
         paths = [f"{split}/{row:06}.png" for row in range(count)]
         write_array(data.images(split), pixels)
         columns = {"sample_id": np.arange(count), "path": paths, "label": labels}

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.loop_speed import made_up_images, settings_for
+from benchmarks.loop_speed import random_images, settings_for
 from benchmarks.measuring import print_results, ratio_spread, seconds_of
 from benchmarks.printing import Row
 from pipeline import distributed
@@ -47,7 +47,7 @@ def variants(arguments: argparse.Namespace) -> Mapping[str, Mapping[str, Any]]:
 def timed(arguments: argparse.Namespace, variant: Mapping[str, Any], ranks: World, folder: Path) -> Step:
     """Seconds per step of a run of so many steps, without what is done once a run."""
     settings = replace(settings_for(arguments), **variant.get("settings", {}))
-    pixels, labels = made_up_images(4 * arguments.batch_size, arguments.image_size)
+    pixels, labels = random_images(4 * arguments.batch_size, arguments.image_size)
     images = load_images(pixels, settings, training=True, device=ranks.device)
     targets, members = torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_)
     every = variant.get("checkpoint_steps")

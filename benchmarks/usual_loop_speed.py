@@ -24,7 +24,7 @@ import torchvision
 from torch.utils.data import DataLoader
 from torchvision import transforms
 
-from benchmarks.loop_speed import N_CLASSES, made_up_images, settings_for
+from benchmarks.loop_speed import N_CLASSES, random_images, settings_for
 from benchmarks.measuring import print_results, ratio_spread, seconds_of
 from benchmarks.printing import Row
 from pipeline import distributed
@@ -110,7 +110,7 @@ class UsualProcess:
 
     @classmethod
     def _start(cls, arguments: argparse.Namespace, batch_size: int, device: torch.device) -> None:
-        images, labels = made_up_images(max(N_IMAGES, batch_size), arguments.image_size)
+        images, labels = random_images(max(N_IMAGES, batch_size), arguments.image_size)
         cls._run = staticmethod(usual_training(images, labels, batch_size, arguments.loaders, device))
 
     @classmethod
@@ -126,7 +126,7 @@ def seconds_per_step(run: Callable[[int], float], steps: int) -> float:
 
 def compare(arguments: argparse.Namespace, batch_size: int, ranks: World) -> Row:
     """Ratios per round, and images/s of both in their medians."""
-    images, labels = made_up_images(max(N_IMAGES, batch_size), arguments.image_size)
+    images, labels = random_images(max(N_IMAGES, batch_size), arguments.image_size)
     train_ours = our_training(images, labels, arguments, batch_size, ranks)
     theirs = UsualProcess(arguments, batch_size, ranks.device)
 

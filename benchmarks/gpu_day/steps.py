@@ -22,7 +22,7 @@ from torch import Tensor
 from benchmarks.gpu_day import timing
 from benchmarks.gpu_day.running import Cases, Row, start_process
 from benchmarks.gpu_day.timing import TimingPlan, settings_of, train_on
-from benchmarks.loop_speed import N_CLASSES, made_up_images
+from benchmarks.loop_speed import N_CLASSES, random_images
 from pipeline import distributed
 from pipeline.errors import InputError
 from pipeline.models import NETWORKS, build
@@ -115,7 +115,7 @@ def train_and_evaluate(settings: TrainSettings) -> Row:
     """A few steps on random images."""
     timing.forget_peak()
     with distributed.session("auto") as ranks:
-        pixels, labels = made_up_images(2 * settings.batch_size, settings.format.image_size)
+        pixels, labels = random_images(2 * settings.batch_size, settings.format.image_size)
         run = train_on(settings, pixels, labels, ranks=ranks, log=RunLog.silent())
         images, targets = evaluation_images(pixels, settings.format, ranks.device), torch.from_numpy(labels)
         found = evaluate(
@@ -182,7 +182,7 @@ def repeat_and_kill(settings: TrainSettings) -> Row:
 def train_with_checkpoints(settings: TrainSettings, folder: Path, kill_after: int | None) -> None:
     """Train in this process, from the newest checkpoint in `folder` if there is one; leave weights.pt there."""
     with distributed.session("auto") as ranks:
-        pixels, labels = made_up_images(4 * settings.batch_size, settings.format.image_size)
+        pixels, labels = random_images(4 * settings.batch_size, settings.format.image_size)
         checkpointer = CheckpointScheduler(
             Checkpoints(folder), stop_and_save_flags(), ranks=ranks, steps=settings.steps // 8
         )

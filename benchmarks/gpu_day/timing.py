@@ -16,7 +16,7 @@ from torch import nn
 from torchvision.models import get_model
 
 from benchmarks.gpu_day.running import Row
-from benchmarks.loop_speed import N_CLASSES, bare_steps, made_up_images, settings_for
+from benchmarks.loop_speed import N_CLASSES, bare_steps, random_images, settings_for
 from benchmarks.measuring import StepClock, ratio_spread, seconds_of
 from pipeline import distributed
 from pipeline.distributed import World
@@ -130,7 +130,7 @@ def peak_gib() -> float | None:
 
 
 def _training_loop(settings: TrainSettings, ranks: World) -> Loop:
-    pixels, labels = made_up_images(2 * settings.batch_size, settings.format.image_size)
+    pixels, labels = random_images(2 * settings.batch_size, settings.format.image_size)
 
     def seconds(steps: int) -> float:
         clock = StepClock(_WARM_UP, _WARM_UP + steps)
