@@ -1,9 +1,9 @@
 """Compare the time from features to a keep list (PCA, t-SNE, per-class DBSCAN) with scikit-learn's.
 
 Ours runs at the full size. At a smaller size that scikit-learn's t-SNE can handle, ours and scikit-learn's PCA, TSNE
-and DBSCAN run with the same perplexity, number of iterations and threads. Both find the radius for the same share of noise:
-ours from the release radii, scikit-learn by bisection. Features are rectified Gaussian blobs, one per class, in a
-memory-mapped file as `extract` writes them.
+and DBSCAN run with the same perplexity, number of iterations and threads. Both find the radius for the same share of
+noise: ours from the release radii, scikit-learn by bisection. Features are rectified Gaussian blobs, one per class, in
+a memory-mapped file as `extract` writes them.
 
     python -m benchmarks.reduce_speed --n 50000 --dimensions 2048
 """

@@ -13,14 +13,14 @@ import pytest
 from scipy.optimize import curve_fit
 
 from benchmarks import simulator_error
-from benchmarks.simulator_error import LaunchFailed, judge, main
+from benchmarks.simulator_error import LaunchFailed, evaluate, main
 from benchmarks.simulator_predictions import (
     RANKS,
-    Beside,
     Cable,
     Constants,
     Jobs,
     MeasuredSetting,
+    Overlap,
     predicted_seconds,
     seconds_of,
     standard_errors,
@@ -102,18 +102,18 @@ def _longer(timings: Timings, factor: float, which: Callable[[StepTimings], bool
     return replace(timings, steps=tuple(steps))
 
 
-def _judged(
+def _evaluated(
     truth: Constants, fitted: Sequence[Cable | None], held_out: Sequence[Cable] = (), noise: float = 0.0
 ) -> dict[str, Any]:
-    return judge(
+    return evaluate(
         _ARGUMENTS, *({cable: _timings(truth, cable, noise=noise) for cable in of} for of in (fitted, held_out))
     )
 
 
 @pytest.mark.parametrize("beside", ["all", "nothing"])
-def test_constants_of_this_machine_are_found_and_predict_what_was_held_out(beside: Beside) -> None:
+def test_constants_of_this_machine_are_found_and_predict_what_was_held_out(beside: Overlap) -> None:
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside=beside)
-    found = _judged(truth, [None], noise=0.01)
+    found = _evaluated(truth, [None], noise=0.01)
     assert found["fit"]["constants"]["beside"] == beside
     assert found["fit"]["constants"]["host_seconds"] == pytest.approx(1e-9, rel=0.2)
     # Nine of two ranks less four, and one of one rank.
@@ -124,7 +124,7 @@ def test_constants_of_this_machine_are_found_and_predict_what_was_held_out(besid
 
 def test_constants_of_a_slowed_cable_predict_a_bandwidth_that_was_held_out() -> None:
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=1.05, message_delays=1.0, beside="all")
-    found = _judged(truth, SLOWED, [HELD_OUT_SLOWED], noise=0.01)
+    found = _evaluated(truth, SLOWED, [HELD_OUT_SLOWED], noise=0.01)
     assert found["fit"]["constants"]["wire_share"] == pytest.approx(1.05, rel=0.05)
     rows = [row for row in found["rows"] if row["mbit_per_second"] == 1000]
     assert len(rows) == 9
@@ -135,7 +135,7 @@ def test_constants_of_a_slowed_cable_predict_a_bandwidth_that_was_held_out() -> 
 def test_a_host_without_a_core_to_spare_is_told_from_its_wire() -> None:
     """Its part makes the backward pass longer, whatever the bandwidth; the wire's part is hidden."""
     truth = Constants(latency_seconds=2e-4, host_seconds=8e-9, wire_share=1.05, message_delays=1.0, beside="wire")
-    found = _judged(truth, SLOWED, [HELD_OUT_SLOWED], noise=0.01)
+    found = _evaluated(truth, SLOWED, [HELD_OUT_SLOWED], noise=0.01)
     assert found["fit"]["constants"]["beside"] == "wire"
     assert found["fit"]["constants"]["host_seconds"] == pytest.approx(8e-9, rel=0.2)
     assert found["held_out"]["all"]["within_aim"]
@@ -144,7 +144,7 @@ def test_a_host_without_a_core_to_spare_is_told_from_its_wire() -> None:
 def test_constants_of_a_delayed_cable_predict_a_delay_that_was_held_out() -> None:
     """At one bandwidth a byte on the wire for each is taken for granted."""
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=1.05, message_delays=1.5, beside="all")
-    found = _judged(truth, DELAYED, [HELD_OUT_DELAYED], noise=0.01)
+    found = _evaluated(truth, DELAYED, [HELD_OUT_DELAYED], noise=0.01)
     assert found["fit"]["constants"]["message_delays"] == pytest.approx(1.5, rel=0.1)
     assert found["fit"]["constants"]["wire_share"] == 1
     assert found["fit"]["constants"]["host_seconds"] == pytest.approx(1e-9 + 0.05 / 1.25e8, rel=0.3)
@@ -159,7 +159,7 @@ def test_steps_that_do_not_follow_the_model_are_said_to_miss_the_aim() -> None:
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside="all")
     timings = _timings(truth, None)
     changed = _longer(timings, 1.5, lambda of: of.way == HELD_OUT_BUCKET)
-    found = judge(_ARGUMENTS, {None: changed}, {})
+    found = evaluate(_ARGUMENTS, {None: changed}, {})
     assert not found["held_out"]["all"]["within_aim"]
     assert "**missed**" in markdown({**_HEAD, "experiments": {"this machine": found}})
 
@@ -180,7 +180,7 @@ def _assert_predicted(launch: Callable[[Constants, Cable | None], Timings]) -> N
     fitted, held_out = (
         dict[Cable | None, Timings]({cable: launch(truth, cable) for cable in of}) for of in (SLOWED, [HELD_OUT_SLOWED])
     )
-    found = judge(_ARGUMENTS, fitted, held_out)
+    found = evaluate(_ARGUMENTS, fitted, held_out)
     assert found["held_out"]["all"]["largest_error_points"] < 0.5
     assert found["fit"]["constants"]["wire_share"] == pytest.approx(1.05, rel=0.02)
 
@@ -190,7 +190,7 @@ def test_what_is_held_out_decides_no_pace() -> None:
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside="all")
     timings = _timings(truth, None)
     changed = _longer(timings, 10, lambda of: of.local_batch == HELD_OUT_BATCH)
-    usual, slow = (judge(_ARGUMENTS, {None: of}, {})["rows"] for of in (timings, changed))
+    usual, slow = (evaluate(_ARGUMENTS, {None: of}, {})["rows"] for of in (timings, changed))
     for row, slower in zip(usual, slow, strict=True):
         assert slower["predicted_efficiency"] == pytest.approx(row["predicted_efficiency"])
         factor = 10 if row["local_batch"] == HELD_OUT_BATCH else 1
@@ -211,7 +211,7 @@ def test_constants_are_said_as_fitted_assumed_or_undetermined() -> None:
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside="all")
     two_steps = argparse.Namespace(**{**vars(_ARGUMENTS), "held_out_buckets_mib": [1, 5]})
     for arguments, said in ((_ARGUMENTS, " ± "), (two_steps, " (not determined by these steps) ")):
-        found = judge(arguments, {None: _timings(truth, None, noise=0.01)}, {})
+        found = evaluate(arguments, {None: _timings(truth, None, noise=0.01)}, {})
         words = markdown({**_HEAD, "experiments": {"this machine": found}})
         assert re.search(rf"latency of a message [0-9.e+-]+{re.escape(said)}", words)
         assert "1 (assumed)" in words
