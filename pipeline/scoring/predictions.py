@@ -40,7 +40,7 @@ def confidence_phrases(scored: ScoredImages) -> list[str]:
 
 def _two_digits(value: float) -> str:
     """Format a number of -100 to 100 with two significant digits: 100 as `100`, not `1e+02`."""
-    return f"{value:.{3 if abs(value) >= 99.5 else 2}g}"
+    return f"{value:.0f}" if abs(value) >= 99.5 else f"{value:.2g}"
 
 
 def _self_confidence_scores(inputs: ScorerInputs) -> NDArray[np.float64]:

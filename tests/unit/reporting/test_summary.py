@@ -75,7 +75,7 @@ def test_single_images_give_classes_and_a_second_interval(build: Build) -> None:
     assert primary["primary"]
     row = dict(zip(table.columns, table.rows[0], strict=True))
     assert (row["draws"], row["seeds"], row["settings"]) == ("1", "3", "3")
-    assert row["95 % bootstrap interval, test images too (points)"].count(" to ") == 1
+    assert row["95 % bootstrap interval, also over test images (points)"].count(" to ") == 1
     assert row["90 % interval of the equivalence test (points)"].count(" to ") == 1
     classes = class_difference_table(primary, 0.95).rows
     assert [cells[0] for cells in classes] == [*CLASS_NAMES, "worst class of each run"]
@@ -238,7 +238,7 @@ def test_table_one_stands_beside_the_papers(build: Build) -> None:
     table = kept_table(build()["networks"])
     row = dict(zip(table.columns, table.rows[0], strict=True))
     assert (row["kept (%)"], row["paper, CIFAR-10: kept (%)"]) == ("92.50", "93.79")
-    assert row["how the share came about"].startswith("requested: 5.00 %")
+    assert row["origin of the share"].startswith("requested: 5.00 %")
 
 
 def test_the_share_at_the_librarys_defaults_is_that_of_dbscan_itself(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_a_radius_that_was_searched_is_not_called_given(tmp_path: Path, eps: flo
     write_json(data.filter_metrics("resnet18"), {**metrics, "requested_share": None, "settings": settings})
     table = kept_table(build_summary(load_report_inputs(params, data))["networks"])
     (row,) = (dict(zip(table.columns, cells, strict=True)) for cells in table.rows)
-    assert row["how the share came about"].startswith(said)
+    assert row["origin of the share"].startswith(said)
 
 
 def test_versions_that_differ_between_stages_are_all_named(tmp_path: Path) -> None:
