@@ -278,7 +278,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, default=Path(".work/communication.json"), help="raw times, written after each launch"
     )
-    parser.add_argument("--found", type=Path, help=argparse.SUPPRESS)  # output file of the ranks
+    parser.add_argument("--results", type=Path, help=argparse.SUPPRESS)  # output file of the ranks
     arguments = parser.parse_args()
     arguments.threads = arguments.threads or max(1, len(os.sched_getaffinity(0)) // max(arguments.ranks))
     return arguments
@@ -292,7 +292,7 @@ def main() -> int:
             digits = Digits(arguments.image_size, ranks.device)
             results = [row for network in arguments.networks for row in measure(network, arguments, digits, ranks)]
             if ranks.is_main:
-                write_json(arguments.found, results)
+                write_json(arguments.results, results)
         return 0
     results: list[Any] = []
     for network, count, nodes, names in launches(arguments):
@@ -300,10 +300,10 @@ def main() -> int:
         repeated = any((entry["network"], entry["ranks"]) == (network, 1) for entry in results) and count == 1
         launched = argparse.Namespace(**{**vars(arguments), "seeds": 0 if repeated else arguments.seeds})
         with TemporaryDirectory() as folder:
-            results += _launch(launched, network, count, nodes, names, Path(folder) / "found.json")
+            results += _launch(launched, network, count, nodes, names, Path(folder) / "results.json")
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         write_json(arguments.out, results)
-    del arguments.found, arguments.out
+    del arguments.results, arguments.out
     print_results(arguments, rows_of(results, arguments.batch_size))
     return int(any("failed" in entry for entry in results))
 
@@ -313,7 +313,7 @@ def _launch(
 ) -> list[dict[str, Any]]:
     """Launch the ranks and return their results; a failed launch gives rows with its exit code."""
     options = [
-        *sys.argv[1:], f"--networks={network}", f"--found={path}", f"--threads={arguments.threads}",
+        *sys.argv[1:], f"--networks={network}", f"--results={path}", f"--threads={arguments.threads}",
         f"--seeds={arguments.seeds}", "--ways", *names,
     ]  # fmt: skip
     if nodes == 1:

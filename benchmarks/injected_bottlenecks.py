@@ -151,7 +151,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds per measurement")
     parser.add_argument("--ranks", type=int, default=2, help="processes on this machine")
-    parser.add_argument("--found", type=Path, help=argparse.SUPPRESS)  # output file of the ranks
+    parser.add_argument("--results", type=Path, help=argparse.SUPPRESS)  # output file of the ranks
     arguments = parser.parse_args(argv)
     if arguments.ranks < 2:
         parser.error(f"--ranks {arguments.ranks}: a single rank waits for no network and no other rank; give 2 or more")
@@ -174,15 +174,15 @@ def main() -> int:
                 for strength in (arguments.strengths if fault != "none" else [0.0])
             ]
             if ranks.is_main:
-                write_json(arguments.found, results)
+                write_json(arguments.results, results)
         return 0
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "found.json"
-        code = distributed.launch("benchmarks.injected_bottlenecks", [*argv, f"--found={path}"], arguments.ranks)
+        path = Path(folder) / "results.json"
+        code = distributed.launch("benchmarks.injected_bottlenecks", [*argv, f"--results={path}"], arguments.ranks)
         if code:
             return code
         rows = [_row(result) for result in read_json(path)]
-    del arguments.found
+    del arguments.results
     print_results(arguments, rows)
     return 0
 

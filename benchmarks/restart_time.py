@@ -53,10 +53,10 @@ class RunningStudy:
     def seconds_until_gone(self, pids: list[int]) -> float:
         """Wait until neither the command nor `pids` run; return the seconds."""
 
-        def gone() -> bool:
+        def stopped() -> bool:
             return self._process.poll() is not None and not any(map(_runs, pids))
 
-        return _seconds_until(gone)
+        return _seconds_until(stopped)
 
     def ranks(self) -> list[int]:
         """Return the ids of the processes that the command started."""

@@ -127,10 +127,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         except ValueError as error:
             missing[name] = str(error)
     common = {key: measured[key] for key in ("settings", "machine")}
-    found = {**common, "missing": missing, "experiments": experiments}
-    write_json(arguments.out / "simulator_error.json", found)
-    write_text(arguments.out / "simulator_error.md", markdown(found))
-    print(markdown(found))
+    results = {**common, "missing": missing, "experiments": experiments}
+    write_json(arguments.out / "simulator_error.json", results)
+    write_text(arguments.out / "simulator_error.md", markdown(results))
+    print(markdown(results))
 
 
 def _measure(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -45,26 +45,26 @@ CLAIMS: Mapping[str, Claim] = {
         decides="more seeds; batch_sizes a doubling apart that reach beyond the best one at every rate",
     ),
     "parting_curves": Claim(
-        meaning="Curves of accuracy against batch size of different networks lie and peak together at low learning "
-        "rates, and part at high ones.",
+        meaning="At low learning rates the curves of accuracy against batch size of different networks coincide and peak "
+        "at the same size; at high rates they part.",
         needs="full arm, 2 models, 2 learning_rates, 3 batch_sizes that reach beyond the best one of each model at "
         "both ends, 2 seeds or more",
         evaluate=parting_curves,
     ),
     "sudden_drop": Claim(
-        meaning="Beyond the best batch size large networks drop suddenly, small ones gradually.",
+        meaning="Beyond the best batch size the accuracy of large networks drops suddenly, that of small ones gradually.",
         needs="full arm, models of resnet18 or 34 and of resnet50, 101 or 152, 2 batch_sizes "
         "or more a doubling apart beyond the best one of each, 2 seeds or more",
         evaluate=sudden_drop,
     ),
     "batch_norm": Claim(
-        meaning="Small batches lose accuracy because BatchNorm's statistics are of few images.",
+        meaning="Small batches lose accuracy because BatchNorm's statistics come from few images.",
         needs="full arm, a small and a large batch size with one BatchNorm group each, a second study of the large one "
         "with recipe.bn_group the small one, equal otherwise, 2 seeds or more",
         evaluate=batch_norm,
     ),
     "weight_decay": Claim(
-        meaning="Filtered images are at their best, against the others, with little weight decay.",
+        meaning="The advantage of filtered images over the others is largest with little weight decay.",
         needs="filtered arm and full or random, 2 weight_decays, 2 seeds or more",
         evaluate=weight_decay,
     ),
@@ -72,22 +72,22 @@ CLAIMS: Mapping[str, Claim] = {
         meaning="Accuracy varies more between runs the larger the batch is.",
         needs="5 batch_sizes and 3 seeds or more",
         evaluate=variance,
-        decides=f"more batch_sizes, of which {SIZES} give p = {2 / math.factorial(SIZES):.2g} at best, before Holm and "
-        "whatever the seeds; or more seeds",
+        decides=f"more batch_sizes ({SIZES} give p = {2 / math.factorial(SIZES):.2g} at best, before Holm, with any number "
+        "of seeds); or more seeds",
     ),
     "augmentation": Claim(
-        meaning="Augmentation makes up for the images that are missing.",
+        meaning="Augmentation compensates for the missing images of smaller arms.",
         needs="full arm and a smaller one, two studies that differ in recipe.augmentation alone, one without any, "
         "2 seeds or more",
         evaluate=augmentation,
     ),
     "as_good_as_full": Claim(
-        meaning="After the same epochs filtered images are at least as good as all of them.",
+        meaning="After equal epochs filtered images give at least the accuracy of all images.",
         needs="full and filtered arm, match: epochs, 2 seeds or more",
         evaluate=as_good_as_full,
     ),
     "best_extractor": Claim(
-        meaning="ResNet-101 is the best extractor to filter with.",
+        meaning="ResNet-101 is the best extractor for the filter.",
         needs="filtered and random arm, studies with filter_network resnet101 and another one, equal otherwise, "
         "match: steps, 2 seeds or more",
         evaluate=best_extractor,

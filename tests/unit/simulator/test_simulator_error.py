@@ -264,9 +264,9 @@ def test_a_launch_that_fails_costs_its_experiment_alone(tmp_path: Path, monkeypa
             raise LaunchFailed("a rank failed: exit codes [1, 0]")
         return _timings(truth, cable)
 
-    monkeypatch.setattr(simulator_error, "_measured", measured)
+    monkeypatch.setattr(simulator_error, "_measure_cable", measured)
     main(["--delays-ms", "0", "8", f"--out={tmp_path / 'first'}"])
-    monkeypatch.setattr(simulator_error, "_measured", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(simulator_error, "_measure_cable", lambda *_: pytest.fail("measured again"))
     main([f"--timings={tmp_path / 'first/timings.json'}", f"--out={tmp_path / 'again'}"])
     for name in ("simulator_error.json", "simulator_error.md"):
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
