@@ -45,14 +45,14 @@ CLAIMS: Mapping[str, Claim] = {
         decides="more seeds; batch_sizes a doubling apart that reach beyond the best one at every rate",
     ),
     "parting_curves": Claim(
-        meaning="At low learning rates the curves of accuracy against batch size of different networks coincide and peak "
-        "at the same size; at high rates they part.",
+        meaning="At low learning rates the curves of accuracy against batch size of different networks coincide and "
+        "peak at the same size; at high rates they part.",
         needs="full arm, 2 models, 2 learning_rates, 3 batch_sizes that reach beyond the best one of each model at "
         "both ends, 2 seeds or more",
         evaluate=parting_curves,
     ),
     "sudden_drop": Claim(
-        meaning="Beyond the best batch size the accuracy of large networks drops suddenly, that of small ones gradually.",
+        meaning="Beyond the best batch size large networks lose accuracy suddenly, small ones gradually.",
         needs="full arm, models of resnet18 or 34 and of resnet50, 101 or 152, 2 batch_sizes "
         "or more a doubling apart beyond the best one of each, 2 seeds or more",
         evaluate=sudden_drop,
@@ -72,8 +72,8 @@ CLAIMS: Mapping[str, Claim] = {
         meaning="Accuracy varies more between runs the larger the batch is.",
         needs="5 batch_sizes and 3 seeds or more",
         evaluate=variance,
-        decides=f"more batch_sizes ({SIZES} give p = {2 / math.factorial(SIZES):.2g} at best, before Holm, with any number "
-        "of seeds); or more seeds",
+        decides=f"more batch_sizes ({SIZES} give p = {2 / math.factorial(SIZES):.2g} at best, before Holm, with any "
+        "number of seeds); or more seeds",
     ),
     "augmentation": Claim(
         meaning="Augmentation compensates for the missing images of smaller arms.",
