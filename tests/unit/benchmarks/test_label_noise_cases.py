@@ -1,4 +1,4 @@
-"""What benchmarks/label_noise audits: planted labels, and those of files."""
+"""Cases of benchmarks/label_noise: planted labels, and labels of files."""
 
 import argparse
 import dataclasses

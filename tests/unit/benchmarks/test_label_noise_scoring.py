@@ -1,4 +1,4 @@
-"""Phase (b) of benchmarks/label_noise on made-up artifacts: what scorers say, and what it cost."""
+"""Phase (b) of benchmarks/label_noise on simulated artifacts: scores, time and memory."""
 
 import json
 from pathlib import Path

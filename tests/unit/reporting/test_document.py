@@ -1,4 +1,4 @@
-"""The report as Markdown: the page's numbers, and nothing that a renderer would take for markup."""
+"""The report as Markdown: it has the page's numbers, and names are not interpreted as markup."""
 
 import re
 from html.parser import HTMLParser
