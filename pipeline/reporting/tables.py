@@ -159,6 +159,6 @@ def _by(rows: Iterable[Mapping[str, Any]], key: str) -> dict[str, list[Mapping[s
 
 def _share_origin(network: Mapping[str, Any]) -> str:
     if network["requested_drop_share"] is None:
-        return _SEARCHED[network["eps_searched"]] if network["eps_searched"] else "result of the given threshold"
+        return _SEARCHED[network["eps_searched"]] if network["eps_searched"] else "measured: at the given threshold"
     requested = f"requested: {percent(network['requested_drop_share'])} % dropped, threshold computed"
     return f"{requested}; {network['share_note']}" if network["share_note"] else requested

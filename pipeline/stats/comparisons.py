@@ -199,7 +199,7 @@ def needed_sentence(comparison: Comparison) -> str:
         return ""
     margin, sd = f"±{100 * verdict.rule.margin:.2f} percentage points", spread(verdict.estimate.sd, scale=100)
     return (
-        f"To detect a difference of {margin} with a chance of {POWER:g}, at the observed spread (sd {sd} between "
+        f"Detecting a difference of {margin} with a chance of {POWER:g}, at the observed spread (sd {sd} between "
         f"{verdict.unit}s), takes {plural(needed.n, verdict.unit)} or more ({count(needed.low)} to "
         f"{count(needed.high)} within the uncertainty of that spread); the study has {verdict.estimate.n}."
     )

@@ -277,17 +277,17 @@ def test_other_filters_have_no_share_at_those_defaults(tmp_path: Path, scorer: d
     assert row["at DBSCAN's defaults, eps 0.5: kept (%)"] == "–"
 
 
-def test_a_given_eps_is_called_found(build: Build) -> None:
+def test_the_share_of_a_given_eps_is_measured(build: Build) -> None:
     network = build()["networks"][0] | {"requested_drop_share": None}
-    assert kept_table([network]).rows[0][9].startswith("found: ")
+    assert kept_table([network]).rows[0][9].startswith("measured: ")
     missed = network | {"requested_drop_share": 0.05, "share_note": "0.0750 is the nearest"}
     assert kept_table([missed]).rows[0][9].endswith("; 0.0750 is the nearest")
 
 
 @pytest.mark.parametrize(
-    ("eps", "said"), [(1.5, "found: "), ("knee", "searched: knee "), ("tuned", "searched: tuned ")]
+    ("eps", "said"), [(1.5, "measured: "), ("knee", "searched: knee "), ("tuned", "searched: tuned ")]
 )
-def test_a_radius_that_was_searched_is_not_called_given(tmp_path: Path, eps: float | str, said: str) -> None:
+def test_the_origin_of_the_share_names_the_search(tmp_path: Path, eps: float | str, said: str) -> None:
     params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
     write_artifacts(data, params)
     metrics = read_json(data.filter_metrics("resnet18"))
