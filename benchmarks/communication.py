@@ -290,9 +290,9 @@ def main() -> int:
     if distributed.launched_by_torchrun():
         with distributed.session(arguments.threads) as ranks:
             digits = Digits(arguments.image_size, ranks.device)
-            results = [row for network in arguments.networks for row in measure(network, arguments, digits, ranks)]
+            measured = [row for network in arguments.networks for row in measure(network, arguments, digits, ranks)]
             if ranks.is_main:
-                write_json(arguments.results, results)
+                write_json(arguments.results, measured)
         return 0
     results: list[Any] = []
     for network, count, nodes, names in launches(arguments):
