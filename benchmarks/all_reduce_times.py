@@ -1,11 +1,11 @@
-"""All-reduces of several sizes, timed over ranks of this machine or of one's own torchrun, for `simulate --fit`.
+"""Time all-reduces of several sizes for `simulate --fit`, on ranks of this machine or of a given torchrun job.
 
     python -m benchmarks.all_reduce_times --ranks 2 4 --out points.json
     torchrun --nnodes=2 --nproc-per-node=1 ... -m benchmarks.all_reduce_times --out points.json
 
-Links of one kind make a file: ranks of one node, or one rank on each node. Gloo, on CPUs, adds up in a ring; NCCL is
-told by `--algorithm`. A file of one number of ranks is fitted by `simulate --fit points.json --hold-out n_bytes`. More
-ranks than cores measure the scheduler.
+One file holds one kind of link: ranks of one node, or one rank on each node. Gloo, on CPUs, reduces in a ring.
+`--algorithm` selects the algorithm of NCCL. To fit a file with one number of ranks, run
+`simulate --fit points.json --hold-out n_bytes`. More ranks than cores measure the scheduler.
 """
 
 import argparse
@@ -32,7 +32,7 @@ _WARM_UP = 3
 
 
 def all_reduce_time(n_bytes: int, ranks: World, repeats: int) -> AllReduceTiming:
-    """The median of `repeats`, each that of the slowest rank, after some that do not count; all ranks call it."""
+    """Return the median over `repeats` of the slowest rank's time, after a warm-up; all ranks must call it."""
     tensor = torch.zeros(n_bytes // 4, device=ranks.device)
     pairs = []
     for _ in range(_WARM_UP + repeats):
@@ -42,13 +42,13 @@ def all_reduce_time(n_bytes: int, ranks: World, repeats: int) -> AllReduceTiming
         pairs.append((start, record_event(ranks.device)))
     if ranks.device.type == "cuda":
         torch.cuda.synchronize(ranks.device)
-    own = [elapsed_seconds(*pair) for pair in pairs[_WARM_UP:]]
-    slowest = np.max(distributed.all_gather(own), axis=0)
+    local_seconds = [elapsed_seconds(*pair) for pair in pairs[_WARM_UP:]]
+    slowest = np.max(distributed.all_gather(local_seconds), axis=0)
     return AllReduceTiming(float(n_bytes), ranks.size, float(np.median(slowest)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the file of points."""
+    """Measure, or launch the ranks that measure; rank 0 writes the file of points."""
     arguments = _arguments(argv)
     if distributed.launched_by_torchrun():
         _measure(arguments)
@@ -57,9 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     with TemporaryDirectory() as folder:
         part = Path(folder) / "points.json"
         for count in arguments.ranks:
-            words = ["--bytes", *map(str, arguments.bytes), "--repeats", str(arguments.repeats)]
-            words += ["--algorithm", arguments.algorithm, "--out", str(part)]
-            code = distributed.launch(_MODULE, words, count)
+            options = ["--bytes", *map(str, arguments.bytes), "--repeats", str(arguments.repeats)]
+            options += ["--algorithm", arguments.algorithm, "--out", str(part)]
+            code = distributed.launch(_MODULE, options, count)
             if code:
                 return code
             points += load_all_reduce_times(part).points
@@ -71,12 +71,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measure(arguments: argparse.Namespace) -> None:
-    """On each rank; the first writes."""
+    """Measure on each rank; rank 0 writes the file."""
     os.environ["NCCL_ALGO"] = arguments.algorithm.capitalize()
     with distributed.join_process_group("auto") as ranks:
-        found = [all_reduce_time(n_bytes, ranks, arguments.repeats) for n_bytes in arguments.bytes]
+        timings = [all_reduce_time(n_bytes, ranks, arguments.repeats) for n_bytes in arguments.bytes]
         if ranks.is_main:
-            points = [AllReduceTime(n_bytes=int(n), workers=count, seconds=seconds) for n, count, seconds in found]
+            points = [AllReduceTime(n_bytes=int(n), workers=count, seconds=seconds) for n, count, seconds in timings]
             _write(arguments, points)
 
 
@@ -87,14 +87,18 @@ def _write(arguments: argparse.Namespace, points: Sequence[AllReduceTime]) -> No
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2], help="2 or more; under torchrun its own count")
-    parser.add_argument("--bytes", type=int, nargs="+", default=BYTES, help="three sizes or more, of 4 bytes at least")
+    parser.add_argument(
+        "--ranks", type=int, nargs="+", default=[2], help="numbers of ranks, 2 or more; ignored under torchrun"
+    )
+    parser.add_argument(
+        "--bytes", type=int, nargs="+", default=BYTES, help="three sizes or more, each at least 4 bytes"
+    )
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--algorithm", choices=["ring", "tree"], default="ring", help="of NCCL")
+    parser.add_argument("--algorithm", choices=["ring", "tree"], default="ring", help="algorithm of NCCL")
     parser.add_argument("--out", type=Path, default=Path(".work/all_reduce_times.json"))
     arguments = parser.parse_args(argv)
     if arguments.algorithm == "tree" and not torch.cuda.is_available():
-        parser.error("--algorithm tree: gloo, on CPUs, adds up in a ring; leave it out")
+        parser.error("--algorithm tree: gloo, on CPUs, reduces in a ring; omit the option")
     if min(arguments.ranks) < 2:
         parser.error(f"--ranks {min(arguments.ranks)}: one rank sends nothing; give 2 or more")
     return arguments

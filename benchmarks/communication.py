@@ -1,34 +1,35 @@
-"""Ways to exchange gradients: how fast each trains, how it scales, and what a network knows after as many steps.
+"""Compare methods of gradient exchange: speed, scaling, and accuracy after equal steps.
 
-The project's own trainer on scikit-learn's digits, with networks of much arithmetic for their parameters (ResNet-18 and
-ResNet-50) and one of little (VGG-16). Against the images/s of one process alone, which exchanges nothing and is
-measured before and after each launch of several:
+Trains by the project's trainer on scikit-learn's digits. ResNet-18 and ResNet-50 have much arithmetic for their
+parameters, VGG-16 has little. The reference is the images/s of one process, which exchanges nothing. It is measured
+before and after each launch of several processes:
 
-* weak: as many images for each process, so the batch grows with them; 1 is perfect.
-* strong: the batch of one process, shared; 1 is perfect.
+* weak: the batch of one process on each process, so that the global batch grows; 1 is perfect.
+* strong: the batch of one process, split over the processes; 1 is perfect.
 
-Within a launch all ways take turns in each round, and two columns are ratios of one round, as the median of rounds with
-the extremes:
+Within a launch all methods take turns in each round. Two columns are ratios within one round, as the median over rounds
+with the extremes:
 
-* kept: the time of a step without exchange over that of a whole one, at the larger batch.
-* of_ddp: images/s over those of torch's own buckets of 25 MiB, the first of which has 1 MiB; they are in each launch.
+* kept: the time of a step without exchange over that of a step with it, at the larger batch.
+* of_ddp: images/s over those of torch's default buckets of 25 MiB, the first of which has 1 MiB. Every launch measures
+  them.
 
-Times are means over steps of the slowest rank. Those of post-local SGD are of its local phase, over whole periods, so
-that it pays for its averages. Horovod has a launch of its own; its thread runs beside the other steps there.
+Times are means over steps of the slowest rank. Those of post-local SGD cover whole periods of its local phase, so that
+they include its averages. Horovod has a separate launch; its thread also runs during the other methods' steps there.
 
-`top1` is the accuracy on 360 images held out after `--steps` steps of the batch of one process, whatever the number of
-ranks, as the median of `--seeds` runs with the extremes; BatchNorm normalizes over the images of one rank. It is
-measured for the networks of `--learning` alone: ResNet-50 has learned little after so few steps, and VGG-16, which has
-no BatchNorm, nothing.
+`top1` is the accuracy on 360 held-out images after `--steps` steps of the batch of one process, for any number of
+ranks, as the median of `--seeds` runs with the extremes. BatchNorm normalizes over the images of one rank. Only the
+networks of `--learning` have it: after so few steps ResNet-50 has learned little, and VGG-16, which has no BatchNorm,
+nothing.
 
-Ways by node run, for even numbers of ranks, on two nodes that are none: two agents of torchrun on this machine, each
-with half of the ranks, that meet over the loopback interface. What goes between them is as fast as what goes inside, so
-that the rows show what the second level costs and what compression between nodes does to the accuracy, not what a fast
-link inside would save. One rank a node, as two ranks have it, has nothing to add up inside.
+The methods by node run for even numbers of ranks on two emulated nodes: two torchrun agents on this machine, each with
+half of the ranks, which meet over the loopback interface. Links between these nodes are as fast as those inside. Hence
+the rows show what the second level costs and how compression between nodes changes the accuracy, not what a fast link
+inside a node would save. With two ranks each node has one rank, and nothing to reduce inside.
 
-Starts its ranks itself, each with as many threads as there are cores for each of the most ranks, so that one process
-alone uses no core that it would have to share with another. Horovod is in the table where it is installed
-(docs/guides/clusters.md).
+The command starts its ranks. Each has as many threads as there are cores for each rank at the largest number of ranks,
+so that one process alone uses no core that it would have to share with another. The table has Horovod if it is
+installed (docs/guides/clusters.md).
 
     python -m benchmarks.communication --ranks 1 2
 """
@@ -73,19 +74,20 @@ _MODULE = "benchmarks.communication"
 _AFTER, _BY_NODE = CommConfig(overlap=False), CommConfig(hierarchical=True)
 _NODES = 2
 _HOROVOD = "horovod"
-"""Leaves a thread behind."""
-
+"""Needs a separate launch, since it leaves a thread running."""
 
 _LOCAL_PERIOD = 8
 """Steps between the averages of post-local SGD."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
-    """What differs of a run's settings, and how its gradients travel.
+class ExchangeMethod:
+    """One method of gradient exchange.
 
     Attributes:
-        nodes: over which the ranks are spread.
+        settings: training settings that differ from the default.
+        comm: None for the default.
+        nodes: number of nodes over which the ranks are spread.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -93,25 +95,30 @@ class Way:
     nodes: int = 1
 
 
-def ways(*, steps: int, ranks: int) -> Mapping[str, Way]:
-    """By name; `steps` are those of the run whose accuracy is measured."""
+def exchange_methods(*, steps: int, ranks: int) -> Mapping[str, ExchangeMethod]:
+    """Return the methods by name.
+
+    Args:
+        steps: of the run whose accuracy is measured.
+        ranks: number of ranks.
+    """
     between = {"compression": "bf16", "workers_per_node": ranks // _NODES}
     return {
-        **{f"buckets of {mib} MiB": Way(comm=CommConfig(bucket_mib=mib)) for mib in (1, 5, 25, 100)},
-        "one message": Way(comm=_AFTER),
-        "by node": Way(comm=_BY_NODE, nodes=_NODES),
-        "by node, bf16 between": Way(settings=between, comm=_BY_NODE, nodes=_NODES),
-        "bf16": Way(settings={"compression": "bf16"}),
-        "fp16": Way(settings={"compression": "fp16"}),
-        "powersgd": Way(settings={"compression": "powersgd", "powersgd_rank": 4}, comm=_AFTER),
-        "post-local SGD": Way(settings={"local_from_step": steps // 2, "local_period": _LOCAL_PERIOD}),
-        "tree": Way(settings={"reduction": "tree"}),
-        **({_HOROVOD: Way(comm=CommConfig(library="horovod"))} if find_spec("horovod") else {}),
+        **{f"buckets of {mib} MiB": ExchangeMethod(comm=CommConfig(bucket_mib=mib)) for mib in (1, 5, 25, 100)},
+        "one message": ExchangeMethod(comm=_AFTER),
+        "by node": ExchangeMethod(comm=_BY_NODE, nodes=_NODES),
+        "by node, bf16 between": ExchangeMethod(settings=between, comm=_BY_NODE, nodes=_NODES),
+        "bf16": ExchangeMethod(settings={"compression": "bf16"}),
+        "fp16": ExchangeMethod(settings={"compression": "fp16"}),
+        "powersgd": ExchangeMethod(settings={"compression": "powersgd", "powersgd_rank": 4}, comm=_AFTER),
+        "post-local SGD": ExchangeMethod(settings={"local_from_step": steps // 2, "local_period": _LOCAL_PERIOD}),
+        "tree": ExchangeMethod(settings={"reduction": "tree"}),
+        **({_HOROVOD: ExchangeMethod(comm=CommConfig(library="horovod"))} if find_spec("horovod") else {}),
     }
 
 
 class Vgg16(Network):
-    """torchvision's, in the parts that the project's networks have."""
+    """torchvision's VGG-16 with the interface of the project's networks."""
 
     def __init__(self, n_classes: int) -> None:
         super().__init__()
@@ -130,19 +137,19 @@ class Vgg16(Network):
         return layer
 
     def features(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) -> (N, 4096)."""
+        """Return the features (N, 4096) of images (N, 3, H, W)."""
         x = self.backbone.avgpool(self.backbone.features(images)).flatten(1)
         features: Tensor = self.backbone.classifier[:-1](x)
         return features
 
     def classify(self, features: Tensor) -> Tensor:
-        """(N, 4096) -> (N, n_classes) logits."""
+        """Return the logits (N, n_classes) of features (N, 4096)."""
         logits: Tensor = self.backbone.classifier[-1](features)
         return logits
 
 
-def _builds(network: str) -> AbstractContextManager[object]:
-    """While active the trainer builds networks of this name, also where no study can ask for them."""
+def _network_available(network: str) -> AbstractContextManager[object]:
+    """Let the trainer build VGG-16, which is not among the networks of studies, inside the context."""
     if network != "vgg16":
         return nullcontext()
 
@@ -154,19 +161,19 @@ def _builds(network: str) -> AbstractContextManager[object]:
 
 
 class Digits:
-    """scikit-learn's, enlarged; every fifth is held out."""
+    """scikit-learn's digits, enlarged; every fifth image is held out."""
 
     def __init__(self, image_size: int, device: torch.device) -> None:
         bunch = load_digits()
         pixels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
-        images = np.stack([resize(Image.fromarray(one).convert("RGB"), image_size) for one in pixels])
+        images = np.stack([resize(Image.fromarray(image).convert("RGB"), image_size) for image in pixels])
         held_out = np.arange(len(images)) % 5 == 0
         self.train, self.test = images[~held_out], images[held_out]
         self.train_labels = torch.from_numpy(bunch.target[~held_out]).to(device)
         self.test_labels = torch.from_numpy(bunch.target[held_out]).to(device)
 
 
-def _training(settings: TrainSettings, way: Way, digits: Digits, ranks: World) -> Training:
+def _training(settings: TrainSettings, method: ExchangeMethod, digits: Digits, ranks: World) -> Training:
     return Training(
         settings=settings,
         images=load_images(digits.train, settings, training=True, device=ranks.device),
@@ -174,22 +181,22 @@ def _training(settings: TrainSettings, way: Way, digits: Digits, ranks: World) -
         train_mask=np.ones(len(digits.train), dtype=np.bool_),
         world=ranks,
         micro_batch="auto",
-        comm=way.comm,
+        comm=method.comm,
     )
 
 
 def _seconds(training: Training, timed_steps: int) -> float:
-    """The mean step of the slowest rank."""
+    """Return the mean seconds of a step on the slowest rank."""
     timed, n_steps = training, timed_steps
     if training.settings.local_period == _LOCAL_PERIOD:
-        # From its first local step on, since those before are the default's, and with an average in each period.
+        # Local from the first step on: earlier steps equal the default. Whole periods, each with an average.
         timed = replace(training, settings=replace(training.settings, local_from_step=0))
         n_steps = math.ceil(n_steps / _LOCAL_PERIOD) * _LOCAL_PERIOD
     return max(distributed.all_gather(float(np.mean(step_seconds(timed, n_steps)))))
 
 
 def _top1(training: Training, seed: int, digits: Digits) -> float:
-    """Of the images held out, after the steps of the settings; 0 to 1."""
+    """Train, and return the accuracy on the held-out images, 0 to 1."""
     ranks, settings = training.world, replace(training.settings, seed=seed)
     run = train(
         settings,
@@ -202,47 +209,50 @@ def _top1(training: Training, seed: int, digits: Digits) -> float:
     return evaluate(run.model, test, digits.test_labels, batch_size=256, ranks=ranks).top1
 
 
-def measured(network: str, arguments: argparse.Namespace, digits: Digits, ranks: World) -> list[dict[str, Any]]:
-    """For each way that these ranks are to go: seconds of a step by round, at both batches, and accuracy by seed."""
+def measure(network: str, arguments: argparse.Namespace, digits: Digits, ranks: World) -> list[dict[str, Any]]:
+    """Measure each method on these ranks: seconds of a step by round, at both batches, and accuracy by seed."""
     chosen = argparse.Namespace(**{**vars(arguments), "network": network})
     plain = replace(settings_for(chosen), simulated_workers=ranks.size, flip=False, steps=arguments.steps)
-    known = ways(steps=arguments.steps, ranks=ranks.size)
+    methods = exchange_methods(steps=arguments.steps, ranks=ranks.size)
     trainings: dict[str, dict[str, Training]] = {}
     for name in arguments.ways:
-        strong = _training(replace(plain, **known[name].settings), known[name], digits, ranks)
+        strong = _training(replace(plain, **methods[name].settings), methods[name], digits, ranks)
         weak = replace(strong, settings=replace(strong.settings, batch_size=ranks.size * arguments.batch_size))
         local = {"strong": strong, "local": without_communication(weak)} if ranks.size > 1 else {}
         trainings[name] = {"weak": weak, **local}
-    found: dict[str, dict[str, Any]] = {
+    results: dict[str, dict[str, Any]] = {
         name: {
-            "network": network, "ranks": ranks.size, "nodes": known[name].nodes, "way": name, "top1": [],
+            "network": network, "ranks": ranks.size, "nodes": methods[name].nodes, "way": name, "top1": [],
             **{kind: [] for kind in kinds},
         }
         for name, kinds in trainings.items()
     }  # fmt: skip
-    with _builds(network):
+    with _network_available(network):
         for _ in range(arguments.rounds):
             for name, kinds in trainings.items():
                 for kind, training in kinds.items():
-                    found[name][kind].append(_seconds(training, arguments.timed_steps))
+                    results[name][kind].append(_seconds(training, arguments.timed_steps))
         for seed in range(arguments.seeds if network in arguments.learning else 0):
             for name, kinds in trainings.items():
-                found[name]["top1"].append(_top1(kinds.get("strong", kinds["weak"]), seed, digits))
-    return list(found.values())
+                results[name]["top1"].append(_top1(kinds.get("strong", kinds["weak"]), seed, digits))
+    return list(results.values())
 
 
 def launches(arguments: argparse.Namespace) -> Iterator[tuple[str, int, int, list[str]]]:
-    """Network, ranks, nodes and ways of each; one process goes one way, and an odd number makes no two nodes."""
+    """Yield network, ranks, nodes and methods of each launch.
+
+    One process runs the default alone. Methods by node need an even number of ranks.
+    """
     for network in arguments.networks:
         alone = [(network, 1, 1, [DDP])] if 1 in arguments.ranks else []
         yield from alone
         for ranks in sorted({*arguments.ranks} - {1}):
-            known = ways(steps=arguments.steps, ranks=ranks)
-            by_node = [name for name in arguments.ways if known[name].nodes > 1 and ranks % _NODES == 0]
-            others = [name for name in arguments.ways if known[name].nodes == 1 and name not in (DDP, _HOROVOD)]
-            of_its_own = [name for name in arguments.ways if name == _HOROVOD]
-            for nodes, names in ((1, others), (_NODES, by_node), (1, of_its_own)):
-                if names or (DDP in arguments.ways and names is others):
+            methods = exchange_methods(steps=arguments.steps, ranks=ranks)
+            by_node = [name for name in arguments.ways if methods[name].nodes > 1 and ranks % _NODES == 0]
+            one_node = [name for name in arguments.ways if methods[name].nodes == 1 and name not in (DDP, _HOROVOD)]
+            horovod = [name for name in arguments.ways if name == _HOROVOD]
+            for nodes, names in ((1, one_node), (_NODES, by_node), (1, horovod)):
+                if names or (DDP in arguments.ways and names is one_node):
                     yield network, ranks, nodes, [DDP, *names]
                     yield from alone
 
@@ -250,23 +260,25 @@ def launches(arguments: argparse.Namespace) -> Iterator[tuple[str, int, int, lis
 def _arguments() -> argparse.Namespace:
     gpus = torch.cuda.device_count()
     counts = [count for count in (1, 2, 4, 8, 16) if count <= gpus] or [1, 2]
-    names = [*ways(steps=1, ranks=_NODES)]
+    names = [*exchange_methods(steps=1, ranks=_NODES)]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--networks", nargs="+", default=["resnet18", "resnet50", "vgg16"])
-    parser.add_argument("--learning", nargs="*", default=["resnet18"], help="networks whose accuracy is measured too")
+    parser.add_argument("--learning", nargs="*", default=["resnet18"], help="networks whose accuracy is also measured")
     parser.add_argument("--ways", nargs="+", choices=names, default=names)
     parser.add_argument("--ranks", nargs="+", type=int, default=counts, help="processes on this machine")
-    parser.add_argument("--batch-size", type=int, default=32, help="of one process; shared for strong scaling and top1")
+    parser.add_argument(
+        "--batch-size", type=int, default=32, help="of one process; split over processes for strong scaling and top1"
+    )
     parser.add_argument("--image-size", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=200, help="of the run whose accuracy is measured")
-    parser.add_argument("--timed-steps", type=int, default=5, help="of a round")
+    parser.add_argument("--steps", type=int, default=200, help="steps of the run whose accuracy is measured")
+    parser.add_argument("--timed-steps", type=int, default=5, help="steps per round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=3, help="runs whose accuracy is measured")
-    parser.add_argument("--threads", type=int, help="of each rank (default: as many as the most ranks have cores each)")
+    parser.add_argument("--threads", type=int, help="of each rank (default: cores / the largest number of ranks)")
     parser.add_argument(
         "--out", type=Path, default=Path(".work/communication.json"), help="raw times, written after each launch"
     )
-    parser.add_argument("--found", type=Path, help=argparse.SUPPRESS)  # where the ranks leave what they measured
+    parser.add_argument("--results", type=Path, help=argparse.SUPPRESS)  # output file of the ranks
     arguments = parser.parse_args()
     arguments.threads = arguments.threads or max(1, len(os.sched_getaffinity(0)) // max(arguments.ranks))
     return arguments
@@ -278,42 +290,41 @@ def main() -> int:
     if distributed.launched_by_torchrun():
         with distributed.join_process_group(arguments.threads) as ranks:
             digits = Digits(arguments.image_size, ranks.device)
-            found = [row for network in arguments.networks for row in measured(network, arguments, digits, ranks)]
+            measured = [row for network in arguments.networks for row in measure(network, arguments, digits, ranks)]
             if ranks.is_main:
-                write_json(arguments.found, found)
+                write_json(arguments.results, measured)
         return 0
-    everything: list[Any] = []
+    results: list[Any] = []
     for network, count, nodes, names in launches(arguments):
-        # One process is measured again for its speed.
-        again = any((one["network"], one["ranks"]) == (network, 1) for one in everything) and count == 1
-        asked = argparse.Namespace(**{**vars(arguments), "seeds": 0 if again else arguments.seeds})
+        # Repeated launches of one process measure its speed alone.
+        repeated = any((entry["network"], entry["ranks"]) == (network, 1) for entry in results) and count == 1
+        launched = argparse.Namespace(**{**vars(arguments), "seeds": 0 if repeated else arguments.seeds})
         with TemporaryDirectory() as folder:
-            found = _launched(asked, network, count, nodes, names, Path(folder) / "found.json")
-        everything += found
+            results += _launch(launched, network, count, nodes, names, Path(folder) / "results.json")
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        write_json(arguments.out, everything)
-    del arguments.found, arguments.out
-    print_results(arguments, rows_of(everything, arguments.batch_size))
-    return int(any("failed" in one for one in everything))
+        write_json(arguments.out, results)
+    del arguments.results, arguments.out
+    print_results(arguments, rows_of(results, arguments.batch_size))
+    return int(any("failed" in entry for entry in results))
 
 
-def _launched(
+def _launch(
     arguments: argparse.Namespace, network: str, count: int, nodes: int, names: Sequence[str], path: Path
 ) -> list[dict[str, Any]]:
-    """What the ranks measured; a launch that failed leaves the others their results."""
-    words = [
-        *sys.argv[1:], f"--networks={network}", f"--found={path}", f"--threads={arguments.threads}",
+    """Launch the ranks and return their results; a failed launch gives rows with its exit code."""
+    options = [
+        *sys.argv[1:], f"--networks={network}", f"--results={path}", f"--threads={arguments.threads}",
         f"--seeds={arguments.seeds}", "--ways", *names,
     ]  # fmt: skip
     if nodes == 1:
-        code = distributed.launch(_MODULE, words, count)
+        code = distributed.launch(_MODULE, options, count)
     else:
-        code = launch_agents(_MODULE, words, agents=nodes, ranks_each=count // nodes)
+        code = launch_agents(_MODULE, options, agents=nodes, ranks_each=count // nodes)
     if code:
-        place = {"network": network, "ranks": count, "nodes": nodes, "failed": code}
-        return [{**place, "way": name} for name in names]
-    found: list[dict[str, Any]] = read_json(path)
-    return [{**one, "nodes": nodes} for one in found]
+        failure = {"network": network, "ranks": count, "nodes": nodes, "failed": code}
+        return [{**failure, "way": name} for name in names]
+    results: list[dict[str, Any]] = read_json(path)
+    return [{**entry, "nodes": nodes} for entry in results]
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What other rules would have saved in a search: replayed on the curves of its trials, nothing is trained.
+"""Replay other pruning rules on the curves of a search, without training, and print what each would have saved.
 
-Trials run side by side, so that a rule's course depends on the accuracies alone. Only trials whose whole curve is known
-take part: those that ran to the end, and those that `resume_pruned` trained there later. For each rule: the epochs it
-trains, the share it saves of all, and how far the accuracy of its winner, at the end, lies below the best one there.
+All trials run at the same time, so that a rule's decisions depend on the accuracies alone. Only trials with complete
+curves take part: those that ran to the end, and those that `resume_pruned` trained to the end later. Each row gives the
+epochs that a rule trains, the share it saves, and by how much the final accuracy of its winner is below the best one.
 
     python -m benchmarks.elimination_rules data/tune/sgd/curves.csv data/tune/lamb/curves.csv
 """
@@ -35,43 +35,43 @@ _COLUMNS = {"trial": pa.int64(), "epoch": pa.int64(), "accuracy": pa.float64(), 
 _FACTORS = (2, 3)
 
 
-def whole_curves(path: Path, epochs: int) -> NDArray[np.float64]:
-    """(trials, epochs): the accuracies, 0 to 1, of the trials of a curves.csv that were trained for so many epochs.
+def complete_curves(path: Path, epochs: int) -> NDArray[np.float64]:
+    """Return the accuracies (trials, epochs), 0 to 1, of the trials in a curves.csv that trained for `epochs` epochs.
 
     Raises:
-        InputError: the file is missing or none of a search's, or fewer than two trials were.
+        InputError: the file is missing or is not the curves.csv of a search, or fewer than two trials are complete.
     """
     curves: dict[int, dict[int, float]] = {}
     for row in read_csv(path, _COLUMNS).to_pylist():
         curves.setdefault(row["trial"], {})[row["epoch"]] = row["accuracy"]
-    whole = [[curve[epoch] for epoch in sorted(curve)] for curve in curves.values() if len(curve) == epochs]
-    if len(whole) < 2:
+    complete = [[curve[epoch] for epoch in sorted(curve)] for curve in curves.values() if len(curve) == epochs]
+    if len(complete) < 2:
         raise InputError(
-            f"{path}: {len(whole)} of {len(curves)} trials were trained for {epochs} epochs, which leaves no rule a "
-            "choice; search with a larger `resume_pruned`"
+            f"{path}: {len(complete)} of {len(curves)} trials were trained for {epochs} epochs; a rule needs two to "
+            "choose from: search with a larger `resume_pruned`"
         )
-    return np.array(whole)
+    return np.array(complete)
 
 
-def epochs_of(path: Path) -> int:
-    """That a trial of the search might take, from the summary.json beside its curves.csv.
+def epochs_per_trial(path: Path) -> int:
+    """Return the maximum number of epochs of a trial, from summary.json in the folder of a curves.csv.
 
     Raises:
-        InputError: there is none.
+        InputError: summary.json is missing.
     """
     summary = read_json(path.parent / "summary.json")
     return int(summary["epochs_allowed"] // summary["trials"])
 
 
-def replayed(curves: NDArray[np.float64]) -> dict[str, SearchOutcome]:
-    """Rule, in words -> what becomes of the trials under it."""
+def replay_rules(curves: NDArray[np.float64]) -> dict[str, SearchOutcome]:
+    """Return the outcome of the trials under each rule, by the name of the rule; curves (trials, epochs)."""
     trials, max_epochs = curves.shape
 
-    def measure(turns: Sequence[TrialStep]) -> list[float | None]:
-        return [float(curves[trial, epoch - 1]) for trial, epoch in turns]
+    def measure(steps: Sequence[TrialStep]) -> list[float | None]:
+        return [float(curves[trial, epoch - 1]) for trial, epoch in steps]
 
     def ended(trial: int, how: TrialStatus) -> None:
-        """Nothing is kept of it."""
+        """Nothing to clean up: no trial has files."""
 
     rules: dict[str, Callable[[], SearchOutcome]] = {
         f"{amount:.0%} {kind}": partial(
@@ -89,11 +89,11 @@ def replayed(curves: NDArray[np.float64]) -> dict[str, SearchOutcome]:
 
 
 def rows_of(path: Path, epochs: int) -> list[Row]:
-    """A row for each rule."""
-    curves = whole_curves(path, epochs)
+    """Return a row for each rule."""
+    curves = complete_curves(path, epochs)
     at_end = curves[:, -1]
     rows: list[Row] = []
-    for name, outcome in replayed(curves).items():
+    for name, outcome in replay_rules(curves).items():
         assert outcome.winner is not None
         rows.append(
             {
@@ -111,14 +111,14 @@ def rows_of(path: Path, epochs: int) -> list[Row]:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("curves", nargs="*", type=Path, help="(default: of all searches in --data)")
-    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of all artefacts")
-    parser.add_argument("--epochs", type=int, help="of a trial at most (default: from summary.json beside each)")
+    parser.add_argument("curves", nargs="*", type=Path, help="files curves.csv (default: of all searches in --data)")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of all artifacts")
+    parser.add_argument("--epochs", type=int, help="maximum per trial (default: from summary.json in the same folder)")
     arguments = parser.parse_args()
     curves = arguments.curves or sorted(arguments.data.glob("tune/*/curves.csv"))
     if not curves:
-        parser.error(f"no search in {arguments.data}/tune; run `python -m pipeline tune`, or name a curves.csv")
-    print_table([row for path in curves for row in rows_of(path, arguments.epochs or epochs_of(path))])
+        parser.error(f"no search in {arguments.data}/tune: run `python -m pipeline tune`, or give a curves.csv")
+    print_table([row for path in curves for row in rows_of(path, arguments.epochs or epochs_per_trial(path))])
 
 
 if __name__ == "__main__":

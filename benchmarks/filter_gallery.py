@@ -1,9 +1,10 @@
-"""What would each scorer drop? Pictures, agreement, and the share against eps.
+"""Compare what each scorer drops: pictures, agreement, and the share against eps.
 
-Reads what `dvc repro` wrote for one network and lets every scorer drop the same share of its images.
-Writes gallery.png (the most suspect images by each scorer, with their labels), agreement.json
-(Jaccard index of what each pair of scorers drops) and share_of_eps.svg (DBSCAN on the map, with the
-five shares of the paper's Table I).
+Reads the output of `dvc repro` for one network and lets every scorer drop the same share of its images. Writes
+
+* gallery.png: the most suspect images by each scorer, with their labels,
+* agreement.json: the Jaccard index of the images that each pair of scorers drops,
+* share_of_eps.svg: the share that DBSCAN on the map drops against eps, with the five shares of the paper's Table I.
 
     python -m benchmarks.filter_gallery --network resnet18 --out docs/results/FOLDER
 """
@@ -52,7 +53,7 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
 
 
 def gallery(images: NDArray[np.uint8], inputs: FilterInputs, suspects: Mapping[str, NDArray[np.int64]]) -> Figure:
-    """A row of pictures for each scorer.
+    """Draw a row of pictures for each scorer.
 
     Args:
         images: uint8 (N, H, W, 3).
@@ -72,9 +73,9 @@ def gallery(images: NDArray[np.uint8], inputs: FilterInputs, suspects: Mapping[s
         return figure
 
 
-def share_of_eps(evidence: ScorerInputs) -> Figure:
-    """The whole curve, and the radii that reach the paper's shares."""
-    radii = SCORERS["dbscan"].values(evidence, space="embedding", min_samples=DBSCAN["min_samples"])
+def share_of_eps(inputs: ScorerInputs) -> Figure:
+    """Draw the share of noise against eps, and the eps that reach the paper's shares."""
+    radii = SCORERS["dbscan"].values(inputs, space="embedding", min_samples=DBSCAN["min_samples"])
     eps = curve_thresholds(radii)
     shares = 100 * shares_above(radii, eps)
     with matplotlib_style():
@@ -84,22 +85,22 @@ def share_of_eps(evidence: ScorerInputs) -> Figure:
         for (network, kept), color in zip(KEPT_SHARES.items(), cycle(SERIES), strict=False):
             threshold = threshold_for_share(radii, 1 - kept)
             share = threshold.n_above / len(radii)
-            label = f"{network}: asked {100 * (1 - kept):.2f} %, {100 * share:.2f} % at eps {threshold.value:.3g}"
+            label = f"{network}: requested {100 * (1 - kept):.2f} %, {100 * share:.2f} % at eps {threshold.value:.3g}"
             axes.plot(threshold.value, 100 * share, "o", color=color, markersize=4, label=label)
         axes.legend(fontsize=8, loc="lower left")
         matplotlib_log_axis(axes, "x", eps)
         matplotlib_log_axis(axes, "y", shares)
-        axes.set(xlabel="eps (map units)", ylabel="images that DBSCAN calls noise (%)")
+        axes.set(xlabel="eps (map units)", ylabel="DBSCAN noise (% of the images)")
         return figure
 
 
 def main() -> None:
-    """Write the three files and print how long each scorer took."""
+    """Write the three files and print each scorer's share, seconds and agreement with DBSCAN."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--network", default="resnet18")
-    parser.add_argument("--share", type=float, default=0.05, help="of the images that each scorer drops")
-    parser.add_argument("--columns", type=int, default=16, help="pictures a scorer")
+    parser.add_argument("--share", type=float, default=0.05, help="share of the images that each scorer drops")
+    parser.add_argument("--columns", type=int, default=16, help="pictures per scorer")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     data = DataPaths(root=arguments.data)
@@ -115,7 +116,7 @@ def main() -> None:
     agreement = {
         left: {right: round(jaccard(dropped[left], dropped[right]), 4) for right in CHOICES} for left in CHOICES
     }
-    shares = {name: round(float(goes.mean()), 5) for name, goes in dropped.items()}
+    shares = {name: round(float(noise.mean()), 5) for name, noise in dropped.items()}
     arguments.out.mkdir(parents=True, exist_ok=True)
     write_json(arguments.out / "agreement.json", {"dropped": shares, "seconds": seconds, "jaccard": agreement})
     (arguments.out / "gallery.png").write_bytes(png(gallery(images, inputs, suspects), dpi=110))

@@ -1,10 +1,10 @@
-"""How long from features to a keep list at ImageNet's size, in how much memory, and whether it finds what is wrong.
+"""Measure time and memory from features to a keep list at ImageNet's size, and whether it finds planted errors.
 
-PCA, t-SNE, neighbours and two scorers with all tables and reasons through the functions that the
-stages call, on features in a memory-mapped file as `extract` leaves them. Every size runs in a
-process of its own, whose anonymous memory is sampled from outside: pages of the mapped features
-belong to the system, and go when something else needs them. Of all rows 2.5 % are planted outliers
-and 2.5 % bear a wrong label; AUROC says how well each score tells them from the rest.
+Runs PCA, t-SNE, neighbors and two scorers with all tables and reasons, through the functions that the stages call, on
+features in a memory-mapped file as `extract` writes them. Every size runs in a separate process, whose anonymous memory
+is sampled from outside: pages of the mapped features belong to the system, which frees them when it needs memory. Of
+all rows 2.5 % are planted outliers and 2.5 % have a wrong label. AUROC measures how well each score separates them from
+the other rows.
 
     python -m benchmarks.filter_scale --n 10000 50000 --dimensions 512
     python -m benchmarks.filter_scale --n 1281167 --scratch /a/folder/with/11/GB
@@ -29,7 +29,7 @@ from sklearn.metrics import roc_auc_score
 
 from benchmarks.measuring import anonymous_bytes, print_results
 from benchmarks.printing import Row
-from benchmarks.reduce_speed import made_up_features
+from benchmarks.reduce_speed import random_features
 from pipeline.artifacts.files import write_json
 from pipeline.artifacts.tables import write_csv, write_parquet
 from pipeline.config.filter import FilterConfig
@@ -50,29 +50,31 @@ from pipeline.reduction.pca import fit_pca
 from pipeline.reduction.tsne import check_features, fit_training_tsne
 from pipeline.scoring.base import ScorerInputs
 
-WRONG_SHARE = 0.025  # outliers, and as many wrong labels
-LEAST_OF_A_CLASS = 50
+PLANTED_SHARE = 0.025
+"""Share of planted outliers; the share of wrong labels is the same."""
+
+MIN_CLASS_SIZE = 50
 BLOCK = 4096
 SAMPLE_S = 0.02
 STEPS = ("start", "check", "pca", "tsne", "neighbours", "quality", "dbscan", "knn_agreement")
 
 
 def planted_features(folder: Path, n: int, dimensions: int, n_classes: int) -> dict[str, Path]:
-    """Files of features float32 (n, dimensions), labels int64 (n,) and what was planted, uint8 (n,).
+    """Write the files `features` float32 (n, dimensions), `labels` int64 (n,) and `planted` uint8 (n,).
 
-    Planted are 1 for an outlier, whose features are those of no class, and 2 for a wrong label.
+    `planted` is 1 for an outlier, whose features belong to no class, 2 for a wrong label, and 0 otherwise.
     """
     paths = {name: folder / f"{name}.npy" for name in ("features", "labels", "planted")}
-    labels = made_up_features(paths["features"], n, dimensions, n_classes)[1]
+    labels = random_features(paths["features"], n, dimensions, n_classes)[1]
     rng = np.random.default_rng(1)
     planted = np.zeros(n, dtype=np.uint8)
-    outliers, wrong = np.split(rng.permutation(n)[: 2 * round(WRONG_SHARE * n)], 2)
+    outliers, wrong = np.split(rng.permutation(n)[: 2 * round(PLANTED_SHARE * n)], 2)
     planted[outliers], planted[wrong] = 1, 2
     labels[wrong] = (labels[wrong] + rng.integers(1, n_classes, len(wrong))) % n_classes
     features = np.load(paths["features"], mmap_mode="r+")
     for rows in np.array_split(np.sort(outliers), len(outliers) // BLOCK + 1):
-        alone = 1.25**0.5 * rng.standard_normal((len(rows), dimensions), dtype=np.float32)
-        features[rows] = np.maximum(alone, 0)
+        values = 1.25**0.5 * rng.standard_normal((len(rows), dimensions), dtype=np.float32)
+        features[rows] = np.maximum(values, 0)
     features.flush()
     np.save(paths["labels"], labels)
     np.save(paths["planted"], planted)
@@ -86,51 +88,56 @@ SCORERS: Mapping[str, Mapping[str, Any]] = {
 
 
 def write_tables(
-    folder: Path, evidence: ScorerInputs, names: Sequence[str], scorer: Mapping[str, Any]
+    folder: Path, inputs: ScorerInputs, names: Sequence[str], scorer: Mapping[str, Any]
 ) -> NDArray[np.float64]:
-    """The filter as its stage does it, tables and reasons included; returns the score (n,) of each row."""
-    config = FilterConfig.model_validate({"scorer": scorer, "drop_fraction": 2 * WRONG_SHARE})
-    known = FilterContext(network="resnet50", class_names=names, overrides={})
-    sieved = sieve(evidence, config, known)
-    ids = np.arange(len(evidence.labels))
+    """Filter as the stage does, with tables and reasons; return the score (n,) of each row."""
+    config = FilterConfig.model_validate({"scorer": scorer, "drop_fraction": 2 * PLANTED_SHARE})
+    context = FilterContext(network="resnet50", class_names=names, overrides={})
+    sieved = sieve(inputs, config, context)
+    ids = np.arange(len(inputs.labels))
     images = pa.table(
         {
             "sample_id": ids,
             "path": pa.array([f"train/{row:08}.jpg" for row in ids.tolist()]),
-            "label": evidence.labels,
-            "label_name": pa.DictionaryArray.from_arrays(evidence.labels, list(names)).dictionary_decode(),
+            "label": inputs.labels,
+            "label_name": pa.DictionaryArray.from_arrays(inputs.labels, list(names)).dictionary_decode(),
         }
     )
-    points = points_table(images, evidence, sieved)
+    points = points_table(images, inputs, sieved)
     kept, dropped = kept_and_dropped(points)
     write_parquet(folder / "points.parquet", points)
     write_csv(folder / "kept.csv", kept)
     write_csv(folder / "dropped.csv", dropped)
-    write_json(folder / "metrics.json", filter_metrics(evidence, sieved, config, known))
+    write_json(folder / "metrics.json", filter_metrics(inputs, sieved, config, context))
     return sieved.decision.scores
 
 
 class StageTimer:
-    """Tells the process that watches which step runs, and keeps the time of each."""
+    """Measures the time of each step, and prints its name for the process that samples the memory."""
 
     def __init__(self) -> None:
-        self._begun: list[tuple[str, float, float]] = []
+        self._starts: list[tuple[str, float, float]] = []
 
     def begin(self, name: str) -> None:
-        self._begun.append((name, time.perf_counter(), time.process_time()))
+        self._starts.append((name, time.perf_counter(), time.process_time()))
         print(name, flush=True)
 
     def seconds(self) -> dict[str, float]:
-        """Wall time of each step and of all, and the time of all cores together, until now."""
-        names, *times = zip(*self._begun, ("", time.perf_counter(), time.process_time()), strict=True)
+        """Return the wall time and the CPU time over all cores, of each step and in total, until now."""
+        names, *times = zip(*self._starts, ("", time.perf_counter(), time.process_time()), strict=True)
         wall, cores = (np.diff(values).round(2) for values in times)
-        found = {f"{name}_s": value for name, value in zip(names, wall.tolist(), strict=False)}
-        used = {f"{name}_core_s": value for name, value in zip(names, cores.tolist(), strict=False)}
-        return {**found, "total_s": round(float(wall.sum()), 2), **used, "total_core_s": round(float(cores.sum()), 2)}
+        wall_s = {f"{name}_s": value for name, value in zip(names, wall.tolist(), strict=False)}
+        core_s = {f"{name}_core_s": value for name, value in zip(names, cores.tolist(), strict=False)}
+        totals = round(float(wall.sum()), 2), round(float(cores.sum()), 2)
+        return {**wall_s, "total_s": totals[0], **core_s, "total_core_s": totals[1]}
 
 
 def measure(folder: Path, config: ReduceConfig) -> dict[str, Any]:
-    """Every step of `reduce`, without its files, and of `filter` with them, on the files of `planted_features`."""
+    """Run every step of `reduce`, without its files, and of `filter` with them, on the files of `planted_features`.
+
+    Returns:
+        Seconds of each step, and the quality of neighbors, maps and scores.
+    """
     steps = StageTimer()
     features = np.load(folder / "features.npy", mmap_mode="r")
     labels, planted = np.load(folder / "labels.npy"), np.load(folder / "planted.npy")
@@ -143,17 +150,17 @@ def measure(folder: Path, config: ReduceConfig) -> dict[str, Any]:
         axes = fit_pca(features, config.pca.n_components, map_fn=run)
         components = axes.transform(features, map_fn=run)
         steps.begin("tsne")
-        mapped = fit_training_tsne(components, labels, config.tsne.model_dump(), landmarks=landmarks)
+        embedding = fit_training_tsne(components, labels, config.tsne.model_dump(), landmarks=landmarks)
         steps.begin("neighbours")
         neighbors = nearest_neighbors(components, config.n_neighbors, seed=config.tsne.random_state)
         steps.begin("quality")
         rows = quality_sample(len(labels))
         exact = exact_neighbors(components, rows, config.n_neighbors)
-        after = exact_neighbors(mapped.coordinates, rows, config.n_neighbors)
+        after = exact_neighbors(embedding.coordinates, rows, config.n_neighbors)
         names = [f"class {label}" for label in range(int(labels.max()) + 1)]
-        evidence = ScorerInputs(
+        inputs = ScorerInputs(
             labels=labels,
-            embeddings=mapped.coordinates[None],
+            embeddings=embedding.coordinates[None],
             components=components,
             neighbors=neighbors.rows,
             map_fn=run,
@@ -161,12 +168,12 @@ def measure(folder: Path, config: ReduceConfig) -> dict[str, Any]:
         scores = {}
         for name, scorer in SCORERS.items():
             steps.begin(name)
-            scores[name] = write_tables(folder, evidence, names, scorer)
+            scores[name] = write_tables(folder, inputs, names, scorer)
     seconds = steps.seconds()
     aurocs = {
-        f"auroc_{name}_{what}": round(float(roc_auc_score(planted[of] > 0, found[of])), 3)
-        for name, found in scores.items()
-        for what, of in (("outliers", planted != 2), ("wrong_labels", planted != 1))
+        f"auroc_{name}_{kind}": round(float(roc_auc_score(planted[rows] > 0, values[rows])), 3)
+        for name, values in scores.items()
+        for kind, rows in (("outliers", planted != 2), ("wrong_labels", planted != 1))
     }
     return {
         "landmarks": landmarks or 0,
@@ -179,10 +186,16 @@ def measure(folder: Path, config: ReduceConfig) -> dict[str, Any]:
     }
 
 
-def watched(command: list[str]) -> tuple[dict[str, Any], dict[str, float]]:
-    """The last line that a command prints, read as JSON, and the GB of anonymous memory at the peak of each step.
+def run_sampled(command: list[str]) -> tuple[dict[str, Any], dict[str, float]]:
+    """Run a command and sample its memory.
 
-    Every line before the last names the step that begins.
+    Every line that the command prints before the last names the step that begins.
+
+    Returns:
+        The last line, read as JSON, and the peak of anonymous memory (GB) in each step.
+
+    Raises:
+        subprocess.CalledProcessError: the command failed.
     """
     peaks: dict[str, int] = {}
     lines = ["start"]
@@ -203,12 +216,12 @@ def watched(command: list[str]) -> tuple[dict[str, Any], dict[str, float]]:
             sampler.join()
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
-    found: dict[str, Any] = json.loads(lines[-1])
-    return found, {f"{step}_gb": round(peak / 1e9, 3) for step, peak in peaks.items() if step in STEPS}
+    result: dict[str, Any] = json.loads(lines[-1])
+    return result, {f"{step}_gb": round(peak / 1e9, 3) for step, peak in peaks.items() if step in STEPS}
 
 
 def curve(rows: Sequence[Row]) -> Figure:
-    """Wall time of all steps and peak memory against the number of images."""
+    """Draw the wall time of all steps and the peak memory against the number of images."""
     sizes = [float(row["n"]) for row in rows]
     with matplotlib_style():
         figure = Figure(figsize=(6.5, 3.2), layout="constrained")
@@ -227,17 +240,19 @@ def curve(rows: Sequence[Row]) -> Figure:
 
 
 def main() -> None:
-    """Print a table and a line of JSON; with `--measure`, what one of the processes prints."""
+    """Print a table and a line of JSON; with `--measure`, measure in this process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--n", type=int, nargs="+", default=[10_000, 50_000], help="images, a process each")
-    parser.add_argument("--dimensions", type=int, default=2048, help="features of an image")
     parser.add_argument(
-        "--classes", type=int, default=1000, help=f"at most; each has {LEAST_OF_A_CLASS} images or more"
+        "--n", type=int, nargs="+", default=[10_000, 50_000], help="numbers of images, each in a separate process"
     )
-    parser.add_argument("--jobs", type=int, default=2, help="threads of everything")
+    parser.add_argument("--dimensions", type=int, default=2048, help="features per image")
+    parser.add_argument(
+        "--classes", type=int, default=1000, help=f"maximum; each class has {MIN_CLASS_SIZE} images or more"
+    )
+    parser.add_argument("--jobs", type=int, default=2, help="threads of all steps")
     parser.add_argument("--landmarks", default="auto", help="auto, none or a number")
-    parser.add_argument("--scratch", help="folder for the features; the system's own if left out")
-    parser.add_argument("--curve", type=Path, help="SVG file to draw time and memory into")
+    parser.add_argument("--scratch", help="folder for the features (default: that of the system)")
+    parser.add_argument("--curve", type=Path, help="SVG file for the plot of time and memory")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     landmarks = int(arguments.landmarks) if arguments.landmarks.isdigit() else arguments.landmarks
@@ -248,11 +263,11 @@ def main() -> None:
     rows = []
     for n in arguments.n:
         with tempfile.TemporaryDirectory(dir=arguments.scratch) as folder:
-            classes = min(arguments.classes, n // LEAST_OF_A_CLASS)
+            classes = min(arguments.classes, n // MIN_CLASS_SIZE)
             planted_features(Path(folder), n, arguments.dimensions, classes)
             options = ["--measure", folder, "--jobs", str(arguments.jobs), "--landmarks", arguments.landmarks]
-            found, peaks = watched([sys.executable, "-m", "benchmarks.filter_scale", *options])
-        rows.append({"n": n, "classes": classes, **found, "peak_gb": max(peaks.values()), **peaks})
+            result, peaks = run_sampled([sys.executable, "-m", "benchmarks.filter_scale", *options])
+        rows.append({"n": n, "classes": classes, **result, "peak_gb": max(peaks.values()), **peaks})
     if arguments.curve:
         arguments.curve.write_bytes(svg(curve(rows)))
     print_results(arguments, rows)

@@ -1,7 +1,7 @@
-"""What does importing each module of L0 and L1 cost beyond the libraries that it needs?
+"""Measure the import time of each module of L0 and L1, without the libraries that it needs.
 
-A fresh process imports the libraries of the module's import closure first, then the module; only the
-second is counted. The goal is below 0.3 s for each.
+A fresh process imports the libraries of the module's import closure, then the module. Only the second import is timed.
+The goal is below 0.3 s for each module.
 
     python -m benchmarks.import_time
 """
@@ -34,7 +34,7 @@ print(time.perf_counter() - start)
 
 
 def modules_below_l2() -> list[str]:
-    """Modules of the units that docs/architecture.md puts into L0 and L1."""
+    """Return the modules of the packages that docs/architecture.md places in L0 and L1."""
     text = (_ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     units = {
         unit.strip() for line in re.findall(r"^L[01] ([a-z_, ]+)", text, flags=re.MULTILINE) for unit in line.split(",")
@@ -47,22 +47,22 @@ def modules_below_l2() -> list[str]:
     return names
 
 
-def libraries_of(module: str) -> list[str]:
-    """What the module's import closure imports from others at the top of its files, by full names."""
-    found: set[str] = set()
+def imported_libraries(module: str) -> list[str]:
+    """Return the full names of all that the module's import closure imports from libraries at module level."""
+    libraries: set[str] = set()
     for path in import_closure(module).values():
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Import):
-                found.update(alias.name for alias in node.names)
+                libraries.update(alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module:
-                found.add(node.module)
-                found.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return sorted(name for name in found if name.split(".")[0] not in ("pipeline", "viz"))
+                libraries.add(node.module)
+                libraries.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return sorted(name for name in libraries if name.split(".")[0] not in ("pipeline", "viz"))
 
 
-def seconds_of(module: str, repeats: int) -> float:
-    """Median over fresh processes."""
-    command = [sys.executable, "-c", _TIMED, module, *libraries_of(module)]
+def import_seconds(module: str, repeats: int) -> float:
+    """Return the median import time over `repeats` fresh processes."""
+    command = [sys.executable, "-c", _TIMED, module, *imported_libraries(module)]
     return median(
         float(subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True).stdout)
         for _ in range(repeats)
@@ -70,11 +70,11 @@ def seconds_of(module: str, repeats: int) -> float:
 
 
 def main() -> int:
-    """Print a table, the slowest first; exit code 1 if one misses the goal."""
+    """Print a table, the slowest first; return exit code 1 if a module misses the goal."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--repeats", type=int, default=3)
     repeats: int = parser.parse_args().repeats
-    results = {module: seconds_of(module, repeats) for module in modules_below_l2()}
+    results = {module: import_seconds(module, repeats) for module in modules_below_l2()}
     for module, seconds in sorted(results.items(), key=lambda item: -item[1]):
         print(f"{module:45}{seconds * 1000:8.1f} ms{'  over the goal' if seconds > GOAL_S else ''}")
     print(f"slowest: {max(results.values()) / GOAL_S:.0%} of the goal of {GOAL_S} s")

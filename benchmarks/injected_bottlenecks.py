@@ -1,7 +1,7 @@
-"""What `diagnose` says of a training into which a bottleneck is put: a slow loader, network or rank, or none.
+"""Inject a bottleneck into a training, a slow loader, network or rank, and print the verdict of `diagnose`.
 
-Two real ranks by default, whose passes take 0.1 s each and more; each bottleneck is put in at some strengths and
-measured as `python -m pipeline diagnose` does. Starts its ranks itself.
+Uses two real ranks by default, with 0.1 s or more per forward pass. Each bottleneck is injected at several strengths
+and measured as `python -m pipeline diagnose` does. The command starts its ranks.
 
     python -m benchmarks.injected_bottlenecks
 """
@@ -38,15 +38,15 @@ from pipeline.training.evaluation import load_images
 from pipeline.training.gradients import GlobalBatch, TrainLoss
 
 _COMPUTE_S = 0.1
-"""Of each pass, on every rank: a busy machine's own noise is small beside it."""
+"""Seconds added to each forward pass on every rank: large compared with the noise of a busy machine."""
 
 _IMAGES, _IMAGE_SIZE, _BATCH_OF_ONE = 40, 8, 10
 
 Fault = AbstractContextManager[object]
 
 
-def slow_loader(seconds: float, ranks: World) -> Fault:  # noqa: ARG001 - as all faults are called
-    """Reading a batch takes longer."""
+def slow_loader(seconds: float, ranks: World) -> Fault:  # noqa: ARG001 - signature of all faults
+    """Make reading a batch slower."""
     read = ResidentImages.training_batch
 
     def training_batch(images: ResidentImages, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
@@ -57,10 +57,10 @@ def slow_loader(seconds: float, ranks: World) -> Fault:  # noqa: ARG001 - as all
 
 
 def delayed_all_reduce(seconds: float, ranks: World) -> Fault:
-    """The last bucket's all-reduce takes longer."""
+    """Make the last bucket's all-reduce slower."""
     wrap = distributed.data_parallel
 
-    def delayed(state: None, bucket: GradBucket) -> torch.futures.Future[Tensor]:  # noqa: ARG001 - as torch calls it
+    def delayed(state: None, bucket: GradBucket) -> torch.futures.Future[Tensor]:  # noqa: ARG001 - torch's signature
         if bucket.is_last():
             time.sleep(seconds)
         summed = torch.distributed.all_reduce(bucket.buffer().div_(ranks.size), async_op=True).get_future()
@@ -75,8 +75,8 @@ def delayed_all_reduce(seconds: float, ranks: World) -> Fault:
     return patch.object(distributed, "data_parallel", data_parallel)
 
 
-def slow_passes(seconds: float, ranks: World) -> Fault:  # noqa: ARG001 - as all faults are called
-    """Forward takes longer on every rank: arithmetic, and no bottleneck."""
+def slow_forward(seconds: float, ranks: World) -> Fault:  # noqa: ARG001 - signature of all faults
+    """Make the forward pass slower on every rank: computation, not a bottleneck."""
     forward = TrainLoss.summed_loss
 
     def summed_loss(train_loss: TrainLoss, model: nn.Module, batch: GlobalBatch, part: BatchSlice) -> Tensor:
@@ -87,12 +87,12 @@ def slow_passes(seconds: float, ranks: World) -> Fault:  # noqa: ARG001 - as all
 
 
 def slow_rank(seconds: float, ranks: World) -> Fault:
-    """The last rank's forward takes longer."""
-    return slow_passes(seconds if ranks.rank == ranks.size - 1 else 0.0, ranks)
+    """Make the last rank's forward pass slower."""
+    return slow_forward(seconds if ranks.rank == ranks.size - 1 else 0.0, ranks)
 
 
 FAULTS: Mapping[str, Callable[[float, World], Fault]] = {
-    "none": slow_passes,
+    "none": slow_forward,
     "slow_loader": slow_loader,
     "delayed_all_reduce": delayed_all_reduce,
     "slow_rank": slow_rank,
@@ -104,13 +104,13 @@ BOUND_BY = {
     "delayed_all_reduce": "communication",
     "slow_rank": "synchronization",
 }
-"""The verdict that would be right."""
+"""Fault -> the correct verdict."""
 
 
-def training_of(ranks: World) -> Training:
-    """Ten images a rank through the small network."""
-    chosen = argparse.Namespace(network="small_cnn", image_size=_IMAGE_SIZE, batch_size=_BATCH_OF_ONE * ranks.size)
-    settings = replace(settings_for(chosen), simulated_workers=ranks.size, crop_padding=1)
+def make_training(ranks: World) -> Training:
+    """Return a training of the small network with ten images per rank."""
+    arguments = argparse.Namespace(network="small_cnn", image_size=_IMAGE_SIZE, batch_size=_BATCH_OF_ONE * ranks.size)
+    settings = replace(settings_for(arguments), simulated_workers=ranks.size, crop_padding=1)
     pixels = np.random.default_rng(0).integers(0, 256, (_IMAGES, _IMAGE_SIZE, _IMAGE_SIZE, 3), dtype=np.uint8)
     return Training(
         settings=settings,
@@ -122,24 +122,24 @@ def training_of(ranks: World) -> Training:
     )
 
 
-def diagnosed(fault: str, strength: float, ranks: World, *, seconds: float) -> Diagnosis:
-    """What is found where the bottleneck `fault` costs `strength` seconds a step; measured for about `seconds`."""
-    with slow_passes(_COMPUTE_S, ranks), FAULTS[fault](strength, ranks):
-        return diagnose(measure(training_of(ranks), seconds=seconds))
+def diagnose_fault(fault: str, strength: float, ranks: World, *, seconds: float) -> Diagnosis:
+    """Diagnose a training in which `fault` costs `strength` seconds per step; measure for about `seconds`."""
+    with slow_forward(_COMPUTE_S, ranks), FAULTS[fault](strength, ranks):
+        return diagnose(measure(make_training(ranks), seconds=seconds))
 
 
-def _row(found: Mapping[str, Any]) -> Row:
+def _row(result: Mapping[str, Any]) -> Row:
     shares = {
         name: "{} ({} to {})".format(*(round(100 * share[key]) for key in ("median", "low", "high")))
-        for name, share in found["shares"].items()
+        for name, share in result["shares"].items()
     }
     return {
-        "bottleneck": found["bottleneck"],
-        "strength_s": found["strength"],
-        "step_s": round(found["step"]["median"], 3),
+        "bottleneck": result["bottleneck"],
+        "strength_s": result["strength"],
+        "step_s": round(result["step"]["median"], 3),
         **{f"{name}_%": shares[name] for name in ("compute", "input", "synchronization", "communication")},
-        "verdict": " or ".join(found["candidates"]),
-        "right": BOUND_BY[found["bottleneck"]],
+        "verdict": " or ".join(result["candidates"]),
+        "right": BOUND_BY[result["bottleneck"]],
     }
 
 
@@ -147,14 +147,14 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--bottlenecks", nargs="+", choices=[*FAULTS], default=[*FAULTS])
     parser.add_argument(
-        "--strengths", nargs="+", type=float, default=[0.15, 0.45], help="seconds that they cost a step"
+        "--strengths", nargs="+", type=float, default=[0.15, 0.45], help="seconds that a bottleneck costs per step"
     )
-    parser.add_argument("--seconds", type=float, default=2.0, help="of measuring, for each")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds per measurement")
     parser.add_argument("--ranks", type=int, default=2, help="processes on this machine")
-    parser.add_argument("--found", type=Path, help=argparse.SUPPRESS)  # where the ranks leave what they measured
+    parser.add_argument("--results", type=Path, help=argparse.SUPPRESS)  # output file of the ranks
     arguments = parser.parse_args(argv)
     if arguments.ranks < 2:
-        parser.error(f"--ranks {arguments.ranks}: alone nobody waits for a network or a rank; give 2 or more")
+        parser.error(f"--ranks {arguments.ranks}: a single rank waits for no network and no other rank; give 2 or more")
     return arguments
 
 
@@ -164,25 +164,25 @@ def main() -> int:
     arguments = _arguments(argv)
     if distributed.launched_by_torchrun():
         with distributed.join_process_group(threads_per_worker=1) as ranks:
-            found = [
+            results = [
                 {
                     "bottleneck": fault,
                     "strength": strength,
-                    **asdict(diagnosed(fault, strength, ranks, seconds=arguments.seconds)),
+                    **asdict(diagnose_fault(fault, strength, ranks, seconds=arguments.seconds)),
                 }
                 for fault in arguments.bottlenecks
                 for strength in (arguments.strengths if fault != "none" else [0.0])
             ]
             if ranks.is_main:
-                write_json(arguments.found, found)
+                write_json(arguments.results, results)
         return 0
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "found.json"
-        code = distributed.launch("benchmarks.injected_bottlenecks", [*argv, f"--found={path}"], arguments.ranks)
+        path = Path(folder) / "results.json"
+        code = distributed.launch("benchmarks.injected_bottlenecks", [*argv, f"--results={path}"], arguments.ranks)
         if code:
             return code
-        rows = [_row(found) for found in read_json(path)]
-    del arguments.found
+        rows = [_row(result) for result in read_json(path)]
+    del arguments.results
     print_results(arguments, rows)
     return 0
 

@@ -1,7 +1,7 @@
-"""Large batch simulation: four workers against one process that stands in for four.
+"""Compare four workers with one process that simulates four.
 
-The experiment of Rand (2021) with his kind of network, a small CNN with dropout, in full and in
-mixed precision, on scikit-learn's digits. Loss curves go to one plot and to JSON.
+The experiment of Rand (2021) with a similar network, a small CNN with dropout, in full and in mixed precision, on
+scikit-learn's digits. Writes the loss curves as a plot and as JSON.
 
     python -m benchmarks.large_batch_simulation --out docs/results/FOLDER
 """
@@ -35,7 +35,7 @@ PRECISIONS = ("fp32", "bf16")
 
 
 def settings_for(precision: Any, steps: int, reduction: Any) -> TrainSettings:
-    """Batch 256 on four workers; dropout is on, and the gradient is clipped."""
+    """Return settings with batch 256 on four workers, dropout and gradient clipping."""
     return TrainSettings(
         network="small_cnn", stem="imagenet", n_classes=10,
         format=ImageFormat(image_size=SIZE, crop_size=SIZE, mean=(0.3,) * 3, std=(0.37,) * 3),
@@ -48,14 +48,14 @@ def settings_for(precision: Any, steps: int, reduction: Any) -> TrainSettings:
 
 
 def digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """uint8 (1797, 8, 8, 3) and labels."""
+    """Return images uint8 (1797, 8, 8, 3) and labels int64 (1797,)."""
     bunch = load_digits()
-    grey = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
-    return np.repeat(grey[..., None], 3, axis=3), bunch.target.astype(np.int64)
+    gray = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
+    return np.repeat(gray[..., None], 3, axis=3), bunch.target.astype(np.int64)
 
 
 def run_here(arguments: argparse.Namespace) -> None:
-    """One run on the processes that this one belongs to; rank 0 writes its curve and final weights."""
+    """Train on the processes of this job; rank 0 writes the loss curve and the final weights."""
     fitting = valid_world_sizes(WORKERS, aligned=arguments.reduction == "tree")
     pixels, labels = digits()
     settings = settings_for(arguments.precision, arguments.steps, arguments.reduction)
@@ -63,8 +63,8 @@ def run_here(arguments: argparse.Namespace) -> None:
         1, lambda size: distributed.participating_ranks("auto", fitting, size)
     ) as ranks:
         images = load_images(pixels, settings, training=True, device=ranks.device)
-        everything = np.ones(len(labels), dtype=np.bool_)
-        data = TrainData(images, torch.from_numpy(labels).to(ranks.device), everything)
+        train_mask = np.ones(len(labels), dtype=np.bool_)
+        data = TrainData(images, torch.from_numpy(labels).to(ranks.device), train_mask)
         run = train(settings, data, ranks=ranks, log=RunLog.silent())
         if ranks.is_main:
             weights = torch.cat([tensor.detach().double().flatten().cpu() for tensor in run.model.parameters()])
@@ -72,21 +72,21 @@ def run_here(arguments: argparse.Namespace) -> None:
             write_json(arguments.out, [[record.step, record.train_loss] for record in run.history])
 
 
-def start(arguments: Sequence[str], processes: int) -> None:
-    """The same module on one process or, by torchrun, on several; one thread each."""
+def launch(arguments: Sequence[str], processes: int) -> None:
+    """Run this module on one process or, by torchrun, on several, with one thread each."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
     command = [sys.executable, *launcher, "-m", "benchmarks.large_batch_simulation", *arguments]
     subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
-def distance(one: Path, other: Path) -> float:
-    """Relative L2 between final weights."""
-    a, b = (torch.load(path.with_suffix(".pt"), weights_only=True) for path in (one, other))
+def distance(first: Path, second: Path) -> float:
+    """Return the relative L2 distance of the final weights of two runs."""
+    a, b = (torch.load(path.with_suffix(".pt"), weights_only=True) for path in (first, second))
     return float((a - b).norm() / a.norm())
 
 
 def draw(curves: Mapping[str, Sequence[tuple[int, float]]], path: Path) -> None:
-    """All curves in one plot; where lines lie on each other, dashes show both."""
+    """Draw all curves in one plot; dashes show both of two lines that coincide."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
     for (name, curve), style in zip(curves.items(), ("-", "--", "-", "--", ":", ":"), strict=False):
@@ -98,11 +98,11 @@ def draw(curves: Mapping[str, Sequence[tuple[int, float]]], path: Path) -> None:
 
 
 def main() -> None:
-    """Run all of it, print the distances and one line of JSON."""
+    """Run all jobs, print the distances and one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--out", type=Path, default=Path(".work/large_batch_simulation"), help="folder of the results")
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--precision", choices=PRECISIONS, help="run one of them here")
+    parser.add_argument("--precision", choices=PRECISIONS, help="train at this precision in this job")
     parser.add_argument("--reduction", choices=("ddp", "tree"), default="ddp")
     arguments = parser.parse_args()
     if arguments.precision:
@@ -116,9 +116,9 @@ def main() -> None:
             for processes in (WORKERS, 1):
                 file = files[processes] = arguments.out / f"{precision}-{reduction}-{processes}.json"
                 options = ["--precision", precision, "--reduction", reduction, "--steps", str(arguments.steps)]
-                start([*options, "--out", str(file)], processes)
+                launch([*options, "--out", str(file)], processes)
                 if reduction == "ddp":
-                    name = f"{precision}, {'4 workers' if processes > 1 else '1 standing in for 4'}"
+                    name = f"{precision}, {'4 workers' if processes > 1 else '1 simulating 4'}"
                     curves[name] = read_json(file)
             distances[f"{precision} {reduction}"] = distance(files[WORKERS], files[1])
     draw(curves, arguments.out / "curves.svg")

@@ -1,8 +1,8 @@
-"""How much of the bare speed do the training loop and the extraction keep?
+"""Compare the speed of the training loop and of the extraction with that of a bare loop.
 
-Bare means forward, backward and optimizer step (or forward alone) on one fixed batch in memory, of
-the same shape and memory order, in the same process. Rounds alternate, and the ratio is taken
-within each round, so that a machine whose speed drifts does not decide the answer.
+The bare loop repeats forward, backward and optimizer step (or the forward pass alone) on one fixed batch in memory, of
+the same shape and memory format, in the same process. Rounds alternate, and each ratio is taken within one round, so
+that drift of the machine's speed does not bias it.
 
     python -m benchmarks.loop_speed --batch-size 256 --image-size 32
 """
@@ -32,14 +32,14 @@ from pipeline.training.weights import TrainedNetwork
 N_CLASSES = 10
 
 
-def made_up_images(n: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """uint8 noise (n, size, size, 3) and labels (n,)."""
+def random_images(n: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return uint8 noise (n, size, size, 3) and labels (n,)."""
     rng = np.random.default_rng(0)
     return rng.integers(0, 256, (n, size, size, 3), dtype=np.uint8), rng.integers(0, N_CLASSES, n)
 
 
 def settings_for(arguments: argparse.Namespace) -> TrainSettings:
-    """Plain SGD with crop and flip, as the presets use it."""
+    """Return the settings of plain SGD with crop and flip, as in the presets."""
     size = arguments.image_size
     return TrainSettings(
         network=arguments.network, stem="imagenet", n_classes=N_CLASSES,
@@ -52,12 +52,12 @@ def settings_for(arguments: argparse.Namespace) -> TrainSettings:
 
 
 def bare_training(settings: TrainSettings, ranks: World) -> Callable[[int], None]:
-    """Steps of this project's network on one fixed batch."""
+    """Return a function that runs steps of this project's network on one fixed batch."""
     return bare_steps(build_network(settings.network, N_CLASSES, stem=settings.stem, seed=0), settings, ranks.device)
 
 
 def bare_steps(model: nn.Module, settings: TrainSettings, device: torch.device) -> Callable[[int], None]:
-    """Forward, backward and optimizer step of `model`, which goes to `device`, on one fixed batch."""
+    """Return a function that runs steps of `model` on one fixed batch; moves `model` to `device`."""
     model = model.to(device).to(memory_format=torch.channels_last).train()
     optimizer = torch.optim.SGD(
         model.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=settings.weight_decay, fused=True
@@ -78,16 +78,16 @@ def bare_steps(model: nn.Module, settings: TrainSettings, device: torch.device) 
 
 
 def training_ratios(arguments: argparse.Namespace, ranks: World) -> tuple[list[float], float]:
-    """Loop over bare images/s per round, and the loop's median images/s."""
+    """Return the loop's images/s over the bare ones, by round, and the loop's median images/s."""
     settings = settings_for(arguments)
-    pixels, labels = made_up_images(4 * arguments.batch_size, arguments.image_size)
+    pixels, labels = random_images(4 * arguments.batch_size, arguments.image_size)
     images = load_images(pixels, settings, training=True, device=ranks.device)
-    targets, members = torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_)
+    targets, train_mask = torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_)
     bare = bare_training(settings, ranks)
 
     def loop(steps: int) -> None:
         train(
-            replace(settings, steps=steps), TrainData(images, targets, members), ranks=ranks, log=RunLog.silent(),
+            replace(settings, steps=steps), TrainData(images, targets, train_mask), ranks=ranks, log=RunLog.silent(),
         )  # fmt: skip
 
     few, many = 1, 1 + arguments.steps
@@ -95,7 +95,7 @@ def training_ratios(arguments: argparse.Namespace, ranks: World) -> tuple[list[f
     bare(few)
     ratios, rates = [], []
     for _ in range(arguments.rounds):
-        # The difference of two lengths leaves out building the model and its final statistics.
+        # The difference of two lengths excludes building the model and its final statistics.
         ours = seconds_of(lambda: loop(many)) - seconds_of(lambda: loop(few))
         theirs = seconds_of(lambda: bare(many)) - seconds_of(lambda: bare(few))
         ratios.append(theirs / ours)
@@ -105,16 +105,16 @@ def training_ratios(arguments: argparse.Namespace, ranks: World) -> tuple[list[f
 
 @torch.inference_mode()
 def extraction_ratios(arguments: argparse.Namespace, ranks: World) -> tuple[list[float], float]:
-    """Extraction over bare forward images/s per round, and the extraction's median images/s."""
+    """Return the extraction's images/s over those of bare forward passes, by round, and its median images/s."""
     settings = settings_for(arguments)
     n = arguments.batch_size * arguments.steps
-    pixels, _ = made_up_images(n, arguments.image_size)
+    pixels, _ = random_images(n, arguments.image_size)
     model = build_network(settings.network, N_CLASSES, stem=settings.stem, seed=0).to(ranks.device)
     model = model.to(memory_format=torch.channels_last).eval()
     names = tuple(str(label) for label in range(N_CLASSES))
     network = TrainedNetwork(model=model, network=settings.network, class_names=names, format=settings.format)
     out = np.empty((n, feature_dimension(settings.network)), dtype=np.float32)
-    sure = np.empty((n, N_CLASSES), dtype=np.float32)
+    probabilities = np.empty((n, N_CLASSES), dtype=np.float32)
     size = settings.format.crop_size
     batch = torch.randn(arguments.batch_size, 3, size, size, device=ranks.device)
     batch = batch.to(memory_format=torch.channels_last)
@@ -122,7 +122,7 @@ def extraction_ratios(arguments: argparse.Namespace, ranks: World) -> tuple[list
     def ours() -> None:
         with RunLog.silent().progress("benchmark", n, "images") as progress:
             extract_features(
-                [network], pixels, out, sure, batch_size=arguments.batch_size, ranks=ranks, progress=progress
+                [network], pixels, out, probabilities, batch_size=arguments.batch_size, ranks=ranks, progress=progress
             )
 
     def bare() -> None:

@@ -1,4 +1,4 @@
-"""Nodes that are none: agents of one torchrun job on this machine, which meet over the loopback interface."""
+"""Emulate nodes: run several agents of one torchrun job on this machine, over the loopback interface."""
 
 import os
 import socket
@@ -13,11 +13,13 @@ from benchmarks.two_hosts import LOOPBACK
 from pipeline.distributed.launch import LAUNCHER
 
 
-def launch_agents(module: str, words: Sequence[str], *, agents: int, ranks_each: int) -> int:
-    """Run `python -m module words` on `ranks_each` processes of each agent; the GPUs, if any, are shared out in turn.
+def launch_agents(module: str, options: Sequence[str], *, agents: int, ranks_each: int) -> int:
+    """Run `python -m MODULE OPTIONS` on `ranks_each` processes of each agent.
+
+    GPUs, if any, are assigned to the agents in order.
 
     Returns:
-        0, or the exit code of the first agent that failed; the others are ended then.
+        0, or the exit code of the first agent that failed; the other agents are then terminated.
     """
     with socket.socket() as free:
         free.bind((LOOPBACK.address, 0))
@@ -26,7 +28,7 @@ def launch_agents(module: str, words: Sequence[str], *, agents: int, ranks_each:
         f"--nnodes={agents}", f"--nproc-per-node={ranks_each}", "--rdzv-backend=c10d", "--rdzv-id=agents",
         f"--rdzv-endpoint={LOOPBACK.address}:{port}", f"--local-addr={LOOPBACK.address}",
     ]  # fmt: skip
-    command = [sys.executable, "-m", "torch.distributed.run", *job, "-m", module, *words]
+    command = [sys.executable, "-m", "torch.distributed.run", *job, "-m", module, *options]
     running = [subprocess.Popen(command, env=_environment(agent, ranks_each)) for agent in range(agents)]
     try:
         codes = [process.poll() for process in running]
@@ -42,10 +44,10 @@ def launch_agents(module: str, words: Sequence[str], *, agents: int, ranks_each:
 
 def _environment(agent: int, ranks_each: int) -> dict[str, str]:
     environment = {"OMP_NUM_THREADS": "1", **os.environ, **LOOPBACK.environ}
-    # Of an earlier `distributed.launch` in this process: these ranks are started by their agents.
+    # Set by an earlier `distributed.launch` in this process. Here the agents start the ranks.
     environment.pop(LAUNCHER, None)
     if count := torch.cuda.device_count():
-        # Each agent counts its ranks, and with them its GPUs, from 0.
+        # Each agent numbers its ranks, and hence its GPUs, from 0.
         gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[agent * ranks_each : (agent + 1) * ranks_each])
     return environment

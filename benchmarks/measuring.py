@@ -1,4 +1,4 @@
-"""What the benchmarks share: seconds, ratios with their spread, and the JSON they print."""
+"""Helpers of the benchmarks: timing, spread of ratios, memory, and printed results."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ from pipeline.run_log import Progress, RunLog
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """Wall time of one call, until a GPU has finished it."""
+    """Return the wall time (s) of one call; waits until a GPU has finished."""
     start = time.perf_counter()
     work()
     if torch.cuda.is_available():
@@ -24,9 +24,9 @@ def seconds_of(work: Callable[[], object]) -> float:
 
 
 class StepClock(RunLog):
-    """A silent log that takes the time between the ends of two optimizer steps.
+    """A silent log that measures the time between the ends of two optimizer steps.
 
-    A GPU is waited for at these two steps, and not between them.
+    Synchronizes with a GPU at these two steps only.
 
     Args:
         first, last: steps, counted from 1.
@@ -55,23 +55,23 @@ class StepClock(RunLog):
 
 
 def ratio_spread(ratios: Sequence[float]) -> dict[str, float]:
-    """Median and extremes of ratios that were each taken within one round."""
-    found = {"median": np.median(ratios), "min": np.min(ratios), "max": np.max(ratios)}
-    return {f"ratio_{name}": round(float(value), 3) for name, value in found.items()}
+    """Return median and extremes of ratios that were each taken within one round."""
+    summary = {"median": np.median(ratios), "min": np.min(ratios), "max": np.max(ratios)}
+    return {f"ratio_{name}": round(float(value), 3) for name, value in summary.items()}
 
 
 def anonymous_bytes(pid: int) -> int:
-    """Memory of a process that no file backs, so without mapped pages; 0 when it has ended."""
+    """Return the memory (bytes) of a process that no file backs; 0 if the process has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     except OSError:
         return 0
-    found = [line.split()[1] for line in status.splitlines() if line.startswith("RssAnon:")]
-    return 1024 * int(found[0]) if found else 0
+    kilobytes = [line.split()[1] for line in status.splitlines() if line.startswith("RssAnon:")]
+    return 1024 * int(kilobytes[0]) if kilobytes else 0
 
 
 def print_results(arguments: argparse.Namespace, rows: Sequence[Row]) -> None:
-    """A table, and one line of JSON that also says what was measured, on what."""
+    """Print a table, and one line of JSON with the results, the arguments and the machine."""
     print_table(rows)
     machine = {
         "torch": torch.__version__,

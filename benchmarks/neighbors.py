@@ -1,9 +1,9 @@
-"""How much slower does a busy neighbor make this project's computations, and which setting of OpenMP bounds that?
+"""Measure how much a busy process on the same machine slows the computations, by setting of OpenMP.
 
-Threads that wait for each other spin. On a machine whose cores are all in use they spin while the thread that they wait
-for is not running. Every setting runs in a process of its own, quiet and with one process that computes without a
-pause; the settings take turns. A line gives medians of the rounds in milliseconds, and the slowdown against the default
-on a quiet machine.
+Threads that wait for each other spin. If all cores are in use, they spin while the thread that they wait for is not
+running. Every setting runs in a separate process, both on a quiet machine and with one process that computes without a
+pause. The settings take turns. Each line gives medians over the rounds in milliseconds, and the slowdown relative to
+torch's default on a quiet machine.
 
     python -m benchmarks.neighbors --work step extract tsne
 """
@@ -24,12 +24,12 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
     "OMP_WAIT_POLICY=passive": {"OMP_WAIT_POLICY": "passive"},
     **{f"GOMP_SPINCOUNT={count}": {"GOMP_SPINCOUNT": count} for count in ("0", "100", "1000", "10000", "100000")},
 }
-_OURS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+_OPENMP_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 _BUSY = "while True: pass"
 
 
 def training_step(arguments: argparse.Namespace) -> Callable[[], None]:
-    """Forward, backward and optimizer step of ResNet-18."""
+    """Return a function that runs forward, backward and optimizer step of ResNet-18."""
     import torch
 
     from benchmarks.loop_speed import bare_training, settings_for
@@ -42,7 +42,7 @@ def training_step(arguments: argparse.Namespace) -> Callable[[], None]:
 
 
 def extraction(arguments: argparse.Namespace) -> Callable[[], None]:
-    """A forward pass of ResNet-18 in evaluation mode."""
+    """Return a function that runs a forward pass of ResNet-18 in evaluation mode."""
     import torch
 
     from pipeline.models import build_network
@@ -59,7 +59,7 @@ def extraction(arguments: argparse.Namespace) -> Callable[[], None]:
 
 
 def tsne(arguments: argparse.Namespace) -> Callable[[], None]:
-    """Fifty iterations of openTSNE on 2,000 points."""
+    """Return a function that runs fifty iterations of openTSNE on 2,000 points."""
     import openTSNE
 
     points = np.random.default_rng(0).normal(size=(2000, 50)).astype(np.float32)
@@ -80,7 +80,7 @@ WORK: Mapping[str, Callable[[argparse.Namespace], Callable[[], None]]] = {
 
 
 def time_here(arguments: argparse.Namespace) -> None:
-    """Print the median milliseconds of the first kind of work, in this process."""
+    """Print the median milliseconds of the first workload, in this process."""
     run = WORK[arguments.work[0]](arguments)
     run()
     seconds: list[float] = []
@@ -103,22 +103,22 @@ def _neighbor(*, busy: bool) -> Iterator[None]:
 
 
 def _measure(work: str, setting: Mapping[str, str], arguments: argparse.Namespace, *, busy: bool) -> float:
-    environment = {name: value for name, value in os.environ.items() if name not in _OURS}
-    # An empty one keeps the package from setting its own.
+    environment = {name: value for name, value in os.environ.items() if name not in _OPENMP_VARIABLES}
+    # With an empty value the package does not set its default.
     environment |= setting or {"GOMP_SPINCOUNT": ""}
     options = ["--here", "--work", work, "--seconds", str(arguments.seconds), "--threads", str(arguments.threads)]
     with _neighbor(busy=busy):
         command = [sys.executable, "-m", "benchmarks.neighbors", *options]
-        found = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    return float(found.stdout)
+        answer = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return float(answer.stdout)
 
 
 def main() -> None:
-    """Print a line for each setting and kind of work, then all as JSON."""
+    """Print a line for each setting and workload, then all as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", nargs="+", choices=[*WORK], default=[*WORK])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of one measurement")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds per measurement")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--here", action="store_true", help="measure once, in this process")
     arguments = parser.parse_args()
@@ -135,7 +135,7 @@ def main() -> None:
             }
             for _ in range(arguments.rounds)
         ]
-        medians = {key: float(np.median([found[key] for found in rounds])) for key in rounds[0]}
+        medians = {key: float(np.median([times[key] for times in rounds])) for key in rounds[0]}
         base = medians["as torch has it", False]
         for name in SETTINGS:
             quiet, busy = medians[name, False], medians[name, True]

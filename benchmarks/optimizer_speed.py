@@ -1,7 +1,7 @@
-"""How long is a step of Muon against timm's, which iterates on the wide matrices in bfloat16, one by one?
+"""Compare the time of a step of Muon with that of timm's Muon.
 
-Both take turns on gradients of a whole network; the ratio is of one round. A CPU without instructions for bfloat16
-takes a minute for one step of timm's.
+timm iterates on the wide matrices in bfloat16, one by one. Both take turns on the gradients of a network. Each ratio is
+taken within one round. On a CPU without bfloat16 instructions one step of timm takes a minute.
 
     python -m benchmarks.optimizer_speed --image-size 32
 """
@@ -24,7 +24,7 @@ _IMAGES, _CLASSES = 32, 10
 
 
 def backward(model: nn.Module, image_size: int, device: torch.device) -> None:
-    """Gradients of random images: those of small ones are zero for taps that see padding alone."""
+    """Compute gradients of random images; small images give zero for kernel taps that only see padding."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(_IMAGES, 3, image_size, image_size, generator=generator).to(device)
     labels = torch.randint(0, _CLASSES, (_IMAGES,), generator=generator).to(device)

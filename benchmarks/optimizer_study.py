@@ -1,10 +1,9 @@
-"""Which optimizer, at which batch size? Learning rates chosen on `val`, then the test split once.
+"""Compare optimizers at several batch sizes, with learning rates chosen on `val`.
 
-For each optimizer and batch size the learning rates of a log-spaced grid are tried with one seed on
-the training images that are not `val`; while the best on `val` is at an edge, the grid grows there.
-With the best rate, several seeds are trained and measured on the test images. Every run takes the
-same number of steps at a batch size, whatever the optimizer. Finished runs are kept in `--work`, so
-an interrupted study goes on where it stopped.
+For each optimizer and batch size the study tries the learning rates of a log-spaced grid with one seed on the training
+images that are not in `val`. While the best rate on `val` is at an edge, the grid grows there. With the best rate,
+several seeds are trained and evaluated once on the test images. At a batch size every run takes the same number of
+steps. Finished runs are stored in `--work`, so that an interrupted study resumes.
 
     python -m benchmarks.optimizer_study --data data --work .work/optimizers --out docs/results/FOLDER
 """
@@ -19,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from pipeline import distributed
 from pipeline.artifacts.files import write_json
@@ -35,7 +33,6 @@ from pipeline.training.result_cache import RunCache, RunResult
 from pipeline.training.run_key import run_key
 from pipeline.training.settings import ImageFormat, TrainSettings
 
-# Name -> options, and the middle of the grid of learning rates at batch 256, where papers have theirs.
 OPTIMIZERS: Mapping[str, tuple[Mapping[str, Any], float]] = {
     "sgd": ({"momentum": 0.9, "nesterov": True}, 0.05),
     "radam": ({"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}, 3e-3),
@@ -43,6 +40,8 @@ OPTIMIZERS: Mapping[str, tuple[Mapping[str, Any], float]] = {
     "lamb": ({"beta1": 0.9, "beta2": 0.999, "eps": 1e-6}, 1e-2),
     "muon": ({"momentum": 0.95, "nesterov": True}, 2e-2),
 }
+"""Name -> options, and the middle of the grid of learning rates at batch 256, near the rates of the papers."""
+
 FACTOR = 2.0
 REFERENCE_BATCH = 256
 
@@ -50,7 +49,7 @@ REFERENCE_BATCH = 256
 def settings_for(
     data: PreparedData, optimizer: str, rate: float, batch_size: int, steps: int, seed: int
 ) -> TrainSettings:
-    """What all optimizers share: cosine after a tenth of warm-up, no decay of BatchNorm and biases."""
+    """Return the shared settings: cosine after a warm-up of 10 % of the steps, no decay of BatchNorm and biases."""
     return TrainSettings(
         network="resnet18", stem="imagenet", n_classes=len(data.class_names),
         format=ImageFormat(image_size=data.image_size, crop_size=data.image_size, mean=data.mean, std=data.std),
@@ -62,21 +61,21 @@ def settings_for(
 
 
 class Runner:
-    """Runs cells that are not in the ledger yet."""
+    """Trains the runs that are not in the run cache."""
 
     def __init__(self, arguments: argparse.Namespace, ranks: World) -> None:
         paths = DataPaths(root=arguments.data)
         self.data, self._ranks = load_prepared(paths, folder=None), ranks
-        self._ledger, self._log = RunCache(arguments.work / "cells"), stderr_log(None)
+        self._run_cache, self._log = RunCache(arguments.work / "cells"), stderr_log(None)
         manifest = read_parquet(paths.manifest("train"), ["val", "label"])
         val = manifest["val"].to_numpy(zero_copy_only=False)
         rest = np.flatnonzero(~val)
-        # The first of a fixed order; stratified as the whole is.
+        # The first images of a fixed random order: class shares are about those of all images.
         chosen = np.random.default_rng(0).permutation(rest)[: arguments.images]
-        self._members = np.zeros(len(val), dtype=np.bool_)
-        self._members[chosen] = True
+        self._train_mask = np.zeros(len(val), dtype=np.bool_)
+        self._train_mask[chosen] = True
         self._digest = prepared_digest(paths)
-        tested = LoadedSplits(
+        test = LoadedSplits(
             train_images=self.data.train.images,
             train_labels=self.data.train.labels,
             test_images=self.data.test.images,
@@ -84,66 +83,65 @@ class Runner:
             class_names=self.data.class_names,
         )
         rows = np.flatnonzero(val)
-        held_out = replace(tested, test_images=self.data.train.images[rows], test_labels=tested.train_labels[rows])
-        self._splits = {"val": held_out, "test": tested}
+        held_out = replace(test, test_images=self.data.train.images[rows], test_labels=test.train_labels[rows])
+        self._splits = {"val": held_out, "test": test}
 
     def top1(self, settings: TrainSettings, split: str) -> float:
-        """Of one run on `val` or `test`; 0 where it diverged."""
+        """Return the top-1 of one run on `val` or `test`; 0 if it diverged."""
         digest = f"{self._digest} measured on {split}"
-        identity = run_key(
-            settings, self._members, data_digest=digest, device=self._ranks.device, threads=torch.get_num_threads()
+        key = run_key(
+            settings, self._train_mask, data_digest=digest, device=self._ranks.device, threads=torch.get_num_threads()
         )
-        if not self._ledger.has(identity.key):
+        if not self._run_cache.has(key.key):
             result = self._run(settings, split)
             if self._ranks.is_main:
-                self._ledger.add(identity, result)
+                self._run_cache.add(key, result)
             distributed.barrier()
-        return self._ledger.get(identity.key).top1 or 0.0
+        return self._run_cache.get(key.key).top1 or 0.0
 
     def _run(self, settings: TrainSettings, split: str) -> RunResult:
-        cell = RunSpec(
+        spec = RunSpec(
             arm="full",
             filter_network="",
             learning_rate=settings.learning_rate,
-            n_train=int(self._members.sum()),
+            n_train=int(self._train_mask.sum()),
             settings=settings,
         )
         title = f"{settings.optimizer}, batch {settings.batch_size}, rate {settings.learning_rate:g}, {split}"
-        members: NDArray[np.bool_] = self._members
         return execute_run(
-            cell, self._splits[split], members, ranks=self._ranks, log=self._log, weights=None,
+            spec, self._splits[split], self._train_mask, ranks=self._ranks, log=self._log, weights=None,
             eval_batch_size=500, options=RunOptions(title=title),
         )  # fmt: skip
 
 
 def search(runner: Runner, optimizer: str, batch_size: int, steps: int, points: int) -> dict[float, float]:
-    """Learning rate -> top-1 on `val`; the best has a neighbor on both sides."""
+    """Return learning rate -> top-1 on `val`; rates on both sides of the best one are included."""
     middle = OPTIMIZERS[optimizer][1] * (batch_size / REFERENCE_BATCH) ** 0.5
     exponents = [index - points // 2 for index in range(points)]
-    found: dict[int, float] = {}
+    top1: dict[int, float] = {}
     while True:
         for exponent in exponents:
             settings = settings_for(runner.data, optimizer, middle * FACTOR**exponent, batch_size, steps, seed=0)
-            if exponent not in found:
-                found[exponent] = runner.top1(settings, "val")
-        best = max(found, key=lambda exponent: found[exponent])
-        if min(found) < best < max(found):
-            return {middle * FACTOR**exponent: found[exponent] for exponent in sorted(found)}
+            if exponent not in top1:
+                top1[exponent] = runner.top1(settings, "val")
+        best = max(top1, key=lambda exponent: top1[exponent])
+        if min(top1) < best < max(top1):
+            return {middle * FACTOR**exponent: top1[exponent] for exponent in sorted(top1)}
         exponents = [best - 1, best + 1]
 
 
 def study(runner: Runner, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """A row per optimizer and batch size."""
+    """Return a row per optimizer and batch size."""
     rows = []
     for (batch_size, steps), optimizer in itertools.product(arguments.grid, arguments.optimizers):
         on_val = search(runner, optimizer, batch_size, steps, arguments.points)
-        rate = max(on_val, key=lambda tried: on_val[tried])
+        rate = max(on_val, key=lambda candidate: on_val[candidate])
         base = settings_for(runner.data, optimizer, rate, batch_size, steps, seed=0)
         tests = [runner.top1(replace(base, seed=seed), "test") for seed in range(1, 1 + arguments.seeds)]
         rows.append(
             {
                 "batch_size": batch_size, "steps": steps, "optimizer": optimizer, "rate": rate,
-                "val": {f"{tried:.4g}": round(top1, 4) for tried, top1 in on_val.items()},
+                "val": {f"{candidate:.4g}": round(top1, 4) for candidate, top1 in on_val.items()},
                 "test_mean": round(float(np.mean(tests)), 4),
                 "test_sd": round(float(np.std(tests, ddof=1)), 4) if len(tests) > 1 else None,
                 "n": len(tests),
@@ -154,7 +152,7 @@ def study(runner: Runner, arguments: argparse.Namespace) -> list[dict[str, Any]]
 
 
 def report(rows: Sequence[Mapping[str, Any]]) -> None:
-    """The table so far."""
+    """Print the table so far."""
     print(
         f"\n{'batch':>6} {'steps':>6}  {'optimizer':9} {'rate':>9} {'tried':>6} {'test top-1':>11} {'sd':>7} {'n':>3}"
     )
@@ -167,13 +165,13 @@ def report(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def batch_and_steps(text: str) -> tuple[int, int]:
-    """`256:100` is batch 256 for 100 steps."""
+    """Parse `256:100`: batch 256 for 100 steps."""
     batch_size, _, steps = text.partition(":")
     return int(batch_size), int(steps)
 
 
 def main() -> None:
-    """Run what is missing, write and print the tables."""
+    """Train the missing runs; write and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder with prepare/")
     parser.add_argument("--work", type=Path, default=Path(".work/optimizers"))
@@ -181,7 +179,7 @@ def main() -> None:
     parser.add_argument("--grid", type=batch_and_steps, nargs="+", default=[(256, 100), (2048, 40), (8192, 16)])
     parser.add_argument("--optimizers", nargs="+", choices=tuple(OPTIMIZERS), default=tuple(OPTIMIZERS))
     parser.add_argument("--images", type=int, default=10_000, help="training images")
-    parser.add_argument("--points", type=int, default=7, help="learning rates at first")
+    parser.add_argument("--points", type=int, default=7, help="learning rates of the initial grid")
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
     with distributed.join_process_group("auto") as ranks:

@@ -1,12 +1,12 @@
-"""A cable between two network namespaces that takes its time: every packet comes out so long after it went in.
+"""Emulate a cable with latency between two network namespaces: delay every packet by a constant time.
 
-Linux, as root: a TUN device in each namespace, and this process between them. `tc`'s netem does the same in the kernel,
-where it was built in. Without segmentation by a network adapter there are as many packets as the devices' MTU makes;
-with 65,000 bytes each they cost the cores a few per cent at 1 Gbit/s.
+Requires Linux and root. Makes a TUN device in each namespace and relays between them. `tc`'s netem does the same in
+kernels that include it. No network adapter segments the data: the devices' MTU determines the number of packets. With
+65,000 bytes each they cost the cores a few percent at 1 Gbit/s.
 
     python -m benchmarks.packet_relay NAMESPACE NAMESPACE --device NAME --delay SECONDS
 
-Prints `ready` when both devices are there, and runs until it is killed.
+Prints `ready` when both devices exist, and runs until it is killed.
 """
 
 import argparse
@@ -27,10 +27,12 @@ _LARGEST_PACKET = 65_536
 
 
 def open_device(namespace: str, name: str) -> int:
-    """File descriptor of a new TUN device, which is gone when it is closed; this thread stays in the namespace.
+    """Return the file descriptor of a new TUN device; closing it removes the device.
+
+    The calling thread stays in the namespace.
 
     Raises:
-        OSError: there is no such namespace, or no right to make a device in it.
+        OSError: there is no such namespace, or no permission to make a device in it.
     """
     with (NAMESPACES / namespace).open() as entered:
         if ctypes.CDLL(None, use_errno=True).setns(entered.fileno(), 0):
@@ -41,31 +43,31 @@ def open_device(namespace: str, name: str) -> int:
 
 
 def relay(source: int, target: int, delay_seconds: float) -> None:
-    """Start to pass on what `source` sends, in its order; in two threads that end with the process."""
-    underway: SimpleQueue[tuple[float, bytes]] = SimpleQueue()
+    """Start two daemon threads that forward packets from `source` to `target`, in order, after the delay."""
+    queue: SimpleQueue[tuple[float, bytes]] = SimpleQueue()
 
-    def take_in() -> None:
+    def receive() -> None:
         while True:
             packet = os.read(source, _LARGEST_PACKET)
-            underway.put((time.monotonic() + delay_seconds, packet))
+            queue.put((time.monotonic() + delay_seconds, packet))
 
-    def let_out() -> None:
+    def send() -> None:
         while True:
-            due, packet = underway.get()
+            due, packet = queue.get()
             time.sleep(max(0.0, due - time.monotonic()))
-            # Of a device that is down the packet is lost, as it would be.
+            # If the device is down the packet is lost, as on a real cable.
             with suppress(OSError):
                 os.write(target, packet)
 
-    for work in (take_in, let_out):
+    for work in (receive, send):
         threading.Thread(target=work, daemon=True).start()
 
 
 def run() -> None:
-    """Make both devices and relay in both directions."""
+    """Make both devices and relay packets in both directions."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("namespaces", nargs=2, metavar="NAMESPACE")
-    parser.add_argument("--device", required=True, help="name of the device in each")
+    parser.add_argument("--device", required=True, help="name of the device in each namespace")
     parser.add_argument("--delay", type=float, required=True, help="seconds, in each direction")
     arguments = parser.parse_args()
     first, second = (open_device(namespace, arguments.device) for namespace in arguments.namespaces)

@@ -1,4 +1,4 @@
-"""The table that the benchmarks print; apart from `measuring`, which imports torch."""
+"""Print the tables of the benchmarks. Separate from `measuring`, which imports torch."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,7 +6,7 @@ Row = Mapping[str, str | int | float]
 
 
 def print_table(rows: Sequence[Row]) -> None:
-    """Columns as wide as their widest entry."""
+    """Print rows with right-aligned columns, each as wide as its widest entry."""
     widths = {name: max(len(name), *(len(str(row[name])) for row in rows)) for name in rows[0]}
     for line in ({name: name for name in widths}, *rows):
         print("  ".join(f"{line[name]!s:>{width}}" for name, width in widths.items()))

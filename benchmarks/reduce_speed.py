@@ -1,9 +1,9 @@
-"""How long from features to a keep list: PCA, t-SNE and per-class DBSCAN, against scikit-learn alone.
+"""Compare the time from features to a keep list (PCA, t-SNE, per-class DBSCAN) with scikit-learn's.
 
-Ours runs at the full size and, beside scikit-learn's PCA, TSNE and DBSCAN with the same perplexity,
-number of iterations and threads, at a size that scikit-learn's t-SNE can do. Both find the radius
-for the same share of noise: ours from the release radii, scikit-learn by bisection. Features are
-Gaussian blobs, one a class, behind a rectifier, in a memory-mapped file as `extract` leaves them.
+Ours runs at the full size. At a smaller size that scikit-learn's t-SNE can handle, ours and scikit-learn's PCA, TSNE
+and DBSCAN run with the same perplexity, number of iterations and threads. Both find the radius for the same share of
+noise: ours from the release radii, scikit-learn by bisection. Features are rectified Gaussian blobs, one per class, in
+a memory-mapped file as `extract` writes them.
 
     python -m benchmarks.reduce_speed --n 50000 --dimensions 2048
 """
@@ -41,23 +41,23 @@ Labels = NDArray[np.int64]
 Steps = tuple[Callable[[Features], Features], Callable[[Features], Features], Callable[[Features], float]]
 
 
-def made_up_features(path: Path, n: int, dimensions: int, n_classes: int) -> tuple[Features, Labels]:
-    """Rectified blobs (n, dimensions) in the file at `path`, and labels (n,)."""
+def random_features(path: Path, n: int, dimensions: int, n_classes: int) -> tuple[Features, Labels]:
+    """Write rectified blobs (n, dimensions) to `path`; return them memory-mapped, with labels (n,)."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, n_classes, n)
-    centres = rng.normal(size=(n_classes, dimensions), scale=0.5).astype(np.float32)
+    centers = rng.normal(size=(n_classes, dimensions), scale=0.5).astype(np.float32)
     features = open_memmap(path, mode="w+", dtype=np.float32, shape=(n, dimensions))
     for start in range(0, n, 4096):
         rows = labels[start : start + 4096]
         features[start : start + 4096] = np.maximum(
-            centres[rows] + rng.standard_normal((len(rows), dimensions), dtype=np.float32), 0
+            centers[rows] + rng.standard_normal((len(rows), dimensions), dtype=np.float32), 0
         )
     features.flush()
     return np.load(path, mmap_mode="r"), labels
 
 
 def our_steps(labels: Labels, tsne: TsneConfig, share: float) -> Steps:
-    """As the stages call them, without files."""
+    """Return the functions that the stages call, without files."""
 
     def reduce(features: Features) -> Features:
         return fit_pca(features, N_COMPONENTS).transform(features)
@@ -67,15 +67,15 @@ def our_steps(labels: Labels, tsne: TsneConfig, share: float) -> Steps:
 
     def choose(coordinates: Features) -> float:
         scorer = {"name": "dbscan", "space": "embedding", "min_samples": MIN_SAMPLES}
-        evidence = ScorerInputs(embeddings=coordinates[None], labels=labels)
-        decision = decide(evidence, scorer, ShareRule(share=share))
+        inputs = ScorerInputs(embeddings=coordinates[None], labels=labels)
+        decision = decide(inputs, scorer, ShareRule(share=share))
         return float(decision.is_noise.mean())
 
     return reduce, embed, choose
 
 
 def sklearn_steps(labels: Labels, tsne: TsneConfig, share: float) -> Steps:
-    """scikit-learn with its own defaults where they do not decide the work to do."""
+    """Return scikit-learn's functions, with its defaults except where they determine the amount of work."""
 
     def reduce(features: Features) -> Features:
         components: Features = PCA(N_COMPONENTS, random_state=0).fit_transform(features)
@@ -105,7 +105,7 @@ def sklearn_steps(labels: Labels, tsne: TsneConfig, share: float) -> Steps:
 
 
 def measure(features: Features, labels: Labels, steps: Steps) -> dict[str, Any]:
-    """Seconds of each step and what came of it."""
+    """Return the seconds of each step, the share of noise, and the neighbors' label accuracy on the map."""
     reduce, embed, choose = steps
     times = [time.perf_counter()]
     components = reduce(features)
@@ -124,16 +124,16 @@ def main() -> None:
     """Print a table and a line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=50_000, help="images")
-    parser.add_argument("--dimensions", type=int, default=2048, help="features of an image")
+    parser.add_argument("--dimensions", type=int, default=2048, help="features per image")
     parser.add_argument("--classes", type=int, default=10)
-    parser.add_argument("--reference-size", type=int, default=5000, help="images for the comparison")
-    parser.add_argument("--jobs", type=int, default=2, help="threads of everything")
+    parser.add_argument("--reference-size", type=int, default=5000, help="images of the comparison")
+    parser.add_argument("--jobs", type=int, default=2, help="threads of all steps")
     parser.add_argument("--drop-fraction", type=float, default=0.0512)
     arguments = parser.parse_args()
     tsne = TsneConfig(n_jobs=arguments.jobs)
     small = min(arguments.reference_size, arguments.n)
     with tempfile.TemporaryDirectory() as folder, threadpool_limits(arguments.jobs):
-        features, labels = made_up_features(
+        features, labels = random_features(
             Path(folder, "features.npy"), arguments.n, arguments.dimensions, arguments.classes
         )
         ours, theirs = our_steps, sklearn_steps

@@ -1,25 +1,25 @@
-"""How far off is the simulator? Efficiencies of settings to which nothing was fitted, in points.
+"""Measure the error of the simulator: predicted minus measured efficiency of held-out settings, in points.
 
-Steps of a small network are timed on one rank and on two: over this machine's loopback interface at some batch and
-bucket sizes, and between two network namespaces whose cable is slowed to some bandwidths, and then delayed (Linux, as
-root; said where it cannot be). The constants of the link are fitted to some settings and predict the others. What a
-rank computes without exchange is timed in each launch, until the slowest rank has done it, as a straight line through
-two batch sizes. Steps of all batch and bucket sizes are taken in turn, in an order drawn anew in each, and count beside
-the others of their turn, as the machine drifts. Efficiency is images/s over those of as many ranks of which each is
-alone, at the largest batch of the same launch; a point is 1 %.
-More ranks than cores measure the scheduler.
+Times steps of a small network on one rank and on two. Two ranks run over this machine's loopback interface at several
+batch and bucket sizes, and between two network namespaces whose cable has several bandwidths, then several delays
+(Linux, as root; otherwise the result says why not). The constants of the link are fitted to some settings and predict
+the others. The computation of a rank without exchange is timed in each launch, until the slowest rank is done, and
+interpolated as a line through two batch sizes. In each turn steps of all batch and bucket sizes run in a new random
+order, and each is compared with the others of its turn, since the speed of the machine drifts. Efficiency is images/s
+of R ranks over R times those of a rank alone, at the largest batch of the same launch; a point is 1 %. More ranks than
+cores measure the scheduler.
 
-What is judged is the model of a step, `pipeline.simulator.simulate_step` with a ring, which `python -m pipeline
-simulate` ships, and not that command's ways to constants. Here latency, bandwidth and what goes on beside the backward
-pass are fitted to whole steps, and the backward pass may stand still while its only core sends; there one step is
-scaled in proportion to its batch, latency and bandwidth stand in the machine's file or are fitted to all-reduces alone,
-and a GPU sends without standing still.
+The benchmark tests the model of a step, `pipeline.simulator.simulate_step` with a ring, as in `python -m pipeline
+simulate`. It does not test how that command obtains its constants. Here latency, bandwidth and overlap with the
+backward pass are fitted to whole steps, and the backward pass may wait while its only core sends. That command scales
+one step in proportion to its batch, reads latency and bandwidth from the machine's file or fits them to all-reduces
+alone, and assumes a GPU that sends without waiting.
 
-Packets are delayed by a process (benchmarks/packet_relay.py) that takes a share of the cores; where delays vary, it has
-the packets of the shortest one too, and all are at one bandwidth.
+A process that delays packets (benchmarks/packet_relay.py) uses a share of the cores. In the experiment with several
+delays it relays the packets of all of them, the shortest included, at one bandwidth.
 
     python -m benchmarks.simulator_error --out docs/results/FOLDER
-    python -m benchmarks.simulator_error --timings docs/results/FOLDER/timings.json    # judge them again
+    python -m benchmarks.simulator_error --timings docs/results/FOLDER/timings.json    # evaluate them again
 """
 
 import argparse
@@ -61,33 +61,39 @@ _ENDS_WITHIN_S = 3600
 Launches = Mapping[Cable | None, Timings]
 
 
-class LaunchFailed(Exception):  # noqa: N818 - says what there is no measurement of
-    """The ranks of a launch did not all end well."""
+class LaunchFailed(Exception):  # noqa: N818 - names the reason for a missing measurement
+    """A rank of a launch failed."""
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--network", default="resnet18", help="a classifier of torchvision")
+    parser.add_argument("--network", default="resnet18", help="a classification network of torchvision")
     parser.add_argument("--image-size", type=int, default=64, help="pixels")
     parser.add_argument("--local-batches", type=int, nargs="+", default=[16, 64], help="two or more")
     parser.add_argument("--held-out-batches", type=int, nargs="+", default=[32])
     parser.add_argument("--buckets-mib", type=int, nargs="+", default=[1, 25])
     parser.add_argument("--held-out-buckets-mib", type=int, nargs="+", default=[5])
     parser.add_argument(
-        "--mbits", type=float, nargs="+", default=[400, 4000], help="Mbit/s that the cable is slowed to"
+        "--mbits", type=float, nargs="+", default=[400, 4000], help="bandwidths of the cable, in Mbit/s"
     )
     parser.add_argument("--held-out-mbits", type=float, nargs="+", default=[1000, 2000])
     parser.add_argument(
-        "--delays-ms", type=float, nargs="+", default=[0, 8], help="of a packet in each direction, at --delayed-mbits"
+        "--delays-ms",
+        type=float,
+        nargs="+",
+        default=[0, 8],
+        help="delay of a packet in each direction, at --delayed-mbits",
     )
     parser.add_argument("--held-out-delays-ms", type=float, nargs="+", default=[3])
     parser.add_argument("--delayed-mbits", type=float, default=1000)
     parser.add_argument(
         "--experiments", nargs="+", choices=_EXPERIMENTS, default=list(_EXPERIMENTS), help="(default: all)"
     )
-    parser.add_argument("--rounds", type=int, default=3, help="of steps in their parts and of all-reduces")
-    parser.add_argument("--turns", type=int, default=20, help="in each a step of every setting")
-    parser.add_argument("--timings", type=Path, help="judge these of an earlier run, by its settings; measure nothing")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of all-reduces and of steps timed by part")
+    parser.add_argument("--turns", type=int, default=20, help="turns; each has a step of every setting")
+    parser.add_argument(
+        "--timings", type=Path, help="timings.json of an earlier run: evaluate it with its settings, measure nothing"
+    )
     parser.add_argument("--out", type=Path, default=Path(".work/simulator_error"), help="folder of the .json and .md")
     arguments = parser.parse_args(argv)
     if len(set(arguments.local_batches)) < 2:
@@ -96,12 +102,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         held_out = f"held_out_{name.removeprefix('local_')}"
         if both := set(getattr(arguments, name)) & set(getattr(arguments, held_out)):
             option = held_out.replace("_", "-")
-            parser.error(f"--{option}: {min(both):g} is fitted to as well; give other values")
+            parser.error(f"--{option}: {min(both):g} is also used in the fit; give other values")
     return arguments
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure, fit, predict, write."""
+    """Measure, fit, predict, and write the results."""
     arguments = _arguments(argv)
     arguments.out.mkdir(parents=True, exist_ok=True)
     measured = read_json(arguments.timings) if arguments.timings else _measure(arguments)
@@ -109,26 +115,26 @@ def main(argv: Sequence[str] | None = None) -> None:
     experiments: dict[str, Any] = {}
     missing: dict[str, str] = dict(measured["missing"])
     for name in settings.experiments:
-        of_experiment = [launch for launch in measured["launches"] if launch["experiment"] == name]
+        launches = [launch for launch in measured["launches"] if launch["experiment"] == name]
         fitted, held_out = (
-            {_cable(launch): timings_of(launch["timings"]) for launch in of_experiment if launch["held_out"] == out}
-            for out in (False, True)
+            {_cable(launch): timings_of(launch["timings"]) for launch in launches if launch["held_out"] == is_held_out}
+            for is_held_out in (False, True)
         )
         if name in missing:
             continue
         try:
-            experiments[name] = judge(settings, fitted, held_out)
+            experiments[name] = evaluate(settings, fitted, held_out)
         except ValueError as error:
             missing[name] = str(error)
     common = {key: measured[key] for key in ("settings", "machine")}
-    found = {**common, "missing": missing, "experiments": experiments}
-    write_json(arguments.out / "simulator_error.json", found)
-    write_text(arguments.out / "simulator_error.md", markdown(found))
-    print(markdown(found))
+    results = {**common, "missing": missing, "experiments": experiments}
+    write_json(arguments.out / "simulator_error.json", results)
+    write_text(arguments.out / "simulator_error.md", markdown(results))
+    print(markdown(results))
 
 
 def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Every launch, written to timings.json as soon as it has ended: each takes minutes."""
+    """Run every launch. Write timings.json after each one, since a launch takes minutes."""
     machine = {"torch": torch.__version__, "cores": len(os.sched_getaffinity(0))}
     settings = {key: value for key, value in vars(arguments).items() if not isinstance(value, Path)}
     launches: list[dict[str, Any]] = []
@@ -138,9 +144,9 @@ def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
         if name not in arguments.experiments:
             continue
         try:
-            for held_out, of in zip((False, True), cables, strict=True):
-                for cable in of:
-                    timings = asdict(_measured(arguments, cable))
+            for held_out, group in zip((False, True), cables, strict=True):
+                for cable in group:
+                    timings = asdict(_measure_cable(arguments, cable))
                     launches.append(
                         {"experiment": name, "cable": cable and asdict(cable), "held_out": held_out, "timings": timings}
                     )
@@ -156,7 +162,7 @@ def _cable(launch: Mapping[str, Any]) -> Cable | None:
 
 
 def _launch(arguments: argparse.Namespace, hosts: Sequence[Host] = ()) -> Timings:
-    """One run of `simulator_timing` on two ranks, on this machine or with one rank on each host."""
+    """Run `simulator_timing` on two ranks, on this machine or with one rank on each host."""
     lists = {
         "local-batches": [*arguments.local_batches, *arguments.held_out_batches],
         "buckets-mib": [*arguments.buckets_mib, *arguments.held_out_buckets_mib],
@@ -197,7 +203,7 @@ def _run_together(commands: Sequence[Sequence[str]], environ: Mapping[str, str])
 
 
 def _cables(arguments: argparse.Namespace) -> list[tuple[list[Cable | None], list[Cable | None]]]:
-    """Of each experiment what constants are fitted over, and what is held out; None is this machine without a cable."""
+    """Return for each experiment the cables of the fit and the held-out ones; None is this machine without a cable."""
 
     def slowed(mbits: Sequence[float]) -> list[Cable | None]:
         return [Cable(_BYTES_OF_A_MBIT * mbit) for mbit in mbits]
@@ -212,8 +218,13 @@ def _cables(arguments: argparse.Namespace) -> list[tuple[list[Cable | None], lis
     ]
 
 
-def _measured(arguments: argparse.Namespace, cable: Cable | None) -> Timings:
-    """Raises NoNamespaces where there can be no cable, and LaunchFailed."""
+def _measure_cable(arguments: argparse.Namespace, cable: Cable | None) -> Timings:
+    """Run one launch over the cable.
+
+    Raises:
+        NoNamespaces: this machine cannot emulate a cable.
+        LaunchFailed: a rank failed.
+    """
     if cable is None:
         return _launch(arguments)
     with two_hosts(cable.delay_seconds) as hosts:
@@ -222,59 +233,66 @@ def _measured(arguments: argparse.Namespace, cable: Cable | None) -> Timings:
         return _launch(arguments, hosts)
 
 
-def judge(arguments: argparse.Namespace, fitted: Launches, held_out: Launches) -> dict[str, Any]:
-    """Constants of what is not held out, and all settings beside their predictions.
+def evaluate(arguments: argparse.Namespace, fitted: Launches, held_out: Launches) -> dict[str, Any]:
+    """Fit the constants, and compare all settings with their predictions.
 
     Args:
-        fitted, held_out: cable, None for this machine -> what was measured. Of those fitted, some batch and bucket
-            sizes are held out too.
+        fitted, held_out: cable, None for this machine -> timings. Some batch and bucket sizes of the fitted cables are
+            also held out.
+
+    Returns:
+        all_reduces_alone, fit, rows (one per setting) and held_out (errors by kind).
+
+    Raises:
+        ValueError: the all-reduces do not determine latency and bandwidth.
     """
-    cells = [
-        cell
+    measured = [
+        setting
         for launches in (fitted, held_out)
         for cable, timings in launches.items()
-        for cell in _cells(arguments, cable, timings, new_cable=launches is held_out)
+        for setting in _measured_settings(arguments, cable, timings, new_cable=launches is held_out)
     ]
     start = starting_constants({cable: timings.all_reduces for cable, timings in fitted.items()})
-    fit = fit_constants(cells, start)
-    rows = rows_of(cells, fit.constants)
+    fit = fit_constants(measured, start)
+    rows = rows_of(measured, fit.constants)
     return {"all_reduces_alone": asdict(start), "fit": asdict(fit), "rows": rows, "held_out": _summary(rows)}
 
 
-def _cells(
+def _measured_settings(
     arguments: argparse.Namespace, cable: Cable | None, timings: Timings, *, new_cable: bool
 ) -> list[MeasuredSetting]:
-    """Of one launch: of two ranks, and where there is no cable of one."""
-    taken = typical_seconds(timings.steps, arguments.local_batches)
+    """Return the settings of one launch: on two ranks, and without a cable also on one."""
+    seconds_by_setting = typical_seconds(timings.steps, arguments.local_batches)
     jobs = {
         batch: typical([job for job in timings.jobs if job.local_batch == batch]) for batch in arguments.local_batches
     }
-    of_one, of_both = (
-        Jobs([in_seconds(job, taken[batch, way]) for batch, job in jobs.items()]) for way in (ALONE, WITHOUT)
+    jobs_of_one, jobs_of_both = (
+        Jobs([in_seconds(job, seconds_by_setting[batch, way]) for batch, job in jobs.items()])
+        for way in (ALONE, WITHOUT)
     )
     largest = max(arguments.local_batches)
-    cells = []
-    for (batch, way), seconds in taken.items():
+    measured = []
+    for (batch, way), seconds in seconds_by_setting.items():
         if way == WITHOUT or (way == ALONE and cable):
             continue
         new_size = batch in arguments.held_out_batches or way in arguments.held_out_buckets_mib
-        cells.append(
+        measured.append(
             MeasuredSetting(
                 ranks=1 if way == ALONE else RANKS,
                 local_batch=batch,
                 bucket_mib=None if isinstance(way, str) else way,
                 cable=cable,
-                job=(of_one if way == ALONE else of_both).at(batch),
+                job=(jobs_of_one if way == ALONE else jobs_of_both).at(batch),
                 seconds=seconds,
-                reference=largest / taken[largest, ALONE],
+                reference=largest / seconds_by_setting[largest, ALONE],
                 held_out="cable" if new_cable else "size" if new_size else "",
             )
         )
-    return cells
+    return measured
 
 
 def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Over what was held out, by why it is new; `all` of it too."""
+    """Return the errors of the held-out settings by kind, and of `all` of them."""
     by_kind: dict[str, list[float]] = {}
     for row in rows:
         if row["held_out"]:

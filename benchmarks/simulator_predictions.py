@@ -1,4 +1,4 @@
-"""Steps predicted by the simulator from some batch and bucket sizes and cables, held against those of others."""
+"""Fit the simulator to steps at some batch sizes, bucket sizes and cables, and predict the others."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,22 +15,26 @@ from pipeline.simulator.machine import NO_LINK
 
 RANKS = 2
 
-Beside = Literal["all", "wire", "nothing"]
+Overlap = Literal["all", "wire", "nothing"]
 HeldOut = Literal["", "size", "cable"]
 
-_STARTS = (0.3, 1.0, 3.0)  # times what all-reduces alone say
-_MOVES_NOTHING = 1e-6
-_ALIKE = 1e-5
-"""Directions of constants, as unit vectors, whose finite differences cannot be told apart."""
+_STARTS = (0.3, 1.0, 3.0)
+"""Starting points of the fit, as multiples of the constants from all-reduces alone."""
+
+_NO_EFFECT = 1e-6
+"""Length of a column of the Jacobian below which a constant moves no residual."""
+
+_SAME_DIRECTION = 1e-5
+"""Tolerance at which finite differences cannot distinguish the directions of constants, as unit vectors."""
 
 
 @dataclass(frozen=True)
 class Cable:
-    """What two hosts are joined by.
+    """The cable between two hosts.
 
     Attributes:
-        bytes_per_second: that it is slowed to, in each direction.
-        delay_seconds: that a process holds each packet back, in each direction; None: there is no such process.
+        bytes_per_second: bandwidth in each direction.
+        delay_seconds: delay that a process adds to each packet, in each direction; None without such a process.
     """
 
     bytes_per_second: float
@@ -43,10 +47,12 @@ class MeasuredSetting:
 
     Attributes:
         bucket_mib: None on one rank.
-        cable: between two ranks; None: both are on this machine.
-        job: a step without exchange at this batch, until the slowest rank is done; by other batches of the same launch.
-        reference: images/s of a rank alone at the largest batch, in the same launch.
-        held_out: no constant is fitted to it: its batch or bucket size is new, or its cable; "": it is fitted to.
+        cable: between the two ranks; None if both are on this machine.
+        job: a step without exchange at this batch, until the slowest rank is done; interpolated from other batches of
+            the same launch.
+        seconds: measured time of a step.
+        reference: images/s of a single rank at the largest batch, in the same launch.
+        held_out: why no constant is fitted to it: new batch or bucket "size", or new "cable"; "" if it is in the fit.
     """
 
     ranks: int
@@ -61,25 +67,25 @@ class MeasuredSetting:
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """Of a link between two ranks that may be slowed and delayed.
+    """Constants of a link between two ranks with a cable of limited bandwidth and some delay.
 
     Attributes:
-        latency_seconds: of a message, beside the cable's delay.
-        host_seconds: that the hosts take for a byte, however fast the link.
-        wire_share: bytes on the wire for each byte sent; 1 where the bandwidth does not vary.
-        message_delays: how many of the cable's delays a message takes; 1 where they do not vary.
-        beside: what of sending goes on beside the backward pass: all of it, or the wire's part alone, where the hosts
-            have no core to spare for theirs, or nothing.
+        latency_seconds: of a message, in addition to the cable's delay.
+        host_seconds: time of the hosts per byte, independent of the link.
+        wire_share: bytes on the wire per byte sent; 1 if the bandwidth does not vary.
+        message_delays: number of the cable's delays per message; 1 if the delays do not vary.
+        beside: what part of sending overlaps with the backward pass: all of it, the wire's part alone (hosts without a
+            spare core), or nothing.
     """
 
     latency_seconds: float
     host_seconds: float
     wire_share: float
     message_delays: float
-    beside: Beside
+    beside: Overlap
 
     def link(self, cable: Cable | None) -> NetworkLink:
-        """By this cable; without the hosts' part where that is no part of the link."""
+        """Return the link over this cable; excludes the hosts' part if `beside` is "wire"."""
         wire = self.wire_share / cable.bytes_per_second if cable else 0.0
         delay = (cable.delay_seconds or 0.0) if cable else 0.0
         host = 0.0 if self.beside == "wire" else self.host_seconds
@@ -91,46 +97,46 @@ class Constants:
 
 @dataclass(frozen=True, kw_only=True)
 class ConstantsFit:
-    """What the fitted steps say.
+    """The result of a fit.
 
     Attributes:
-        constants: that explain them best.
-        standard_errors: of what was fitted, by least squares; NaN: the steps do not determine it. What is not named
-            was assumed.
-        errors: by `beside`, the root mean square of the relative error of the steps at the best other constants.
+        constants: the best ones.
+        standard_errors: of the fitted constants, by least squares; NaN if the steps do not determine one. Constants
+            without an entry were assumed.
+        errors: `beside` -> root mean square of the relative error of the steps at the best other constants.
     """
 
     constants: Constants
     standard_errors: Mapping[str, float]
-    errors: Mapping[Beside, float]
+    errors: Mapping[Overlap, float]
 
 
 def seconds_of(job: Job) -> float:
-    """A step without exchange."""
+    """Return the time of a step without exchange."""
     return job.ready_seconds[-1] + job.optimizer_seconds
 
 
 def typical(jobs: Sequence[Job]) -> Job:
-    """Of one batch; every part is the median of theirs."""
+    """Return a job whose parts are the medians of those of `jobs`, all of one batch size."""
     assert len({(job.local_batch, job.layer_bytes) for job in jobs}) == 1
     forward, *backward, optimizer = np.median([_parts(job) for job in jobs], axis=0).tolist()
     return replace(jobs[0], forward_seconds=forward, backward_seconds=tuple(backward), optimizer_seconds=optimizer)
 
 
 def typical_seconds(steps: Sequence[StepTimings], fitted_batches: Sequence[int]) -> dict[tuple[int, str | int], float]:
-    """Local batch and way -> until the slowest rank is done, in the middle of all turns.
+    """Return (local batch, way) -> median over all turns of the time until the slowest rank is done.
 
-    A turn in which the machine was slow, by the geometric mean of the steps without exchange of the batches that may be
-    fitted to, is taken as if it had been as fast as the middle one.
+    Each turn is scaled to the pace of the median turn. Its pace is the geometric mean of the steps without exchange at
+    the batch sizes of the fit.
     """
-    slowest = {(of.local_batch, of.way): np.max(of.seconds, axis=0) for of in steps}
+    slowest = {(entry.local_batch, entry.way): np.max(entry.seconds, axis=0) for entry in steps}
     paces = [np.log(slowest[batch, way]) for batch in fitted_batches for way in (ALONE, WITHOUT)]
     pace = np.exp(np.mean(paces, axis=0))
     return {setting: float(np.median(seconds / pace) * np.median(pace)) for setting, seconds in slowest.items()}
 
 
 def in_seconds(job: Job, seconds: float) -> Job:
-    """As a whole, with the same share for each of its parts."""
+    """Scale all parts of a job by one factor, so that a step takes `seconds`."""
     factor = seconds / seconds_of(job)
     forward, *backward, optimizer = (factor * part for part in _parts(job))
     return replace(job, forward_seconds=forward, backward_seconds=tuple(backward), optimizer_seconds=optimizer)
@@ -141,7 +147,7 @@ def _parts(job: Job) -> tuple[float, ...]:
 
 
 class Jobs:
-    """A rank's steps without exchange at any local batch: each part a straight line through those measured."""
+    """A rank's steps without exchange at any local batch: each part is a line through the measured ones."""
 
     def __init__(self, measured: Sequence[Job]) -> None:
         batches = sorted({job.local_batch for job in measured})
@@ -153,7 +159,7 @@ class Jobs:
         self._lines = np.polyfit(np.array(batches, dtype=np.float64), parts, 1)
 
     def at(self, local_batch: int) -> Job:
-        """Nothing takes less than no time."""
+        """Return the job at a local batch; no part takes less than 0 seconds."""
         slope, start = self._lines
         forward, *backward, optimizer = np.maximum(start + slope * local_batch, 0.0).tolist()
         return replace(
@@ -165,26 +171,26 @@ class Jobs:
         )
 
 
-def predicted_seconds(cell: MeasuredSetting, constants: Constants) -> float:
-    """Of a step; ranks are nodes of one GPU, and a ring of two is what gloo's all-reduce is."""
-    pair = Machine(nodes=RANKS, gpus_per_node=1, intra_node=NO_LINK, inter_node=constants.link(cell.cable))
-    job = cell.job
-    if constants.beside == "wire" and cell.ranks > 1:
+def predicted_seconds(setting: MeasuredSetting, constants: Constants) -> float:
+    """Return the predicted time of a step; ranks are nodes of one GPU, and gloo's all-reduce is a ring of two."""
+    pair = Machine(nodes=RANKS, gpus_per_node=1, intra_node=NO_LINK, inter_node=constants.link(setting.cable))
+    job = setting.job
+    if constants.beside == "wire" and setting.ranks > 1:
         job = _with_host_work(job, constants.host_seconds)
     communication = CommunicationModel(
         algorithm="ring",
-        bucket_bytes=MIB * (cell.bucket_mib or 1),
+        bucket_bytes=MIB * (setting.bucket_mib or 1),
         overlap=constants.beside != "nothing",
         compression=1.0,
         negotiation=None,
-        # Torch's own size comes with torch's own first bucket.
-        first_bucket_bytes=MIB if cell.bucket_mib == CommConfig().bucket_mib else None,
+        # Torch's default size comes with torch's default first bucket.
+        first_bucket_bytes=MIB if setting.bucket_mib == CommConfig().bucket_mib else None,
     )
-    return simulate_step(pair, job, communication, cell.ranks).seconds
+    return simulate_step(pair, job, communication, setting.ranks).seconds
 
 
 def _with_host_work(job: Job, host_seconds: float) -> Job:
-    """The backward pass stands still while the rank sends: in a ring of two each byte once."""
+    """Return a job whose backward pass waits while the rank sends: in a ring of two each byte once."""
     backward = [
         seconds + host_seconds * n_bytes for seconds, n_bytes in zip(job.backward_seconds, job.layer_bytes, strict=True)
     ]
@@ -192,12 +198,12 @@ def _with_host_work(job: Job, host_seconds: float) -> Job:
 
 
 def starting_constants(points: Mapping[Cable | None, Sequence[AllReduceTiming]]) -> Constants:
-    """From all-reduces alone, as `simulate --fit` takes them, by each cable; without other work on the cores.
+    """Return constants from all-reduces alone, by cable, as `simulate --fit` does; the cores have no other work.
 
     Raises:
-        ValueError: they do not determine latency and bandwidth.
+        ValueError: the all-reduces do not determine latency and bandwidth.
     """
-    links = {cable: fit(of, "ring", hold_out="n_bytes").link for cable, of in points.items()}
+    links = {cable: fit(timings, "ring", hold_out="n_bytes").link for cable, timings in points.items()}
     wires = [1 / cable.bytes_per_second if cable else 0.0 for cable in links]
     delays = [(cable.delay_seconds or 0.0) if cable else 0.0 for cable in links]
     host, wire = _line([1 / link.bytes_per_second for link in links.values()], wires)
@@ -208,7 +214,7 @@ def starting_constants(points: Mapping[Cable | None, Sequence[AllReduceTiming]])
 
 
 def _line(values: Sequence[float], units: Sequence[float]) -> tuple[float, float]:
-    """What is there without units, and for each of them, which is 1 where all are alike; neither is below 0."""
+    """Return intercept and slope, both at least 0, of values over units; slope 1 if all units are equal."""
     scale = max(values)
     if scale == 0:
         return 0.0, 1.0
@@ -218,12 +224,12 @@ def _line(values: Sequence[float], units: Sequence[float]) -> tuple[float, float
     return float(start * scale), float(slope)
 
 
-def fit_constants(cells: Sequence[MeasuredSetting], start: Constants) -> ConstantsFit:
-    """Least squares of the relative error of fitted steps on two ranks, with whatever `beside` explains them best."""
-    fitted = [cell for cell in cells if not cell.held_out and cell.ranks == RANKS]
+def fit_constants(settings: Sequence[MeasuredSetting], start: Constants) -> ConstantsFit:
+    """Fit by least squares of the relative error of steps on two ranks, with the best `beside`."""
+    fitted = [setting for setting in settings if not setting.held_out and setting.ranks == RANKS]
     assert fitted
-    cables = [cell.cable for cell in fitted if cell.cable]
-    # Of a microsecond, of 10 GB/s: scales of what may come out as 0.
+    cables = [setting.cable for setting in fitted if setting.cable]
+    # Scales of constants that may be fitted to 0: at least a microsecond, at most 10 GB/s.
     scales = {
         "latency_seconds": max(start.latency_seconds, 1e-6),
         "host_seconds": max(start.host_seconds, 1e-10),
@@ -233,66 +239,73 @@ def fit_constants(cells: Sequence[MeasuredSetting], start: Constants) -> Constan
     if len({cable.delay_seconds for cable in cables}) > 1:
         scales["message_delays"] = max(start.message_delays, 1.0)
 
-    def constants_of(units: NDArray[np.float64], beside: Beside) -> Constants:
-        found = {name: float(unit * scale) for unit, (name, scale) in zip(units, scales.items(), strict=True)}
-        return Constants(**{"wire_share": 1.0, "message_delays": 1.0, **found}, beside=beside)
+    def constants_of(units: NDArray[np.float64], beside: Overlap) -> Constants:
+        fitted_values = {name: float(unit * scale) for unit, (name, scale) in zip(units, scales.items(), strict=True)}
+        return Constants(**{"wire_share": 1.0, "message_delays": 1.0, **fitted_values}, beside=beside)
 
-    def errors(units: NDArray[np.float64], beside: Beside) -> list[float]:
+    def errors(units: NDArray[np.float64], beside: Overlap) -> list[float]:
         constants = constants_of(units, beside)
-        return [predicted_seconds(cell, constants) / cell.seconds - 1 for cell in fitted]
+        return [predicted_seconds(setting, constants) / setting.seconds - 1 for setting in fitted]
 
-    # What hides behind the backward pass makes edges and flats, where one start may stay.
-    found = {
+    # Overlap with the backward pass makes the error piecewise flat, so that a single start may not move.
+    fits = {
         beside: min(
             (least_squares(errors, np.full(len(scales), unit), bounds=(0, np.inf), args=(beside,)) for unit in _STARTS),
-            key=lambda tried: float(tried.cost),
+            key=lambda result: float(result.cost),
         )
-        for beside in get_args(Beside)
+        for beside in get_args(Overlap)
     }
-    best = min(found, key=lambda beside: float(found[beside].cost))
-    spreads = standard_errors(found[best].jac, found[best].fun)
+    best = min(fits, key=lambda beside: float(fits[beside].cost))
+    spreads = standard_errors(fits[best].jac, fits[best].fun)
     return ConstantsFit(
-        constants=constants_of(found[best].x, best),
+        constants=constants_of(fits[best].x, best),
         standard_errors={name: spread * scale for spread, (name, scale) in zip(spreads, scales.items(), strict=True)},
-        errors={beside: float(np.sqrt(np.mean(np.square(tried.fun)))) for beside, tried in found.items()},
+        errors={beside: float(np.sqrt(np.mean(np.square(result.fun)))) for beside, result in fits.items()},
     )
 
 
 def standard_errors(jacobian: NDArray[np.float64], residuals: NDArray[np.float64]) -> list[float]:
-    """Of least squares; NaN for what moves no residual, and for all where some move them in the same way.
+    """Return the standard errors of least squares.
 
     Args:
-        jacobian: (points, constants); residuals: (points,).
+        jacobian: (points, constants).
+        residuals: (points,).
+
+    Returns:
+        One per constant. NaN for a constant that moves no residual, and for all if some move them in the same way.
     """
     n_points, n_constants = jacobian.shape
     lengths = np.linalg.norm(jacobian, axis=0)
-    moves = lengths > _MOVES_NOTHING
+    moves = lengths > _NO_EFFECT
     spreads = np.full(n_constants, np.nan)
-    of_moving = jacobian[:, moves]
-    degrees = n_points - of_moving.shape[1]
-    if degrees > 0 and np.linalg.matrix_rank(of_moving / lengths[moves], tol=_ALIKE) == of_moving.shape[1]:
+    moving_columns = jacobian[:, moves]
+    degrees = n_points - moving_columns.shape[1]
+    if (
+        degrees > 0
+        and np.linalg.matrix_rank(moving_columns / lengths[moves], tol=_SAME_DIRECTION) == moving_columns.shape[1]
+    ):
         variance = float(residuals @ residuals) / degrees
-        spreads[moves] = np.sqrt(variance * np.diag(np.linalg.inv(of_moving.T @ of_moving)))
+        spreads[moves] = np.sqrt(variance * np.diag(np.linalg.inv(moving_columns.T @ moving_columns)))
     return [float(spread) for spread in spreads]
 
 
-def rows_of(cells: Sequence[MeasuredSetting], constants: Constants) -> list[dict[str, object]]:
-    """Efficiencies in percent, and by how many points the prediction is too high.
+def rows_of(settings: Sequence[MeasuredSetting], constants: Constants) -> list[dict[str, object]]:
+    """Return measured and predicted efficiencies in percent, and their difference in points.
 
-    Each is against a rank alone of its own launch: a machine that was slower then was slower in both.
+    Each efficiency is relative to a single rank of the same launch: a machine that was slower then was slower in both.
     """
     rows: list[dict[str, object]] = []
-    for cell in cells:
-        measured_percent = 100 * cell.local_batch / cell.seconds / cell.reference
-        predicted_percent = 100 * cell.local_batch / predicted_seconds(cell, constants) / cell.reference
+    for setting in settings:
+        measured_percent = 100 * setting.local_batch / setting.seconds / setting.reference
+        predicted_percent = 100 * setting.local_batch / predicted_seconds(setting, constants) / setting.reference
         rows.append(
             {
-                "ranks": cell.ranks,
-                "local_batch": cell.local_batch,
-                "bucket_mib": cell.bucket_mib,
-                "mbit_per_second": 8e-6 * cell.cable.bytes_per_second if cell.cable else None,
-                "delay_ms": 1e3 * (cell.cable.delay_seconds or 0.0) if cell.cable else None,
-                "held_out": cell.held_out,
+                "ranks": setting.ranks,
+                "local_batch": setting.local_batch,
+                "bucket_mib": setting.bucket_mib,
+                "mbit_per_second": 8e-6 * setting.cable.bytes_per_second if setting.cable else None,
+                "delay_ms": 1e3 * (setting.cable.delay_seconds or 0.0) if setting.cable else None,
+                "held_out": setting.held_out,
                 "measured_efficiency": measured_percent,
                 "predicted_efficiency": predicted_percent,
                 "error_points": predicted_percent - measured_percent,

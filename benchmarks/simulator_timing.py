@@ -1,8 +1,8 @@
-"""What `simulator_error` measures: a rank's own steps, all-reduces, and data-parallel steps; by torchrun.
+"""Time single-rank steps, all-reduces and data-parallel steps for `simulator_error`; started by torchrun.
 
     torchrun --standalone --nproc-per-node=2 -m benchmarks.simulator_timing --out FILE.json ...
 
-Rank 0 writes `Timings` as JSON. One thread a rank; SGD in float32 on random images.
+Rank 0 writes `Timings` as JSON. Each rank has one thread and runs SGD in float32 on random images.
 """
 
 import argparse
@@ -29,18 +29,18 @@ from pipeline.simulator.job import measured_job
 CLASSES = 10
 MIB = 2**20
 ALONE, WITHOUT = "alone", "without"
-_WARM_UP = 3  # DistributedDataParallel orders its buckets anew after the first step
+_WARM_UP = 3  # DistributedDataParallel rebuilds its buckets after the first step
 _REPEATS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimings:
-    """Steps of `local_batch` images a rank.
+    """Steps with `local_batch` images per rank.
 
     Attributes:
-        way: ALONE: of rank 0 while the others wait; WITHOUT: of all ranks without exchange; a number of MiB: wrapped as
-            by the trainer, with buckets of this size.
-        seconds: (ranks, turns); all ranks begin a step together.
+        way: ALONE for rank 0 while the others wait; WITHOUT for all ranks without exchange; a number of MiB for the
+            trainer's DistributedDataParallel with buckets of this size.
+        seconds: (ranks, turns); all ranks start a step together.
     """
 
     local_batch: int
@@ -50,11 +50,11 @@ class StepTimings:
 
 @dataclass(frozen=True, kw_only=True)
 class Timings:
-    """One launch.
+    """The timings of one launch.
 
     Attributes:
-        jobs: rank 0's steps in their parts while all take theirs, without exchange; of each local batch, one a round.
-        steps: of each batch in each way; in a turn all of them were taken, in an order drawn anew.
+        jobs: rank 0's steps by part, without exchange, while all ranks run theirs; one per round and local batch.
+        steps: by local batch and way; each turn ran all of them in a new random order.
     """
 
     ranks: int
@@ -64,7 +64,7 @@ class Timings:
 
 
 def timings_of(tree: Mapping[str, Any]) -> Timings:
-    """From what rank 0 wrote as JSON."""
+    """Parse the JSON of rank 0."""
     return Timings(
         ranks=tree["ranks"],
         jobs=tuple(map(_job, tree["jobs"])),
@@ -81,7 +81,7 @@ def _job(tree: Mapping[str, Any]) -> Job:
 
 
 def rank_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line, which `simulator_error` writes."""
+    """Parse the command line, which `simulator_error` writes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--network", required=True)
     parser.add_argument("--image-size", type=int, required=True)
@@ -94,7 +94,7 @@ def rank_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def time_all(arguments: argparse.Namespace) -> None:
-    """All ranks run this."""
+    """Measure on every rank; rank 0 writes the file."""
     with distributed.join_process_group(1) as ranks:
         network = {"image_size": arguments.image_size, "n_classes": CLASSES}
         jobs, all_reduces = [], []
@@ -105,12 +105,15 @@ def time_all(arguments: argparse.Namespace) -> None:
             all_reduces += [all_reduce_time(n_bytes, ranks, _REPEATS) for n_bytes in BYTES]
         steps = _in_turn(arguments, ranks)
         if ranks.is_main:
-            found = Timings(ranks=ranks.size, jobs=tuple(jobs), all_reduces=tuple(all_reduces), steps=steps)
-            write_json(arguments.out, asdict(found))
+            timings = Timings(ranks=ranks.size, jobs=tuple(jobs), all_reduces=tuple(all_reduces), steps=steps)
+            write_json(arguments.out, asdict(timings))
 
 
 def _in_turn(arguments: argparse.Namespace, ranks: World) -> tuple[StepTimings, ...]:
-    """The machine drifts by a quarter within a minute, and what comes after what makes a difference too."""
+    """Time all steps in turn, each turn in a new random order.
+
+    The speed of the machine drifts by a quarter within a minute, and the order of steps also matters.
+    """
     works: dict[tuple[int, str | int], Callable[[], None]] = {}
     for batch in arguments.local_batches:
         works[batch, ALONE] = _step(arguments, batch, lambda model: model) if ranks.is_main else lambda: None
@@ -120,16 +123,16 @@ def _in_turn(arguments: argparse.Namespace, ranks: World) -> tuple[StepTimings, 
             works[batch, mib] = _step(arguments, batch, wrap)
     seconds: dict[tuple[int, str | int], list[float]] = {setting: [] for setting in works}
     # The same on all ranks.
-    draws = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for _ in range(_WARM_UP + arguments.turns):
-        for index in draws.permutation(len(works)):
+        for index in rng.permutation(len(works)):
             setting = [*works][index]
             seconds[setting].append(_seconds(works[setting]))
     return tuple(
         StepTimings(
             local_batch=batch,
             way=way,
-            # Alone, the others have nothing to do.
+            # With ALONE the other ranks do nothing.
             seconds=tuple(map(tuple, distributed.all_gather(taken[_WARM_UP:])[: 1 if way == ALONE else None])),
         )
         for (batch, way), taken in seconds.items()

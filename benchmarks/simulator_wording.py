@@ -1,4 +1,4 @@
-"""The simulator's error in words and tables."""
+"""Write the simulator's error as Markdown."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,39 +8,39 @@ import numpy as np
 from benchmarks.simulator_predictions import Constants
 
 AIM_POINTS = 5.0
-_BESIDE = {"all": "all of it", "wire": "the wire's part", "nothing": "nothing"}
+_OVERLAPS = {"all": "all of it", "wire": "the wire's part", "nothing": "nothing"}
 _KINDS = {
-    "size": "new batch or bucket sizes over known cables",
+    "size": "new batch or bucket sizes over fitted cables",
     "cable": "new cables",
     "one rank": "new batch sizes of one rank alone",
 }
 
 
-def markdown(found: Mapping[str, Any]) -> str:
-    """What was measured and how, and a table for each experiment."""
-    settings, machine = found["settings"], found["machine"]
+def markdown(results: Mapping[str, Any]) -> str:
+    """Return the Markdown of the settings, and for each experiment its errors, fit and table."""
+    settings, machine = results["settings"], results["machine"]
     head = [
-        "# How far off the simulator is",
+        "# Error of the simulator",
         "",
-        f"Steps of {settings['network']}, {settings['image_size']} pixels; {machine['cores']} cores, a thread a rank;",
-        f"medians of {settings['turns']} turns; torch {machine['torch']}.",
+        f"Steps of {settings['network']}, {settings['image_size']} pixels; {machine['cores']} cores, one thread per",
+        f"rank; medians of {settings['turns']} turns; torch {machine['torch']}.",
         "",
-        "Efficiency: images/s over those of as many ranks of which each is alone, at the largest batch of the same",
-        "launch. Points: predicted less measured efficiency, in percent. Held out, by a new size or a new cable: no",
-        "constant of the link was fitted to it; what a rank computes without exchange is timed in each launch at the",
-        "batch sizes that are not held out.",
+        "Efficiency: images/s of R ranks over R times those of a rank alone at the largest batch of the same launch.",
+        "Points: predicted minus measured efficiency, in percent. Held out, by a new size or a new cable: no constant",
+        "of the link was fitted to it. The computation of a rank without exchange is timed in each launch at the batch",
+        "sizes that are not held out.",
         "",
-        "Shared with `python -m pipeline simulate`: the model of a step, with a ring. Not shared: its constants. Here",
-        "they are fitted to whole steps, and a backward pass may stand still while its core sends; `simulate` scales",
-        "one step in proportion to its batch, takes latency and bandwidth from the machine's file or from all-reduces",
-        "alone, and its GPUs send without standing still.",
+        "`python -m pipeline simulate` has the same model of a step, with a ring, and other constants. Here they are",
+        "fitted to whole steps, and a backward pass may wait while its core sends. `simulate` scales one step in",
+        "proportion to its batch, takes latency and bandwidth from the machine's file or from all-reduces alone, and",
+        "its GPUs send without waiting.",
         "",
     ]
     for name in settings["experiments"]:
-        if name in found["missing"]:
-            head += [f"## {_title(name)}", "", f"Not measured: {found['missing'][name]}.", ""]
+        if name in results["missing"]:
+            head += [f"## {_title(name)}", "", f"Not measured: {results['missing'][name]}.", ""]
         else:
-            head += _section(name, found["experiments"][name])
+            head += _section(name, results["experiments"][name])
     return "\n".join(head)
 
 
@@ -48,26 +48,26 @@ def _title(name: str) -> str:
     return name[0].upper() + name[1:]
 
 
-def _section(name: str, found: Mapping[str, Any]) -> list[str]:
-    summary = found["held_out"]
+def _section(name: str, experiment: Mapping[str, Any]) -> list[str]:
+    summary = experiment["held_out"]
     verdict = [
-        f"- {_KINDS.get(kind, 'all that was held out')}: {of['settings']} settings, off by "
-        f"{of['mean_error_points']:.1f} points in the mean and {of['largest_error_points']:.1f} at most; the aim of "
-        f"{AIM_POINTS:g} is {'met' if of['within_aim'] else '**missed**'}"
-        for kind, of in summary.items()
+        f"- {_KINDS.get(kind, 'all held-out settings')}: {errors['settings']} settings, error "
+        f"{errors['mean_error_points']:.1f} points on average and {errors['largest_error_points']:.1f} at most; the "
+        f"aim of {AIM_POINTS:g} is {'met' if errors['within_aim'] else '**missed**'}"
+        for kind, errors in summary.items()
     ]
     head = (
-        "| ranks | batch a rank | bucket, MiB | Mbit/s | delay, ms | efficiency | predicted | points | held out |",
+        "| ranks | batch per rank | bucket, MiB | Mbit/s | delay, ms | efficiency | predicted | points | held out |",
         "|---|---|---|---|---|---|---|---|---|",
     )
-    lines = [f"## {_title(name)}", "", *verdict, "", _fitted(found["fit"]), "", *head]
-    return [*lines, *map(_line, found["rows"]), ""]
+    lines = [f"## {_title(name)}", "", *verdict, "", _fitted(experiment["fit"]), "", *head]
+    return [*lines, *map(_line, experiment["rows"]), ""]
 
 
 def _fitted(fit: Mapping[str, Any]) -> str:
     constants, spreads = Constants(**fit["constants"]), fit["standard_errors"]
 
-    def said(name: str, scale: float) -> str:
+    def formatted(name: str, scale: float) -> str:
         value = scale * getattr(constants, name)
         if name not in spreads:
             return f"{value:.3g} (assumed)"
@@ -76,20 +76,20 @@ def _fitted(fit: Mapping[str, Any]) -> str:
             return f"{value:.3g} (not determined by these steps)"
         return f"{value:.3g} ± {scale * spreads[name]:.2g}"
 
-    others = ", ".join(f"{_BESIDE[beside]} {error:.1%}" for beside, error in fit["errors"].items())
+    others = ", ".join(f"{_OVERLAPS[beside]} {error:.1%}" for beside, error in fit["errors"].items())
     return (
-        f"Fitted, with standard errors: latency of a message {said('latency_seconds', 1e6)} µs and "
-        f"{said('message_delays', 1)} of the cable's delays; {said('host_seconds', 1e9)} ns a byte for the hosts; "
-        f"{said('wire_share', 1)} bytes on the wire for each. Beside the backward pass goes "
-        f"{_BESIDE[constants.beside]}; off the fitted steps by, with each that could: {others}."
+        f"Fitted, with standard errors: latency of a message {formatted('latency_seconds', 1e6)} µs and "
+        f"{formatted('message_delays', 1)} of the cable's delays; {formatted('host_seconds', 1e9)} ns per byte for the "
+        f"hosts; {formatted('wire_share', 1)} bytes on the wire per byte sent. Overlaps with the backward pass: "
+        f"{_OVERLAPS[constants.beside]}. Error of the fitted steps by what overlaps: {others}."
     )
 
 
 def _line(row: Mapping[str, Any]) -> str:
     mbit = "" if row["mbit_per_second"] is None else f"{row['mbit_per_second']:,.0f}"
     delay = "" if row["delay_ms"] is None else f"{row['delay_ms']:g}"
-    words = [
+    values = [
         row["ranks"], row["local_batch"], row["bucket_mib"] or "", mbit, delay, f"{row['measured_efficiency']:.1f} %",
         f"{row['predicted_efficiency']:.1f} %", f"{row['error_points']:+.1f}", row["held_out"],
     ]  # fmt: skip
-    return f"| {' | '.join(map(str, words))} |"
+    return f"| {' | '.join(map(str, values))} |"

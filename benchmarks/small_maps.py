@@ -1,9 +1,9 @@
-"""How fast is the training loop beside a bare loop with torchvision's network?
+"""Compare the training loop with a bare loop on torchvision's network.
 
 Both train on random images in one process, in turn, round by round. The bare loop repeats forward, backward and
-optimizer step on one batch in memory; channels_last, fused SGD. Ours is the whole loop: it draws the samples, crops and
-flips them, and splits large batches. A line gives the medians in images/s, and the median of the rounds' ratios with
-the extremes. With `--layers` single convolutions are timed instead, forward and backward.
+optimizer step on one batch in memory, with channels_last and fused SGD. Ours is the complete loop: it samples, crops
+and flips images, and splits large batches. A line gives the medians in images/s, and the median of the rounds' ratios
+with the extremes. With `--layers` it times single convolutions instead, forward and backward.
 
     python -m benchmarks.small_maps --sizes 16 28 32 64 --batches 16 32 128 256 1024 4096 --network resnet18
 """
@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torchvision.models import get_model
 
-from benchmarks.loop_speed import N_CLASSES, bare_steps, made_up_images, settings_for
+from benchmarks.loop_speed import N_CLASSES, bare_steps, random_images, settings_for
 from benchmarks.measuring import StepClock, seconds_of
 from pipeline import distributed
 from pipeline.distributed import World
@@ -29,9 +29,8 @@ from pipeline.training.evaluation import load_images
 from pipeline.training.loop import TrainData, train
 
 _IMAGES_A_ROUND = 1024
-"""At least, of each loop."""
+"""Minimum, for each loop."""
 
-# Side, kernel, stride, channels in and out; as ResNet-18 and ResNet-50 have them at 16 to 64 pixels.
 LAYERS = (
     (1, 3, 1, 512, 512),
     (2, 3, 2, 256, 512),
@@ -40,31 +39,32 @@ LAYERS = (
     (1, 1, 1, 1024, 256),
     (1, 1, 1, 256, 1024),
 )
+"""Side, kernel, stride, channels in and out: layers of ResNet-18 and ResNet-50 at 16 to 64 pixels."""
 
 
 def compare_loops(arguments: argparse.Namespace, size: int, batch: int, ranks: World) -> dict[str, float]:
-    """Images/s of both loops; the ratio is ours over bare."""
+    """Return the images/s of both loops; the ratio is ours over bare."""
     steps = math.ceil(_IMAGES_A_ROUND / batch)
     settings = settings_for(argparse.Namespace(image_size=size, network=arguments.network, batch_size=batch))
-    # One step more than is timed: the first one begins with a cold start.
+    # One step more than is timed, since the first one is a cold start.
     settings = replace(settings, steps=steps + 1)
-    pixels, labels = made_up_images(2 * batch, size)
+    pixels, labels = random_images(2 * batch, size)
     images = load_images(pixels, settings, training=True, device=ranks.device)
-    targets, members = torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_)
+    targets, train_mask = torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_)
     bare = bare_steps(get_model(arguments.network, weights=None, num_classes=N_CLASSES), settings, ranks.device)
 
     def ours() -> float:
         clock = StepClock(1, 1 + steps)
-        train(settings, TrainData(images, targets, members), ranks=ranks, log=clock)
+        train(settings, TrainData(images, targets, train_mask), ranks=ranks, log=clock)
         return clock.seconds
 
     bare(1)
     rounds = [(seconds_of(lambda: bare(steps)), ours()) for _ in range(arguments.rounds)]
-    return _summary([(steps * batch / theirs, steps * batch / own) for theirs, own in rounds])
+    return _summary([(steps * batch / theirs, steps * batch / ours_s) for theirs, ours_s in rounds])
 
 
 def compare_layers(arguments: argparse.Namespace, layer: Sequence[int], batch: int) -> dict[str, float]:
-    """As `compare_loops`, of one convolution, forward and backward."""
+    """Return the same values as `compare_loops` for one convolution, forward and backward."""
     side, kernel, stride, n_in, n_out = layer
     plain, ours = (
         kind(n_in, n_out, kernel, stride=stride, padding=kernel // 2, bias=False)
@@ -88,14 +88,14 @@ def compare_layers(arguments: argparse.Namespace, layer: Sequence[int], batch: i
     for run in loops:
         run()
     rounds = [[seconds_of(run) for run in loops] for _ in range(arguments.rounds)]
-    return _summary([(repeats * batch / theirs, repeats * batch / own) for theirs, own in rounds])
+    return _summary([(repeats * batch / theirs, repeats * batch / ours_s) for theirs, ours_s in rounds])
 
 
 def _summary(rates: Sequence[tuple[float, float]]) -> dict[str, float]:
     ratios = [ours / bare for bare, ours in rates]
     bare, ours = np.median(rates, axis=0)
-    found = {"bare": bare, "ours": ours, "ratio": np.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
-    return {name: round(float(value), 3) for name, value in found.items()}
+    summary = {"bare": bare, "ours": ours, "ratio": np.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
+    return {name: round(float(value), 3) for name, value in summary.items()}
 
 
 def main() -> None:
@@ -112,13 +112,13 @@ def main() -> None:
         for case in LAYERS if arguments.layers else arguments.sizes:
             for batch in arguments.batches:
                 if isinstance(case, int):
-                    name, found = str(case), compare_loops(arguments, case, batch, ranks)
+                    name, rates = str(case), compare_loops(arguments, case, batch, ranks)
                 else:
-                    name, found = "-".join(map(str, case)), compare_layers(arguments, case, batch)
-                results.append({"size": name, "batch": batch, **found})
+                    name, rates = "-".join(map(str, case)), compare_layers(arguments, case, batch)
+                results.append({"size": name, "batch": batch, **rates})
                 print(
-                    f"{name} {batch} bare {found['bare']:.0f} ours {found['ours']:.0f} ratio {found['ratio']:.2f} "
-                    f"({found['lowest']:.2f} to {found['highest']:.2f})",
+                    f"{name} {batch} bare {rates['bare']:.0f} ours {rates['ours']:.0f} ratio {rates['ratio']:.2f} "
+                    f"({rates['lowest']:.2f} to {rates['highest']:.2f})",
                     flush=True,
                 )
         machine = {

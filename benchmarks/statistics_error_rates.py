@@ -1,13 +1,13 @@
-"""How often do the tests of pipeline/stats err, with the numbers of seeds and draws that studies really have?
+"""Simulate the error rates of the tests in pipeline/stats at realistic numbers of seeds and draws.
 
-Made-up studies whose truth is known go through the functions that judge real ones: type-I error at 5 %, coverage of
-the 95 % interval, power, the error of the equivalence test at its margin, and the chance of any false claim among
-several batch sizes. Each rate comes with its own Monte-Carlo uncertainty, a 95 % interval of Wilson's.
+Simulated studies with known truth pass through the functions that test real ones. Measured are the type-I error at 5 %,
+the coverage of the 95 % interval, power, the error of the equivalence test at its margin, and the chance of any false
+claim among several batch sizes. Each rate has its Monte-Carlo uncertainty, Wilson's 95 % interval.
 
-The arms of a seed correlate, as do its batch sizes. Runs have a standard deviation of .18 points beside what their
-seed gives both arms; so do draws of the filter where several are compared, and, in designs with a seed effect, what a
-seed gives the filtered arm of every draw. Noise is normal in both arms, or in the treated arm skewed to the left (a
-reversed exponential), as where some runs fail.
+The arms of a seed correlate, as do its batch sizes. Runs have a standard deviation of .18 points in addition to the
+effect of their seed on both arms. Draws of the filter have the same standard deviation if several are compared. So does
+the effect of a seed on the filtered arm of every draw, in designs with a seed effect. Noise is normal in both arms, or
+skewed to the left in the treated arm (a reversed exponential), as if some runs failed.
 
 Studies with looks, and slopes on the batch size, are simulated from differences of one standard deviation: normal, or
 gamma distributed with a skewness of .5 or 1. Effects and the margin (1.2) are in that unit.
@@ -51,19 +51,19 @@ SKEWS = (0.0, 0.5, 1.0)
 MARGIN_IN_SD = 1.2
 EFFECTS_IN_SD = (0.6, 1.2, 1.7)
 DRAW_IN_SD = 0.5
-"""Spread between draws of the filter, of studies that wrongly count the seeds of three draws."""
+"""Standard deviation between draws of the filter, in studies that wrongly count the seeds of three draws."""
 
 BATCH_SIZES = (256, 2048, 6272, 20480)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """A made-up study.
+    """The design of a simulated study.
 
     Attributes:
         shared_control: whether all draws are compared with the same runs, as with `full`.
-        draw_spread: standard deviation of the filter's draws, 0 where there is one.
-        seed_spread: of what a seed gives the treated arm of every draw and not the control.
+        draw_spread: standard deviation between draws of the filter; 0 for one draw.
+        seed_spread: standard deviation of the effect of a seed on the treated arm of every draw, not on the control.
     """
 
     noise: Noise
@@ -74,7 +74,7 @@ class Design:
     seed_spread: float = 0.0
 
     def differences(self, rng: np.random.Generator, simulations: int) -> Floats:
-        """Treated - control, (simulations, draws, seeds, SETTINGS), whose true mean is 0."""
+        """Return treated - control, (simulations, draws, seeds, SETTINGS), whose true mean is 0."""
         common = 2 * SPREAD * rng.normal(size=(simulations, 1, self.seeds, 1))
         draws = self.draw_spread * rng.normal(size=(simulations, self.draws, 1, 1))
         control_draws = 1 if self.shared_control else self.draws
@@ -83,7 +83,7 @@ class Design:
         return treated - (common + self._runs(rng, simulations, control_draws, "normal"))
 
     def _runs(self, rng: np.random.Generator, simulations: int, draws: int, noise: Noise) -> Floats:
-        """Half of a run's variance is common to the settings of its seed."""
+        """Return the noise of runs; the settings of a seed share half of its variance."""
         parts = []
         for settings in (1, SETTINGS):
             shape = (simulations, draws, self.seeds, settings)
@@ -91,7 +91,7 @@ class Design:
         return np.asarray(SPREAD * 0.5**0.5 * (parts[0] + parts[1]))
 
     def row(self, test: str, quantity: str, nominal: float | None, hits: NDArray[np.bool_] | np.bool_) -> Row:
-        """The share of `hits` (simulations,) beside what it should be, where that is known."""
+        """Return a row: the share of `hits` (simulations,), and its nominal value if known."""
         control = "shared" if self.shared_control else "own"
         if self.seed_spread:
             control += ", seed effect"
@@ -118,17 +118,16 @@ def _row(
     }  # fmt: skip
 
 
-def _covers(found: StudentMean) -> NDArray[np.bool_]:
-    low, high = found.interval(1 - ALPHA)
+def _covers(mean: StudentMean) -> NDArray[np.bool_]:
+    low, high = mean.interval(1 - ALPHA)
     return (low <= 0) & (high >= 0)
 
 
 def pooled_rates(design: Design, rng: np.random.Generator, simulations: int) -> Iterator[Row]:
-    """The primary test, over all settings: without an effect, with one, and at both margins."""
+    """Yield the rates of the primary test over all settings: without an effect, with one, and at both margins."""
     pooled = design.differences(rng, simulations).mean(axis=-1)
     for shift, quantity, nominal in ((0.0, "type I", ALPHA), (EFFECT, "power", None)):
-        found = level_mean(pooled + shift)
-        t, flips = found.p_difference(), level_sign_flip(pooled + shift)
+        t, flips = level_mean(pooled + shift).p_difference(), level_sign_flip(pooled + shift)
         yield design.row("t", quantity, nominal, t <= ALPHA)
         yield design.row("sign flips", quantity, nominal, flips <= ALPHA)
         yield design.row("both (claim)", quantity, nominal, np.maximum(t, flips) <= ALPHA)
@@ -137,16 +136,16 @@ def pooled_rates(design: Design, rng: np.random.Generator, simulations: int) -> 
     yield design.row("TOST", "power at no effect", None, centered.p_equivalence(MARGIN) <= ALPHA)
     # Skewed noise errs more at one margin than at the other.
     for margin, opposite in ((-MARGIN, "helps"), (MARGIN, "hurts")):
-        found = level_mean(pooled + margin)
-        p = found.p_equivalence(MARGIN)
+        mean = level_mean(pooled + margin)
+        p = mean.p_equivalence(MARGIN)
         yield design.row("TOST", f"error at {margin:+g}", ALPHA, p <= ALPHA)
-        p_claim = np.maximum(found.p_difference(), level_sign_flip(pooled + margin))
-        verdicts = outcomes(found.mean, p_claim, p, Levels(ALPHA, ALPHA))
+        p_claim = np.maximum(mean.p_difference(), level_sign_flip(pooled + margin))
+        verdicts = outcomes(mean.mean, p_claim, p, Levels(ALPHA, ALPHA))
         yield design.row("verdict", f"false at {margin:+g}", ALPHA, np.isin(verdicts, ["equivalent", opposite]))
 
 
 def family_rates(design: Design, rng: np.random.Generator, simulations: int) -> Iterator[Row]:
-    """Any false claim of a difference among the settings, each tested on its own."""
+    """Yield the rates of any false claim of a difference among the settings, each tested separately."""
     settings = np.moveaxis(design.differences(rng, simulations), -1, 1)
     t = level_mean(settings).p_difference()
     both = np.maximum(t, level_sign_flip(settings))
@@ -155,24 +154,24 @@ def family_rates(design: Design, rng: np.random.Generator, simulations: int) -> 
 
 
 def pseudo_replication_rates(design: Design, rng: np.random.Generator, simulations: int) -> Iterator[Row]:
-    """Seeds of one draw, taken as evidence on all draws of the filter: what a verdict on one draw must not say."""
+    """Yield the error of a verdict on one draw of the filter that is read as one on all draws."""
     pooled = design.differences(rng, simulations).mean(axis=-1)
     p = level_mean(pooled).p_difference()
     yield design.row("t, read beyond its draw", "type I", ALPHA, p <= ALPHA)
 
 
 def shared_seed_rates(design: Design, rng: np.random.Generator, simulations: int) -> Iterator[Row]:
-    """Draws that share their seeds, taken as independent: what crossing both is for."""
+    """Yield the error of treating draws that share their seeds as independent, which `crossed_mean` avoids."""
     pooled = design.differences(rng, simulations).mean(axis=-1)
     p = student_mean(pooled.mean(axis=-1)).p_difference()
     yield design.row("t, draws taken as independent", "type I", ALPHA, p <= ALPHA)
 
 
 def sequential_rates(rng: np.random.Generator, simulations: int) -> Iterator[Row]:
-    """Studies that stop by themselves, beside those of 6 and 12 seeds with the same test.
+    """Yield the rates of studies with looks, and of studies with 6 and 12 seeds and the same test.
 
-    Of one batch size, and of the mean over SETTINGS. With the draw as the unit the differences are the means of draws
-    that have seeds of their own; the wrong way counts the seeds of three draws.
+    For one batch size, and for the mean over SETTINGS. If the draw is the unit, the differences are the means of draws
+    with separate seeds. The wrong analysis counts the seeds of three draws.
     """
     for looks in (LOOKS, LOOKS[:1], LOOKS[-1:]):
         design = SequentialDesign(looks=looks, margin=MARGIN_IN_SD, alpha=ALPHA)
@@ -186,20 +185,20 @@ def sequential_rates(rng: np.random.Generator, simulations: int) -> Iterator[Row
         seeds = SEEDS_OF_A_DRAW
         of_draws = _skewed(rng, (simulations, LOOKS[-1], seeds), 1.0).mean(axis=-1) * seeds**0.5
         yield from _at_looks(design, of_draws, "skew 1, the draw is the unit", draws=looks[-1])
-        luck = DRAW_IN_SD * rng.normal(size=(simulations, 3))
-        seeds_of_three = luck[:, np.arange(LOOKS[-1]) % 3] + rng.normal(size=(simulations, LOOKS[-1]))
-        found, _ = first_outcomes(replace(design, margin=1e-9), seeds_of_three)
-        hits = np.isin(found, ["helps", "hurts"])
+        draw_effects = DRAW_IN_SD * rng.normal(size=(simulations, 3))
+        seeds_of_three = draw_effects[:, np.arange(LOOKS[-1]) % 3] + rng.normal(size=(simulations, LOOKS[-1]))
+        verdicts, _ = first_outcomes(replace(design, margin=1e-9), seeds_of_three)
+        hits = np.isin(verdicts, ["helps", "hurts"])
         name = "normal, seeds of 3 draws counted"
         yield _row(_name(design), "type I, margin next to 0", name, 3, looks[-1], "own", ALPHA, hits)
 
 
 def _skewed(rng: np.random.Generator, shape: tuple[int, ...], skew: float) -> Floats:
-    """Of mean 0 and standard deviation 1."""
+    """Return noise of mean 0 and standard deviation 1: normal, or gamma with skewness `skew`."""
     if skew == 0:
         return rng.normal(size=shape)
-    form = 4 / skew**2
-    return np.asarray((rng.gamma(form, size=shape) - form) / form**0.5)
+    alpha = 4 / skew**2
+    return np.asarray((rng.gamma(alpha, size=shape) - alpha) / alpha**0.5)
 
 
 def _name(design: SequentialDesign) -> str:
@@ -213,7 +212,7 @@ def _at_looks(design: SequentialDesign, noise: Floats, name: str, *, draws: int)
     def claims(effect: float, *claimed: str) -> NDArray[np.bool_]:
         return np.isin(first_outcomes(design, noise + effect)[0], claimed)
 
-    # A wide margin calls many small differences equivalent before they are called anything else.
+    # With a wide margin many small differences are equivalent at an early look.
     narrow = first_outcomes(replace(design, margin=1e-9), noise)[0]
     yield row("type I, margin next to 0", ALPHA, np.isin(narrow, ["helps", "hurts"]))
     yield row("type I", ALPHA, claims(0, "helps", "hurts"))
@@ -227,7 +226,7 @@ def _at_looks(design: SequentialDesign, noise: Floats, name: str, *, draws: int)
 
 
 def _mean_seeds(design: SequentialDesign, noise: Floats, name: str, draws: int, effect: float) -> Row:
-    """Not a rate: the mean number of seeds that studies use, with its 95 % interval."""
+    """Return the mean number of seeds that studies use, with its 95 % interval; not a rate."""
     used = first_outcomes(design, noise + effect)[1]
     half = 1.96 * used.std() / used.size**0.5
     return {
@@ -239,7 +238,10 @@ def _mean_seeds(design: SequentialDesign, noise: Floats, name: str, draws: int, 
 
 
 def slope_rates(rng: np.random.Generator, simulations: int) -> Iterator[Row]:
-    """Each seed's slope of the gain on log2(batch size), where the largest batch varies three times as much."""
+    """Yield the error of testing each seed's slope of the gain on log2(batch size).
+
+    The largest batch varies three times as much as the smallest.
+    """
     spread = np.linspace(1, 3, len(BATCH_SIZES))
     for seeds in (2, 4, 6, 12):
         for skew in SKEWS:
@@ -252,7 +254,7 @@ def slope_rates(rng: np.random.Generator, simulations: int) -> Iterator[Row]:
 
 
 def bootstrap_rates(design: Design, rng: np.random.Generator, simulations: int) -> Iterator[Row]:
-    """Coverage for other seeds and images: of the bootstrap, and of Student's interval, which knows seeds alone."""
+    """Yield the coverage for other seeds and images of the bootstrap, and of Student's interval over seeds alone."""
     for quantity, image_spread in (("coverage, seeds vary most", SPREAD), ("coverage, images vary most", 10 * SPREAD)):
         covered = np.empty((2, simulations), dtype=np.bool_)
         for simulation in range(simulations):
@@ -266,15 +268,15 @@ def bootstrap_rates(design: Design, rng: np.random.Generator, simulations: int) 
 
 
 def error_rates(simulations: int, seed: int = 0) -> list[Row]:
-    """Everything; the bootstrap, which cannot take many studies at once, with a tenth of the simulations."""
+    """Return all rates; the bootstrap, which runs study by study, uses a tenth of the simulations."""
     rng = np.random.default_rng(seed)
     rows: list[Row] = []
     noises: tuple[Noise, ...] = ("normal", "skewed")
     for noise in noises:
         for n in COUNTS:
-            one = Design(noise=noise, draws=1, seeds=n, shared_control=False)
-            rows += pooled_rates(one, rng, simulations)
-            rows += family_rates(one, rng, simulations)
+            single = Design(noise=noise, draws=1, seeds=n, shared_control=False)
+            rows += pooled_rates(single, rng, simulations)
+            rows += family_rates(single, rng, simulations)
             kinds = [(False, 0.0, SEEDS_OF_A_DRAW), (True, 0.0, SEEDS_OF_A_DRAW)]
             for shared, seed_spread, seeds in [*kinds, *((False, SPREAD, few) for few in (2, SEEDS_OF_A_DRAW))]:
                 several = Design(
@@ -287,17 +289,17 @@ def error_rates(simulations: int, seed: int = 0) -> list[Row]:
     rows += sequential_rates(rng, simulations)
     rows += slope_rates(rng, simulations)
     for n in COUNTS:
-        lucky = Design(noise="normal", draws=1, seeds=n, shared_control=False, draw_spread=SPREAD)
-        rows += pseudo_replication_rates(lucky, rng, simulations)
+        varying = Design(noise="normal", draws=1, seeds=n, shared_control=False, draw_spread=SPREAD)
+        rows += pseudo_replication_rates(varying, rng, simulations)
         rows += bootstrap_rates(Design(noise="normal", draws=1, seeds=n, shared_control=False), rng, simulations // 10)
     return rows
 
 
 def main() -> None:
-    """Print the table, and write it as CSV."""
+    """Print the table; with `--out` also write it as CSV."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="CSV file for the table")
-    parser.add_argument("--simulations", type=int, default=10_000, help="made-up studies of each design")
+    parser.add_argument("--out", type=Path, help="CSV file of the table")
+    parser.add_argument("--simulations", type=int, default=10_000, help="simulated studies per design")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     rows = error_rates(arguments.simulations, arguments.seed)

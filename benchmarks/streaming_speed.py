@@ -1,11 +1,10 @@
-"""How fast do batches come from JPEG files, against torchvision's ImageFolder and a DataLoader?
+"""Compare the loading speed of StreamingImages with that of torchvision's ImageFolder and a DataLoader.
 
-Both decode the same files with the same number of workers, threads here and processes there, and
-make the same batches of them: random resized crop, mirror, normalization; float32, channels last, on
-the device.
-Nothing is computed with the batches, so that loading alone is timed; the files are in the page cache.
-A round is one epoch of each, and the ratio is taken within it, so that a machine whose speed drifts
-does not decide the answer. The DataLoader keeps its workers from round to round.
+Both decode the same JPEG files with the same number of workers, threads here and processes there. Both make the same
+batches: random resized crop, horizontal flip, normalization; float32, channels last, on the device. Nothing is computed
+with the batches, so that loading alone is timed. The files are in the page cache. A round is one epoch of each, and the
+ratio is taken within it, so that drift of the machine's speed does not bias it. The DataLoader keeps its workers from
+round to round.
 
     python -m benchmarks.streaming_speed --workers 2
 """
@@ -38,7 +37,7 @@ N_CLASSES = 4
 
 
 def write_photos(folder: Path, n: int, side: int) -> None:
-    """JPEGs of smooth colors with fine noise: about 1 bit a pixel, as photographs have."""
+    """Write JPEGs of smooth colors with fine noise: about 1 bit per pixel, as in photographs."""
     for i in range(n):
         rng = np.random.default_rng(i)
         blocks = rng.integers(0, 256, (max(2, side // 16), max(2, side // 16), 3), dtype=np.uint8)
@@ -50,7 +49,7 @@ def write_photos(folder: Path, n: int, side: int) -> None:
 
 
 def ours(folder: Path, arguments: argparse.Namespace, device: torch.device) -> Callable[[int], None]:
-    """An epoch of StreamingImages."""
+    """Return a function that loads an epoch by StreamingImages."""
     paths = sorted(folder.rglob("*.jpg"))
     names = [path.relative_to(folder).as_posix() for path in paths]
     digests = [sha256_of_file(path) for path in paths]
@@ -74,8 +73,8 @@ def ours(folder: Path, arguments: argparse.Namespace, device: torch.device) -> C
     return run
 
 
-def torchvisions(folder: Path, arguments: argparse.Namespace, device: torch.device) -> Callable[[int], None]:
-    """An epoch of ImageFolder and DataLoader, as torchvision's documentation has it."""
+def torchvision_loader(folder: Path, arguments: argparse.Namespace, device: torch.device) -> Callable[[int], None]:
+    """Return a function that loads an epoch by ImageFolder and DataLoader, as in torchvision's documentation."""
     steps = [T.RandomResizedCrop(arguments.crop_size), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(MEAN, STD)]
     loader: DataLoader[tuple[torch.Tensor, torch.Tensor]] = DataLoader(
         ImageFolder(str(folder), T.Compose(steps)), batch_size=arguments.batch_size, shuffle=True, drop_last=True,
@@ -90,14 +89,14 @@ def torchvisions(folder: Path, arguments: argparse.Namespace, device: torch.devi
 
 
 def measure(arguments: argparse.Namespace, side: int, device: torch.device) -> Row:
-    """Images/s of both on files of `side` pixels, and the ratio's median and spread over the rounds."""
+    """Return the images/s of both on files of `side` pixels, and median and extremes of the ratio over the rounds."""
     with tempfile.TemporaryDirectory() as name:
         write_photos(Path(name), arguments.images, side)
         n = arguments.images // arguments.batch_size * arguments.batch_size
-        loaders = [make(Path(name), arguments, device) for make in (ours, torchvisions)]
+        loaders = [make(Path(name), arguments, device) for make in (ours, torchvision_loader)]
         for run in loaders:
             run(0)
-        # One row a round, one column a loader.
+        # One row per round, one column per loader.
         seconds = np.array([[seconds_of(partial(run, 1 + i)) for run in loaders] for i in range(arguments.rounds)])
     rates = np.median(n / seconds, axis=0)
     return {
@@ -111,7 +110,7 @@ def measure(arguments: argparse.Namespace, side: int, device: torch.device) -> R
 def main() -> None:
     """Print a table and one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--sides", type=int, nargs="+", default=[224, 500], help="of the files, in pixels")
+    parser.add_argument("--sides", type=int, nargs="+", default=[224, 500], help="sides of the images, in pixels")
     parser.add_argument("--crop-size", type=int, default=224)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--images", type=int, default=512)

@@ -1,12 +1,12 @@
-"""How much longer does a study take than its training?
+"""Measure how much longer a study takes than its training.
 
-A study of a few runs of about `--seconds` each is trained on made-up images, with evaluation, BatchNorm statistics,
-ledger and tables, by the stage's own code in this process. Two answers:
+Trains a study of a few runs of about `--seconds` each on random images, with evaluation, BatchNorm statistics, run
+cache and tables, by the code of the stage in this process. Prints two values:
 
-* `results_share`: what each result needs after its training (BatchNorm statistics, the test images, the ledger, saved
-  weights) over the time of the optimizer steps, all timed within the same runs.
-* `overhead`: the whole over the same steps alone on one fixed batch, timed before and after. The start of the process
-  is apart: what the same command takes once more, in a process of its own, when nothing is left to train.
+* `results_share`: the time for results after training (BatchNorm statistics, test images, run cache, saved weights)
+  over the time of the optimizer steps, both from the same runs.
+* `overhead`: the extra time of the study relative to the same steps on one fixed batch, timed before and after. The
+  start of the process is measured separately: the same command in a new process, when nothing is left to train.
 
     python -m benchmarks.study_overhead --cells 3 --seconds 10
 """
@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 from ruamel.yaml import YAML
 
-from benchmarks.loop_speed import N_CLASSES, bare_training, made_up_images, settings_for
+from benchmarks.loop_speed import N_CLASSES, bare_training, random_images, settings_for
 from benchmarks.measuring import print_results, seconds_of
 from pipeline import distributed
 from pipeline.artifacts.files import write_array, write_json
@@ -38,23 +38,24 @@ from pipeline.training.result_cache import RunCache
 from pipeline.training.step import TrainStep
 
 NETWORK = "resnet18"
-# Module and name of what follows the training of a run, and of its steps.
 RESULTS = {
     "statistics": (eval_weights, "recompute_batch_norm_statistics"),
     "evaluation": (cells, "evaluate"),
     "ledger": (RunCache, "add"),
     "weights": (cells, "save_trained"),
 }
+"""Work after the training of a run -> owner and name of its function."""
+
 STEPS = (TrainStep, "run_step")
 
 
 def write_project(folder: Path, arguments: argparse.Namespace, **train: Any) -> None:
-    """Prepared images, the list of those kept, and parameters of the study; `train` are keys of that section."""
+    """Write prepared images, kept.csv, and params.yaml with one study; `train` overrides keys of that section."""
     data = DataPaths(root=folder / "data")
     names = [str(label) for label in range(N_CLASSES)]
     counts = {"train": arguments.images, "test": arguments.images // 5}
     for split, count in counts.items():
-        pixels, labels = made_up_images(count, arguments.image_size)
+        pixels, labels = random_images(count, arguments.image_size)
         paths = [f"{split}/{row:06}.png" for row in range(count)]
         write_array(data.images(split), pixels)
         columns = {"sample_id": np.arange(count), "path": paths, "label": labels}
@@ -69,8 +70,8 @@ def write_project(folder: Path, arguments: argparse.Namespace, **train: Any) -> 
     yaml = YAML(typ="safe", pure=True)
     params = yaml.load(Path("presets/digits.yaml").read_text(encoding="utf-8"))
     params["prepare"]["image_size"] = arguments.image_size
-    usual = {"schedule": {"name": "cosine"}, "augmentation": {"crop_padding": 4, "flip": True}}
-    params["train"] |= {**usual, **train}
+    defaults = {"schedule": {"name": "cosine"}, "augmentation": {"crop_padding": 4, "flip": True}}
+    params["train"] |= {**defaults, **train}
     params["studies"] = {
         "cells": {
             "filter_network": NETWORK, "models": [arguments.network], "arms": ["full"],
@@ -82,22 +83,22 @@ def write_project(folder: Path, arguments: argparse.Namespace, **train: Any) -> 
         yaml.dump(params, file)
 
 
-def stage_of(folder: Path) -> list[str]:
-    """What follows `python` on the command line that trains the study."""
-    places = {"--params": "params.yaml", "--data": "data", "--work": "work"}
-    named = [part for option, name in places.items() for part in (option, str(folder / name))]
-    return ["-m", "pipeline.stages.train", "--study", "cells", *named]
+def stage_arguments(folder: Path) -> list[str]:
+    """Return the arguments of `python` that train the study."""
+    paths = {"--params": "params.yaml", "--data": "data", "--work": "work"}
+    options = [part for option, name in paths.items() for part in (option, str(folder / name))]
+    return ["-m", "pipeline.stages.train", "--study", "cells", *options]
 
 
 def run_study(folder: Path) -> None:
-    """The stage in this process."""
-    with patch.object(sys, "argv", stage_of(folder)[1:]):
+    """Run the stage in this process."""
+    with patch.object(sys, "argv", stage_arguments(folder)[1:]):
         train_stage.main()
 
 
 @contextmanager
 def timing(owner: Any, name: str) -> Iterator[list[float]]:
-    """The seconds of each call of `owner.name` meanwhile."""
+    """Inside the context, append the seconds of each call of `owner.name` to the list."""
     function, seconds = getattr(owner, name), []
 
     def timed(*arguments: Any, **options: Any) -> Any:
@@ -111,9 +112,9 @@ def timing(owner: Any, name: str) -> Iterator[list[float]]:
         yield seconds
 
 
-def run_again(folder: Path) -> None:
-    """The stage in a process of its own."""
-    subprocess.run([sys.executable, *stage_of(folder)], check=True, stderr=subprocess.DEVNULL)
+def run_in_new_process(folder: Path) -> None:
+    """Run the stage in a new process."""
+    subprocess.run([sys.executable, *stage_arguments(folder)], check=True, stderr=subprocess.DEVNULL)
 
 
 def main() -> None:
@@ -124,27 +125,27 @@ def main() -> None:
     parser.add_argument("--image-size", type=int, default=32)
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--cells", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=10.0, help="of the bare training of a run")
+    parser.add_argument("--seconds", type=float, default=10.0, help="seconds of the bare training of a run")
     arguments = parser.parse_args()
     with distributed.join_process_group("auto") as ranks:
         bare = bare_training(settings_for(arguments), ranks)
         bare(2)
         step_s = min(seconds_of(lambda: bare(5)) for _ in range(3)) / 5
         arguments.steps = max(1, round(arguments.seconds / step_s))
-        around = [seconds_of(lambda: bare(arguments.steps))]
+        bare_s = [seconds_of(lambda: bare(arguments.steps))]
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             write_project(Path(folder), arguments)
-            parts = {name: stack.enter_context(timing(*place)) for name, place in RESULTS.items()}
+            parts = {name: stack.enter_context(timing(*function)) for name, function in RESULTS.items()}
             steps = stack.enter_context(timing(*STEPS))
             study = seconds_of(lambda: run_study(Path(folder)))
-            start = seconds_of(lambda: run_again(Path(folder)))
-        around.append(seconds_of(lambda: bare(arguments.steps)))
-    training = arguments.cells * float(np.mean(around))
+            start = seconds_of(lambda: run_in_new_process(Path(folder)))
+        bare_s.append(seconds_of(lambda: bare(arguments.steps)))
+    training = arguments.cells * float(np.mean(bare_s))
     row = {
         "cells": arguments.cells, "steps": arguments.steps,
         **{f"{name}_s": round(sum(seconds), 2) for name, seconds in parts.items()}, "steps_s": round(sum(steps), 1),
         "results_share": round(sum(map(sum, parts.values())) / sum(steps), 3),
-        "study_s": round(study, 1), "bare_s": " ".join(f"{s:.2f}" for s in around),
+        "study_s": round(study, 1), "bare_s": " ".join(f"{s:.2f}" for s in bare_s),
         "overhead": round(study / training - 1, 3),
         "start_s": round(start, 1), "overhead_with_start": round((study + start) / training - 1, 3),
     }  # fmt: skip

@@ -1,7 +1,7 @@
-"""What exactness and safety cost, and compiling saves: BatchNorm groups, passes, tree reduction, checkpoints.
+"""Measure the cost of BatchNorm groups, micro-batches, tree reduction and checkpoints, and the gain of compiling.
 
-Every variant takes turns with the plain run: one worker, one BatchNorm group, one pass. The cost is
-the ratio of seconds per step within a round.
+Every variant takes turns with the plain run: one worker, one BatchNorm group, one micro-batch. The cost is the ratio of
+seconds per step within a round.
 
     python -m benchmarks.training_costs --batch-size 512 --simulated-workers 8
 """
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.loop_speed import made_up_images, settings_for
+from benchmarks.loop_speed import random_images, settings_for
 from benchmarks.measuring import print_results, ratio_spread, seconds_of
 from benchmarks.printing import Row
 from pipeline import distributed
@@ -30,12 +30,15 @@ Step = Callable[[int], float]
 
 
 def variants(arguments: argparse.Namespace) -> Mapping[str, Mapping[str, Any]]:
-    """Name -> what differs from the plain run: keys of the settings, and arguments of `train`."""
+    """Return name -> differences from the plain run: keys of the settings, and arguments of `train`."""
     workers = arguments.simulated_workers
     share = arguments.batch_size // workers
     return {
-        f"{workers} groups, one pass": {"settings": {"simulated_workers": workers}},
-        f"{workers} groups, {workers} passes": {"settings": {"simulated_workers": workers}, "micro_batch": share},
+        f"{workers} groups, one micro-batch": {"settings": {"simulated_workers": workers}},
+        f"{workers} groups, {workers} micro-batches": {
+            "settings": {"simulated_workers": workers},
+            "micro_batch": share,
+        },
         f"tree of {workers}": {"settings": {"simulated_workers": workers, "reduction": "tree"}},
         "clipping": {"settings": {"clip_norm": 1.0}},
         "weight average": {"settings": {"ema_decay": 0.99}},
@@ -45,11 +48,11 @@ def variants(arguments: argparse.Namespace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def timed(arguments: argparse.Namespace, variant: Mapping[str, Any], ranks: World, folder: Path) -> Step:
-    """Seconds per step of a run of so many steps, without what is done once a run."""
+    """Return a function from a number of steps to the seconds per step, without the constant cost of a run."""
     settings = replace(settings_for(arguments), **variant.get("settings", {}))
-    pixels, labels = made_up_images(4 * arguments.batch_size, arguments.image_size)
+    pixels, labels = random_images(4 * arguments.batch_size, arguments.image_size)
     images = load_images(pixels, settings, training=True, device=ranks.device)
-    targets, members = torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_)
+    targets, train_mask = torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_)
     every = variant.get("checkpoint_steps")
 
     def seconds(steps: int) -> float:
@@ -61,16 +64,16 @@ def timed(arguments: argparse.Namespace, variant: Mapping[str, Any], ranks: Worl
             micro_batch = variant.get("micro_batch", arguments.batch_size)
             train(
                 replace(settings, steps=steps),
-                TrainData(images, targets, members),
+                TrainData(images, targets, train_mask),
                 ranks=ranks,
                 log=RunLog.silent(),
                 options=RunOptions(micro_batch=micro_batch, checkpointer=checkpointer),
             )
 
-        took = seconds_of(run)
+        elapsed = seconds_of(run)
         if checkpointer:
             checkpointer.clear()
-        return took
+        return elapsed
 
     return lambda steps: (seconds(1 + steps) - seconds(1)) / steps
 
@@ -93,9 +96,9 @@ def main() -> None:
             changed = timed(arguments, variant, ranks, Path(folder))
             changed(1)
             pairs = [(plain(arguments.steps), changed(arguments.steps)) for _ in range(arguments.rounds)]
-            ratios = [other / own for own, other in pairs]
-            plain_s = float(np.median([own for own, _ in pairs]))
-            rows.append({"variant": name, "plain_s_per_step": round(plain_s, 4), **ratio_spread(ratios)})
+            ratios = [changed_s / plain_s for plain_s, changed_s in pairs]
+            median_s = float(np.median([plain_s for plain_s, _ in pairs]))
+            rows.append({"variant": name, "plain_s_per_step": round(median_s, 4), **ratio_spread(ratios)})
     print_results(arguments, rows)
 
 

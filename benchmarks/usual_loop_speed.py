@@ -1,9 +1,8 @@
-"""How fast is training here against what a user would write?
+"""Compare the training speed with that of a typical script.
 
-Theirs: torchvision's CIFAR10 data set with RandomCrop, RandomHorizontalFlip, ToTensor and Normalize, a
-DataLoader, torchvision's ResNet-18, SGD, in a process that nothing of this project touches. Ours:
-`pipeline.training.loop.train` with the same network, augmentation and optimizer. Both take turns; the
-ratio is of one round.
+Theirs: torchvision's CIFAR10 data set with RandomCrop, RandomHorizontalFlip, ToTensor and Normalize, a DataLoader,
+torchvision's ResNet-18 and SGD, in a separate process. Ours: `pipeline.training.loop.train` with the same network,
+augmentation and optimizer. Both take turns. Each ratio is taken within one round.
 
     python -m benchmarks.usual_loop_speed --batch-sizes 16 256 4096
 """
@@ -24,7 +23,7 @@ import torchvision
 from torch.utils.data import DataLoader
 from torchvision import transforms
 
-from benchmarks.loop_speed import N_CLASSES, made_up_images, settings_for
+from benchmarks.loop_speed import N_CLASSES, random_images, settings_for
 from benchmarks.measuring import print_results, ratio_spread, seconds_of
 from benchmarks.printing import Row
 from pipeline import distributed
@@ -37,7 +36,7 @@ N_IMAGES = 10_000
 
 
 def endless(loader: DataLoader[Any]) -> Iterator[Any]:
-    """Epoch after epoch."""
+    """Yield the batches of epoch after epoch."""
     while True:
         yield from loader
 
@@ -45,7 +44,7 @@ def endless(loader: DataLoader[Any]) -> Iterator[Any]:
 def usual_training(
     images: np.ndarray, labels: np.ndarray, batch_size: int, loaders: int, device: torch.device
 ) -> Callable[[int], None]:
-    """Steps as a tutorial would write them; the loader's workers live on between calls."""
+    """Return a function that runs steps as in a tutorial; the loader's workers persist between calls."""
     data = torchvision.datasets.CIFAR10.__new__(torchvision.datasets.CIFAR10)
     data.data, data.targets, data.target_transform = images, labels.tolist(), None
     data.transform = transforms.Compose(
@@ -78,21 +77,21 @@ def usual_training(
 def our_training(
     images: np.ndarray, labels: np.ndarray, arguments: argparse.Namespace, batch_size: int, ranks: World
 ) -> Callable[[int], None]:
-    """The same steps through the training loop."""
+    """Return a function that runs the same steps by the training loop."""
     settings = replace(settings_for(arguments), batch_size=batch_size)
     resident = load_images(images, settings, training=True, device=ranks.device)
-    targets, members = torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_)
+    targets, train_mask = torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_)
 
     def run(steps: int) -> None:
         train(
-            replace(settings, steps=steps), TrainData(resident, targets, members), ranks=ranks, log=RunLog.silent(),
+            replace(settings, steps=steps), TrainData(resident, targets, train_mask), ranks=ranks, log=RunLog.silent(),
         )  # fmt: skip
 
     return run
 
 
 class UsualProcess:
-    """`usual_training` in a process of its own."""
+    """`usual_training` in a separate process."""
 
     _run: Callable[[int], None]
 
@@ -102,7 +101,7 @@ class UsualProcess:
         )
 
     def __call__(self, steps: int) -> float:
-        """Seconds of so many steps."""
+        """Return the seconds of `steps` steps."""
         return self._process.submit(self._seconds, steps).result()
 
     def end(self) -> None:
@@ -110,7 +109,7 @@ class UsualProcess:
 
     @classmethod
     def _start(cls, arguments: argparse.Namespace, batch_size: int, device: torch.device) -> None:
-        images, labels = made_up_images(max(N_IMAGES, batch_size), arguments.image_size)
+        images, labels = random_images(max(N_IMAGES, batch_size), arguments.image_size)
         cls._run = staticmethod(usual_training(images, labels, batch_size, arguments.loaders, device))
 
     @classmethod
@@ -119,14 +118,14 @@ class UsualProcess:
 
 
 def seconds_per_step(run: Callable[[int], float], steps: int) -> float:
-    """From the seconds of two lengths, which leaves out what is done once a run."""
+    """Return the seconds per step from runs of two lengths, without the constant cost of a run."""
     short, long = run(1), run(1 + steps)
     return (long - short) / steps
 
 
 def compare(arguments: argparse.Namespace, batch_size: int, ranks: World) -> Row:
-    """Ratios per round, and images/s of both in their medians."""
-    images, labels = made_up_images(max(N_IMAGES, batch_size), arguments.image_size)
+    """Return the median images/s of both, and the ratio over the rounds."""
+    images, labels = random_images(max(N_IMAGES, batch_size), arguments.image_size)
     train_ours = our_training(images, labels, arguments, batch_size, ranks)
     theirs = UsualProcess(arguments, batch_size, ranks.device)
 
@@ -138,12 +137,12 @@ def compare(arguments: argparse.Namespace, batch_size: int, ranks: World) -> Row
     theirs(2)
     pairs = [(seconds_per_step(ours, steps), seconds_per_step(theirs, steps)) for _ in range(arguments.rounds)]
     theirs.end()
-    ratios = [other / own for own, other in pairs]
-    own, other = np.median(pairs, axis=0)
+    ratios = [theirs_s / ours_s for ours_s, theirs_s in pairs]
+    ours_s, theirs_s = np.median(pairs, axis=0)
     return {
         "batch_size": batch_size,
-        "ours_images_per_s": round(batch_size / own),
-        "theirs_images_per_s": round(batch_size / other),
+        "ours_images_per_s": round(batch_size / ours_s),
+        "theirs_images_per_s": round(batch_size / theirs_s),
         **ratio_spread(ratios),
     }
 
@@ -154,14 +153,14 @@ def main() -> None:
     parser.add_argument("--network", default="resnet18")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[16, 256, 4096])
     parser.add_argument("--image-size", type=int, default=32)
-    parser.add_argument("--images", type=int, default=6144, help="images per measurement, at least")
+    parser.add_argument("--images", type=int, default=6144, help="minimum number of images per measurement")
     parser.add_argument("--loaders", type=int, default=2, help="worker processes of the DataLoader")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     arguments.batch_size = 1
     with distributed.join_process_group("auto") as ranks:
-        found = [compare(arguments, batch_size, ranks) for batch_size in arguments.batch_sizes]
-    print_results(arguments, found)
+        rows = [compare(arguments, batch_size, ranks) for batch_size in arguments.batch_sizes]
+    print_results(arguments, rows)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""How fast does the visualizer answer?
+"""Measure the response times of the visualizer.
 
-The app is served by a real process and used by a real Chromium (Debian's `chromium`, WebGL in
-software) on made-up points: seconds until the server listens, until the map is drawn, from a
-pointer's move to the tooltip, from a moved limit or a new `min_samples` to the recolored map (of all,
-and of one class of `class_size` images), and from the end of a box to the pictures in it.
+A real process serves the app, and a real Chromium uses it (Debian's `chromium`, WebGL in software), on random points.
+Measured are the seconds until the server listens, until the map is drawn, from a pointer's move to the tooltip, from a
+changed threshold or `min_samples` to the recolored map (all images, and one class of `class_size` images), and from the
+end of a box selection to its pictures.
 
     python -m benchmarks.viz_speed --n 2000 50000 1000000
 """
@@ -36,18 +36,18 @@ from pipeline.artifacts.tables import list_array, write_parquet
 from pipeline.paths import DataPaths
 
 NETWORK = "resnet18"
-# What stands above the pictures while nothing is selected.
+# The text above the pictures while nothing is selected.
 NOTHING = "0 images, page 1 of 1"
 SIDE = 8
 CLASS_SIZE = 5000
 
 
 def write_points(data: DataPaths, n: int, n_classes: int) -> NDArray[np.float32]:
-    """What the app reads of `n` images in blobs, a twentieth of them strays; gives the coordinates (n, 2)."""
+    """Write the app's files for `n` images in blobs, 5 % of them outliers; return the coordinates (n, 2)."""
     rng = np.random.default_rng(0)
     labels = np.arange(n) % n_classes
-    centres = rng.uniform(-100, 100, (n_classes, 2))
-    xy = (centres[labels] + rng.normal(size=(n, 2)) * np.where(rng.random(n) < 0.05, 12, 2)[:, None]).astype(np.float32)
+    centers = rng.uniform(-100, 100, (n_classes, 2))
+    xy = (centers[labels] + rng.normal(size=(n, 2)) * np.where(rng.random(n) < 0.05, 12, 2)[:, None]).astype(np.float32)
     radii = rng.exponential(size=n)
     noise = radii > np.quantile(radii, 0.95)
     names = [f"class {label}" for label in range(n_classes)]
@@ -73,7 +73,7 @@ def write_points(data: DataPaths, n: int, n_classes: int) -> NDArray[np.float32]
 
 
 def write_params(file: Path) -> None:
-    """The digits preset with that network alone."""
+    """Write the digits preset with NETWORK alone."""
     yaml = YAML(typ="safe", pure=True)
     tree = yaml.load(Path("presets/digits.yaml").read_text(encoding="utf-8")) | {"networks": [NETWORK]}
     with file.open("w", encoding="utf-8") as text:
@@ -81,7 +81,11 @@ def write_params(file: Path) -> None:
 
 
 def seconds_until(condition: Callable[[], bool], *, at_most: float = 300) -> float:
-    """From now until `condition` holds, looked at every few milliseconds."""
+    """Wait until `condition` holds, polling every 3 ms; return the seconds.
+
+    Raises:
+        TimeoutError: it does not hold after `at_most` seconds.
+    """
     start = time.perf_counter()
     while not condition():
         if time.perf_counter() - start > at_most:
@@ -91,7 +95,7 @@ def seconds_until(condition: Callable[[], bool], *, at_most: float = 300) -> flo
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -99,13 +103,13 @@ def free_port() -> int:
 
 
 def listens(url: str, server: subprocess.Popen[bytes]) -> bool:
-    """Whether the app answers.
+    """Return whether the app answers.
 
     Raises:
-        RuntimeError: it has ended.
+        RuntimeError: the app has exited.
     """
     if server.poll() is not None:
-        raise RuntimeError(f"the app has ended with exit code {server.returncode}")
+        raise RuntimeError(f"the app exited with code {server.returncode}")
     try:
         urllib.request.urlopen(url, timeout=5).close()
     except (urllib.error.URLError, ConnectionError):
@@ -113,8 +117,8 @@ def listens(url: str, server: subprocess.Popen[bytes]) -> bool:
     return True
 
 
-def place_of(page: Page, xy: NDArray[np.float32], row: int) -> tuple[float, float]:
-    """Pixels of a point in the window."""
+def pixel_position(page: Page, xy: NDArray[np.float32], row: int) -> tuple[float, float]:
+    """Return the position of a point in the window, in pixels."""
     x, y = page.evaluate(
         """([x, y]) => {
             const plot = document.querySelector("#map .js-plotly-plot");
@@ -128,7 +132,7 @@ def place_of(page: Page, xy: NDArray[np.float32], row: int) -> tuple[float, floa
 
 
 def use(page: Page, url: str, xy: NDArray[np.float32], rounds: int) -> dict[str, float]:
-    """Seconds of each interaction, the median of `rounds`."""
+    """Return the median seconds of each interaction over `rounds`."""
     rule = {"judge": "dbscan", "limit": {"threshold": 1.0, "min_samples": 5}, "own": {}}
     state = {"network": NETWORK, "rule": rule}
     drawn = "document.querySelector('#map .js-plotly-plot')?._fullData?.[0]?.x?.length > 0"
@@ -136,37 +140,39 @@ def use(page: Page, url: str, xy: NDArray[np.float32], rounds: int) -> dict[str,
     page.goto(f"{url}?{urlencode({'state': json.dumps(state)})}")
     page.wait_for_function(drawn, timeout=300_000)
     page.wait_for_selector("#grid .tile", timeout=300_000)
-    taken = {"first_paint_s": time.perf_counter() - start}
+    seconds_by_action = {"first_paint_s": time.perf_counter() - start}
     page.wait_for_timeout(2000)
     page.evaluate(
         """() => document.querySelector("#map .js-plotly-plot")
             .on("plotly_afterplot", () => (window.mapsDrawn = (window.mapsDrawn ?? 0) + 1))"""
     )
-    taken["hover_s"] = statistics.median(_hover(page, xy, row) for row in range(rounds))
-    taken["eps_all_s"] = statistics.median(_move(page, "threshold") for _ in range(rounds))
-    taken["min_samples_all_s"] = statistics.median(_min_samples(page, value) for value in range(6, 6 + rounds))
+    seconds_by_action["hover_s"] = statistics.median(_hover(page, xy, row) for row in range(rounds))
+    seconds_by_action["eps_all_s"] = statistics.median(_move(page, "threshold") for _ in range(rounds))
+    seconds_by_action["min_samples_all_s"] = statistics.median(
+        _min_samples(page, value) for value in range(6, 6 + rounds)
+    )
     page.locator("#scope").click()
     page.get_by_role("option").nth(1).click()
     page.wait_for_timeout(3000)
-    taken["eps_class_s"] = statistics.median(_move(page, "threshold") for _ in range(rounds))
+    seconds_by_action["eps_class_s"] = statistics.median(_move(page, "threshold") for _ in range(rounds))
     page.locator("#list").click()
     page.get_by_role("option").get_by_text("selected", exact=True).click()
     page.locator("[data-title*=Box]").first.click()
-    taken["lasso_s"] = statistics.median(_lasso(page) for _ in range(rounds))
-    return {name: round(seconds, 3) for name, seconds in taken.items()}
+    seconds_by_action["lasso_s"] = statistics.median(_lasso(page) for _ in range(rounds))
+    return {name: round(seconds, 3) for name, seconds in seconds_by_action.items()}
 
 
 def _hover(page: Page, xy: NDArray[np.float32], row: int) -> float:
     page.mouse.move(5, 5)
     tooltip = page.locator("#left .dcc-tooltip-bounding-box")
     tooltip.wait_for(state="hidden")
-    page.mouse.move(*place_of(page, xy, row))
+    page.mouse.move(*pixel_position(page, xy, row))
     return seconds_until(tooltip.is_visible)
 
 
 def _move(page: Page, slider: str) -> float:
-    """One step of the limit."""
-    _settle(page)
+    """Move the slider by one step; return the seconds until the map is drawn."""
+    _wait_until_idle(page)
     before = _maps_drawn(page)
     handle = page.locator(f"#{slider} [role=slider]")
     handle.focus()
@@ -175,7 +181,7 @@ def _move(page: Page, slider: str) -> float:
 
 
 def _min_samples(page: Page, value: int) -> float:
-    _settle(page)
+    _wait_until_idle(page)
     before = _maps_drawn(page)
     page.locator("#min_samples").fill(str(value))
     page.locator("#min_samples").press("Enter")
@@ -183,37 +189,37 @@ def _min_samples(page: Page, value: int) -> float:
 
 
 def _maps_drawn(page: Page) -> int:
-    """How often the map has been drawn."""
+    """Return how often the map has been drawn."""
     drawn: int = page.evaluate("window.mapsDrawn ?? 0")
     return drawn
 
 
-def _settle(page: Page) -> None:
-    """Wait until the server owes no answer."""
+def _wait_until_idle(page: Page) -> None:
+    """Wait until no request is pending."""
     page.wait_for_function("!document.querySelector('[data-dash-is-loading=true]')")
     page.wait_for_timeout(200)
 
 
 def _lasso(page: Page) -> float:
-    """A square in the middle, a third of the map wide."""
+    """Select a square in the middle, a third of the map wide; return the seconds until its pictures show."""
     box = page.locator("#map").bounding_box()
     assert box is not None
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     page.evaluate(
         "window.dash_clientside.set_props('selection', { data: { generation: null, rows: [], graph: 'map' } })"
     )
-    place = page.locator("#place")
-    seconds_until(lambda: place.inner_text() == NOTHING)
+    page_text = page.locator("#place")
+    seconds_until(lambda: page_text.inner_text() == NOTHING)
     half = np.random.default_rng().uniform(0.15, 0.2) * box["width"]
     page.mouse.move(x - half, y - half)
     page.mouse.down()
     page.mouse.move(x + half, y + half, steps=5)
     page.mouse.up()
-    return seconds_until(lambda: place.inner_text() != NOTHING)
+    return seconds_until(lambda: page_text.inner_text() != NOTHING)
 
 
 def measure(n: int, rounds: int) -> Row:
-    """One row of the table."""
+    """Return one row of the table."""
     with tempfile.TemporaryDirectory() as folder:
         data, params = DataPaths(root=Path(folder) / "data"), Path(folder) / "params.yaml"
         n_classes, port = max(10, n // CLASS_SIZE), free_port()
@@ -227,12 +233,12 @@ def measure(n: int, rounds: int) -> Row:
             with sync_playwright() as playwright:
                 arguments = ["--no-sandbox", "--disable-gpu", "--use-angle=swiftshader"]
                 browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=arguments)
-                taken = use(browser.new_page(viewport={"width": 1280, "height": 720}), url, xy, rounds)
+                seconds = use(browser.new_page(viewport={"width": 1280, "height": 720}), url, xy, rounds)
                 browser.close()
         finally:
             server.terminate()
             server.wait()
-    return {"n": n, "class_size": n // n_classes, "start_s": round(start, 2), **taken}
+    return {"n": n, "class_size": n // n_classes, "start_s": round(start, 2), **seconds}
 
 
 def main() -> None:

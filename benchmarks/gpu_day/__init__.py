@@ -1,1 +1,1 @@
-"""What a few minutes on a GPU can teach, in steps: `python -m benchmarks.gpu_day`."""
+"""Measurements for a few minutes on a GPU, in steps: `python -m benchmarks.gpu_day`."""

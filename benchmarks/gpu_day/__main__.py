@@ -1,8 +1,7 @@
-"""What can a few minutes on a GPU teach? Steps in the order of what they teach a minute, each with its own limit.
+"""Measure what matters in a few minutes on a GPU, in steps with a time limit each, the most informative first.
 
-The command can be killed and started again at any time: a step that has ended is not run again, unless its file in
-`--out` is deleted. `--dry-run` tries everything on the CPU at tiny sizes, without compiling.
-docs/guides/gpu-day.md has more.
+The command can be killed and restarted at any time. A step that has ended does not run again, unless its file in
+`--out` is deleted. `--dry-run` runs all steps on the CPU at tiny sizes, without compiling. See docs/guides/gpu-day.md.
 
     python -m benchmarks.gpu_day --minutes 30
 """
@@ -14,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.gpu_day.running import GpuDayStep, Row, learned, passed, read_results, run_steps
+from benchmarks.gpu_day.running import GpuDayStep, Row, outcome, passed, read_results, run_steps
 from pipeline.artifacts.files import write_text
 from pipeline.errors import InputError
 
@@ -23,7 +22,7 @@ _IMAGES = {"28px": {"size": 28, "stem": "imagenet"}, "32px-cifar": {"size": 32, 
 
 
 def _step(name: str, limit_s: float, about: str, **options: object) -> GpuDayStep:
-    """A step whose function is named by the first word of its name."""
+    """Return a step; the first word of its name is the name of its function."""
     work = name.split("-")[0] if not name.startswith("small-maps") else "small_maps"
     return GpuDayStep(name=name, limit_s=limit_s, work=f"{_MODULE}:{work}", about=about, options=options)
 
@@ -52,19 +51,19 @@ STEPS = [
         for name, images in _IMAGES.items()
     ),
 ]
-"""All under nine minutes, the most instructive first."""
+"""Each below nine minutes, the most informative first."""
 
 
 def summary(steps: Sequence[GpuDayStep], results: Mapping[str, Row]) -> str:
-    """What was learned, as Markdown."""
+    """Return the results of all steps as Markdown."""
     lines = ["# A day on a GPU", ""]
     if results:
         machine = next(iter(results.values()))["machine"]
         lines += [", ".join(f"{name} {value}" for name, value in machine.items()), ""]
-    lines += ["| step | status | seconds | learned |", "|---|---|---|---|"]
+    lines += ["| step | status | seconds | result |", "|---|---|---|---|"]
     for step in steps:
-        found = results.get(step.name)
-        cells = (found["status"], found["seconds"], learned(found["rows"])) if found else ("not run", "", "")
+        result = results.get(step.name)
+        cells = (result["status"], result["seconds"], outcome(result["rows"])) if result else ("not run", "", "")
         lines.append(f"| {step.name} | {' | '.join(map(str, cells))} |")
     for name, result in results.items():
         lines += ["", f"## {name}: {result['about']}", "", *_table(result["rows"])]
@@ -82,19 +81,19 @@ def _cell(value: object) -> str:
     if value is None:
         return ""
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    # An error may have lines and bars of its own.
+    # The text of an error may have line breaks and bars.
     return text.replace("|", "/").replace("\n", " ")[:200]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0; 1 if a step or a case failed; 2 for bad input."""
+    """Run the steps; return 0, 1 if a step or a case failed, 2 for bad input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [step.name for step in STEPS]
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME", help="steps to run")
     parser.add_argument("--list", action="store_true", help="list the steps with their limits, and run none")
     parser.add_argument("--minutes", type=float, help="start no step whose limit would end later than this")
     parser.add_argument("--out", type=Path, default=Path(".work/gpu-day"), help="folder of the results")
-    parser.add_argument("--dry-run", action="store_true", help="on the CPU, at tiny sizes")
+    parser.add_argument("--dry-run", action="store_true", help="run on the CPU, at tiny sizes")
     arguments = parser.parse_args(argv)
     chosen = [step for step in STEPS if step.name in arguments.only]
     try:
@@ -102,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _list(chosen, arguments)
             return 0
         if arguments.dry_run:
-            # A compiler takes minutes, at any size.
+            # Compiling takes minutes at any size.
             os.environ.update({"CUDA_VISIBLE_DEVICES": "", "TORCHDYNAMO_DISABLE": "1"})
         command = shlex.join(["python", "-m", "benchmarks.gpu_day", *(sys.argv[1:] if argv is None else argv)])
         options = {"machine": f"{_MODULE}:machine", "dry_run": arguments.dry_run, "command": command}
@@ -113,8 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     write_text(arguments.out / "summary.md", summary(STEPS, results))
     print(f"summary: {arguments.out / 'summary.md'}")
-    sound = [result["status"] == "finished" and all(map(passed, result["rows"])) for result in results.values()]
-    return int(not all(sound))
+    passes = [result["status"] == "finished" and all(map(passed, result["rows"])) for result in results.values()]
+    return int(not all(passes))
 
 
 def _list(steps: Sequence[GpuDayStep], arguments: argparse.Namespace) -> None:

@@ -1,11 +1,11 @@
-"""Steps, each in a process of its own with a limit, and what they leave in a folder.
+"""Run steps, each in a separate process with a time limit, and write their results to a folder.
 
-A step names a function, as an entry point does (`module:function`). It returns cases: by name, functions that measure
-something and return a row. Each row is written as soon as it is there, to NAME.rows.jsonl. When the step has ended,
-however it ended, NAME.json has its rows, and it is not run again. A case that raises has its error for a row. Of a call
-that was killed, the rows of the step it was at are kept.
+A step names a function as an entry point does (`module:function`). The function returns cases: functions by name that
+measure something and return a row. Each row is appended to NAME.rows.jsonl when measured. When the step has ended,
+also by a failure, NAME.json has its rows, and the step does not run again. A case that raises has its error as row. If
+the command is killed, the rows of the current step are kept.
 
-This module does not import torch. A server process imports it once, and every step is forked from that one.
+This module does not import torch. A server process imports torch once, and every step is forked from it.
 """
 
 import gc
@@ -41,12 +41,12 @@ _FINISHED = "finished"
 
 @dataclass(frozen=True, kw_only=True)
 class GpuDayStep:
-    """Something to measure.
+    """A step of the measurement.
 
     Attributes:
-        limit_s: seconds after which its process is killed, with all that it has started.
+        limit_s: seconds after which its process is killed, with its child processes.
         work: `module:function`; the function takes `dry_run` and the `options`, and returns cases.
-        about: one line for people.
+        about: description, one line.
     """
 
     name: str
@@ -59,67 +59,67 @@ class GpuDayStep:
 def run_steps(
     steps: Sequence[GpuDayStep], folder: Path, *, machine: str, dry_run: bool, minutes: float | None, command: str
 ) -> None:
-    """Run the steps that have no result in `folder` yet, one after another.
+    """Run the steps that have no result in `folder`, one after another.
 
     Args:
-        machine: `module:function`, which takes `dry_run` and returns a dictionary of the hardware and the versions.
-        minutes: start no step whose limit would end later than this; None: start all.
-        command: to be kept with the results.
+        machine: `module:function`; the function takes `dry_run` and returns a dictionary of hardware and versions.
+        minutes: start no step whose limit would end later than this; None starts all.
+        command: the command line, which the results record.
 
     Raises:
-        InputError: `folder` has results of another kind, a package is missing, or `machine` raised it.
+        InputError: `folder` has results of another kind (dry run or not), a package is missing, or `machine` raised it.
     """
-    begun = time.monotonic()
+    start = time.monotonic()
     finished = read_results(folder, steps, dry_run=dry_run)
-    waiting = [step for step in steps if step.name not in finished]
-    if not waiting:
+    remaining = [step for step in steps if step.name not in finished]
+    if not remaining:
         return
-    here = _describe(machine, dry_run=dry_run)
-    for step in waiting:
-        if minutes is not None and time.monotonic() - begun + step.limit_s > 60 * minutes:
-            _say(
+    hardware = _describe(machine, dry_run=dry_run)
+    for step in remaining:
+        if minutes is not None and time.monotonic() - start + step.limit_s > 60 * minutes:
+            _print(
                 f"{step.name}: not started, since its limit of {step.limit_s:.0f} s is later than --minutes {minutes:g}"
             )
             continue
-        _say(f"{step.name}: {step.about}")
+        _print(f"{step.name}: {step.about}")
         started = datetime.now(UTC).isoformat(timespec="seconds")
-        result = _run(step, folder, here, dry_run=dry_run)
+        result = _run(step, folder, hardware, dry_run=dry_run)
         about = {"step": step.name, "about": step.about, "options": dict(step.options), "limit_s": step.limit_s}
-        of_call = {"dry_run": dry_run, "machine": here, "command": command, "started": started}
-        write_json(folder / f"{step.name}.json", {**about, **of_call, **result})
-        for leftover in (_rows_file(folder, step), _log_file(folder, step)):
-            leftover.unlink(missing_ok=True)
-        _say(f"{step.name}: {result['status']} after {result['seconds']:.0f} s; {learned(result['rows'])}")
+        call = {"dry_run": dry_run, "machine": hardware, "command": command, "started": started}
+        write_json(folder / f"{step.name}.json", {**about, **call, **result})
+        for temporary in (_rows_file(folder, step), _log_file(folder, step)):
+            temporary.unlink(missing_ok=True)
+        _print(f"{step.name}: {result['status']} after {result['seconds']:.0f} s; {outcome(result['rows'])}")
 
 
 def read_results(folder: Path, steps: Sequence[GpuDayStep], *, dry_run: bool) -> dict[str, Row]:
-    """The results that `folder` has, by step.
+    """Return the results in `folder`, by step.
 
     Raises:
-        InputError: one cannot be read, or is of a dry run where this is none, or the other way round.
+        InputError: a file cannot be read, or is of a dry run although this is not one, or the reverse.
     """
-    found: dict[str, Row] = {}
+    results: dict[str, Row] = {}
     for step in steps:
         path = folder / f"{step.name}.json"
         if not path.exists():
             continue
         try:
-            found[step.name] = json.loads(path.read_text(encoding="utf-8"))
+            results[step.name] = json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
-            raise InputError(f"{path}: not readable as JSON; delete it, and its step is run again") from None
-        if found[step.name]["dry_run"] != dry_run:
-            kind = "no dry run" if dry_run else "a dry run"
-            raise InputError(f"{path}: of {kind}; give another --out, or delete it")
-    return found
+            raise InputError(f"{path}: not readable as JSON; delete it to run its step again") from None
+        if results[step.name]["dry_run"] != dry_run:
+            kind = "not of a dry run" if dry_run else "of a dry run"
+            raise InputError(f"{path}: {kind}; give another --out, or delete it")
+    return results
 
 
 def passed(row: Row) -> bool:
-    """Whether the case ended, and nothing that it checked is false."""
+    """Return whether the case ended without an error and all of its checks are true."""
     return "error" not in row and all(value is not False for value in row.values())
 
 
-def learned(rows: Sequence[Row]) -> str:
-    """One line: how many cases there are, how many checks hold, and which ratios were found."""
+def outcome(rows: Sequence[Row]) -> str:
+    """Return one line: the number of cases, how many checks hold, and the range of the ratios."""
     parts = [f"{len(rows)} case{'s' * (len(rows) != 1)}"]
     if failed := sum("error" in row for row in rows):
         parts[0] += f", {failed} failed"
@@ -133,10 +133,10 @@ def learned(rows: Sequence[Row]) -> str:
 
 
 def start_process(function: Callable[..., None], *arguments: Any, imported: str | None = None) -> ForkServerProcess:
-    """Run a function in a process of its own, forked from a server.
+    """Run a function in a new process, forked from a server.
 
     Args:
-        imported: the module that the server has imported, if it is not there yet; by default the function's.
+        imported: the module that the server imports when it starts; by default the function's module.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([imported or function.__module__])
@@ -146,21 +146,23 @@ def start_process(function: Callable[..., None], *arguments: Any, imported: str 
 
 
 def _describe(machine: str, *, dry_run: bool) -> Row:
-    """What `machine` returns, in a process of its own: this one leaves the GPU alone."""
+    """Call `machine` in a new process, so that this one does not use the GPU."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
     process = start_process(_send_machine, machine, dry_run, sender, imported=machine.partition(":")[0])
     sender.close()
     try:
         if not receiver.poll(_MACHINE_LIMIT_S):
-            raise InputError(f"gpu_day: the GPU did not answer within {_MACHINE_LIMIT_S:.0f} s; see what holds it")
+            raise InputError(
+                f"gpu_day: the GPU did not answer within {_MACHINE_LIMIT_S:.0f} s; check which process uses it"
+            )
         answer = receiver.recv()
     finally:
         process.kill()
         process.join()
     if isinstance(answer, Exception):
         raise answer
-    found: Row = answer
-    return found
+    hardware: Row = answer
+    return hardware
 
 
 def _send_machine(machine: str, dry_run: bool, sender: Connection) -> None:
@@ -170,31 +172,31 @@ def _send_machine(machine: str, dry_run: bool, sender: Connection) -> None:
     except InputError as error:
         sender.send(error)
     except ImportError as error:
-        sender.send(InputError(f"{error}; install the package, docs/guides/gpu-day.md lists those that are needed"))
+        sender.send(InputError(f"{error}; install the package; docs/guides/gpu-day.md lists all that are required"))
 
 
 def _run(step: GpuDayStep, folder: Path, machine: Row, *, dry_run: bool) -> Row:
-    """Status, seconds, rows and, unless it finished, the end of what it printed."""
+    """Run a step; return status, seconds, rows and, unless it finished, the end of its output."""
     rows, log = _rows_file(folder, step), _log_file(folder, step)
     kept = _kept_rows(rows, machine)
     write_text(rows, "".join(json.dumps(line) + "\n" for line in (machine, *kept)))
     log.write_bytes(b"")
-    begun = time.monotonic()
+    start = time.monotonic()
     process = start_process(_work, step, rows, log, dry_run, {row["case"] for row in kept})
     try:
         process.join(step.limit_s)
         code = process.exitcode
     finally:
-        # What it has started is in its group, and ends too.
+        # Its child processes are in its group.
         with suppress(ProcessLookupError):
             os.killpg(process.pid or 0, signal.SIGKILL)
         process.kill()
         process.join()
-    result: Row = {"seconds": round(time.monotonic() - begun, 1), "rows": _kept_rows(rows, machine)}
+    result: Row = {"seconds": round(time.monotonic() - start, 1), "rows": _kept_rows(rows, machine)}
     if code == 0:
         return {"status": _FINISHED, **result}
-    ended = f"over its limit of {step.limit_s:.0f} s" if code is None else f"failed: {_reason(code)}"
-    return {"status": ended, **result, "log": log.read_text(errors="replace")[-_LOG_CHARACTERS:]}
+    status = f"over its limit of {step.limit_s:.0f} s" if code is None else f"failed: {_reason(code)}"
+    return {"status": status, **result, "log": log.read_text(errors="replace")[-_LOG_CHARACTERS:]}
 
 
 def _reason(code: int) -> str:
@@ -202,7 +204,7 @@ def _reason(code: int) -> str:
 
 
 def _work(step: GpuDayStep, rows: Path, log: Path, dry_run: bool, done: set[str]) -> None:
-    """The process of a step: measure each case and append its row."""
+    """Run in the process of a step: measure each case and append its row."""
     _end_with_parent()
     with log.open("ab", buffering=0) as output:
         for descriptor in (sys.stdout.fileno(), sys.stderr.fileno()):
@@ -211,26 +213,26 @@ def _work(step: GpuDayStep, rows: Path, log: Path, dry_run: bool, done: set[str]
     for name, measure in cases.items():
         if name in done:
             continue
-        begun = time.perf_counter()
+        start = time.perf_counter()
         try:
-            found = measure()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other cases are measured
-            found = {"error": f"{type(error).__name__}: {error}"}
-        row = {"case": name, **found, "seconds": round(time.perf_counter() - begun, 2)}
+            values = measure()
+        except Exception as error:  # noqa: BLE001 - the other cases are measured after any error
+            values = {"error": f"{type(error).__name__}: {error}"}
+        row = {"case": name, **values, "seconds": round(time.perf_counter() - start, 2)}
         with rows.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-        # A traceback holds on to the tensors of its frames, which are cycles.
-        del found
+        # A traceback keeps the tensors of its frames alive, in reference cycles.
+        del values
         gc.collect()
 
 
 def _end_with_parent() -> None:
-    """Have this process end, with all that it starts, when the call that started it is killed."""
+    """End this process and its children when the parent process is killed."""
     os.setsid()
-    threading.Thread(target=_wait_for_the_end_of_the_parent, daemon=True).start()
+    threading.Thread(target=_kill_group_after_parent, daemon=True).start()
 
 
-def _wait_for_the_end_of_the_parent() -> None:
+def _kill_group_after_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -238,13 +240,13 @@ def _wait_for_the_end_of_the_parent() -> None:
 
 
 def _kept_rows(path: Path, machine: Row) -> list[Row]:
-    """The rows in a file, if they are of this machine; without the last one if it was cut short."""
+    """Return the rows in a file if they are of this machine, without an incomplete last one."""
     lines: list[Row] = []
     if path.exists():
         with suppress(ValueError):
             lines.extend(json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
     if lines and lines[0] != machine:
-        _say(f"{path}: of another machine; its cases are measured again")
+        _print(f"{path}: is of another machine; its cases are measured again")
         return []
     return lines[1:]
 
@@ -257,5 +259,5 @@ def _log_file(folder: Path, step: GpuDayStep) -> Path:
     return folder / f"{step.name}.log"
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     print(line, flush=True)

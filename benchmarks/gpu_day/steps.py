@@ -1,6 +1,6 @@
-"""What is measured on a GPU: functions that return the cases of a step, by name (see `running`).
+"""The measurements on a GPU: functions that return the cases of a step, by name (see `running`).
 
-With `dry_run` the same code runs at sizes that take a CPU seconds.
+With `dry_run` the same code runs at sizes that take seconds on a CPU.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from torch import Tensor
 from benchmarks.gpu_day import timing
 from benchmarks.gpu_day.running import Cases, Row, start_process
 from benchmarks.gpu_day.timing import TimingPlan, settings_of, train_on
-from benchmarks.loop_speed import N_CLASSES, made_up_images
+from benchmarks.loop_speed import N_CLASSES, random_images
 from pipeline import distributed
 from pipeline.errors import InputError
 from pipeline.models import NETWORKS, build_network
@@ -35,16 +35,16 @@ from pipeline.training.settings import TrainSettings
 PRECISIONS: tuple[Precision, ...] = ("bf16", "fp32", "fp16", "tf32")
 BATCHES: tuple[int, ...] = (4096, 16, 256, 20480)
 _TINY = 8
-"""Pixels of an image and images of a batch in a dry run."""
-_SMALLEST_DISTANCE = 1e-12
-"""Relative, within which sums of different order agree in float64."""
+"""Pixels per side of an image, and images per batch, in a dry run."""
+_FLOAT64_TOLERANCE = 1e-12
+"""Relative distance within which sums of different order agree in float64."""
 
 
 def machine(*, dry_run: bool) -> Row:
-    """Hardware and versions.
+    """Return hardware and versions.
 
     Raises:
-        InputError: there is no GPU, and this is no dry run.
+        InputError: there is no GPU, and this is not a dry run.
     """
     versions = {"python": platform.python_version(), "torch": torch.__version__, "torchvision": torchvision.__version__}
     cpu = {"cpu": torch.backends.cpu.get_cpu_capability(), "cores": len(os.sched_getaffinity(0))}
@@ -60,11 +60,11 @@ def machine(*, dry_run: bool) -> Row:
 
 
 def smoke(*, dry_run: bool) -> Cases:
-    """Training steps and an evaluation of every network in every precision, the most used ones first."""
+    """Return cases that train and evaluate every network in every precision, the most used ones first."""
     resnets = [(name, stem) for name in NETWORKS if name != "small_cnn" for stem in ("imagenet", "cifar")]
     networks = [("small_cnn", "imagenet")] if dry_run else [*resnets[:2], ("small_cnn", "imagenet"), *resnets[2:]]
     size, batch = (_TINY, _TINY) if dry_run else (32, 256)
-    # The loss scale of fp16 starts too high, and every step that it spoils halves it.
+    # The loss scale of fp16 starts too high; each skipped step halves it.
     settings = partial(settings_of, size=size, batch=batch, steps=16)
     return {
         f"{network} {stem} {precision}": partial(
@@ -76,28 +76,31 @@ def smoke(*, dry_run: bool) -> Cases:
 
 
 def throughput(*, dry_run: bool, size: int, stem: str, precision: str) -> Cases:
-    """The training loop against a bare loop with torchvision's ResNet-18."""
+    """Return cases that compare the training loop with a bare loop on torchvision's ResNet-18."""
     return _by_batch(timing.compare_with_bare, dry_run=dry_run, size=size, stem=stem, precision=precision)
 
 
 def compiling(*, dry_run: bool, size: int, stem: str, precision: str) -> Cases:
-    """The training loop with `compile: true` against the same loop without."""
+    """Return cases that compare the training loop with `compile: true` with the same loop without."""
     return _by_batch(timing.compare_with_compiled, dry_run=dry_run, size=size, stem=stem, precision=precision)
 
 
 def bits(*, dry_run: bool) -> Cases:
-    """Whether a run ends in the same weights a second time, and after SIGKILL."""
+    """Return cases that check whether a run gives the same weights twice, and after SIGKILL."""
     network, size, batch = ("small_cnn", _TINY, _TINY) if dry_run else ("resnet18", 28, 256)
     base = settings_of(network, size, batch, steps=40)
-    kinds: dict[str, TrainSettings] = {precision: replace(base, precision=precision) for precision in PRECISIONS}
-    kinds["bf16, tree of 8 workers"] = replace(kinds["bf16"], reduction="tree", simulated_workers=8)
-    kinds["bf16, compiled"] = replace(kinds["bf16"], compile=True)
-    chosen = ["fp32"] if dry_run else kinds
-    return {name: partial(repeat_and_kill, kinds[name]) for name in chosen}
+    variants: dict[str, TrainSettings] = {precision: replace(base, precision=precision) for precision in PRECISIONS}
+    variants["bf16, tree of 8 workers"] = replace(variants["bf16"], reduction="tree", simulated_workers=8)
+    variants["bf16, compiled"] = replace(variants["bf16"], compile=True)
+    chosen = ["fp32"] if dry_run else variants
+    return {name: partial(repeat_and_kill, variants[name]) for name in chosen}
 
 
 def small_maps(*, dry_run: bool, precision: str) -> Cases:
-    """Steps of ResNet-18 with convolutions on maps of 1x1 and 2x2 as matrix products, against plain convolutions."""
+    """Return cases that compare two forms of ResNet-18's convolutions on maps of 1x1 and 2x2.
+
+    The forms are matrix products and plain convolutions.
+    """
     sizes, batches = ([_TINY], [_TINY]) if dry_run else ([28, 16, 32], [4096, 32, 256, 1024])
     plan, precision = (timing.TINY, "fp32") if dry_run else (timing.REAL, precision)
     agreements = {f"{size} px, float64": partial(agree_in_float64, size=size) for size in sizes}
@@ -112,28 +115,28 @@ def small_maps(*, dry_run: bool, precision: str) -> Cases:
 
 
 def train_and_evaluate(settings: TrainSettings) -> Row:
-    """A few steps on random images."""
-    timing.forget_peak()
+    """Train a few steps on random images, and evaluate."""
+    timing.reset_peak_memory()
     with distributed.join_process_group("auto") as ranks:
-        pixels, labels = made_up_images(2 * settings.batch_size, settings.format.image_size)
+        pixels, labels = random_images(2 * settings.batch_size, settings.format.image_size)
         run = train_on(settings, pixels, labels, ranks=ranks, log=RunLog.silent())
         images, targets = evaluation_images(pixels, settings.format, ranks.device), torch.from_numpy(labels)
-        found = evaluate(
+        result = evaluate(
             run.model, images, targets.to(ranks.device), batch_size=settings.batch_size, ranks=ranks
         )  # fmt: skip
     losses = [record.train_loss for record in run.history]
     return {
-        "finite": None not in losses and math.isfinite(found.loss),
+        "finite": None not in losses and math.isfinite(result.loss),
         "trained": run.skipped_steps < settings.steps,
         "train_loss": losses[-1],
-        "test_loss": found.loss,
+        "test_loss": result.loss,
         "skipped_steps": run.skipped_steps,
         "peak_gib": timing.peak_gib(),
     }
 
 
 def agree_in_float64(*, size: int) -> Row:
-    """The relative distance of logits and gradients of ResNet-18 between the two forms of its convolutions."""
+    """Return the relative distance of logits and gradients between the two forms of ResNet-18's convolutions."""
     with distributed.join_process_group("auto") as ranks:
         model = build_network("resnet18", N_CLASSES, stem="imagenet", seed=0).to(ranks.device, torch.float64)
         generator = torch.Generator().manual_seed(0)
@@ -151,11 +154,11 @@ def agree_in_float64(*, size: int) -> Row:
         with timing.plain_convolutions():
             plain = logits_and_gradients()
     distance = float((products - plain).norm() / plain.norm())
-    return {"distance": distance, "agrees": 0 < distance < _SMALLEST_DISTANCE}
+    return {"distance": distance, "agrees": 0 < distance < _FLOAT64_TOLERANCE}
 
 
 def repeat_and_kill(settings: TrainSettings) -> Row:
-    """Four processes: two that train to the end, one killed between two checkpoints, and one that resumes it."""
+    """Run four processes: two that train to the end, one killed between two checkpoints, and one that resumes it."""
     kill_after = settings.steps // 2 + 1
     with tempfile.TemporaryDirectory() as name:
         once, again, killed = (Path(name, part) for part in ("once", "again", "killed"))
@@ -164,7 +167,7 @@ def repeat_and_kill(settings: TrainSettings) -> Row:
         _train_in_process(settings, killed, kill_after=kill_after)
         saved = Checkpoints(killed).load_latest(print)
         if saved is None or not 0 < saved[0] < kill_after:
-            raise RuntimeError(f"killed after step {kill_after}, and there is no checkpoint of an earlier one")
+            raise RuntimeError(f"killed after step {kill_after}, but there is no checkpoint of an earlier step")
         _train_in_process(settings, killed)
         expected, *others = (
             torch.load(folder / "weights.pt", weights_only=True) for folder in (once, again, killed)
@@ -180,9 +183,9 @@ def repeat_and_kill(settings: TrainSettings) -> Row:
 
 
 def train_with_checkpoints(settings: TrainSettings, folder: Path, kill_after: int | None) -> None:
-    """Train in this process, from the newest checkpoint in `folder` if there is one; leave weights.pt there."""
+    """Train in this process, from the latest checkpoint in `folder` if there is one; write weights.pt there."""
     with distributed.join_process_group("auto") as ranks:
-        pixels, labels = made_up_images(4 * settings.batch_size, settings.format.image_size)
+        pixels, labels = random_images(4 * settings.batch_size, settings.format.image_size)
         checkpointer = CheckpointScheduler(
             Checkpoints(folder), stop_and_save_flags(), ranks=ranks, steps=settings.steps // 8
         )
@@ -191,7 +194,7 @@ def train_with_checkpoints(settings: TrainSettings, folder: Path, kill_after: in
 
 
 class _KillingLog(RunLog):
-    """A silent log that kills its own process after an optimizer step."""
+    """A silent log that kills the process after an optimizer step."""
 
     def __init__(self, step: int | None) -> None:
         super().__init__(None)
@@ -213,11 +216,11 @@ def _train_in_process(settings: TrainSettings, folder: Path, kill_after: int | N
     process.join()
     expected = 0 if kill_after is None else -signal.SIGKILL
     if process.exitcode != expected:
-        raise RuntimeError(f"a training process ended with exit code {process.exitcode}, and not {expected}")
+        raise RuntimeError(f"a training process ended with exit code {process.exitcode} instead of {expected}")
 
 
 def _digest(weights: Mapping[str, Tensor]) -> str:
-    """SHA-256 of names and bits; comparing numbers would take -0 for 0."""
+    """Return the SHA-256 of names and bits; a comparison of numbers would not distinguish -0 and 0."""
     digest = hashlib.sha256()
     for name, tensor in weights.items():
         digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
@@ -227,10 +230,10 @@ def _digest(weights: Mapping[str, Tensor]) -> str:
 def _by_batch(
     compare: Callable[[TrainSettings, TimingPlan], Row], *, dry_run: bool, size: int, stem: str, precision: str
 ) -> Cases:
-    """A comparison of loops with ResNet-18 at each of the batch sizes."""
+    """Return cases that compare loops on ResNet-18 at each batch size."""
     batches, plan = BATCHES, timing.REAL
     if dry_run:
-        # Many a CPU takes seconds for a step in bf16.
+        # Many CPUs take seconds for a step in bf16.
         size, batches, plan, precision = _TINY, (_TINY,), timing.TINY, "fp32"
     return {
         f"batch {batch}": partial(compare, settings_of("resnet18", size, batch, stem=stem, precision=precision), plan)

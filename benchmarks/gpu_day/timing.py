@@ -1,4 +1,4 @@
-"""Training loops timed in turn, round by round, in one process."""
+"""Time training loops in turn, round by round, in one process."""
 
 import argparse
 import math
@@ -16,7 +16,7 @@ from torch import nn
 from torchvision.models import get_model
 
 from benchmarks.gpu_day.running import Row
-from benchmarks.loop_speed import N_CLASSES, bare_steps, made_up_images, settings_for
+from benchmarks.loop_speed import N_CLASSES, bare_steps, random_images, settings_for
 from benchmarks.measuring import StepClock, ratio_spread, seconds_of
 from pipeline import distributed
 from pipeline.distributed import World
@@ -30,17 +30,18 @@ from pipeline.training.loop import RunOptions, TrainData, TrainedRun, train
 from pipeline.training.settings import TrainSettings
 
 _WARM_UP = 2
-"""Optimizer steps before the first that is timed."""
-_FEWEST, _MOST = 1, 500
-"""Optimizer steps of a loop in a round."""
+"""Number of optimizer steps before the first timed one."""
+
+_MIN_STEPS, _MAX_STEPS = 1, 500
+"""Number of optimizer steps of a loop in a round."""
 
 Loop = Callable[[int], float]
-"""From a number of optimizer steps to the seconds that they took."""
+"""Function from a number of optimizer steps to the seconds that they take."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimingPlan:
-    """`rounds`, in each of which the first loop computes for about `seconds`, and the others as many steps."""
+    """Number of rounds; in each the reference loop runs for about `seconds`, the others for as many steps."""
 
     rounds: int
     seconds: float
@@ -50,7 +51,7 @@ REAL, TINY = TimingPlan(rounds=5, seconds=1.0), TimingPlan(rounds=1, seconds=0.0
 
 
 def settings_of(network: str, size: int, batch: int, **changes: Any) -> TrainSettings:
-    """Plain SGD with crop and flip on images of `size` pixels."""
+    """Return the settings of plain SGD with crop and flip on images of `size` pixels."""
     plain = settings_for(argparse.Namespace(network=network, image_size=size, batch_size=batch))
     return replace(plain, **changes)
 
@@ -64,19 +65,19 @@ def train_on(
     log: RunLog,
     checkpointer: CheckpointScheduler | None = None,
 ) -> TrainedRun:
-    """Run the training loop on all of the images, uint8 (N, H, W, 3); BatchNorm's statistics are of one batch."""
+    """Run the training loop on all images, uint8 (N, H, W, 3); BatchNorm's statistics come from one batch."""
     images = load_images(pixels, settings, training=True, device=ranks.device)
-    targets, members = torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_)
+    targets, train_mask = torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_)
     with patch.object(eval_weights, "STATISTICS_IMAGES", 1):
-        data = TrainData(images, targets, members)
+        data = TrainData(images, targets, train_mask)
         return train(settings, data, ranks=ranks, log=log, options=RunOptions(checkpointer=checkpointer))
 
 
 def compare_with_bare(settings: TrainSettings, plan: TimingPlan) -> Row:
-    """The training loop against a bare loop with torchvision's network; the ratio is ours over bare.
+    """Compare the training loop with a bare loop on torchvision's network; the ratio is ours over bare.
 
-    `bare` rounds as ours does and its kernels repeat their bits. `bare_fastest` has TF32 and the kernels that cuDNN
-    finds to be fastest, which may not.
+    `bare` has the same precision as ours, and deterministic kernels. `bare_fastest` has TF32 and the kernels that cuDNN
+    finds to be fastest, which may not be deterministic.
     """
     with distributed.join_process_group("auto") as ranks:
         model = get_model(settings.network, weights=None, num_classes=N_CLASSES)
@@ -92,7 +93,10 @@ def compare_with_bare(settings: TrainSettings, plan: TimingPlan) -> Row:
 
 
 def compare_with_compiled(settings: TrainSettings, plan: TimingPlan) -> Row:
-    """The training loop with and without torch.compile; compiling is not timed. The ratio is compiled over plain."""
+    """Compare the training loop with and without torch.compile; compiling is not timed.
+
+    The ratio is compiled over plain.
+    """
     with distributed.join_process_group("auto") as ranks:
         loops = {
             "ours": _training_loop(settings, ranks),
@@ -102,7 +106,7 @@ def compare_with_compiled(settings: TrainSettings, plan: TimingPlan) -> Row:
 
 
 def compare_with_plain_convolutions(settings: TrainSettings, plan: TimingPlan) -> Row:
-    """One network on one batch with the two forms of its convolutions; the ratio is small maps over plain."""
+    """Compare the two forms of a network's convolutions on one batch; the ratio is small maps over plain."""
     with distributed.join_process_group("auto") as ranks:
         run = bare_steps(build_network(settings.network, N_CLASSES, stem=settings.stem, seed=0), settings, ranks.device)
         exact = partial(_kernels, tf32=False, fastest=False)
@@ -112,25 +116,25 @@ def compare_with_plain_convolutions(settings: TrainSettings, plan: TimingPlan) -
 
 @contextmanager
 def plain_convolutions() -> Iterator[None]:
-    """While active, the networks compute small maps as torch does."""
+    """Inside the context, networks compute small maps as torch does."""
     with patch.object(SmallMapConv2d, "forward", nn.Conv2d.forward):
         yield
 
 
-def forget_peak() -> None:
-    """Begin to measure `peak_gib`."""
+def reset_peak_memory() -> None:
+    """Start the measurement of `peak_gib`."""
     if torch.cuda.is_available():
         torch.cuda.init()
         torch.cuda.reset_peak_memory_stats()
 
 
 def peak_gib() -> float | None:
-    """The most GPU memory that tensors have taken, in GiB; None without a GPU."""
+    """Return the peak GPU memory of tensors, in GiB; None without a GPU."""
     return round(torch.cuda.max_memory_allocated() / 2**30, 2) if torch.cuda.is_available() else None
 
 
 def _training_loop(settings: TrainSettings, ranks: World) -> Loop:
-    pixels, labels = made_up_images(2 * settings.batch_size, settings.format.image_size)
+    pixels, labels = random_images(2 * settings.batch_size, settings.format.image_size)
 
     def seconds(steps: int) -> float:
         clock = StepClock(_WARM_UP, _WARM_UP + steps)
@@ -153,12 +157,12 @@ def _timed(run: Callable[[int], None], *contexts: Callable[[], AbstractContextMa
 
 
 def _in_turn(loops: Mapping[str, Loop], batch: int, plan: TimingPlan, *, over: str) -> Row:
-    """Median images/s of each loop, and the ratio of the last one to the loop `over` in one round."""
-    forget_peak()
+    """Return the median images/s of each loop, and the ratio of the last loop to the loop `over` within rounds."""
+    reset_peak_memory()
     for loop in loops.values():
-        loop(_FEWEST)
-    probe = loops[over](2 * _FEWEST) / (2 * _FEWEST)
-    steps = min(_MOST, max(_FEWEST, math.ceil(plan.seconds / probe)))
+        loop(_MIN_STEPS)
+    probe = loops[over](2 * _MIN_STEPS) / (2 * _MIN_STEPS)
+    steps = min(_MAX_STEPS, max(_MIN_STEPS, math.ceil(plan.seconds / probe)))
     rounds = [{name: steps * batch / loop(steps) for name, loop in loops.items()} for _ in range(plan.rounds)]
     medians = {name: float(np.median([rates[name] for rates in rounds])) for name in loops}
     last = [*loops][-1]
@@ -176,7 +180,7 @@ def _in_turn(loops: Mapping[str, Loop], batch: int, plan: TimingPlan, *, over: s
 
 @contextmanager
 def _kernels(*, tf32: bool, fastest: bool) -> Iterator[None]:
-    """While active: TF32 or not, and the fastest kernels or those that repeat their bits."""
+    """Inside the context: TF32 or not, and the fastest kernels or deterministic ones."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark
     matmul.allow_tf32 = cudnn.allow_tf32 = tf32

@@ -1,1 +1,1 @@
-"""Which scorer finds wrong labels? Noise is planted, or real labels are held against the truth."""
+"""Measure which scorers find wrong labels: planted noise, or labels of the data compared with the truth."""

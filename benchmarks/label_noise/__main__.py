@@ -1,10 +1,9 @@
-"""Which scorer finds wrong labels, and how much better than what others would do?
+"""Measure which scorers find wrong labels, and compare them with other methods.
 
-For each case the stages finetune, extract, reduce and filter are run on wrong labels, as `dvc repro`
-would run them, each in a process of its own; training takes as many steps as `--seconds` allow by
-its measured speed. A case has a folder in `--work`. Then every scorer ranks all images of each
-folder, in a process of its own, and is held against the truth. What is in a folder is not made
-again, so that scorers can be run anew at no cost.
+For each case the stages finetune, extract, reduce and filter run on wrong labels, as `dvc repro` runs them, each in a
+separate process. Training takes as many steps as `--seconds` allow at its measured speed. Each case has a folder in
+`--work`. Then every scorer ranks all images of each folder, in a separate process, and is compared with the truth.
+Existing results of stages are kept, so that scorers can run again without training.
 
     python -m benchmarks.label_noise --data data --params params.yaml --kinds symmetric --rates 0.1 --folds 1 5
     python -m benchmarks.label_noise --data data --labels annotator.csv --variants frozen --weights resnet18.pth
@@ -18,7 +17,7 @@ from importlib import metadata
 from typing import Any
 
 from benchmarks.label_noise.arguments import parse
-from benchmarks.label_noise.choices import check_names, scorers_of
+from benchmarks.label_noise.choices import check_names, select_scorers
 from benchmarks.label_noise.running import run_cases
 from benchmarks.label_noise.scoring import score_case
 from benchmarks.label_noise.tables import advantage_rows, heading, scorer_rows, summarize
@@ -29,7 +28,7 @@ from pipeline.stages.harness import exit_codes
 
 
 def main() -> None:
-    """Both phases, or the summary."""
+    """Run both phases, or print the summary."""
     with exit_codes():
         arguments = parse(str(__doc__))
         if arguments.summarize:
@@ -45,18 +44,18 @@ def main() -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     """Train, score, print the tables and one line of JSON."""
-    neighbours, frozen = load_params(arguments.params).reduce.n_neighbors, "frozen" in arguments.variants
-    names = scorers_of(arguments.scorers, frozen=frozen)
-    check_names(names, arguments.default, neighbours=neighbours, frozen=frozen)
+    n_neighbors, frozen = load_params(arguments.params).reduce.n_neighbors, "frozen" in arguments.variants
+    names = select_scorers(arguments.scorers, frozen=frozen)
+    check_names(names, arguments.default, n_neighbors=n_neighbors, frozen=frozen)
     results = []
     for case in run_cases(arguments):
-        names = scorers_of(arguments.scorers, frozen=case.variant == "frozen")
+        names = select_scorers(arguments.scorers, frozen=case.variant == "frozen")
         folder = arguments.work / case.name
         results.append(score_case(folder, names, default=arguments.default, resamples=arguments.resamples))
-    for found in results:
-        print(f"\n{heading(found)}")
-        print_table(scorer_rows(found))
-        if rows := advantage_rows(found):
+    for result in results:
+        print(f"\n{heading(result)}")
+        print_table(scorer_rows(result))
+        if rows := advantage_rows(result):
             print()
             print_table(rows)
     print(json.dumps({**vars(arguments), **_versions(), "results": results}, default=str))

@@ -1,4 +1,4 @@
-"""The command line."""
+"""Parse the command line of the label-noise benchmark."""
 
 import argparse
 from pathlib import Path
@@ -9,10 +9,10 @@ from pipeline.errors import InputError
 
 
 def parse(description: str) -> argparse.Namespace:
-    """Of this process.
+    """Parse and check the arguments of this process.
 
     Raises:
-        InputError: arguments that do not go together.
+        InputError: arguments contradict each other.
     """
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.label_noise",
@@ -24,12 +24,12 @@ def parse(description: str) -> argparse.Namespace:
     parser.add_argument(
         "--seconds", type=float, default=900.0, help="training time of an extractor, all folds together"
     )
-    parser.add_argument("--scorers", nargs="+", choices=NAMES, help="all that find what they need, if left out")
+    parser.add_argument("--scorers", nargs="+", choices=NAMES, help="scorers to run (default: all whose inputs exist)")
     parser.add_argument(
-        "--default", choices=tuple(CHOICES), default="self_confidence", help="is told against what others would do"
+        "--default", choices=tuple(CHOICES), default="self_confidence", help="scorer that the comparison refers to"
     )
-    parser.add_argument("--resamples", type=_positive, default=1000, help="of the bootstrap")
-    parser.add_argument("--summarize", action="store_true", help="of all cases in --work; runs nothing")
+    parser.add_argument("--resamples", type=_positive, default=1000, help="number of bootstrap resamples")
+    parser.add_argument("--summarize", action="store_true", help="summarize all cases in --work; run nothing")
     arguments = parser.parse_args()
     _check(arguments, parser)
     return arguments
@@ -38,42 +38,46 @@ def parse(description: str) -> argparse.Namespace:
 def _add_cases(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder with prepare/")
     parser.add_argument(
-        "--params", type=Path, default=Path("params.yaml"), help="its finetune, extract, reduce, filter"
+        "--params", type=Path, default=Path("params.yaml"), help="file with finetune, extract, reduce and filter"
     )
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, help="of noise; all, unless --labels or --truth is given")
+    parser.add_argument(
+        "--kinds", nargs="+", choices=KINDS, help="kinds of noise (default: all, or none with --labels or --truth)"
+    )
     parser.add_argument("--rates", type=_share, nargs="+", default=[0.1], help="shares of wrong labels")
-    parser.add_argument("--folds", type=_positive, nargs="+", default=[1], help="of the extractor: finetune.folds")
+    parser.add_argument("--folds", type=_positive, nargs="+", default=[1], help="finetune.folds of the extractor")
     parser.add_argument(
         "--variants",
         nargs="+",
         choices=VARIANTS,
         default=["scratch"],
-        help="of the extractor; the last two of --weights",
+        help="training of the extractor; the last two start from --weights",
     )
     parser.add_argument("--weights", type=Path, help="state dict that fine_tuned and frozen start from")
     parser.add_argument(
-        "--labels", type=Path, help="CSV path,label: labels to audit, where they are not the prepared ones"
+        "--labels", type=Path, help="CSV path,label: labels to audit, if they differ from the prepared ones"
     )
-    parser.add_argument("--truth", type=Path, help="CSV path,label: true labels, where they are not the prepared ones")
-    parser.add_argument("--images", type=_positive, help="training images, the same share of each class; default: all")
-    parser.add_argument("--seed", type=int, default=0, help="of the noise")
+    parser.add_argument("--truth", type=Path, help="CSV path,label: true labels, if they differ from the prepared ones")
+    parser.add_argument(
+        "--images", type=_positive, help="number of training images, the same share of each class (default: all)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the noise")
 
 
 def _check(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     if arguments.summarize:
-        apart = {"summarize", "work"}
-        given = [key for key, value in vars(arguments).items() if key not in apart and value != parser.get_default(key)]
-        if given:
-            raise InputError(f"--summarize: reads what is in --work and runs nothing; leave out --{given[0]}")
+        used = {"summarize", "work"}
+        unused = [key for key, value in vars(arguments).items() if key not in used and value != parser.get_default(key)]
+        if unused:
+            raise InputError(f"--summarize: reads --work and runs nothing; omit --{unused[0]}")
     pretrained = [variant for variant in arguments.variants if variant != "scratch"]
     if pretrained and arguments.weights is None:
-        raise InputError(f"--variants: {pretrained[0]} starts from weights; give their file by --weights")
+        raise InputError(f"--variants: {pretrained[0]} starts from weights; give their file with --weights")
     if arguments.weights is not None and not pretrained:
         raise InputError(f"--weights: {arguments.weights} is for fine_tuned and frozen; name one in --variants")
     if arguments.weights is not None and not arguments.weights.is_file():
         raise InputError(f"--weights: {arguments.weights} does not exist; give a file with a state dict")
     if arguments.seconds <= 0:
-        raise InputError(f"--seconds: {arguments.seconds:g} is no time to train in; give more than 0")
+        raise InputError(f"--seconds: {arguments.seconds:g} is not a training time; give more than 0")
     if arguments.seed < 0:
         raise InputError(f"--seed: {arguments.seed} is negative; give 0 or more")
 
@@ -81,7 +85,7 @@ def _check(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> No
 def _share(text: str) -> float:
     value = float(text)
     if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no share above 0 and below 1")
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
     return value
 
 

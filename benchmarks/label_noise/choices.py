@@ -1,4 +1,4 @@
-"""What is compared: the project's scorers with their options, and what others would do with the same arrays."""
+"""The scorers to compare: the project's with their options, and other methods on the same arrays."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
@@ -40,38 +40,38 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
     "grid": {"name": "grid", "cells": 20, "seed": 0},
     "random": {"name": "random", "seed": 0},
 }
-"""`filter.scorer` of each."""
+"""Name -> `filter.scorer`."""
 
 K_VOTING = 25
 
 Comparison = Callable[[ScorerInputs, NDArray[np.float32]], NDArray[np.float64]]
-"""From the evidence and features (N, D), suspicion (N,), higher = more suspect."""
+"""Function from scorer inputs and features (N, D) to suspicion (N,), higher = more suspect."""
 
 
-def cleanlab_self_confidence(evidence: ScorerInputs, _: NDArray[np.float32]) -> NDArray[np.float64]:
-    """One less cleanlab's label quality (Northcutt, Jiang and Chuang 2021, Confident Learning)."""
+def cleanlab_self_confidence(inputs: ScorerInputs, _: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return 1 - cleanlab's label quality (Northcutt, Jiang and Chuang 2021, Confident Learning)."""
     from cleanlab.rank import get_label_quality_scores
 
-    quality = get_label_quality_scores(evidence.labels, _probabilities(evidence), method="self_confidence")
+    quality = get_label_quality_scores(inputs.labels, _probabilities(inputs), method="self_confidence")
     return 1.0 - np.asarray(quality, dtype=np.float64)
 
 
-def cleanlab_issues(evidence: ScorerInputs, _: NDArray[np.float32]) -> NDArray[np.float64]:
-    """The issues that cleanlab finds, in its own order; all others are alike."""
+def cleanlab_issues(inputs: ScorerInputs, _: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the rank of the issues that cleanlab finds, in its order; 0 for all other images."""
     from cleanlab.filter import find_label_issues
 
     ranked = find_label_issues(
-        evidence.labels, _probabilities(evidence), return_indices_ranked_by="self_confidence", n_jobs=1
+        inputs.labels, _probabilities(inputs), return_indices_ranked_by="self_confidence", n_jobs=1
     )
-    suspicion = np.zeros(len(evidence.labels))
+    suspicion = np.zeros(len(inputs.labels))
     suspicion[ranked] = np.arange(len(ranked), 0, -1)
     return suspicion
 
 
-def knn_vote(evidence: ScorerInputs, features: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Share of the 25 nearest others in feature space (Euclidean, brute force) that have another label."""
-    neighbours = exact_neighbors(features, np.arange(len(features)), K_VOTING)
-    return np.asarray((evidence.labels[neighbours] != evidence.labels[:, None]).mean(axis=1))
+def knn_vote(inputs: ScorerInputs, features: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the share of the 25 nearest images in feature space (Euclidean, exact) with another label."""
+    neighbors = exact_neighbors(features, np.arange(len(features)), K_VOTING)
+    return np.asarray((inputs.labels[neighbors] != inputs.labels[:, None]).mean(axis=1))
 
 
 OTHERS: Mapping[str, Comparison] = {
@@ -81,46 +81,51 @@ OTHERS: Mapping[str, Comparison] = {
 }
 
 COMPARISONS = (*OTHERS, "dbscan_map")
-"""What the default is held against: the last is the paper's, DBSCAN per class on the joint map, each image
-ranked by the radius that releases it."""
+"""Methods that the default is compared with.
+
+The last is the paper's: DBSCAN per class on the joint map, with each image ranked by its release radius.
+"""
 
 NAMES = (*CHOICES, *OTHERS)
 
 
 def needs_cleanlab(name: str) -> bool:
-    """Whether it calls the optional package."""
+    """Return whether the scorer calls cleanlab, an optional package."""
     return name.startswith("cleanlab") or name == "confident_learning"
 
 
-def scorers_of(named: Sequence[str] | None, *, frozen: bool) -> tuple[str, ...]:
-    """Those that judge a case: the named ones, or all that find what they need. A fitted head had no training."""
+def select_scorers(named: Sequence[str] | None, *, frozen: bool) -> tuple[str, ...]:
+    """Return the named scorers, or by default all whose inputs exist; a frozen extractor has no training record."""
     return tuple(named) if named else tuple(name for name in NAMES if not (frozen and _reads_training(name)))
 
 
-def check_names(names: tuple[str, ...], default: str, *, neighbours: int, frozen: bool) -> None:
-    """Refuse scorers that cannot run here, and a default that is not among them, before anything is trained.
+def check_names(names: tuple[str, ...], default: str, *, n_neighbors: int, frozen: bool) -> None:
+    """Check before training that all scorers can run, and that the default is among them.
 
     Args:
-        neighbours: `reduce.n_neighbors`.
-        frozen: whether some extractor is a fitted head alone.
+        n_neighbors: `reduce.n_neighbors`.
+        frozen: whether some extractor is frozen, with a fitted head.
+
+    Raises:
+        InputError: a scorer cannot run, or the default is not among them.
     """
     if default not in names:
-        raise InputError(f"--default: {default} is not among --scorers {' '.join(names)}; add it or choose one")
+        raise InputError(
+            f"--default: {default} is not among --scorers {' '.join(names)}; add it, or choose one of them"
+        )
     missing = [name for name in names if needs_cleanlab(name)] if find_spec("cleanlab") is None else []
     if missing:
-        raise InputError(
-            f"--scorers: {missing[0]} needs cleanlab; pip install -e '.[cleanlab]', or name the others alone"
-        )
+        raise InputError(f"--scorers: {missing[0]} needs cleanlab; pip install -e '.[cleanlab]', or omit it")
     for name in names:
         if frozen and _reads_training(name):
-            raise InputError(f"--scorers: {name} reads a training that frozen has not; name others")
-        asked = max(
+            raise InputError(f"--scorers: {name} reads training records, which frozen has none of; omit it")
+        required = max(
             (scorer["k"] for scorer in _members(name) if "neighbors" in SCORERS[scorer["name"]].needs), default=0
         )
-        if asked > neighbours:
+        if required > n_neighbors:
             raise InputError(
-                f"--scorers: {name} looks at {asked} neighbours, and reduce.n_neighbors is {neighbours}; raise it, or "
-                "name the others alone"
+                f"--scorers: {name} needs {required} neighbors, and reduce.n_neighbors is {n_neighbors}; increase it, "
+                "or omit the scorer"
             )
 
 
@@ -133,5 +138,5 @@ def _members(name: str) -> Iterator[Mapping[str, Any]]:
         yield from CHOICES[name].get("scorers", [CHOICES[name]])
 
 
-def _probabilities(evidence: ScorerInputs) -> NDArray[np.float64]:
-    return np.asarray(evidence.probabilities, dtype=np.float64)
+def _probabilities(inputs: ScorerInputs) -> NDArray[np.float64]:
+    return np.asarray(inputs.probabilities, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""The folder of a case: images, wrong labels and parameters, as the project's own stages read them."""
+"""Write the folder of a case: images, wrong labels and parameters, as the stages read them."""
 
 import os
 import shutil
@@ -21,11 +21,11 @@ from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 
 
-def take_images(everything: DataPaths, part: DataPaths, taken: NDArray[np.bool_]) -> None:
-    """Write `part`'s prepare/ of the training images taken, (M,) of those of `everything`, and of all test images."""
-    write_kept_images(everything, part, taken)
-    for file in (everything.images("test"), everything.manifest("test")):
-        _hard_link(file, part.prepare_metrics.with_name(file.name))
+def write_subset(source: DataPaths, target: DataPaths, mask: NDArray[np.bool_]) -> None:
+    """Write prepare/ of `target`: the training images of `source` that `mask` (M,) selects, and all test images."""
+    write_kept_images(source, target, mask)
+    for file in (source.images("test"), source.manifest("test")):
+        _hard_link(file, target.prepare_metrics.with_name(file.name))
 
 
 def make_folder(
@@ -39,23 +39,23 @@ def make_folder(
     params: dict[str, Any],
     weights: Path | None,
 ) -> None:
-    """Write what the stages read of a case, and truth.npy; case.json, which says that it is there, comes last.
+    """Write the inputs of the stages and truth.npy; write case.json last, which marks the folder as complete.
 
     Args:
         base: prepared images (N).
-        labels: (N,) to train on.
-        truth: (N,).
-        params: of `case_params`.
-        weights: the file that they name.
+        labels: (N,) labels to train on.
+        truth: (N,) true labels.
+        params: result of `case_params`.
+        weights: the file of weights that `params` names.
 
     Raises:
-        InputError: parameters that do not go together.
+        InputError: parameters contradict each other.
     """
     check_params(params, source=f"--params for {case.name}")
     data = DataPaths(root=folder / "data")
     for file in (base.images("train"), base.images("test"), base.manifest("test"), base.prepare_metrics):
         _hard_link(file, data.prepare_metrics.with_name(file.name))
-    write_parquet(data.manifest("train"), _relabelled(read_parquet(base.manifest("train")), labels, class_names))
+    write_parquet(data.manifest("train"), _relabeled(read_parquet(base.manifest("train")), labels, class_names))
     write_overrides(data.overrides, [])
     write_array(folder / "truth.npy", truth)
     with atomic_path(folder / "params.yaml") as temporary, temporary.open("w", encoding="utf-8") as text:
@@ -63,28 +63,29 @@ def make_folder(
     write_json(folder / "case.json", _record(case, params, weights))
 
 
-def is_made(folder: Path, case: Case, params: dict[str, Any], weights: Path | None) -> bool:
-    """Whether `make_folder` has finished with the same arguments.
+def is_complete(folder: Path, case: Case, params: dict[str, Any], weights: Path | None) -> bool:
+    """Return whether `make_folder` has finished with the same arguments.
 
     Raises:
-        InputError: it has, with others.
+        InputError: it has finished with other arguments.
     """
     file = folder / "case.json"
     if not file.exists():
         return False
-    known, wanted = read_json(file), _record(case, params, weights)
-    different = [key for key in wanted if known.get(key) != wanted[key]]
+    existing, expected = read_json(file), _record(case, params, weights)
+    different = [key for key in expected if existing.get(key) != expected[key]]
     if different:
         raise InputError(f"{file}: is of another {different[0]}; choose another --work, or delete that folder")
     return True
 
 
 def case_params(params: Params, case: Case, *, steps: int | None, weights: Path | None) -> dict[str, Any]:
-    """The parameter file of a case, with the first network alone.
+    """Return the parameters of a case, with the first network alone.
 
     Args:
-        steps: of each network, by a cosine after a tenth of warm-up; None: of no network.
-        weights: that the networks start from; None: random ones.
+        steps: training steps of each network, with a cosine schedule after a warm-up of 10 %; None if no network is
+            trained.
+        weights: file with initial weights; None for random ones.
     """
     tree = params.model_dump(mode="json", exclude_unset=True)
     network = params.networks[0]
@@ -117,18 +118,18 @@ def _record(case: Case, params: dict[str, Any], weights: Path | None) -> dict[st
     }
 
 
-def _relabelled(manifest: pa.Table, labels: NDArray[np.int64], class_names: tuple[str, ...]) -> pa.Table:
+def _relabeled(manifest: pa.Table, labels: NDArray[np.int64], class_names: tuple[str, ...]) -> pa.Table:
     columns = {"label": pa.array(labels), "label_name": pa.array([class_names[label] for label in labels.tolist()])}
     for name, column in columns.items():
         manifest = manifest.set_column(manifest.column_names.index(name), name, column)
     return manifest
 
 
-def _hard_link(file: Path, place: Path) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.unlink(missing_ok=True)
+def _hard_link(file: Path, link: Path) -> None:
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.unlink(missing_ok=True)
     try:
-        os.link(file.resolve(), place)
+        os.link(file.resolve(), link)
     except OSError:
-        # Another file system, or one without links: a copy is as good, and takes its room.
-        shutil.copyfile(file, place)
+        # Another file system, or one without links: copy.
+        shutil.copyfile(file, link)

@@ -1,4 +1,4 @@
-"""Work in a process of its own, so that its peak memory is that of the work alone."""
+"""Run a function in a new process, so that the peak memory is that of the function alone."""
 
 import multiprocessing
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from pipeline.processes import peak_memory_kib
 
 
 def in_own_process(work: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
-    """`work(*arguments)`, which must be a module's function, and its peak memory in MiB with Python's own."""
+    """Return `work(*arguments)` and its peak memory in MiB, Python's included; `work` must be a module's function."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
         return process.submit(_measured, work, arguments).result()
 

@@ -1,6 +1,6 @@
-"""Phase (a): the project's own stages on the folder of every case.
+"""Phase (a): run the stages on the folder of every case.
 
-A stage that has finished is not run again, and training goes on from the stage's own checkpoints.
+A finished stage does not run again, and training resumes from the checkpoints of its stage.
 """
 
 import argparse
@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.label_noise.cases import Case, Images, cases_of, labels_of, load_images_and_truth
-from benchmarks.label_noise.folders import case_params, is_made, make_folder
+from benchmarks.label_noise.cases import Case, Images, iter_cases, load_images_and_truth, make_labels
+from benchmarks.label_noise.folders import case_params, is_complete, make_folder
 from benchmarks.label_noise.planning import CasePlan, make_plan
 from pipeline.artifacts.prepared import load_prepared
 from pipeline.commands.iteration.processes import StageProcesses
@@ -20,24 +20,24 @@ from pipeline.paths import DataPaths, WorkPaths
 
 
 def run_cases(arguments: argparse.Namespace) -> list[Case]:
-    """Everything that scorers read of each case, in its folder in `--work`.
+    """Make the inputs of the scorers for each case, in its folder in `--work`.
 
     Raises:
-        InputError: arguments, parameters or files that do not go together.
-        StageFailedError: a stage did, and has said why.
+        InputError: arguments, parameters or files contradict each other.
+        StageFailedError: a stage failed; it has printed the reason.
     """
     params = load_params(arguments.params)
     images = load_images_and_truth(
         arguments, load_prepared(DataPaths(root=arguments.data), folder=params.prepare.folder)
     )
-    cases = list(cases_of(arguments, images))
+    cases = list(iter_cases(arguments, images))
     for case in cases:
-        # Before anything is trained: a fitted head suits fewer parameters than a network does.
+        # Check before training: a frozen extractor allows fewer parameters than a trained one.
         weights = None if case.variant == "scratch" else arguments.weights
         check_params(case_params(params, case, steps=1, weights=weights), source=f"--params for {case.name}")
     plan = make_plan(arguments, params, images, cases)
     for case in cases:
-        labels = labels_of(case, images, seed=arguments.seed)
+        labels = make_labels(case, images, seed=arguments.seed)
         steps = plan.steps(case.folds) if case.has_budget else None
         weights = None if case.variant == "scratch" else arguments.weights
         _run_case(arguments.work, params, plan, images, case, labels=labels, steps=steps, weights=weights)
@@ -55,9 +55,9 @@ def _run_case(
     steps: int | None,
     weights: Path | None,
 ) -> None:
-    """Make the folder of a case unless it is there, and run the stages that are not finished in it."""
-    folder, own = work / case.name, case_params(params, case, steps=steps, weights=weights)
-    if not is_made(folder, case, own, weights):
+    """Make the folder of a case unless it exists, and run its unfinished stages."""
+    folder, tree = work / case.name, case_params(params, case, steps=steps, weights=weights)
+    if not is_complete(folder, case, tree, weights):
         make_folder(
             folder,
             case,
@@ -65,7 +65,7 @@ def _run_case(
             labels=labels,
             truth=images.truth,
             class_names=images.class_names,
-            params=own,
+            params=tree,
             weights=weights,
         )
     data, network = DataPaths(root=folder / "data"), params.networks[0]

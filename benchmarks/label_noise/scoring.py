@@ -1,4 +1,4 @@
-"""Phase (b): what scorers say of a case, how well, and at what cost. Imports no torch."""
+"""Phase (b): run the scorers on a case; measure their detection, time and memory. Imports no torch."""
 
 import importlib
 import time
@@ -23,10 +23,10 @@ from pipeline.scoring.registry import SCORERS, check_scorer, split_options
 
 
 def suspicion(name: str, data: DataPaths, network: str) -> tuple[NDArray[np.float64], float]:
-    """Of the training images (N,), by one of `choices.NAMES`; and the seconds it took, reading left out.
+    """Return the suspicion (N,) of the training images by one of `choices.NAMES`, and its seconds without reading.
 
     Raises:
-        InputError: a file is missing or damaged, or the scorer cannot work with what is there.
+        InputError: a file is missing or damaged, or an input of the scorer is missing.
     """
     inputs = load_filter_inputs(data, network)
     features = open_array(data.features(network), dtype=np.float32, ndim=2, rows=len(inputs.scorer_inputs.labels))
@@ -45,42 +45,42 @@ def suspicion(name: str, data: DataPaths, network: str) -> tuple[NDArray[np.floa
 
 
 def score_case(folder: Path, names: Sequence[str], *, default: str, resamples: int) -> dict[str, Any]:
-    """results.json of a case: what it is, what the stage `filter` dropped, and of each scorer measures and cost.
+    """Write and return results.json of a case: the case, the result of `filter`, and each scorer's measures and cost.
 
     Args:
-        names: of `choices.NAMES`, `default` among them.
-        default: whose advantage over each of `choices.COMPARISONS` among `names` is told.
-        resamples: of the bootstrap.
+        names: some of `choices.NAMES`, `default` among them.
+        default: the scorer whose advantage over each of `choices.COMPARISONS` among `names` is reported.
+        resamples: number of bootstrap resamples.
 
     Raises:
         InputError: as `suspicion`.
     """
     case = read_json(folder / "case.json")
     data, network = DataPaths(root=folder / "data"), case["network"]
-    # One process a scorer, and one scorer at a time.
+    # One process per scorer, and one scorer at a time.
     scored = {name: in_own_process(suspicion, name, data, network) for name in names}
-    wrong = _wrong(folder, data)
-    values = {name: found for name, ((found, _), _) in scored.items()}
-    compared = compare(values, wrong, reference=default, resamples=resamples)
+    wrong = _wrong_labels(folder, data)
+    values = {name: scores for name, ((scores, _), _) in scored.items()}
+    comparison = compare(values, wrong, reference=default, resamples=resamples)
     results = {
         **case,
         **_extractor(data, network, case, len(wrong)),
         "n": len(wrong),
         "n_wrong": int(wrong.sum()),
-        "filter": _filtered(data, network, wrong),
+        "filter": _filter_result(data, network, wrong),
         "stages": {stage: _resources(folder, stage, network) for stage in STAGES},
         "resamples": resamples,
         "scorers": {
             name: {
                 "seconds": seconds,
                 "peak_memory_mb": peak,
-                "measures": {key: asdict(interval) for key, interval in compared.measured[name].items()},
+                "measures": {key: asdict(interval) for key, interval in comparison.measured[name].items()},
             }
             for name, ((_, seconds), peak) in scored.items()
         },
         "default": default,
         "advantage": {
-            name: {key: asdict(_negated(interval)) for key, interval in compared.differences[name].items()}
+            name: {key: asdict(_negated(interval)) for key, interval in comparison.differences[name].items()}
             for name in names
             if name in COMPARISONS and name != default
         },
@@ -89,25 +89,25 @@ def score_case(folder: Path, names: Sequence[str], *, default: str, resamples: i
     return results
 
 
-def _wrong(folder: Path, data: DataPaths) -> NDArray[np.bool_]:
-    """(N,)."""
+def _wrong_labels(folder: Path, data: DataPaths) -> NDArray[np.bool_]:
+    """Return which labels (N,) are wrong."""
     labels = read_parquet(data.manifest("train"), {"label": pa.int64()})["label"].to_numpy()
     truth = open_array(folder / "truth.npy", dtype=np.int64, ndim=1, rows=len(labels))
     return np.asarray(labels != truth)
 
 
 def _extractor(data: DataPaths, network: str, case: Mapping[str, Any], n: int) -> dict[str, Any]:
-    """How good it is, each 0 to 1, and how many epochs of its own images each network has seen."""
-    own = n if case["folds"] == 1 else n * (case["folds"] - 1) / case["folds"]
+    """Return the extractor's accuracies, 0 to 1, and the epochs of each network on its training images."""
+    n_train = n if case["folds"] == 1 else n * (case["folds"] - 1) / case["folds"]
     return {
-        "epochs": case["steps"] * case["batch_size"] / own if case["steps"] else None,
+        "epochs": case["steps"] * case["batch_size"] / n_train if case["steps"] else None,
         "test_top1": read_json(data.finetune_metrics(network))["top1"],
         "train_top1": read_json(data.extract_metrics(network))["train_top1"],
     }
 
 
-def _filtered(data: DataPaths, network: str, wrong: NDArray[np.bool_]) -> dict[str, Any]:
-    """What the stage dropped by `filter` in --params; precision is null where it dropped none."""
+def _filter_result(data: DataPaths, network: str, wrong: NDArray[np.bool_]) -> dict[str, Any]:
+    """Return what the stage `filter` dropped; precision is None if it dropped no image."""
     noise = read_parquet(data.points(network), {"is_noise": pa.bool_()})["is_noise"].to_numpy()
     hits, dropped = int((noise & wrong).sum()), int(noise.sum())
     return {
@@ -118,10 +118,10 @@ def _filtered(data: DataPaths, network: str, wrong: NDArray[np.bool_]) -> dict[s
 
 
 def _resources(folder: Path, stage: str, network: str) -> Any:
-    """Wall seconds and memory of the stage's last run."""
+    """Return the wall seconds and memory of the stage's last run."""
     return read_json(WorkPaths(root=folder / "work").resources(f"{stage}@{network}"))
 
 
 def _negated(interval: Interval) -> Interval:
-    # Not by a minus sign, which would make -0 of 0.
+    # A minus sign would turn 0 into -0.
     return Interval(value=0 - interval.value, low=0 - interval.high, high=0 - interval.low)

@@ -1,4 +1,4 @@
-"""How fast the extractor trains here: the loop of the stage `finetune` on a few steps."""
+"""Measure the training speed of the extractor: the loop of the stage `finetune` on a few steps."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,17 +19,17 @@ from pipeline.training.evaluation import load_images
 from pipeline.training.loop import RunOptions, TrainData, train
 from pipeline.training.settings import DatasetInfo, GridPoint, effective_settings
 
-# The difference of two lengths must be this long to tell the speed from noise.
-_LEAST_TIMED_S = 1.0
+# Minimum difference of two lengths, so that noise does not dominate.
+_MIN_TIMED_S = 1.0
 
 
 def seconds_per_step(params: Params, data: Path) -> float:
-    """Wall seconds of one step of `finetune` on the prepared images in `data`, by one process.
+    """Return the wall seconds of one step of `finetune` on the prepared images in `data`, by one process.
 
-    Weights and normalization decide none of it, so they are left at random and the data set's own.
+    Weights and normalization do not affect the speed: the weights are random, the normalization is the data set's.
 
     Raises:
-        InputError: as the stage would.
+        InputError: as the stage.
     """
     config = params.finetune
     prepared = load_prepared(DataPaths(root=data), folder=params.prepare.folder)
@@ -52,14 +52,14 @@ def seconds_per_step(params: Params, data: Path) -> float:
     )
     with distributed.join_process_group(config.threads_per_worker) as ranks:
         images = load_images(prepared.train.source, settings, training=True, device=ranks.device)
-        on_device, everyone = labels.to(ranks.device), np.ones(len(labels), dtype=np.bool_)
+        targets, train_mask = labels.to(ranks.device), np.ones(len(labels), dtype=np.bool_)
 
         def seconds(steps: int) -> float:
             short = replace(settings, steps=steps, schedule="constant", schedule_options={}, warmup_steps=0)
             return seconds_of(
                 lambda: train(
                     short,
-                    TrainData(images, on_device, everyone),
+                    TrainData(images, targets, train_mask),
                     ranks=ranks,
                     log=RunLog.silent(),
                     options=RunOptions(micro_batch=config.micro_batch),
@@ -70,9 +70,9 @@ def seconds_per_step(params: Params, data: Path) -> float:
 
 
 def from_two_lengths(run: Callable[[int], float]) -> float:
-    """Seconds a step, from the seconds that runs of two lengths take: what is done once a run is left out."""
+    """Return the seconds per step from runs of two lengths, without the constant cost of a run."""
     run(1)
     steps = 4
-    while (extra := run(1 + steps) - run(1)) < _LEAST_TIMED_S:
+    while (extra := run(1 + steps) - run(1)) < _MIN_TIMED_S:
         steps *= 4
     return extra / steps

@@ -1,4 +1,4 @@
-"""What is printed of results, and the summary of all cases."""
+"""Format the results of cases as tables, and summarize all cases."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from pipeline.errors import InputError
 _TITLES = {
     "auroc": "AUROC",
     "average_precision": "avg_precision",
-    # As many are named as are wrong, so that the three are one number.
+    # At as many images as there are wrong ones precision, recall and F1 are equal.
     "f1_at_true_share": "P=R=F1@true",
     "precision_at_5_percent": "P@5%",
     "recall_at_5_percent": "R@5%",
@@ -22,7 +22,7 @@ _TITLES = {
 
 
 def heading(results: Mapping[str, Any]) -> str:
-    """A line about the case, its extractor and its filter."""
+    """Return a line about the case, its extractor and its filter."""
     epochs = "a head alone" if results["epochs"] is None else f"{results['epochs']:.2f} epochs"
     filtered = results["filter"]
     precision = "" if filtered["precision"] is None else f", {filtered['precision']:.1%} of them wrong"
@@ -35,45 +35,46 @@ def heading(results: Mapping[str, Any]) -> str:
 
 
 def scorer_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
-    """A row a scorer."""
+    """Return a row per scorer."""
     return [
         {
             "case": results["case"],
             "scorer": name,
-            **{_TITLES[measure]: f"{found['measures'][measure]['value']:.4f}" for measure in MEASURES},
-            "seconds": f"{found['seconds']:.1f}",
-            "peak_MB": f"{found['peak_memory_mb']:.0f}",
+            **{_TITLES[measure]: f"{scorer['measures'][measure]['value']:.4f}" for measure in MEASURES},
+            "seconds": f"{scorer['seconds']:.1f}",
+            "peak_MB": f"{scorer['peak_memory_mb']:.0f}",
         }
         for name in NAMES
-        if (found := results["scorers"].get(name))
+        if (scorer := results["scorers"].get(name))
     ]
 
 
 def advantage_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
-    """A row a comparison: the default less it, with the ends of the 95 % interval."""
+    """Return a row per comparison: the default minus the other scorer, with the 95 % interval."""
     return [
         {
             "case": results["case"],
             "default": results["default"],
             "less": name,
-            **{_TITLES[measure]: _with_interval(found[measure]) for measure in ("auroc", "f1_at_true_share")},
+            **{_TITLES[measure]: _with_interval(advantage[measure]) for measure in ("auroc", "f1_at_true_share")},
         }
         for name in COMPARISONS
-        if (found := results["advantage"].get(name))
+        if (advantage := results["advantage"].get(name))
     ]
 
 
 def summarize(work: Path) -> list[dict[str, str]]:
     """Write summary.json: the results of all cases in `work`, and each scorer's means over them.
 
-    A scorer that was not run in every case has no means. Returns a row a scorer that has.
+    Returns:
+        A row per scorer that ran in every case. Other scorers have no means.
 
     Raises:
-        InputError: there is no case with results.
+        InputError: no case has results.
     """
     cases = [read_json(file) for file in sorted(work.glob("*/results.json"))]
     if not cases:
-        raise InputError(f"--work: {work} holds no results of a case; run the benchmark without --summarize first")
+        raise InputError(f"--work: {work} has no results of a case; first run the benchmark without --summarize")
     common = [name for name in NAMES if all(name in case["scorers"] for case in cases)]
     means = {
         name: {
@@ -93,5 +94,5 @@ def summarize(work: Path) -> list[dict[str, str]]:
     ]
 
 
-def _with_interval(found: Mapping[str, float]) -> str:
-    return f"{found['value']:+.4f} [{found['low']:+.4f}, {found['high']:+.4f}]"
+def _with_interval(interval: Mapping[str, float]) -> str:
+    return f"{interval['value']:+.4f} [{interval['low']:+.4f}, {interval['high']:+.4f}]"

@@ -27,8 +27,8 @@ class BatchCurve:
     """One line of a chart: values at ascending batch sizes.
 
     Attributes:
-        low, high: ends of the intervals; None where there is none.
-        n: runs behind each value.
+        low, high: ends of the intervals; None without an interval.
+        n: number of runs of each value.
     """
 
     key: LineKey
@@ -111,7 +111,7 @@ def batch_figure(
                 markeredgecolor=style.color,
             )
         if labeled:
-            # Published values stand apart from the lines, where a legend inside would cover them.
+            # Published values lie outside the lines, where a legend inside would cover them.
             figure.legend(fontsize=8, ncols=3, loc="outside lower center")
         elif curves:
             axes.legend(fontsize=8, ncols=1 + len(curves) // 8)
@@ -169,9 +169,9 @@ def scaling_figure(weak: Mapping[str, ScalingCurve], strong: Mapping[str, Scalin
     """Return four panels: throughput and efficiency of weak scaling; efficiency and time of strong scaling.
 
     Args:
-        weak: way to communicate -> its curve.
-        strong: global batch -> the curve of its fastest way.
-        title: says that the figure is simulated.
+        weak: communication method -> its curve.
+        strong: global batch -> the curve of its fastest method.
+        title: title that identifies the figure as simulated.
     """
     with matplotlib_style():
         figure = Figure(figsize=(10.0, 7.0), layout="constrained")
@@ -207,5 +207,5 @@ def _draw(panel: Any, curves: Mapping[str, ScalingCurve], attribute: str, unit: 
     panel.minorticks_off()
     panel.set(xlabel="GPUs", ylabel=y_title)
     if curves:
-        # "best" looks at every point, and warns on a busy machine that it does.
+        # "best" examines every point, and warns if that is slow.
         panel.legend(fontsize=8, loc="upper left" if attribute == "images_per_second" else "lower left")

@@ -68,20 +68,21 @@ def class_difference_figure(rows: Sequence[str], differences: Mapping[str, Seque
 
     Args:
         rows: what each row is called, from the top, e.g. classes and "worst class".
-        differences: control -> one estimate per row, in percentage points; bars are its intervals, where it has one.
+        differences: control -> one estimate per row, in percentage points; bars are the intervals, if any.
     """
     with matplotlib_style():
         figure = Figure(figsize=(6.4, 1.2 + 0.3 * len(rows)), layout="constrained")
         axes = figure.add_subplot()
-        places = np.arange(len(rows))
+        positions = np.arange(len(rows))
         axes.axvline(0, color="#888888", linewidth=1)
         styles = line_styles([LineKey(control) for control in differences])
-        for at, (control, found) in enumerate(differences.items()):
-            ends = np.array([(row.mean, row.low, row.high) for row in found], dtype=np.float64)  # NaN without interval
+        for index, (control, estimates) in enumerate(differences.items()):
+            # None becomes NaN, which draws no bar.
+            ends = np.array([(row.mean, row.low, row.high) for row in estimates], dtype=np.float64)
             axes.errorbar(
                 ends[:, 0],
                 # So that bars do not hide each other.
-                places + 0.2 * at,
+                positions + 0.2 * index,
                 xerr=[ends[:, 0] - ends[:, 1], ends[:, 2] - ends[:, 0]],
                 color=styles[LineKey(control)].color,
                 marker=styles[LineKey(control)].marker[1],
@@ -89,7 +90,7 @@ def class_difference_figure(rows: Sequence[str], differences: Mapping[str, Seque
                 capsize=3,
                 label=f"filtered − {control}",
             )
-        axes.set_yticks(places, rows)
+        axes.set_yticks(positions, rows)
         axes.invert_yaxis()
         axes.set(xlabel="difference in accuracy (percentage points)")
         if differences:

@@ -20,10 +20,10 @@ from pipeline.figures.rendering import (
 from pipeline.figures.style import SERIES, LineKey, LineStyle
 
 CURVE_HEIGHT = 190
-"""Pixels."""
+"""Height of a curve, in pixels."""
 
-# More points than pixels show nothing more.
 _MAX_DRAWN = 400
+"""Number of points that a chart can resolve."""
 
 
 def threshold_curve(ordered: NDArray[np.float64], threshold: float, *, title: str) -> go.Figure:
@@ -31,7 +31,7 @@ def threshold_curve(ordered: NDArray[np.float64], threshold: float, *, title: st
 
     Args:
         ordered: (n,) ascending; infinite ones are left out.
-        title: what the values are, with their unit.
+        title: name of the values, with their unit.
     """
     finite = ordered[np.isfinite(ordered)]
     chosen = np.unique(np.linspace(0, max(0, len(finite) - 1), _MAX_DRAWN).astype(np.int64))[: len(finite)]

@@ -24,7 +24,7 @@ def class_map(
     Args:
         xy: (N, 2) coordinates.
         labels: (N,) indices into `class_names`.
-        is_noise: (N,); these images are gray, on top of the others: they are what the figure is for.
+        is_noise: (N,); these images are gray and on top of the others.
         legend: name the classes next to the map, if each has a separate color.
     """
     noise = np.zeros(len(xy), dtype=bool) if is_noise is None else is_noise
@@ -33,7 +33,7 @@ def class_map(
     with_noise = Groups(codes=codes, names=[*names, "noise"], colors=[*colors, NOISE])
     with matplotlib_style():
         figure = _scatter(xy, with_noise, noise)
-        if legend and _tell_apart(colors):
+        if legend and _all_distinct(colors):
             shown = len(names) + (is_noise is not None)
             _add_legend(figure, with_noise.names[:shown], with_noise.colors[:shown])
         return figure
@@ -51,14 +51,14 @@ def colored_map(xy: NDArray[np.floating[Any]], colors: Colors, above: NDArray[np
     with matplotlib_style():
         figure = _scatter(xy, colors, above)
         if isinstance(colors, Groups):
-            found = np.unique(colors.codes).tolist()
-            shown = [colors.colors[code] for code in found]
-            if len(found) <= MAX_NAMES and _tell_apart(shown):
-                _add_legend(figure, [colors.names[code] for code in found], shown)
+            present = np.unique(colors.codes).tolist()
+            shown = [colors.colors[code] for code in present]
+            if len(present) <= MAX_NAMES and _all_distinct(shown):
+                _add_legend(figure, [colors.names[code] for code in present], shown)
         return figure
 
 
-def _tell_apart(colors: Sequence[str]) -> bool:
+def _all_distinct(colors: Sequence[str]) -> bool:
     return len(set(colors)) == len(colors)
 
 
@@ -72,11 +72,11 @@ def _scatter(xy: NDArray[np.floating[Any]], colors: Colors, above: NDArray[np.bo
     axes.set_axis_off()
     axes.set_aspect("equal")
     size = float(np.clip(40_000 / max(1, len(xy)), 1.5, 36))
-    looks: dict[str, Any] = {"cmap": SCALE, "vmin": 0, "vmax": 1} if isinstance(colors, Scale) else {}
+    scale_options: dict[str, Any] = {"cmap": SCALE, "vmin": 0, "vmax": 1} if isinstance(colors, Scale) else {}
     colored = colors.values if isinstance(colors, Scale) else np.array(colors.colors)[colors.codes]
     for chosen in (~above, above):
         points = axes.scatter(
-            xy[chosen, 0], xy[chosen, 1], c=colored[chosen], s=size, linewidths=0, rasterized=True, **looks
+            xy[chosen, 0], xy[chosen, 1], c=colored[chosen], s=size, linewidths=0, rasterized=True, **scale_options
         )
     if isinstance(colors, Scale):
         figure.colorbar(points, cax=figure.add_axes((1.03, 0.25, 0.03, 0.5)), label=colors.name)

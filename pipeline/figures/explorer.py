@@ -18,8 +18,10 @@ POINTS, RING = 0, 1
 """Indices of the two traces."""
 
 _MARGIN = 0.04
-# Share of the drawn points, if there are too many, that dropped images take at most, so that the rest is visible.
+"""Empty space around the points, as a share of their range."""
+
 _SUSPECT_SHARE = 0.5
+"""Maximum share of dropped images among the drawn points if there are too many, so that the others are visible."""
 
 Box = tuple[tuple[float, float], tuple[float, float]]
 """Ends of a section of the map, by axis."""
@@ -35,13 +37,13 @@ def rows_to_draw(
 ) -> NDArray[np.int64]:
     """Return the rows of the points to draw, the most suspect last, so that they are on top.
 
-    Where more than `at_most` are shown: those inside the box first; then the most suspect, up to half,
-    and a sample of the others, which is always the same one.
+    If more than `at_most` are shown, only those inside the box are candidates. Of these the most suspect are drawn, up
+    to half of all drawn points, and a sample of the others, the same at every call.
 
     Args:
         xy: (N, 2) coordinates.
-        scores: (N,) 0 to 1, above 1/2 for what goes.
-        shown: (N,) whether the image is among those asked for.
+        scores: (N,) 0 to 1, above 1/2 for dropped images.
+        shown: (N,) whether the image passes the current selection.
     """
     rows = np.flatnonzero(shown)
     if len(rows) > at_most and box is not None:
@@ -71,11 +73,11 @@ def explorer_map(
     Axes are left out: the coordinates of a t-SNE map have no unit and no direction.
 
     Args:
-        xy: (N, 2) coordinates of all images; the axes span them, so that filtering moves no place.
+        xy: (N, 2) coordinates of all images; the axes span them, so that filtering does not move points.
         rows: rows to draw, the last on top.
-        view: zoom stays over redrawing as long as this stays the same.
+        view: plotly keeps the zoom when it redraws if this is unchanged.
         ring: row of the chosen image.
-        selected: rows that stand out; none means that all look alike.
+        selected: rows to highlight; if empty all points look the same.
     """
     layout = plotly_layout(x_title="", y_title="") | {"margin": {"l": 0, "r": 0, "t": 0, "b": 0}}
     # With "domain", a lasso could not begin next to a map that is narrower than its frame.
@@ -98,7 +100,7 @@ def explorer_map(
             marker=marker(colors, rows),
             selectedpoints=marks["points"],
             unselected={"marker": {"opacity": 0.15}},
-            # The event comes without a text of plotly's own; the app shows the picture.
+            # The event fires without plotly's text; the app shows the picture.
             hoverinfo="none",
         )
     )
@@ -116,18 +118,18 @@ def explorer_map(
 def selection_marks(rows: NDArray[np.int64], selected: Sequence[int]) -> dict[str, Any]:
     """Return which of the drawn points are selected, by their positions among `rows`, and the marks' identity.
 
-    Plotly keeps what a hand has marked for as long as `layout.selectionrevision` stays: places in a list, which are
-    other images once other rows are drawn.
+    Plotly keeps the user's selection while `layout.selectionrevision` is unchanged. It stores positions in a list,
+    which are other images after other rows are drawn.
     """
-    places = np.flatnonzero(np.isin(rows, selected)).tolist() if len(selected) else None
-    return {"points": places, "revision": f"{zlib.crc32(rows.tobytes())} {zlib.crc32(str(places).encode())}"}
+    positions = np.flatnonzero(np.isin(rows, selected)).tolist() if len(selected) else None
+    return {"points": positions, "revision": f"{zlib.crc32(rows.tobytes())} {zlib.crc32(str(positions).encode())}"}
 
 
 def recolored(colors: Colors, rows: NDArray[np.int64]) -> dict[str, Any]:
     """Return the marker of the points as plain JSON, to patch a map that is otherwise unchanged."""
-    # Without a template, whose copy would take longer than all else.
-    whole = go.Figure(go.Scattergl(marker=marker(colors, rows)), layout={"template": "none"}).to_dict()
-    plain: dict[str, Any] = whole["data"][0]["marker"]
+    # Without a template, since copying it would take most of the time.
+    figure = go.Figure(go.Scattergl(marker=marker(colors, rows)), layout={"template": "none"}).to_dict()
+    plain: dict[str, Any] = figure["data"][0]["marker"]
     return plain
 
 
@@ -155,10 +157,10 @@ def _coloring(colors: Colors, rows: NDArray[np.int64]) -> dict[str, Any]:
     if not isinstance(colors, Groups):
         return {"color": colors.values[rows].astype(np.float32), "cmin": 0, "cmax": 1, "colorscale": SCALE}
     distinct = list(dict.fromkeys(colors.colors))
-    place = np.array([distinct.index(color) for color in colors.colors], dtype=np.uint8)
+    indices = np.array([distinct.index(color) for color in colors.colors], dtype=np.uint8)
     n = len(distinct)
     steps = [(end / n, color) for index, color in enumerate(distinct) for end in (index, index + 1)]
-    return {"color": place[colors.codes[rows]], "cmin": -0.5, "cmax": n - 0.5, "colorscale": steps}
+    return {"color": indices[colors.codes[rows]], "cmin": -0.5, "cmax": n - 0.5, "colorscale": steps}
 
 
 def _range(values: NDArray[np.floating[Any]]) -> list[float]:

@@ -30,9 +30,9 @@ class RateCurve:
 
     Attributes:
         sizes: geometric means of the seeds' best.
-        low, high: ends of their intervals; None where there is none.
-        of_seeds: at each rate each seed's best.
-        at_end: at each rate whether some seed's best is the smallest or largest size tried.
+        low, high: ends of their intervals; None without an interval.
+        of_seeds: each seed's best, by rate.
+        at_end: by rate, whether some seed's best is the smallest or largest size tried.
     """
 
     key: LineKey
@@ -49,7 +49,7 @@ def rate_chart(curves: Sequence[RateCurve], *, tried: Sequence[int]) -> go.Figur
     """Return a plotly chart with logarithmic axes.
 
     Args:
-        tried: batch sizes, ascending, of which the best ones are.
+        tried: all batch sizes tried, ascending.
     """
     layout = plotly_layout(x_title="learning rate (log scale)", y_title=f"{_Y_TITLE} (log scale)")
     for axis, values in (("xaxis", _rates(curves)), ("yaxis", tried)):

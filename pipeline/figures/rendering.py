@@ -1,6 +1,6 @@
-"""Render figures to bytes and markup, and what charts share: layout, logarithmic axes and error bars.
+"""Render figures to bytes and markup; layout, logarithmic axes and error bars that charts share.
 
-Equal figures give equal bytes, and nothing is fetched from a network.
+Equal figures give equal bytes. Nothing is loaded from a network.
 """
 
 import html
@@ -22,7 +22,7 @@ from plotly.io.json import to_json_plotly
 
 from pipeline.figures.style import LineStyle
 
-# Dates, versions and random ids would make equal figures differ; a `$` in a class name is not a formula.
+# Dates, versions and random ids would make equal figures differ. A `$` in a class name is not a formula.
 _STYLE: Any = {
     "svg.hashsalt": "figure",
     "text.parse_math": False,
@@ -52,7 +52,7 @@ PLOTLY_CONFIG: Any = {
 def matplotlib_style() -> Iterator[None]:
     """Apply the style of all matplotlib figures; draw and save inside the context."""
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
-        # Names in a script that the bundled font lacks are drawn as boxes, which the reader sees.
+        # Characters that the bundled font lacks are drawn as boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
 
@@ -83,7 +83,7 @@ def plotly_html(figure: go.Figure, *, element_id: str) -> str:
     """Return a `<div>` with the figure, for a page with `plotly_script()` before it.
 
     Args:
-        element_id: of the `<div>`, unique on the page; letters, digits, `-` and `_`.
+        element_id: id of the `<div>`, unique on the page; letters, digits, `-` and `_`.
     """
     # Not `to_html`: it drops the empty server address, and plotly's script would insert its default.
     tree = figure.to_dict()
@@ -103,7 +103,7 @@ def plotly_text(name: str) -> str:
 
 
 def plotly_layout(*, x_title: str, y_title: str, height: int = 420) -> dict[str, Any]:
-    """Set the layout that all plotly charts share: no background and no frame."""
+    """Return the layout that all plotly charts share: no background and no frame."""
     axis = {"gridcolor": "#e4e4e4", "linecolor": "#888888", "zeroline": False, "automargin": True}
     title_font = {"size": 14}
     return {
@@ -130,7 +130,7 @@ def plotly_log_axis(values: Iterable[float]) -> dict[str, Any]:
 def matplotlib_log_axis(axes: Axes, which: Literal["x", "y"], values: Iterable[float]) -> None:
     """Make one axis logarithmic, with `log_ticks` of `values`, or only some powers of ten if those are many.
 
-    To be called after plotting: it widens the limits to the ticks. Without a positive value the axis stays linear.
+    Call it after plotting, since it widens the limits to the ticks. Without a positive value the axis stays linear.
     """
     positive = _positive(values)
     if not positive:
@@ -192,20 +192,20 @@ def plotly_line(
 
 
 def interval_text(low: float | None, high: float | None, format_spec: str = ".2f") -> str:
-    """Return `89.00 to 90.50`, or that there is no interval."""
+    """Format an interval: `89.00 to 90.50`, or `no interval`."""
     return "no interval" if low is None or high is None else f"{low:{format_spec}} to {high:{format_spec}}"
 
 
 def log_axis_ends(values: Sequence[float]) -> tuple[float, float]:
     """Return the range of an axis that shows `values`, ascending and above 0.
 
-    An octave and more is shown, lest the lines of a single value spread over all of it.
+    The range is at least an octave, so that the lines of a single value do not fill all of it.
     """
     margin = 2**0.5 if len(values) < 2 else (values[-1] / values[0]) ** 0.06
     return (values[0] / margin, values[-1] * margin) if values else (1.0, 2.0)
 
 
 def dodge_factor(position: int, count: int) -> float:
-    """Return a factor that moves a line sideways by up to 3 %, so that error bars do not hide each other."""
+    """Return a factor that moves a line sideways by up to 3 %, so that error bars do not overlap."""
     middle = (count - 1) / 2
     return 2.0 ** (0.04 * (position - middle) / middle) if middle else 1.0

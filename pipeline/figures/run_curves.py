@@ -16,9 +16,9 @@ class RunCurve:
     """One run.
 
     Attributes:
-        name: tells it from the others of its line, e.g. its seed.
-        points: (optimizer steps done, training loss in nats), ascending; where the loss is finite.
-        diverged: whether it stopped after the last of them because its loss was not.
+        name: distinguishes the run from the others of its line, e.g. its seed.
+        points: (optimizer steps done, training loss in nats), ascending; only finite losses.
+        diverged: whether the run stopped after the last point because its loss was not finite.
     """
 
     name: str

@@ -130,9 +130,9 @@ def run_curves(study: Mapping[str, Any], runs: Sequence[Run], batch_size: int) -
         if row["batch_size"] == batch_size
     }
     return [
-        RunCurves(key=key, style=styles[key], mean=means.get(key, []), runs=of_line)
-        for key, of_line in lines.items()
-        if of_line
+        RunCurves(key=key, style=styles[key], mean=means.get(key, []), runs=line_runs)
+        for key, line_runs in lines.items()
+        if line_runs
     ]
 
 
@@ -152,7 +152,7 @@ def _batch_curves(
     for key, batch_size, estimate in values:
         lines.setdefault(key, []).append((batch_size, estimate))
     return [
-        _batch_curve(key, styles[key], label.format(key), sorted(line, key=lambda at: at[0]))
+        _batch_curve(key, styles[key], label.format(key), sorted(line, key=lambda point: point[0]))
         for key, line in lines.items()
     ]
 

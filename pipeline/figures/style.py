@@ -36,7 +36,7 @@ SCALE = "cividis"
 
 _ARMS = {"filtered": 0, "random": 1, "full": 2, "random_uniform": 3}
 
-# As plotly and as matplotlib call them.
+# Names in plotly and in matplotlib.
 _MARKERS = (("circle", "o"), ("diamond", "D"), ("square", "s"), ("triangle-up", "^"), ("x", "X"), ("star", "*"))
 _DASHES = (("solid", "-"), ("dash", "--"), ("dot", ":"), ("dashdot", "-."))
 
@@ -55,8 +55,8 @@ class LineKey:
     """What a line represents.
 
     Attributes:
-        arm: which training images.
-        variant: what else tells it from the others, e.g. a learning rate; may be empty.
+        arm: arm of the runs.
+        variant: further settings that distinguish the line, e.g. a learning rate; may be empty.
     """
 
     arm: str
@@ -69,8 +69,8 @@ class LineKey:
 def line_styles(keys: Sequence[LineKey]) -> dict[LineKey, LineStyle]:
     """Return a style for each of a study's lines.
 
-    Several arms: color and marker give the arm, the dash gives the variant. One arm: color and
-    marker tell the variant. Looks repeat where there are more lines than looks.
+    With several arms, color and marker show the arm and the dash shows the variant. With one arm, color and marker show
+    the variant. Styles repeat if there are more lines than styles.
 
     Args:
         keys: all lines that must differ, variants in their order; duplicates are allowed.

@@ -18,7 +18,7 @@ from pipeline.figures.style import NOISE, SCALE, SERIES
 
 _SHARE = "share of the variance in accuracy"
 _ACCURACY = "accuracy on the val rows (%)"
-_LETTERS = 22  # of a line of a label
+_LETTERS = 22  # per line of a label
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,13 +26,13 @@ class KeyAxis:
     """One key, as a vertical axis from 0 to 1.
 
     Attributes:
-        name: of the key.
-        places: (trials,) where the trials' values lie on it.
-        ticks: place -> what stands there.
+        name: the key.
+        positions: (trials,) positions of the trials' values, 0 to 1.
+        ticks: position -> label.
     """
 
     name: str
-    places: Sequence[float]
+    positions: Sequence[float]
     ticks: Mapping[float, str]
 
 
@@ -70,7 +70,7 @@ def parallel_figure(keys: Sequence[KeyAxis], accuracies: Sequence[float], *, win
     Args:
         keys: one or more.
         accuracies: (trials,), 0 to 1.
-        winner: of the trials, whose line is thick and above the others.
+        winner: index of the winning trial, whose line is thick and above the others.
     """
     percent = 100 * np.asarray(accuracies)
     shades = ScalarMappable(Normalize(percent.min(), percent.max()), mpl.colormaps[SCALE])
@@ -78,18 +78,18 @@ def parallel_figure(keys: Sequence[KeyAxis], accuracies: Sequence[float], *, win
     with matplotlib_style():
         figure = Figure(figsize=(1.6 + 1.9 * len(keys), 3.6), layout="constrained")
         axes = figure.subplots()
-        # In a last stretch to the right each line goes to its accuracy on the color bar.
+        # At the right each line ends at its accuracy on the color bar.
         ends = np.asarray(shades.norm(percent)).tolist()
-        heights = list(zip(*(key.places for key in keys), ends, strict=True))
-        for trial in sorted(range(len(heights)), key=lambda one: (one == winner, percent[one])):
+        heights = list(zip(*(key.positions for key in keys), ends, strict=True))
+        for trial in sorted(range(len(heights)), key=lambda index: (index == winner, percent[index])):
             axes.plot(
                 range(len(keys) + 1), heights[trial], color=colors[trial],
                 linewidth=2.5 if trial == winner else 1.0, clip_on=False,
             )  # fmt: skip
         for position, key in enumerate(keys):
             axes.axvline(position, color="#444444", linewidth=0.8, zorder=0)
-            for place, text in key.ticks.items():
-                _tick(axes, position, place, text)
+            for height, text in key.ticks.items():
+                _tick(axes, position, height, text)
         axes.set_xticks(range(len(keys)), [textwrap.fill(key.name.replace(".", ". "), _LETTERS) for key in keys])
         axes.set(xlim=(-0.5, len(keys)), ylim=(0, 1))
         axes.set_yticks([])
@@ -99,10 +99,10 @@ def parallel_figure(keys: Sequence[KeyAxis], accuracies: Sequence[float], *, win
         return figure
 
 
-def _tick(axes: Any, position: int, place: float, text: str) -> None:
-    """A label to the left of an axis, legible on the lines that pass below it."""
+def _tick(axes: Any, position: int, height: float, text: str) -> None:
+    """Draw a label to the left of an axis, legible on the lines that pass below it."""
     axes.annotate(
-        textwrap.fill(text, _LETTERS), (position, place), xytext=(-4, 0), textcoords="offset points", ha="right",
+        textwrap.fill(text, _LETTERS), (position, height), xytext=(-4, 0), textcoords="offset points", ha="right",
         va="center", fontsize=7, bbox={"facecolor": "white", "alpha": 0.7, "edgecolor": "none", "pad": 0.5},
     )  # fmt: skip
 
@@ -117,13 +117,13 @@ _X_TITLE, _Y_TITLE = "epochs", "accuracy on the val rows (%)"
 
 @dataclass(frozen=True, kw_only=True)
 class TrialCurve:
-    """One trial.
+    """The accuracy of one trial over its epochs.
 
     Attributes:
-        name: for the pointer.
+        name: text of the tooltip.
         accuracies: 0 to 1, after each epoch from the first.
-        searched: how many of them the search trained; the others came afterwards.
-        eliminated_after: the epoch, or None.
+        searched: number of epochs that the search trained; the others were trained later.
+        eliminated_after: epoch after which the trial was pruned, or None.
     """
 
     name: str
@@ -134,10 +134,10 @@ class TrialCurve:
 
 
 def tuning_chart(curves: Sequence[TrialCurve]) -> go.Figure:
-    """Return a plotly chart; a cross marks an elimination, a dotted line the training after it."""
+    """Return a plotly chart; a cross marks pruning, a dotted line the training after it."""
     layout = plotly_layout(x_title=_X_TITLE, y_title=_Y_TITLE)
     figure = go.Figure(layout=layout | {"showlegend": False, "hovermode": "closest"})
-    for curve in sorted(curves, key=lambda one: one.winner):
+    for curve in sorted(curves, key=lambda curve: curve.winner):
         color = _WINNER if curve.winner else _OTHER
         figure.add_trace(_line(curve, 1, curve.searched, color=color, dash="solid"))
         if len(curve.accuracies) > curve.searched:
@@ -157,10 +157,10 @@ def tuning_figure(curves: Sequence[TrialCurve]) -> Figure:
         axes.set(xlabel=_X_TITLE, ylabel=_Y_TITLE)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         handles = {}
-        for curve in sorted(curves, key=lambda one: one.winner):
+        for curve in sorted(curves, key=lambda curve: curve.winner):
             epochs = range(1, len(curve.accuracies) + 1)
             percent = [100 * accuracy for accuracy in curve.accuracies]
-            group = curve.name.replace(" ", "-")  # by which a drawing program finds the line in the file
+            group = curve.name.replace(" ", "-")  # id of the line in the file, for drawing programs
             color, width = (_WINNER, 2.0) if curve.winner else (_OTHER, 1.0)
             (handles["winner" if curve.winner else "other trials"],) = axes.plot(
                 epochs[: curve.searched], percent[: curve.searched], color=color, linewidth=width, marker="o",

@@ -9,7 +9,7 @@ from pipeline.stats.formatting import number
 
 WARMUP_TITLE = "best warm-up (epochs)"
 
-# Of a network and data that no line has: black, which no arm uses.
+# The published network and data have no line. No arm is black.
 _PUBLISHED = LineStyle(color=SERIES[-1], marker=("circle", "o"), dash=("solid", "-"))
 
 
@@ -23,7 +23,7 @@ def warmup_curves(laws: Sequence[Mapping[str, Any]]) -> list[BatchCurve]:
 
 
 def published_warmups(points: Mapping[int, float], source: str) -> list[PublishedValue]:
-    """Return batch size -> best warm-up in epochs, of one source."""
+    """Return the published values of one source, given as batch size -> best warm-up in epochs."""
     return [
         PublishedValue(style=_PUBLISHED, label=f"published: {source}", batch_size=size, value=epochs)
         for size, epochs in points.items()

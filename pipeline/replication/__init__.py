@@ -1,4 +1,4 @@
-"""The claims of Gahlot, Yin and Shankar (2020), each tested on the runs of every study that fits."""
+"""Test the claims of Gahlot, Yin and Shankar (2020) on the runs of every study that fits."""
 
 from pipeline.replication.claim_data import ClaimCriteria, ClaimEvidence, RunRecord
 from pipeline.replication.claims import CLAIMS, ClaimResult, evaluate_claims

@@ -16,10 +16,10 @@ from pipeline.replication.claim_data import (
     accuracy_grid,
     accuracy_rounding,
     average_replicates,
-    drop_subsets,
-    group_by,
+    distinct_groups,
     slope,
     t_test_evidence,
+    values_by_replicate,
 )
 from pipeline.stats.estimates import rounding_sd
 from pipeline.stats.hypothesis_tests import trend_test
@@ -30,14 +30,14 @@ from pipeline.stats.replicates import level_mean
 class BestSizes:
     """The best of the batch sizes tried, at the rates that determine it.
 
-    The best of the sizes tried is not the best size. At either end it is only a bound, so that a rate at
-    which some seed's best is there is left out. Between sizes that lie `step` apart it is rounded.
+    The best of the sizes tried is not the best size. At either end of the sizes it is only a bound. A rate at which
+    some seed's best size lies at an end is left out. Between sizes `step` apart the best size is rounded.
 
     Attributes:
-        rates: (rates,), in doublings, ascending.
-        sizes: (seeds, rates, ...), in doublings.
+        rates: (rates,), log2 of the learning rate, ascending.
+        sizes: (seeds, rates, ...), log2 of the best batch size.
         step: the largest distance of adjacent sizes, in doublings.
-        all_rates: whether none was left out.
+        all_rates: whether no rate was left out.
     """
 
     rates: NDArray[np.float64]
@@ -45,18 +45,22 @@ class BestSizes:
     step: float
     all_rates: bool
 
-    def change(self, of_rates: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(seeds, rates) -> (seeds,): what the least-squares line changes by from the lowest rate to the highest."""
-        return slope(self.rates, of_rates) * np.ptp(self.rates)
+    def change(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return by how much the least-squares line of values (seeds, rates) changes over the rates: (seeds,)."""
+        return slope(self.rates, values) * np.ptp(self.rates)
 
     @property
     def rounding(self) -> float:
-        """Standard deviation that rounding to the sizes gives the change of the best one, in doublings."""
+        """Standard deviation, in doublings, that rounding to the sizes gives the change of the best size."""
         return float(rounding_sd(self.step) * np.linalg.norm(self.change(np.eye(len(self.rates)))))
 
 
 def best_sizes(grid: AccuracyGrid) -> BestSizes | None:
-    """Of accuracies by learning rate, batch size and whatever else; None without two rates and three sizes."""
+    """Return the best sizes of a grid whose first axes are learning rate and batch size.
+
+    Returns:
+        None without two rates and three sizes.
+    """
     rates, sizes = np.log2(grid.levels[0]), np.log2(grid.levels[1])
     if len(rates) < 2 or len(sizes) < 3:
         return None
@@ -70,31 +74,31 @@ def best_sizes(grid: AccuracyGrid) -> BestSizes | None:
     )
 
 
+BOUND = 1.0
+"""Doublings. A change of the best batch size that is significantly smaller contradicts the claim `best_batch`."""
+
 _BEST_BATCH_QUANTITY = "the best batch size changes from the lowest learning rate to the highest, in doublings, by"
 
-BOUND = 1.0
-"""In doublings: a change that is significantly smaller contradicts the claim."""
 
-
-def best_batch(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
+def best_batch(records: Sequence[RunRecord], criteria: ClaimCriteria) -> ClaimEvidence | None:
     """Test the slope of each seed's best batch size over the learning rate, both as logarithms.
 
-    Supported where the mean change over the range of rates is not 0 (two-sided t test over seeds), contradicted where
-    it is sure to be less than one doubling either way (two one-sided t tests). A best batch size that goes up and
-    down again is not found. Of the full arm, where a study has two rates and three batch sizes or more.
+    Supported if the mean change over the range of rates is not 0 (two-sided t test over seeds). Contradicted if the
+    change is significantly smaller than one doubling either way (two one-sided t tests). The test does not detect a
+    best batch size that rises and falls again.
 
-    A study with a rate at which some best one is at either end of the sizes (`BestSizes`) contradicts nothing, nor
-    does one whose sizes lie further apart than a doubling. To the spread between seeds comes that of rounding to the
-    sizes tried.
+    Uses the full arm of studies with two rates and three batch sizes or more. A study cannot contradict the claim if
+    some best size lies at an end of the sizes (`BestSizes`), or if its sizes are more than a doubling apart. Rounding
+    to the sizes tried adds to the spread between seeds.
     """
-    groups = group_by([record for record in records if record.arm == "full"], "study", "model", "weight_decay")
     seeds, bests = {}, {}
-    for key, found in drop_subsets(groups).items():
-        grid = accuracy_grid(found, "learning_rate", "batch_size")
+    full = [record for record in records if record.arm == "full"]
+    for key, group in distinct_groups(full, "study", "model", "weight_decay").items():
+        grid = accuracy_grid(group, "learning_rate", "batch_size")
         if (best := best_sizes(grid)) is not None:
             seeds[key], bests[key] = grid.seeds, best
     values = {
-        key: {(0, seed): float(value) for seed, value in zip(seeds[key], best.change(best.sizes), strict=True)}
+        key: values_by_replicate(best.change(best.sizes), seeds[key])
         for key, best in bests.items()
         if len(best.rates) > 1
     }
@@ -102,11 +106,10 @@ def best_batch(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEviden
     if replicates is None:
         return None
     rounding = max(bests[key].rounding for key in values)
-    evidence = t_test_evidence(replicates, rule, _BEST_BATCH_QUANTITY, rounding=rounding)
+    evidence = t_test_evidence(replicates, criteria, _BEST_BATCH_QUANTITY, rounding=rounding)
     if evidence is None:
         return None
-    blur = rounding / replicates.settings**0.5
-    mean = level_mean(replicates.table, rounding=blur)
+    mean = level_mean(replicates.table, rounding=rounding / replicates.settings**0.5)
     studies = {study for study, *_ in values}
     bounded = all(best.all_rates and best.step <= BOUND for (study, *_), best in bests.items() if study in studies)
     against = float(mean.p_equivalence(BOUND)) if bounded else 1.0
@@ -116,50 +119,60 @@ def best_batch(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEviden
 SMALL = ("resnet18", "resnet34")
 LARGE = ("resnet50", "resnet101", "resnet152")
 
+WINDOW = 2
+"""Minimum number of sizes beyond a network's best one: a single fall is neither sudden nor gradual."""
+
 _SUDDEN_DROP_QUANTITY = (
     "the steepest fall beyond the best batch size (points a doubling) is larger in large networks by"
 )
 
-WINDOW = 2
-"""Number of sizes tried beyond a network's best that is required: one fall is neither sudden nor gradual."""
 
+def sudden_drop(records: Sequence[RunRecord], criteria: ClaimCriteria) -> ClaimEvidence | None:
+    """Test the steepest fall per doubling beyond each network's best size: ResNet-50 and up minus ResNet-18 and 34.
 
-def sudden_drop(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
-    """Test the steepest fall per doubling beyond each network's best size, ResNet-50 and up minus ResNet-18 and 34.
+    Supported if the fall is larger in large networks, contradicted if it is smaller (t test over seeds). The steepest
+    of more falls is steeper. Hence each seed uses the same number of sizes beyond each network's best one, and a seed
+    with fewer than two for some network is left out. Noisier curves have steeper falls, so that the test assumes
+    networks of similar noise.
 
-    Supported where it is larger in large networks, contradicted where it is smaller (t test over seeds). The steepest
-    of more falls is steeper, so that in each seed the same number of sizes beyond each network's own best is looked
-    at; a seed that has fewer than two of some network is left out. Noisier curves have steeper falls, so that it holds
-    for networks of like noise. Of the full arm, where a study has networks of both kinds; of sizes less than a
-    doubling apart the smallest counts.
+    Uses the full arm of studies with networks of both kinds. Of sizes less than a doubling apart the smallest counts.
     """
     values = {}
-    chosen = [record for record in records if record.arm == "full" and record.model in SMALL + LARGE]
-    for key, found in drop_subsets(group_by(chosen, "study", "learning_rate", "weight_decay")).items():
-        grid = accuracy_grid(found, "model", "batch_size")
+    full = [record for record in records if record.arm == "full" and record.model in SMALL + LARGE]
+    for key, group in distinct_groups(full, "study", "learning_rate", "weight_decay").items():
+        grid = accuracy_grid(group, "model", "batch_size")
         large = np.isin(grid.levels[0], LARGE)
         if not grid.seeds or large.all() or not large.any():
             continue
-        falls = [steepest_falls(top1, np.log2(grid.levels[1])) for top1 in grid.top1]
-        known = {
-            (0, seed): float(of_seed[large].mean() - of_seed[~large].mean())
-            for seed, of_seed in zip(grid.seeds, falls, strict=True)
-            if of_seed is not None
+        falls = {
+            seed: steepest_falls(top1, np.log2(grid.levels[1]))
+            for seed, top1 in zip(grid.seeds, grid.top1, strict=True)
         }
-        if known:
-            values[key] = known
+        differences = {
+            (0, seed): float(fall[large].mean() - fall[~large].mean())
+            for seed, fall in falls.items()
+            if fall is not None
+        }
+        if differences:
+            values[key] = differences
     rounding = 2 * accuracy_rounding(records)
-    return t_test_evidence(average_replicates(values), rule, _SUDDEN_DROP_QUANTITY, scale=100, rounding=rounding)
+    return t_test_evidence(average_replicates(values), criteria, _SUDDEN_DROP_QUANTITY, scale=100, rounding=rounding)
 
 
 def steepest_falls(top1: NDArray[np.float64], sizes: NDArray[np.float64]) -> NDArray[np.float64] | None:
-    """(networks, n) accuracies at `sizes` (n,), ascending and in doublings -> (networks,) accuracy per doubling.
+    """Return each network's steepest fall beyond its best size: (networks,), accuracy per doubling.
 
-    Of each network the falls over as many sizes beyond its best as all networks have; None where one has fewer than
-    WINDOW.
+    Uses as many sizes beyond each network's best one as all networks have.
+
+    Args:
+        top1: (networks, n) accuracies, 0 to 1.
+        sizes: (n,) log2 of the batch sizes, ascending.
+
+    Returns:
+        None if some network has fewer than WINDOW sizes beyond its best one.
     """
-    apart = doublings_apart(sizes)
-    top1, steps = top1[..., apart], np.diff(sizes[apart])
+    chosen = doublings_apart(sizes)
+    top1, steps = top1[..., chosen], np.diff(sizes[chosen])
     best = top1.argmax(axis=-1)
     beyond = len(steps) - best.max()
     if beyond < WINDOW:
@@ -171,9 +184,12 @@ def steepest_falls(top1: NDArray[np.float64], sizes: NDArray[np.float64]) -> NDA
 
 
 def doublings_apart(sizes: NDArray[np.float64]) -> list[int]:
-    """Rows of the smallest of `sizes`, in doublings, and of each that lies one or more beyond the one before it.
+    """Return the row of the smallest size, and of each size one doubling or more above the previously chosen one.
 
-    The slope between two sizes that are closer is noisier, so that where a network's best lies would tell.
+    The slope between two closer sizes is noisier. The result would depend on which sizes lie near a network's best.
+
+    Args:
+        sizes: (n,) log2 of the batch sizes, ascending.
     """
     chosen = [0]
     for row, size in enumerate(sizes):
@@ -188,82 +204,79 @@ PEAKS = (
 )
 
 
-def parting_curves(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
+def parting_curves(records: Sequence[RunRecord], criteria: ClaimCriteria) -> ClaimEvidence | None:
     """Test the slopes of two standard deviations between networks over log(rate).
 
-    One is of their accuracies, averaged over batch sizes, the other of their best batch sizes. Supported where both
-    grow with the rate (the larger p counts, and its quantity is the estimate), contradicted where one of them falls
-    (Bonferroni); t tests over seeds. Noise that grows with the rate makes both grow too. Of the full arm, where a study
-    has two networks or more, and two rates or more at which no best size lies at an end (`BestSizes`).
+    The first is that of their accuracies, averaged over batch sizes. The second is that of their best batch sizes.
+    Supported if both grow with the rate: the larger p counts, and its quantity is the estimate. Contradicted if one
+    of them falls (Bonferroni). Both are t tests over seeds. Noise that grows with the rate makes both grow too.
+
+    Uses the full arm of studies with two networks or more, and two rates or more at which no best size lies at an end
+    of the sizes (`BestSizes`).
     """
     heights: dict[object, dict[Replicate, float]] = {}
     peaks: dict[object, dict[Replicate, float]] = {}
     rounding = 0.0
-    groups = group_by([record for record in records if record.arm == "full"], "study", "weight_decay")
-    for key, found in drop_subsets(groups).items():
-        grid = accuracy_grid(found, "learning_rate", "batch_size", "model")
+    full = [record for record in records if record.arm == "full"]
+    for key, group in distinct_groups(full, "study", "weight_decay").items():
+        grid = accuracy_grid(group, "learning_rate", "batch_size", "model")
         best, networks = best_sizes(grid), len(grid.levels[2])
         if best is None or len(best.rates) < 2 or networks < 2:
             continue
         rates = np.log2(grid.levels[0])
-        spread = grid.top1.std(axis=-1, ddof=1).mean(axis=-1)
-        parted = best.change(best.sizes.std(axis=-1, ddof=1))
-        heights[key] = _by_seed(grid.seeds, slope(rates, spread) * np.ptp(rates))
-        peaks[key] = _by_seed(grid.seeds, parted)
-        # A standard deviation of n values moves by 1 / sqrt(n - 1) of what each of them does.
+        height_spread = grid.top1.std(axis=-1, ddof=1).mean(axis=-1)
+        peak_spread = best.sizes.std(axis=-1, ddof=1)
+        heights[key] = values_by_replicate(slope(rates, height_spread) * np.ptp(rates), grid.seeds)
+        peaks[key] = values_by_replicate(best.change(peak_spread), grid.seeds)
+        # A standard deviation of n values moves by 1 / sqrt(n - 1) of what each value moves.
         rounding = max(rounding, best.rounding / (networks - 1) ** 0.5)
-    lie, peak = average_replicates(heights), average_replicates(peaks)
-    if lie is None or peak is None:
-        return None
-    both = (
-        t_test_evidence(lie, rule, HEIGHTS, scale=100, rounding=accuracy_rounding(records)),
-        t_test_evidence(peak, rule, PEAKS, rounding=rounding),
+    by_height = t_test_evidence(
+        average_replicates(heights), criteria, HEIGHTS, scale=100, rounding=accuracy_rounding(records)
     )
-    if both[0] is None or both[1] is None:
+    by_peak = t_test_evidence(average_replicates(peaks), criteria, PEAKS, rounding=rounding)
+    if by_height is None or by_peak is None:
         return None
-    weaker = max(both[0], both[1], key=lambda evidence: evidence.p_for)
-    return replace(weaker, p_against=min(1.0, 2 * min(both[0].p_against, both[1].p_against)))
+    weaker = max(by_height, by_peak, key=lambda evidence: evidence.p_for)
+    return replace(weaker, p_against=min(1.0, 2 * min(by_height.p_against, by_peak.p_against)))
 
-
-def _by_seed(seeds: Sequence[int], values: np.ndarray) -> dict[Replicate, float]:
-    return {(0, seed): float(value) for seed, value in zip(seeds, values, strict=True)}
-
-
-_VARIANCE_QUANTITY = "for each doubling of the batch size the logarithm of the variance between seeds grows by"
 
 SEEDS = 3
 SIZES = 5
-"""Minimum number of batch sizes: with fewer no order is rare; 4 have 24 orders."""
+"""Minimum number of batch sizes. With fewer no order is rare: 4 sizes have 24 orders."""
+
+_VARIANCE_QUANTITY = "for each doubling of the batch size the logarithm of the variance between seeds grows by"
 
 
-def variance(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
+def variance(records: Sequence[RunRecord], criteria: ClaimCriteria) -> ClaimEvidence | None:
     """Test the slope of the log variance between seeds, as mean over curves, over the log batch size.
 
-    If the batch size does not matter, the sizes' variances could as well stand in any other order: a permutation test
-    of the slope, which takes runs of any distribution, as where some of them fail.
-    The order is changed for all curves at once, since these share their seeds, and runs between studies; hence curves
-    count that have the same sizes, the largest set of them, and the others are left out and counted. Supported where
-    the slope is above 0, contradicted below. The interval is that of the line, for residuals that are normal.
+    Supported if the slope is above 0, contradicted if it is below. A permutation test of the slope decides: if the
+    batch size does not matter, the variances of the sizes can stand in any order. The test makes no assumption about
+    the distribution, so that runs may fail. The interval is that of the line, for normal residuals.
 
-    A curve is of one study, arm, filter, network, learning rate and weight decay, with SIZES and SEEDS or more. A
-    variance is no smaller than that of rounding to the test images.
+    The order changes for all curves at once, since curves share their seeds, and studies share runs. Hence only
+    curves with the same sizes count: the largest set of them. The others are left out and counted.
+
+    A curve belongs to one study, arm, filter, network, learning rate and weight decay. It has SIZES batch sizes and
+    SEEDS seeds or more. A variance is at least that of rounding to the test images.
     """
     curves: dict[tuple[int, ...], list[NDArray[np.float64]]] = {}
     names = ("model", "learning_rate", "weight_decay", "study", "arm", "extractor", "draw", "n_images")
-    for key, found in drop_subsets(group_by(records, *names)).items():
-        grid = accuracy_grid(found, "batch_size")
+    for key, group in distinct_groups(records, *names).items():
+        grid = accuracy_grid(group, "batch_size")
         if len(grid.seeds) >= SEEDS and len(grid.levels[0]) >= SIZES:
-            spread = np.maximum(grid.top1.var(axis=0, ddof=1), rounding_sd(1 / key[-1]) ** 2)
-            curves.setdefault(tuple(grid.levels[0]), []).append(np.log(spread))
+            variances = np.maximum(grid.top1.var(axis=0, ddof=1), rounding_sd(1 / key[-1]) ** 2)
+            curves.setdefault(tuple(grid.levels[0]), []).append(np.log(variances))
     if not curves:
         return None
-    sizes = max(curves, key=lambda of: (len(of), len(curves[of]), of))
-    logs, doublings = np.mean(curves[sizes], axis=0), np.log2(sizes)
-    p_for, p_against = trend_test(doublings, logs)
-    mean = float(slope(doublings, logs))
-    residuals = logs - logs.mean() - mean * (doublings - doublings.mean())
-    error = float(np.linalg.norm(residuals) / np.linalg.norm(doublings - doublings.mean()) / (len(sizes) - 2) ** 0.5)
-    half = float(stats.t.isf(rule.alpha / 2, len(sizes) - 2)) * error
+    sizes = max(curves, key=lambda candidate: (len(candidate), len(curves[candidate]), candidate))
+    log_variances, doublings = np.mean(curves[sizes], axis=0), np.log2(sizes)
+    p_for, p_against = trend_test(doublings, log_variances)
+    mean = float(slope(doublings, log_variances))
+    centered = doublings - doublings.mean()
+    residuals = log_variances - log_variances.mean() - mean * centered
+    error = float(np.linalg.norm(residuals) / np.linalg.norm(centered) / (len(sizes) - 2) ** 0.5)
+    half = float(stats.t.isf(criteria.alpha / 2, len(sizes) - 2)) * error
     return ClaimEvidence(
         p_for=p_for, p_against=p_against, quantity=_VARIANCE_QUANTITY, mean=mean, low=mean - half, high=mean + half,
         threshold=0.0, n=len(sizes), unit="batch size", settings=len(curves[sizes]),

@@ -1,4 +1,4 @@
-"""The runs that claims are tested on, replicates and grids of them, and the test of a claim."""
+"""Runs as records, their replicates and grids, and the t test that decides a claim."""
 
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -15,16 +15,16 @@ from pipeline.stats.replicates import level_mean
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """One finished run, with what distinguishes it from others.
+    """One finished run, with all that distinguishes it from other runs.
 
     Attributes:
         extractor: the architecture whose filter the arm comes from.
         draw: number of the replicate of that filter, 0 for the first.
-        bn_group: images that BatchNorm normalizes together.
+        bn_group: number of images that BatchNorm normalizes together.
         augmented: whether training images were cropped at random or flipped.
-        matched: what is equal in the arms of its study.
+        matched: whether the arms of its study take equal steps or equal epochs.
         epochs: epochs of its arm's images; whole steps make it differ slightly from the requested number.
-        recipe: all other settings that decide a result, in one text.
+        recipe: all other settings that decide a result, as one text.
         n_images: number of test images; `top1` is a multiple of 1 / n_images.
         top1: 0 to 1.
         fingerprint: equal if studies share a run.
@@ -76,11 +76,26 @@ def drop_subsets(groups: Mapping[K, Sequence[RunRecord]]) -> dict[K, Sequence[Ru
     return {key: group for key, group in groups.items() if key in kept}
 
 
+def distinct_groups(records: Iterable[RunRecord], *names: str) -> dict[Any, Sequence[RunRecord]]:
+    """Group records as `group_by` does, and drop groups as `drop_subsets` does."""
+    return drop_subsets(group_by(records, *names))
+
+
 Replicate = tuple[int, int]
 """Draw of the filter, seed."""
 
 Values = Mapping[Hashable, Mapping[Replicate, float]]
 """Setting -> replicate -> value."""
+
+
+def values_by_replicate(
+    values: NDArray[np.float64], seeds: Sequence[int], draws: Sequence[int] = (0,)
+) -> dict[Replicate, float]:
+    """Map each replicate to its value; values (seeds, draws), or (seeds,) for one draw."""
+    table = np.asarray(values).reshape(len(seeds), len(draws))
+    return {
+        (draw, seed): float(table[row, column]) for row, seed in enumerate(seeds) for column, draw in enumerate(draws)
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,9 +116,12 @@ class Replicates:
 def average_replicates(values: Values) -> Replicates | None:
     """Average each replicate's values over the settings; settings of one seed are not independent replicates.
 
-    The replicates are those of the setting that has most (its draws, and the seeds that all of these have). Of equal
-    numbers, those that most settings have, and of these the first by number. Settings that lack some are left out and
-    counted: leaving out their seeds instead would keep the runs that went well. None if no setting has any.
+    The replicates are those of the setting that has most: its draws, and the seeds that all of these have. Ties go to
+    the replicates that most settings have, then to the first by number. Settings that lack some replicates are left
+    out and counted. Leaving out their seeds instead would keep the runs that went well.
+
+    Returns:
+        None if no setting has any replicate.
     """
     complete = [_complete_replicates(table) for table in values.values()]
     candidates = {
@@ -113,7 +131,7 @@ def average_replicates(values: Values) -> Replicates | None:
     }
     if not candidates:
         return None
-    draws, seeds = min(candidates, key=lambda at: (-len(at[0]) * len(at[1]), -len(candidates[at]), at))
+    draws, seeds = min(candidates, key=lambda pair: (-len(pair[0]) * len(pair[1]), -len(candidates[pair]), pair))
     chosen = candidates[draws, seeds]
     tables = [[[values[key][draw, seed] for seed in seeds] for draw in draws] for key in chosen]
     return Replicates(table=np.mean(tables, axis=0), settings=len(chosen), left_out=len(values) - len(chosen))
@@ -131,8 +149,8 @@ class AccuracyGrid:
     """Accuracies of one group of records at all combinations of its axes.
 
     Attributes:
-        levels: of each axis, ascending.
-        top1: one axis for the seeds, then one for each of `levels`; 0 to 1.
+        levels: the values of each axis, ascending.
+        top1: (seeds, *levels), one axis for the seeds, then one for each of `levels`; 0 to 1.
         seeds: ascending.
     """
 
@@ -144,8 +162,8 @@ class AccuracyGrid:
 def accuracy_grid(records: Sequence[RunRecord], *axes: str) -> AccuracyGrid:
     """Return accuracies by seed and `axes`; the records differ in nothing else, and there is at least one.
 
-    If runs are missing, the level or seed that lacks the largest share of its runs is left out, repeatedly, until none
-    is missing. Of equal shares a level goes before a seed: so a batch size at which runs diverged goes first.
+    If runs are missing, the level or seed that lacks the largest share of its runs is removed. This repeats until no
+    run is missing. Of equal shares a level is removed before a seed: a batch size at which runs diverged goes first.
     """
     names = ("seed", *axes)
     by_key = {tuple(getattr(record, name) for name in names): record.top1 for record in records}
@@ -153,10 +171,11 @@ def accuracy_grid(records: Sequence[RunRecord], *axes: str) -> AccuracyGrid:
     top1 = np.array([by_key.get(key, np.nan) for key in itertools.product(*levels)])
     top1 = top1.reshape([len(values) for values in levels])
     while (missing := np.isnan(top1)).any():
-        others = [tuple(other for other in range(len(names)) if other != axis) for axis in range(len(names))]
-        shares = [missing.mean(axis=rest) for rest in others]
+        other_axes = [tuple(other for other in range(len(names)) if other != axis) for axis in range(len(names))]
+        shares = [missing.mean(axis=others) for others in other_axes]
         # Of equal shares the last axis: the seeds are the first one. The only level of an axis stays.
-        axis = max((at for at in range(len(names)) if top1.shape[at] > 1), key=lambda at: (shares[at].max(), at))
+        removable = [axis for axis in range(len(names)) if top1.shape[axis] > 1]
+        axis = max(removable, key=lambda axis: (shares[axis].max(), axis))
         worst = int(shares[axis].argmax())
         top1 = np.delete(top1, worst, axis=axis)
         del levels[axis][worst]
@@ -169,16 +188,16 @@ class ClaimEvidence:
 
     Attributes:
         p_for: p of the hypothesis that the claim is false; one-sided, 0 to 1.
-        p_against: p of the hypothesis that the claim is true.
+        p_against: p of the hypothesis that the claim is true; one-sided, 0 to 1.
         quantity: the estimated quantity in words, with its unit.
         mean, low, high: estimate and ends of its interval.
-        threshold: the claim is true above it.
+        threshold: the claim is true if the true value is above it; in the unit of `mean`.
         n: number of replicates.
-        unit: of the replicates: seeds of one draw of the filter, draws, or batch sizes.
+        unit: what a replicate is: `seed`, `draw of the filter` or `batch size`.
         settings: number of settings that each replicate is the mean over.
         left_out: number of settings that lack some of the replicates.
-        sign_flip: two-sided p of the sign-flip test over the replicates, shown next to the t test; it decides nothing.
-            None if it was not computed.
+        sign_flip: two-sided p of the sign-flip test over the replicates. The report shows it with the t test; it
+            decides nothing. None if it was not computed.
     """
 
     p_for: float
@@ -205,7 +224,7 @@ class ClaimCriteria:
     """The criteria that decide a claim.
 
     Attributes:
-        margin: differences of accuracy (0 to 1) closer to 0 than this do not matter.
+        margin: differences of accuracy below this do not matter; 0 to 1.
         alpha: chance that any of all claims is wrongly called supported or contradicted, in (0, 1/2).
     """
 
@@ -215,27 +234,30 @@ class ClaimCriteria:
 
 def t_test_evidence(
     replicates: Replicates | None,
-    rule: ClaimCriteria,
+    criteria: ClaimCriteria,
     quantity: str,
     *,
     threshold: float = 0.0,
     scale: float = 1.0,
     rounding: float = 0.0,
 ) -> ClaimEvidence | None:
-    """Test the replicates' mean against a threshold by Student's t; None with fewer than two seeds.
+    """Test the replicates' mean against a threshold by Student's t.
 
     Args:
         replicates: values that are above the threshold if the claim is true.
-        threshold: in their unit.
-        scale: factor of the estimate for display, 100 for percentage points.
-        rounding: standard deviation of a value's rounding error at one setting, in its unit.
+        threshold: in the unit of the values.
+        scale: factor of the estimate for display; 100 for percentage points.
+        rounding: standard deviation of a value's rounding error at one setting, in the unit of the values.
+
+    Returns:
+        None with fewer than two seeds.
     """
     if replicates is None or not has_replicates(replicates):
         return None
     draws, seeds = replicates.table.shape
     # Settings are rounded independently, and averaged.
     mean = level_mean(replicates.table - threshold, rounding=rounding / replicates.settings**0.5)
-    low, high = mean.interval(1 - rule.alpha)
+    low, high = mean.interval(1 - criteria.alpha)
     half = float(mean.p_difference()) / 2
     above = float(mean.mean) > 0
     return ClaimEvidence(
@@ -254,12 +276,12 @@ def t_test_evidence(
 
 
 def accuracy_rounding(records: Sequence[RunRecord]) -> float:
-    """Return the standard deviation of the rounding of accuracies (0 to 1) to test images: the largest."""
+    """Return the largest standard deviation of the error of accuracies (0 to 1) that are counts of test images."""
     return max((rounding_sd(1 / record.n_images) for record in records), default=0.0)
 
 
 def has_replicates(replicates: Replicates) -> bool:
-    """Return whether there are two seeds, which every test needs: all draws share the effect of a single seed."""
+    """Return whether there are two seeds. Every test needs them, since all draws share the effect of a single seed."""
     return bool(replicates.table.shape[1] > 1)
 
 

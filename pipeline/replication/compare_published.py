@@ -17,19 +17,21 @@ _Rows = Sequence[Mapping[str, Any]]
 
 
 def compare_with_published(figure: PaperFigure, accuracy: _Rows) -> dict[str, Any]:
-    """Return a published figure, and for each of its points what was measured at the same setting.
+    """Return a published figure, and for each of its points the measurements at the same setting.
 
-    A point belongs to the variants that share its arm, model, batch size and one of its weight decays; learning rates
-    are not published, so all of them do.
+    A measurement matches a point if both have the same arm, model and batch size, and the point names its weight
+    decay. Measurements at any learning rate match, since no learning rate is published.
 
     Args:
         accuracy: rows of `study_summary`.
 
     Returns:
-        source, data, statement, left_open, and points: each with its published values, `measured` (label, variant,
-        top1 as in `accuracy`, and difference in percentage points, measured minus published), `variant` (whose look
-        the point takes in a figure; None if its arm and model were not measured) and `missing` (what the study
-        lacks of the point's setting; None if it was measured).
+        source, data, statement, left_open, and points. Each point has its published values and these keys:
+
+        - `measured`: label, variant, top1 as in `accuracy`, and difference (percentage points, measured - published).
+        - `variant`: the one whose color and marker the point takes in a figure; None if its arm and model were not
+          measured.
+        - `missing`: the first part of the point's setting that the study lacks; None if the point was measured.
     """
     published = PUBLISHED[figure]
     return {
@@ -42,8 +44,8 @@ def compare_with_published(figure: PaperFigure, accuracy: _Rows) -> dict[str, An
 
 
 def _point(point: Point, accuracy: _Rows) -> dict[str, Any]:
-    alike = [row for row in accuracy if row["top1"] and _matches_point(row, point)]
-    same_decay = [row for row in alike if row["setting"]["weight_decay"] in point.weight_decays]
+    same_arm = [row for row in accuracy if row["top1"] and _matches_point(row, point)]
+    same_decay = [row for row in same_arm if row["setting"]["weight_decay"] in point.weight_decays]
     matching = [row for row in same_decay if row["setting"]["batch_size"] == point.batch_size]
     return {
         "place": point.place,
@@ -62,19 +64,19 @@ def _point(point: Point, accuracy: _Rows) -> dict[str, Any]:
             }
             for row in matching
         ],
-        "variant": next((row["variant"] for row in (*matching, *same_decay, *alike)), None),
+        "variant": next((row["variant"] for row in (*matching, *same_decay, *same_arm)), None),
         "missing": None if matching else _missing_accuracy(point, accuracy),
     }
 
 
 def _missing_accuracy(point: Point, accuracy: _Rows) -> str:
     """Return the first part of the point's setting that the study lacks."""
-    of_arm = [row for row in accuracy if _matches_point(row, point)]
-    if not of_arm:
+    same_arm = [row for row in accuracy if _matches_point(row, point)]
+    if not same_arm:
         return f"arm {point.arm} of {point.model} is not in this study"
-    if not {row["setting"]["weight_decay"] for row in of_arm} & {*point.weight_decays}:
+    if not {row["setting"]["weight_decay"] for row in same_arm} & {*point.weight_decays}:
         return f"weight decay {' or '.join(map(str, point.weight_decays))} is not in this study"
-    if point.batch_size not in {row["setting"]["batch_size"] for row in of_arm}:
+    if point.batch_size not in {row["setting"]["batch_size"] for row in same_arm}:
         return f"batch size {point.batch_size:,} is not in this study"
     return "no run finished"
 
@@ -83,27 +85,27 @@ def _matches_point(row: Mapping[str, Any], point: Point) -> bool:
     return bool(row["arm"] == point.arm and row["setting"]["model"] == point.model)
 
 
-def claim_values(records: Sequence[RunRecord], rule: ClaimCriteria) -> list[dict[str, Any]]:
-    """Return a row for each claim; numbers in the unit that `quantity` names.
+def claim_values(records: Sequence[RunRecord], criteria: ClaimCriteria) -> list[dict[str, Any]]:
+    """Return a row for each claim, with numbers in the unit that `quantity` names.
 
     Args:
         records: the finished runs of all studies.
     """
-    return [_values(finding) for finding in evaluate_claims(records, rule)]
+    return [_claim_row(result) for result in evaluate_claims(records, criteria)]
 
 
-def slope_values(records: Sequence[RunRecord], rule: ClaimCriteria) -> list[dict[str, Any]]:
-    """Return how the filtered arm's gain on each control grows with the batch size, in points per doubling.
+def slope_values(records: Sequence[RunRecord], criteria: ClaimCriteria) -> list[dict[str, Any]]:
+    """Return the growth of the filtered arm's gain on each control with the batch size, in points per doubling.
 
     Args:
         records: the finished runs of one study.
 
     Returns:
-        A row for each control of which there are two seeds and batch sizes; `p` two-sided, of the t test.
+        A row for each control that has two seeds and two batch sizes or more. `p` is the two-sided one of the t test.
     """
     return [
         {"control": control, "p": evidence.p, "evidence": asdict(evidence)}
-        for control, evidence in gain_slopes(records, rule).items()
+        for control, evidence in gain_slopes(records, criteria).items()
     ]
 
 
@@ -116,7 +118,7 @@ def slope_table(study: Mapping[str, Any], confidence: float) -> Table:
             f"{points(row['evidence']['low'])} to {points(row['evidence']['high'])}",
             p_value(row["p"]),
             p_value(row["evidence"]["sign_flip"]),
-            _counted(row["evidence"]),
+            _n_text(row["evidence"]),
         )
         for row in study["batch_slopes"]
     ]
@@ -128,57 +130,63 @@ def slope_table(study: Mapping[str, Any], confidence: float) -> Table:
     )
 
 
-def claim_table(sentences: Sequence[Mapping[str, Any]], confidence: float) -> Table:
+def claim_table(claims: Sequence[Mapping[str, Any]], confidence: float) -> Table:
     """Build the table of claims: meaning, outcome and evidence."""
     rows = [
-        (row["meaning"], row["outcome"], _grounds(row["evidence"], confidence), p_value(row["p"]), _missing_claim(row))
-        for row in sentences
+        (
+            row["meaning"],
+            row["outcome"],
+            _evidence_text(row["evidence"], confidence),
+            p_value(row["p"]),
+            _required_runs(row),
+        )
+        for row in claims
     ]
     return make_table(
-        "sentence; verdict; what decides; p, after Holm; what a study needs",
+        "claim; outcome; evidence; p, after Holm; what a study needs",
         rows,
-        text="sentence; verdict; what decides; what a study needs",
+        text="claim; outcome; evidence; what a study needs",
     )
 
 
-def _values(finding: ClaimResult) -> dict[str, Any]:
-    sentence, evidence = CLAIMS[finding.name], finding.evidence
+def _claim_row(result: ClaimResult) -> dict[str, Any]:
+    claim, evidence = CLAIMS[result.name], result.evidence
     return {
-        "name": finding.name,
-        "meaning": sentence.meaning,
-        "needs": sentence.needs,
-        "outcome": finding.outcome,
-        "p": finding.p,
+        "name": result.name,
+        "meaning": claim.meaning,
+        "needs": claim.needs,
+        "outcome": result.outcome,
+        "p": result.p,
         "evidence": asdict(evidence) if evidence else None,
     }
 
 
-def _grounds(evidence: Mapping[str, Any] | None, confidence: float) -> str:
+def _evidence_text(evidence: Mapping[str, Any] | None, confidence: float) -> str:
     if evidence is None:
-        return "no study here has the runs"
+        return "no study has the required runs"
     low, high = number(evidence["low"]), number(evidence["high"])
-    over = f", each over {plural(evidence['settings'], 'setting')}" if evidence["settings"] > 1 else ""
-    against = f" (true above {number(evidence['threshold'])})" if evidence["threshold"] else ""
+    settings = f", each over {plural(evidence['settings'], 'setting')}" if evidence["settings"] > 1 else ""
+    threshold = f" (true above {number(evidence['threshold'])})" if evidence["threshold"] else ""
     if evidence["left_out"]:
-        over += f"; {plural(evidence['left_out'], 'incomplete setting')} left out"
+        settings += f"; {plural(evidence['left_out'], 'incomplete setting')} left out"
     interval = f"{100 * confidence:g} % interval {low} to {high}"
-    estimate = f"{evidence['quantity']} {number(evidence['mean'])}{against}, {interval}"
-    return f"{estimate}; n = {_counted(evidence)}{over}{_sign_flips(evidence)}".replace(" -", " −")
+    estimate = f"{evidence['quantity']} {number(evidence['mean'])}{threshold}, {interval}"
+    return f"{estimate}; n = {_n_text(evidence)}{settings}{_sign_flip_text(evidence)}".replace(" -", " −")
 
 
-def _counted(evidence: Mapping[str, Any]) -> str:
+def _n_text(evidence: Mapping[str, Any]) -> str:
     n, unit = evidence["n"], evidence["unit"]
     # Not `draw of the filters`.
     return f"{n} {unit.replace('draw', 'draws', 1)}" if n > 1 and unit.startswith("draw") else plural(n, unit)
 
 
-def _sign_flips(evidence: Mapping[str, Any]) -> str:
+def _sign_flip_text(evidence: Mapping[str, Any]) -> str:
     p = evidence["sign_flip"]
     return "" if p is None else f"; p = {p_value(p)} by sign flips, which decide nothing"
 
 
-def _missing_claim(row: Mapping[str, Any]) -> str:
-    """Return what is needed to decide the claim; nothing if it is decided."""
+def _required_runs(row: Mapping[str, Any]) -> str:
+    """Return what is needed to decide the claim; `MISSING` if it is decided."""
     if row["outcome"] == "undecided":
         return CLAIMS[row["name"]].decides
     return row["needs"] if row["evidence"] is None else MISSING

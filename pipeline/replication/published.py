@@ -1,6 +1,6 @@
-"""What two papers state as numbers in their texts, figure by figure, and what they leave open.
+"""The numbers that two papers state in their texts, figure by figure, and what they leave unspecified.
 
-No value is read off a curve: a figure whose text gives no number has no point here.
+No value is read off a curve. A figure whose text gives no number has no point here.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pipeline.config.recipe import ModelName
 from pipeline.config.study import Arm, PaperFigure
 
-# Table I of Gahlot et al. (2020): the share of CIFAR-10's 50,000 training images that each extractor's filter keeps.
 KEPT_SHARES = {
     "resnet152": 0.9876,
     "resnet101": 0.9487,
@@ -17,15 +16,16 @@ KEPT_SHARES = {
     "resnet34": 0.9345,
     "resnet18": 0.9379,
 }
+"""Extractor -> share of CIFAR-10's 50,000 training images that its filter keeps: table I of Gahlot et al. (2020)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """An accuracy that a text states.
+    """An accuracy that a paper's text states.
 
     Attributes:
         place: the section that states it.
-        weight_decays: those that the text names for it; more than one where it says two things.
+        weight_decays: those that the text names for it; two if sections of the text disagree.
         top1: 0 to 1.
     """
 
@@ -39,13 +39,13 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A figure or table.
+    """A published figure or table.
 
     Attributes:
-        source: authors, year, and which one it is.
-        data: what its accuracies were measured on.
-        statement: what the text says of it in addition to the points.
-        points: none where no accuracy is published as a number.
+        source: authors, year, and number of the figure or table.
+        data: the data set of its accuracies.
+        statement: what the text says about it in addition to the points.
+        points: empty if no accuracy is published as a number.
         left_open: choices that the text does not name, or names in two ways; one line each.
     """
 
@@ -57,16 +57,17 @@ class Published:
 
 
 _GAHLOT, _MCCORD = "Gahlot, Yin and Shankar (2020)", "McCord and Dash (2021)"
-# The best warm-up, in epochs, of ResNet-50 on ImageNet by batch size: text of figs. 6 and 7 of McCord and Dash (2021).
+
 BEST_WARMUPS = {7680: 5.0, 30720: 10.0}
+"""Batch size -> best warm-up (epochs) of ResNet-50 on ImageNet: text of figs. 6 and 7 of McCord and Dash (2021)."""
 BEST_WARMUPS_SOURCE = f"{_MCCORD}, ResNet-50 on ImageNet"
 
 _CIFAR10, _IMAGENET = "CIFAR-10's 50,000 training images, cut to 28 × 28 pixels", "ImageNet"
 
 _TRAINING = (
     "learning rate, its schedule and warm-up; momentum of SGD",
-    "augmentation beyond the size of 28 × 28: how it is cropped, whether it is mirrored",
-    "first layer of the network: of ImageNet's size or of CIFAR's",
+    "augmentation beyond the size of 28 × 28: how images are cropped, whether they are flipped",
+    "first layer of the network: ImageNet's or CIFAR's",
     "whether the weights start at random or pretrained",
 )
 _FILTER = (
@@ -74,9 +75,9 @@ _FILTER = (
     "whether the extractor was pretrained (fig. 1) or trained from scratch (section III-B1)",
 )
 _ARMS = (
-    "whether the random subset matches the filter's count of each class, and how often it was drawn",
+    "whether the random subset matches the filter's count of each class, and how often it was sampled",
     "whether the arms had equal epochs or equal steps",
-    "how many filters were drawn: all runs may share one",
+    "number of filter replicates: all runs may share one filter",
 )
 
 
@@ -99,15 +100,15 @@ _MCCORD_OPEN = (
     "momentum, weight decay, and what they act on",
     "augmentation, and size of the images",
     "where the warm-up starts: at 0 or at the base rate",
-    "how many runs each curve is of",
+    "number of runs per curve",
 )
 
 PUBLISHED: Mapping[PaperFigure, Published] = {
     "gahlot-2020-table1": Published(
         source=f"{_GAHLOT}, table I",
         data=_CIFAR10,
-        statement="The table states how many images each extractor's filter keeps (see Images kept); what networks "
-        "reach that are trained on the five sets is not told.",
+        statement="The table states how many images each extractor's filter keeps (see Images kept); it does "
+        "not state the accuracy of networks trained on the five sets.",
         left_open=(*_FILTER, *_TRAINING),
     ),
     "gahlot-2020-fig4": Published(
@@ -125,7 +126,7 @@ PUBLISHED: Mapping[PaperFigure, Published] = {
             "which learning rates",
             "which batch sizes between 16 and 20,480",
             "weight decay",
-            "whether BatchNorm's statistics are those of each GPU, 2 images at batch 16",
+            "whether BatchNorm uses the statistics of each GPU, 2 images at batch 16",
             *_TRAINING,
         ),
     ),
@@ -153,7 +154,7 @@ PUBLISHED: Mapping[PaperFigure, Published] = {
         points=(_fig7("filtered", 6272, 0.775), _fig7("full", 6272, 0.752)),
         left_open=(
             "weight decay: 0.01 in section IV-B, 0.005 in section IV-B1",
-            "which batch sizes beside 6,272 and 10,368",
+            "which batch sizes in addition to 6,272 and 10,368",
             *_ARMS,
             *_FILTER,
             *_TRAINING,
@@ -168,7 +169,7 @@ PUBLISHED: Mapping[PaperFigure, Published] = {
     "mccord-2021-fig6-7": Published(
         source=f"{_MCCORD}, figs. 6 and 7",
         data=_IMAGENET,
-        statement="The best warm-up is 5 epochs at batch 7,680 and 10 at batch 30,720; none at all is the worst.",
+        statement="The best warm-up is 5 epochs at batch 7,680 and 10 at batch 30,720; no warm-up is the worst.",
         left_open=_MCCORD_OPEN,
     ),
     "mccord-2021-fig8": Published(
@@ -184,22 +185,21 @@ NETWORK_FIGURES: Mapping[str, Published] = {
     "map": Published(
         source=f"{_GAHLOT}, fig. 2",
         data=_CIFAR10,
-        statement="The test images on a t-SNE map of ResNet-152's features, which shows that the network tells the "
-        "classes apart (section III-B3).",
+        statement="The test images on a t-SNE map of ResNet-152's features, which shows that the network separates "
+        "the classes (section III-B3).",
         left_open=(
             *_FILTER,
-            "whether the test images have a map of their own or share that of the training images",
+            "whether the test images have a separate map or share that of the training images",
         ),
     ),
     "noise": Published(
         source=f"{_GAHLOT}, fig. 3",
         data=_CIFAR10,
-        statement="What DBSCAN calls noise in one class, automobile, on the map of the training images "
-        "(section III-B4).",
+        statement="DBSCAN's noise in one class, automobile, on the map of the training images (section III-B4).",
         left_open=("whose network's map it is", *_FILTER),
     ),
 }
-"""Figures of an extractor and its filter, which no study can be compared with; none has numbers."""
+"""Figures of an extractor and its filter. They state no numbers and cannot be compared with a study."""
 
 THROUGHPUT = Published(
     source=f"{_GAHLOT}, fig. 8",
@@ -208,4 +208,4 @@ THROUGHPUT = Published(
     "falls behind near 1,000 GPUs (section IV-C).",
     left_open=("which ResNet", "images on each GPU", "data set and size of the images"),
 )
-"""The figure that no stage of the pipeline draws."""
+"""A figure that no stage of the pipeline makes."""

@@ -32,10 +32,10 @@ def ratio_sentence(
     Args:
         ratio: as `pipeline.stats.ratios.Ratio`, in plain values.
         alpha: level of its tests.
-        what: is compared, e.g. `in the top eigenvalue`.
-        unit: after the number, e.g. `times as many steps`.
-        words: for the outcomes lower and higher.
-        left_out: says which settings are missing; shown where some are.
+        what: the compared quantity, e.g. `in the top eigenvalue`.
+        unit: text after the number, e.g. `times as many steps`.
+        words: text of the outcomes lower and higher.
+        left_out: text that names the missing settings; shown if there are any.
     """
     head = f"{TREATED} against {ratio['control'].replace('_', ' ')} {what}"
     if ratio["mean"] is None:
@@ -44,9 +44,9 @@ def ratio_sentence(
     return f"{head}: {words.get(ratio['outcome'], ratio['outcome'])} ({'; '.join(parts)})."
 
 
-def unadjusted_sentence(found: Iterable[Mapping[str, Any]]) -> str:
-    """Say that several ratios are tested without adjustment; empty for at most one."""
-    tests = sum(ratio["p"] is not None for ratio in found)
+def unadjusted_sentence(ratios: Iterable[Mapping[str, Any]]) -> str:
+    """Return the sentence that several ratios are tested without adjustment; empty for at most one."""
+    tests = sum(ratio["p"] is not None for ratio in ratios)
     return f"These {plural(tests, 'test')} are not adjusted for their number." if tests > 1 else ""
 
 
@@ -66,7 +66,7 @@ def _parts(ratio: Mapping[str, Any], alpha: float, unit: str) -> Iterator[str]:
 
 
 def best_batch_table(study: Mapping[str, Any], confidence: float) -> Table:
-    """Of each arm at each rate; the head of the size by mean top-1 is the last of the setting's."""
+    """Build the table of the best batch size of each arm at each learning rate."""
     rows = [
         (
             row["arm"],
@@ -131,11 +131,11 @@ def verdict_table(studies: Sequence[Mapping[str, Any]], confidence: float) -> Ta
 
 def verdict_counts(studies: Sequence[Mapping[str, Any]]) -> str:
     """Count the outcomes of the studies' primary comparisons; empty for FEW studies or fewer."""
-    found = Counter(row["verdict"]["outcome"] for row in _with_primary(studies))
-    if found.total() <= FEW:
+    outcomes = Counter(row["verdict"]["outcome"] for row in _with_primary(studies))
+    if outcomes.total() <= FEW:
         return ""
-    said = [f"{number} {outcome}" for outcome, number in found.most_common()]
-    return f"Of the primary comparisons of {found.total()} studies: {', '.join(said)}."
+    counts = [f"{n} {outcome}" for outcome, n in outcomes.most_common()]
+    return f"Of the primary comparisons of {outcomes.total()} studies: {', '.join(counts)}."
 
 
 def _with_primary(studies: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -156,7 +156,7 @@ def pooled_table(study: Mapping[str, Any]) -> Table:
     ]
     return make_table(
         f"difference; mean (points); sd (points); {100 * confidence:g} % t interval (points); "
-        f"{100 * confidence:g} % bootstrap interval, test images too (points); "
+        f"{100 * confidence:g} % bootstrap interval, also over test images (points); "
         f"{100 * (2 * confidence - 1):g} % interval of the equivalence test (points); draws; seeds; settings; "
         "needed for the margin (seeds, or draws); verdict",
         rows,
@@ -181,7 +181,7 @@ def published_table(published: Mapping[str, Any], confidence: float) -> Table:
     """Build the table of published accuracies next to those measured at their setting, or what the study lacks.
 
     Args:
-        published: what `compare_with_published` says.
+        published: result of `compare_with_published`.
     """
     rows = [
         (

@@ -14,23 +14,23 @@ def convergence_sections(study: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return for each stated target `quantity`, `target` in words, `table`, and a sentence for each comparison."""
     return [
         {
-            "quantity": found["quantity"],
-            "target": target_in_words(found),
-            "table": _table(found, study["varying"]),
-            "sentences": _sentences(found, study["plan"]["alpha"]),
+            "quantity": result["quantity"],
+            "target": target_in_words(result),
+            "table": _table(result, study["varying"]),
+            "sentences": _sentences(result, study["plan"]["alpha"]),
         }
-        for found in study["convergence"]
+        for result in study["convergence"]
     ]
 
 
-def target_in_words(found: Mapping[str, Any]) -> str:
+def target_in_words(result: Mapping[str, Any]) -> str:
     """Return e.g. `a training loss of 1 nats`."""
-    if found["quantity"] == "top1":
-        return f"a test accuracy of {100 * found['target']:g} %"
-    return f"a training loss of {found['target']:g} nats"
+    if result["quantity"] == "top1":
+        return f"a test accuracy of {100 * result['target']:g} %"
+    return f"a training loss of {result['target']:g} nats"
 
 
-def _table(found: Mapping[str, Any], varying: tuple[str, ...]) -> Table:
+def _table(result: Mapping[str, Any], varying: tuple[str, ...]) -> Table:
     """Build the table of each arm at each setting."""
     rows = [
         (
@@ -40,7 +40,7 @@ def _table(found: Mapping[str, Any], varying: tuple[str, ...]) -> Table:
             MISSING if row["images"] is None else count(round(row["images"])),
             _reached(row),
         )
-        for row in found["arms"]
+        for row in result["arms"]
     ]
     heads = f"{setting_heads(varying)}; arm; steps; images; runs that reached it"
     return make_table(heads, rows, text="model; arm")
@@ -52,25 +52,25 @@ def _steps(value: float | None) -> str:
 
 
 def _reached(row: Mapping[str, Any]) -> str:
-    said = f"{row['reached']} of {row['n']}"
-    return f"{said}, {row['at_once']} before the first record" if row["at_once"] else said
+    text = f"{row['reached']} of {row['n']}"
+    return f"{text}, {row['at_once']} before the first record" if row["at_once"] else text
 
 
-def _sentences(found: Mapping[str, Any], alpha: float) -> list[str]:
+def _sentences(result: Mapping[str, Any], alpha: float) -> list[str]:
     """Return a sentence for each comparison, and one for all of them."""
-    of_each = [_sentence(ratio, found, alpha) for ratio in found["ratios"]]
-    return [sentence for sentence in (*of_each, unadjusted_sentence(found["ratios"])) if sentence]
+    sentences = [_sentence(ratio, result, alpha) for ratio in result["ratios"]]
+    return [sentence for sentence in (*sentences, unadjusted_sentence(result["ratios"])) if sentence]
 
 
-def _sentence(ratio: Mapping[str, Any], found: Mapping[str, Any], alpha: float) -> str:
+def _sentence(ratio: Mapping[str, Any], result: Mapping[str, Any], alpha: float) -> str:
     left_out = (
-        f"{plural(ratio['left_out'], 'setting')} left out, where a run never reached it, or before its first record"
+        f"{plural(ratio['left_out'], 'setting')} left out, in which a run never reached it, or before its first record"
     )
     return ratio_sentence(
         ratio,
         alpha,
-        what=f"to {target_in_words(found)}",
-        unit="times as many images" if found["batch_grew"] else "times as many steps and images",
+        what=f"to {target_in_words(result)}",
+        unit="times as many images" if result["batch_grew"] else "times as many steps and images",
         words=_WORDS,
         left_out=left_out,
     )

@@ -11,30 +11,32 @@ from pipeline.stats.replicates import TREATED
 from pipeline.stats.runs import Run
 
 _HEADS = {"gpu": "GPU energy", "cpu": "CPU energy", "memory": "memory energy"}
-# From this value on in kilojoules.
-_MANY_J = 10_000.0
+_KILOJOULES_FROM = 10_000.0
+"""Joules from which on a table is in kilojoules."""
 
 
 class EnergyColumns:
     """The energy columns of one table: one for each kind of device with a record, in one unit for the table.
 
     Args:
-        shown: everything that the table shows.
+        energies: all energies of the table.
     """
 
-    def __init__(self, shown: Sequence[Energy]) -> None:
-        largest = {kind: max((getattr(energy, kind) or 0.0 for energy in shown), default=0.0) for kind in DEVICE_KINDS}
-        # Work that uses no device of a kind draws 0 of it; a column of zeros tells nothing.
+    def __init__(self, energies: Sequence[Energy]) -> None:
+        largest = {
+            kind: max((getattr(energy, kind) or 0.0 for energy in energies), default=0.0) for kind in DEVICE_KINDS
+        }
+        # Work without a kind of device uses 0 J of it. Leave out columns of zeros.
         self._kinds = [kind for kind in DEVICE_KINDS if largest[kind] > 0]
-        self._unit, self._joules = ("kJ", 1e3) if max(largest.values()) >= _MANY_J else ("J", 1.0)
+        self._unit, self._joules = ("kJ", 1e3) if max(largest.values()) >= _KILOJOULES_FROM else ("J", 1.0)
 
     @property
     def heads(self) -> list[str]:
-        """Kind and unit; empty without records."""
+        """The column heads, kind and unit; empty without records."""
         return [f"{_HEADS[kind]} ({self._unit})" for kind in self._kinds]
 
     def cells(self, energy: Energy) -> list[str]:
-        """Return one cell per head: three digits, or all before the point."""
+        """Return one cell per head, with three significant digits, or all digits before the point."""
         return [_text(getattr(energy, kind), self._joules) for kind in self._kinds]
 
 
@@ -56,9 +58,9 @@ class RunCost:
     """The cost of one part of the work, over all runs of an arm.
 
     Attributes:
-        images: that networks or the map processed; None where a record is missing.
-        seconds: wall time; None where a record is missing.
-        joules: that the devices drew; of a kind untold where a record is missing or does not tell it.
+        images: number of images that networks or the map processed; None if a record is missing.
+        seconds: wall time; None if a record is missing.
+        joules: energy of the devices; a kind is unknown if a record is missing or lacks it.
     """
 
     images: int | None
@@ -71,11 +73,11 @@ class ArmCost:
     """The total cost of one arm of a study: choosing its images, and training on them.
 
     Attributes:
-        runs: that were trained, not skipped.
-        choosing: by fine-tuning, extraction, mapping and scoring for all draws of the filter; nothing for arms that
-            the filter does not choose.
+        runs: number of trained runs, without skipped ones.
+        choosing: fine-tuning, extraction, mapping and scoring for all draws of the filter; 0 for arms that the filter
+            does not choose.
         memory_mb: peak of the largest process of any of these stages; None without a record.
-        gpu_memory_mb: the same of a GPU's memory; None where no record tells.
+        gpu_memory_mb: the same for GPU memory; None without a record.
     """
 
     study: str
@@ -135,7 +137,7 @@ def _cost(record: Mapping[str, Any]) -> RunCost:
 
 
 def _sum(costs: Iterable[RunCost]) -> RunCost:
-    """Return the sum; None if a part is unknown."""
+    """Return the sum; a quantity is None if it is unknown for some part."""
     images, seconds, joules = 0, 0.0, []
     missing_images = missing_seconds = False
     for cost in costs:

@@ -127,8 +127,8 @@ def _unit(network: Summary) -> str:
 
 
 def embedding_images(network: NetworkInputs, inputs: ReportInputs) -> dict[str, str]:
-    """Return the images `train`, `test` and `noise` as data URIs; the page lists the class names next to them."""
-    maps = {split: class_map(*map_of, legend=False) for split, map_of in _maps(network, inputs).items()}
+    """Return the images `train`, `test` and `noise` as data URIs. The page lists the class names next to them."""
+    maps = {split: class_map(*arguments, legend=False) for split, arguments in _maps(network, inputs).items()}
     maps["noise"] = class_panels(*_maps(network, inputs)["train"])
     return {name: data_uri("image/png", png(figure, dpi=120, transparent=True)) for name, figure in maps.items()}
 
@@ -174,8 +174,8 @@ def _figures(inputs: ReportInputs, summary: Summary) -> Iterator[tuple[str, Figu
     yield from _filter_files(summary)
     names = inputs.data.class_names
     for network in inputs.networks:
-        for split, map_of in _maps(network, inputs).items():
-            yield f"{network.name}.{split}-map.png", class_map(*map_of)
+        for split, arguments in _maps(network, inputs).items():
+            yield f"{network.name}.{split}-map.png", class_map(*arguments)
         yield f"{network.name}.class-noise.png", class_panels(*_maps(network, inputs)["train"])
         rows = most_suspect(network, inputs.params.report.gallery_images)
         captions = [f"{names[network.labels[row]]}\n→ {names[network.predicted[row]]}" for row in rows]

@@ -56,7 +56,7 @@ class NetworkInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyInputs:
-    """One study: what params.yaml asks for and states of its comparisons, and what was trained.
+    """One study: its configuration, the plan of its analysis, and its runs.
 
     Attributes:
         correct: (runs, test images), which images each of `runs` classified correctly.
@@ -77,9 +77,9 @@ class ReportInputs:
 
     Attributes:
         prepare: the metrics of `prepare`.
-        true_labels: (N,) int64 of the training images where labels were changed on purpose, else None.
+        true_labels: (N,) int64 of the training images if wrong labels were planted, else None.
         versions: package -> version -> the stages that ran with it.
-        digests: file -> SHA-256, of what decides the results.
+        digests: file -> SHA-256, for the files that determine the results.
     """
 
     params: Params
@@ -113,7 +113,7 @@ def load_report_inputs(params: Params, paths: DataPaths) -> ReportInputs:
 
 
 def result_files(params: Params, paths: DataPaths) -> list[Path]:
-    """Return what the report's numbers come from in addition to the data set."""
+    """Return the files that the report's numbers come from, without the data set."""
     files = []
     for name in params.networks:
         files += [paths.finetune_metrics(name), paths.embedding(name, "test"), paths.reduce_metrics(name)]
@@ -144,7 +144,7 @@ def stage_names(params: Params) -> list[str]:
 
 
 def _read_filter_metrics(path: Path) -> dict[str, Any]:
-    """The metrics of the filter; packed ones have the keys of their time."""
+    """Read the metrics of the filter; files of earlier versions may have old keys."""
     metrics: dict[str, Any] = read_json(path)
     return {**metrics, "settings": with_new_keys({"filter": metrics["settings"]})["filter"]}
 
@@ -203,17 +203,17 @@ def _load_correct(paths: DataPaths, name: str, runs: list[Run], n_test: int) -> 
     if not any(run.finished for run in runs):
         return np.zeros((len(runs), n_test), dtype=np.bool_)
     if correct.shape[1] != n_test:
-        raise InputError(f"{path}: is of {correct.shape[1]} test images, not {n_test}; run `dvc repro`")
+        raise InputError(f"{path}: has {correct.shape[1]} test images instead of {n_test}; run `dvc repro`")
     for run, share in zip(runs, correct.mean(axis=1), strict=True):
         if run.top1 is not None and abs(run.top1 - share) > 0.5 / n_test:
-            raise InputError(f"{path}: does not say what {paths.runs(name)} says; run `dvc repro --force`")
+            raise InputError(f"{path}: contradicts {paths.runs(name)}; run `dvc repro --force`")
     return correct
 
 
 def _versions(params: Params, paths: DataPaths) -> dict[str, dict[str, list[str]]]:
-    found: dict[str, dict[str, list[str]]] = {}
+    versions: dict[str, dict[str, list[str]]] = {}
     for name in stage_names(params):
         stage, _, item = name.partition("@")
         for package, version in read_json(paths.provenance(stage, item or None))["versions"].items():
-            found.setdefault(package, {}).setdefault(version, []).append(name)
-    return {package: found[package] for package in sorted(found)}
+            versions.setdefault(package, {}).setdefault(version, []).append(name)
+    return {package: versions[package] for package in sorted(versions)}

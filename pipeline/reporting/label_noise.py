@@ -1,4 +1,4 @@
-"""Report labels that are wrong on purpose: how many each filter detects, and what training on the rest gains."""
+"""Report planted wrong labels: how many each filter detects, and the gain of training on the rest."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ _CONTROL_WORDS = {
 
 
 class SummarySentence(NamedTuple):
-    """A sentence in two parts: what to read first, and what it rests on."""
+    """A sentence in two parts: the result, and its basis."""
 
     headline: str
     rest: str
@@ -29,7 +29,7 @@ class SummarySentence(NamedTuple):
 
 
 def planted_summary(inputs: ReportInputs) -> list[dict[str, Any]]:
-    """Return one entry if labels were changed on purpose, else none; counts are of training images."""
+    """Return one entry if wrong labels were planted, else an empty list; counts are of training images."""
     if inputs.true_labels is None:
         return []
     wrong = inputs.true_labels != inputs.data.train.labels
@@ -48,12 +48,14 @@ def detection(network: NetworkInputs, wrong: NDArray[np.bool_]) -> dict[str, Any
     """Count the wrong labels (N,) among the images that a network's filter drops.
 
     Returns:
-        n_dropped; n_found, those of them that are wrong; by_chance, how many a random choice of as many images of
-        each class finds on average; recall, the share of the wrong labels that is found, and precision, the share of
-        the dropped images that is wrong, both 0 to 1, precision null where nothing is dropped.
+        n_dropped: number of dropped images.
+        n_found: number of wrong labels among them.
+        by_chance: mean number that a random choice of as many images of each class finds.
+        recall: share of the wrong labels that is dropped, 0 to 1.
+        precision: share of the dropped images that is wrong, 0 to 1; None if no image is dropped.
     """
     dropped = ~network.keep
-    sizes, wrong_ones, going = (
+    n_class, n_wrong, n_class_dropped = (
         np.bincount(network.labels[rows], minlength=int(network.labels.max()) + 1)
         for rows in (slice(None), wrong, dropped)
     )
@@ -61,22 +63,22 @@ def detection(network: NetworkInputs, wrong: NDArray[np.bool_]) -> dict[str, Any
     return {
         "n_dropped": n_dropped,
         "n_found": n_found,
-        "by_chance": float((going * wrong_ones / np.maximum(sizes, 1)).sum()),
+        "by_chance": float((n_class_dropped * n_wrong / np.maximum(n_class, 1)).sum()),
         "recall": n_found / int(wrong.sum()),
         "precision": n_found / n_dropped if n_dropped else None,
     }
 
 
 def planted_headline(planted: Mapping[str, Any]) -> str:
-    """`Labels changed on purpose: 144 of 1,438 training labels (symmetric); test labels are as they were.`"""
+    """Return `Labels changed on purpose: 144 of 1,438 training labels (symmetric); test labels are unchanged.`"""
     note, kind = planted_note(planted["n"]), f" ({planted['kind']})" if planted["kind"] else ""
-    return f"{note.capitalize()} of {planted['n_train']:,} training labels{kind}; test labels are as they were."
+    return f"{note.capitalize()} of {planted['n_train']:,} training labels{kind}; test labels are unchanged."
 
 
 def planted_sentences(planted: Mapping[str, Any], studies: Sequence[Mapping[str, Any]]) -> list[SummarySentence]:
-    """Say what each filter detects, then each study's result of training on the rest, primary comparison first."""
-    found = [_detection_sentence(network, planted["n"]) for network in planted["networks"]]
-    return [*found, *(statement for study in studies for statement in _gains(study))]
+    """Return what each filter detects, then each study's result of training on the rest, primary comparison first."""
+    detected = [_detection_sentence(network, planted["n"]) for network in planted["networks"]]
+    return [*detected, *(statement for study in studies for statement in _gains(study))]
 
 
 def _detection_sentence(network: Mapping[str, Any], n_wrong: int) -> SummarySentence:

@@ -18,26 +18,26 @@ from pipeline.stats.study import LossGeometry, landscape
 from pipeline.stats.tables import Table, make_table, setting_cells, setting_heads
 
 Landscapes = Mapping[str, Mapping[str, Any]]
-"""Study -> what was measured of it; studies of which nothing was are missing."""
+"""Study -> its measurements; studies without any are missing."""
 
 _WORDS = {"lower": "smoother", "higher": "less smooth"}
 _IMAGES = {"train": "training images", "test": "test images"}
 _WHAT = {"eigenvalue": "in the largest eigenvalue of the Hessian", "rise": "in the mean rise of the loss on slices"}
 _LACKING = {
-    "eigenvalue": "where a network was not measured, not converged, or without positive curvature",
-    "rise": "where a network was not measured, or its loss does not rise",
+    "eigenvalue": "in which a network was not measured, did not converge, or has no positive curvature",
+    "rise": "in which a network was not measured, or its loss does not rise",
 }
 
 
 def load_landscapes(studies: Sequence[StudyInputs], paths: DataPaths) -> Landscapes:
     """Return the landscapes of the studies' current runs; measurements of earlier runs are ignored.
 
-    `figure` is made from the numbers; `figure_is_written` says whether its file exists for a document to show.
+    `figure` is drawn from the numbers. `figure_is_written` is whether its file exists, so that a document can show it.
 
     Raises:
         InputError: a file is damaged.
     """
-    found = {}
+    landscapes = {}
     for study in studies:
         path = paths.landscape(study.name)
         if not path.exists():
@@ -46,8 +46,8 @@ def load_landscapes(studies: Sequence[StudyInputs], paths: DataPaths) -> Landsca
         fingerprints = [run["fingerprint"] for run in runs]
         rows = read_parquet(path).to_pylist()
         if rows and {row["fingerprint"] for row in rows} <= set(fingerprints):
-            measured = {(row["split"], row["fingerprint"]): _surroundings(row) for row in rows}
-            found[study.name] = {
+            measured = {(row["split"], row["fingerprint"]): _loss_geometry(row) for row in rows}
+            landscapes[study.name] = {
                 "splits": {
                     split: landscape(study.runs, [measured.get((split, key)) for key in fingerprints], study.plan.alpha)
                     for split in _IMAGES
@@ -59,10 +59,10 @@ def load_landscapes(studies: Sequence[StudyInputs], paths: DataPaths) -> Landsca
                 "figure": svg(slice_figure(slice_panels(rows, runs))),
                 "figure_is_written": paths.landscape_figure(study.name).exists(),
             }
-    return found
+    return landscapes
 
 
-def landscape_table(study: Mapping[str, Any], found: Mapping[str, Any]) -> Table:
+def landscape_table(study: Mapping[str, Any], measured: Mapping[str, Any]) -> Table:
     """Build the table of each arm at each setting."""
     rows = [
         (
@@ -74,8 +74,8 @@ def landscape_table(study: Mapping[str, Any], found: Mapping[str, Any]) -> Table
             number(row["loss"]),
             str(row["n"]),
         )
-        for split, of_split in found["splits"].items()
-        for row in of_split["arms"]
+        for split, values in measured["splits"].items()
+        for row in values["arms"]
     ]
     heads = (
         f"{setting_heads(study['varying'])}; arm; images; largest eigenvalue of the Hessian; "
@@ -84,16 +84,16 @@ def landscape_table(study: Mapping[str, Any], found: Mapping[str, Any]) -> Table
     return make_table(heads, rows, text="model; arm; images")
 
 
-def landscape_sentences(study: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each measure, split and comparison, and one for all of them."""
+def landscape_sentences(study: Mapping[str, Any], measured: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each measure, split and comparison, and one on all of them."""
     ratios = [
         (ratio, name, split)
         for name in _WHAT
-        for split, of_split in found["splits"].items()
-        for ratio in of_split["ratios"][name]
+        for split, values in measured["splits"].items()
+        for ratio in values["ratios"][name]
     ]
-    of_each = [_sentence(ratio, study["plan"]["alpha"], name, split) for ratio, name, split in ratios]
-    return [sentence for sentence in (*of_each, unadjusted_sentence(ratio for ratio, *_ in ratios)) if sentence]
+    sentences = [_sentence(ratio, study["plan"]["alpha"], name, split) for ratio, name, split in ratios]
+    return [sentence for sentence in (*sentences, unadjusted_sentence(ratio for ratio, *_ in ratios)) if sentence]
 
 
 def _sentence(ratio: Mapping[str, Any], alpha: float, name: str, split: str) -> str:
@@ -111,16 +111,16 @@ def slice_panels(rows: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str, 
     """Return panel title -> mean slices over networks and directions, one panel for each split and batch size.
 
     Args:
-        rows: of data/landscape/<study>.parquet.
-        runs: all of the study's, rows of data/train/<study>.parquet, which decide what each line looks like.
+        rows: rows of data/landscape/<study>.parquet.
+        runs: all rows of data/train/<study>.parquet, which determine the color and style of each line.
     """
     varying = varying_fields(map(_setting, runs))
     styles = line_styles([_line_key(run, varying) for run in sorted(runs, key=_setting)])
     groups: dict[str, dict[LineKey, list[Any]]] = {}
     for row in rows:
         title = f"batch size {row['batch_size']:,}, {_IMAGES[row['split']]}"
-        of_line = groups.setdefault(title, {key: [] for key in styles})[_line_key(row, varying)]
-        of_line.append(np.mean(row["slices"], axis=0))
+        line_slices = groups.setdefault(title, {key: [] for key in styles})[_line_key(row, varying)]
+        line_slices.append(np.mean(row["slices"], axis=0))
     return {
         title: [
             LossSlice(key=key, style=styles[key], distances=rows[0]["distances"], loss=np.mean(slices, axis=0).tolist())
@@ -139,5 +139,5 @@ def _line_key(row: Mapping[str, Any], varying: Sequence[str]) -> LineKey:
     return LineKey(row["arm"], describe(_setting(row), varying))
 
 
-def _surroundings(row: Mapping[str, Any]) -> LossGeometry:
+def _loss_geometry(row: Mapping[str, Any]) -> LossGeometry:
     return LossGeometry(loss=row["loss"], eigenvalue=row["top_eigenvalue"], rise=row["rise"])

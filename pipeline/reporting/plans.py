@@ -14,15 +14,15 @@ class PlanHistory:
     """The recorded plans and runs of one study.
 
     Attributes:
-        statements: the oldest first; empty where no plan was stated.
-        run_dates: fingerprint -> when the run was recorded, UTC; None of a version that stated no plans.
+        statements: the oldest first; empty if no plan was stated.
+        run_dates: fingerprint -> when the run was recorded, UTC; None for runs of a version without plans.
     """
 
     statements: list[RegisteredPlan]
     run_dates: Mapping[str, str | None]
 
     def recorded_before(self, date: str) -> int:
-        """Number of runs older than `date`, or of a version without plans."""
+        """Return the number of runs older than `date`, or of a version without plans."""
         return sum(recorded is None or recorded < date for recorded in self.run_dates.values())
 
 
@@ -31,7 +31,7 @@ PlanHistories = Mapping[str, PlanHistory]
 
 
 def load_plans(params: Params, work: WorkPaths) -> PlanHistories:
-    """Return the plans of studies with a `plan` section. Other pages have no date, and equal bytes in every clone.
+    """Return the plans of studies with a `plan` section. Reports without such studies have no date: all clones agree.
 
     Raises:
         InputError: a statement is damaged.
@@ -58,7 +58,7 @@ def plan_sentences(name: str, params: Params, history: PlanHistory | None) -> li
         f"Choice of the rates: {text.rate_selection}",
     ]
     if not history.statements:
-        return [*words, f"{digest}; the ledger has no statement of it."]
+        return [*words, f"{digest}; no statement of it is recorded."]
     changes = list(_changes(history, plan))
     return [
         *words,
@@ -75,11 +75,11 @@ def _statement_sentence(history: PlanHistory) -> str:
 
 
 def _changes(history: PlanHistory, plan: Mapping[str, object]) -> Iterator[str]:
-    """Compare each later statement with the one before, then params.yaml with the last."""
-    before, *later = history.statements
+    """Compare each later statement with the previous one, then params.yaml with the last."""
+    previous, *later = history.statements
     for statement in later:
         after = f"{history.recorded_before(statement.date)} of {len(history.run_dates)} runs"
-        yield f"{', '.join(diff_plans(before.plan, statement.plan))} ({statement.date[:10]}, after {after})"
-        before = statement
-    if unstated := diff_plans(before.plan, plan):
+        yield f"{', '.join(diff_plans(previous.plan, statement.plan))} ({statement.date[:10]}, after {after})"
+        previous = statement
+    if unstated := diff_plans(previous.plan, plan):
         yield f"{', '.join(unstated)} (in params.yaml, not stated)"

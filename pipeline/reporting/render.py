@@ -40,8 +40,8 @@ def report_content(
     """Return the names and values for the templates of page and Markdown: every table, and the text on the studies.
 
     Args:
-        landscapes: what `python -m pipeline landscape` measured, where it ran.
-        plans: the recorded plans of studies with a `plan` section. `params` and `summary` decide all else.
+        landscapes: measurements of `python -m pipeline landscape`; may be empty.
+        plans: the recorded plans of studies with a `plan` section. All else comes from `params` and `summary`.
     """
     confidence = params.report.confidence
     return {
@@ -83,7 +83,7 @@ def templates(*, autoescape: bool) -> jinja2.Environment:
     """Return the environment of the templates in this folder; an undefined name is an error.
 
     Args:
-        autoescape: whether they write HTML, otherwise Markdown.
+        autoescape: True for HTML, False for Markdown.
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pipeline.reporting", "."),
@@ -163,9 +163,9 @@ class PageFigures:
     Attributes:
         studies: study -> chart name -> markup.
         filter: chart name -> markup.
-        warmups: markup of the best warm-ups; None without studies that tell them.
+        warmups: markup of the best warm-ups; None without such studies.
         maps: network -> `train`, `test` or `noise` -> data URI.
-        dropped: network -> gallery.
+        dropped: network -> images of its gallery.
     """
 
     studies: Mapping[str, Mapping[str, str]]
@@ -200,7 +200,7 @@ def render_page(
                 "filter": _markup(figures.filter),
                 "warmups": Markup(figures.warmups or ""),
             },
-            slices={name: data_uri("image/svg+xml", found["figure"]) for name, found in landscapes.items()},
+            slices={name: data_uri("image/svg+xml", measured["figure"]) for name, measured in landscapes.items()},
             maps=figures.maps,
             dropped=figures.dropped,
             plotly=Markup(plotly_script()),
@@ -233,12 +233,12 @@ def render_document(
     environment.filters.update(table=markdown_table, escape_markdown=escaped)
     template = environment.get_template("template.md")
     text = template.render(**report_content(params, summary, landscapes, plans), figures=figures)
-    # A missing section leaves its blank lines.
+    # Missing sections leave blank lines.
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
 def markdown_table(table: Table) -> str:
-    """Render GitHub's pipe table: numbers right-aligned, and markup in cells escaped."""
+    """Render a GitHub pipe table: numbers right-aligned, and markup in cells escaped."""
     rule = [":---" if column in table.text else "---:" for column in table.columns]
     rows = [_row(map(escaped, cells)) for cells in (table.columns, *table.rows)]
     return "\n".join([rows[0], _row(rule), *rows[1:]])

@@ -28,8 +28,8 @@ from pipeline.stats.study import study_summary
 def agreements(networks: Sequence[NetworkInputs]) -> list[dict[str, Any]]:
     """Return the Jaccard index of the images dropped by each pair of filters, and that of chance, 0 to 1.
 
-    What goes is the filter's own decision, before people's overrides. A further map of
-    `reduce.extra_embeddings` is compared with the first one of its network.
+    These are the decisions of the filter, before overrides by hand. A further map of `reduce.extra_embeddings` is
+    compared with the first one of its network.
     """
     return [*_between_networks(networks), *_between_maps(networks)]
 
@@ -66,7 +66,7 @@ def _chance(left: float, right: float) -> float:
 Summary = dict[str, Any]
 
 DEFAULT_EPS, DEFAULT_MIN_SAMPLES = 0.5, 5
-"""Defaults of scikit-learn's DBSCAN; the paper uses "default values" of a library that it does not name."""
+"""Defaults of scikit-learn's DBSCAN. The paper uses the "default values" of a library that it does not name."""
 
 
 def build_summary(inputs: ReportInputs) -> Summary:
@@ -81,7 +81,7 @@ def build_summary(inputs: ReportInputs) -> Summary:
         "networks": networks,
         "agreements": agreements(inputs.networks),
         "studies": studies,
-        "sentences": _sentences(inputs),
+        "sentences": _claims(inputs),
         "warmup_laws": warmup_laws(inputs.studies, inputs.params.train, inputs.params.report.confidence),
         "versions": [
             {"package": package, "version": version, "stages": stages}
@@ -94,9 +94,9 @@ def build_summary(inputs: ReportInputs) -> Summary:
 
 def _headline(networks: list[Summary], studies: list[Summary], planted: list[Summary]) -> Summary:
     """Return the few numbers to compare between two experiments."""
-    found = {network["name"]: network["recall"] for entry in planted for network in entry["networks"]}
+    recalls = {network["name"]: network["recall"] for entry in planted for network in entry["networks"]}
     return {
-        **({"wrong_labels_found": found} if found else {}),
+        **({"wrong_labels_found": recalls} if recalls else {}),
         "verdict": {
             study["name"]: {
                 f"filtered_against_{row['control']}": row["verdict"]["outcome"]
@@ -122,12 +122,12 @@ def _headline(networks: list[Summary], studies: list[Summary], planted: list[Sum
     }
 
 
-def _sentences(inputs: ReportInputs) -> list[Summary]:
+def _claims(inputs: ReportInputs) -> list[Summary]:
     records = [record for study in inputs.studies for record in study.records]
-    return claim_values(records, _rule(inputs))
+    return claim_values(records, _claim_criteria(inputs))
 
 
-def _rule(inputs: ReportInputs) -> ClaimCriteria:
+def _claim_criteria(inputs: ReportInputs) -> ClaimCriteria:
     report = inputs.params.report
     return ClaimCriteria(margin=report.margin / 100, alpha=report.alpha)
 
@@ -144,19 +144,19 @@ def _data(inputs: ReportInputs) -> Summary:
 
 def _study(study: StudyInputs, inputs: ReportInputs) -> Summary:
     """Return a study's summary, with each comparison's values by test image, and the published numbers."""
-    found = study_summary(study.name, study.runs, study.plan)
+    values = study_summary(study.name, study.runs, study.plan)
     labels, names, confidence = inputs.data.test.labels, inputs.data.class_names, inputs.params.report.confidence
     images = [
         image_values(comparison, study.correct, labels, names, confidence)
         for comparison in comparisons(study.runs, study.plan)
     ]
-    pooled = [{**row, "images": values} for row, values in zip(found["pooled"], images, strict=True)]
+    pooled = [{**row, "images": image_row} for row, image_row in zip(values["pooled"], images, strict=True)]
     figure = study.study.paper_figure
     return {
-        **found,
+        **values,
         "pooled": pooled,
-        "batch_slopes": slope_values(study.records, _rule(inputs)),
-        "published": None if figure is None else compare_with_published(figure, found["accuracy"]),
+        "batch_slopes": slope_values(study.records, _claim_criteria(inputs)),
+        "published": None if figure is None else compare_with_published(figure, values["accuracy"]),
         "convergence": [
             convergence(study.runs, quantity, target, study.plan.alpha) for quantity, target in _targets(study, inputs)
         ],
@@ -226,8 +226,8 @@ def _classes(network: NetworkInputs, class_names: Sequence[str]) -> list[Summary
             "class": name,
             "n": int(n),
             "n_noise": int(n_noise),
-            "n_dropped": int(gone),
-            "dropped_share": int(gone) / max(1, int(n)),
+            "n_dropped": int(n_dropped),
+            "dropped_share": int(n_dropped) / max(1, int(n)),
         }
-        for name, n, n_noise, gone in zip(class_names, totals, noise, dropped, strict=True)
+        for name, n, n_noise, n_dropped in zip(class_names, totals, noise, dropped, strict=True)
     ]

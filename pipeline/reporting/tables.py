@@ -24,7 +24,7 @@ def kept_table(networks: Sequence[Mapping[str, Any]]) -> Table:
             percent(network["default_kept_share"]),
             network["scorer"],
             number(network["eps"]),
-            _rule(network),
+            _share_origin(network),
             count(network["n_by_hand"]),
         )
         for network in networks
@@ -32,16 +32,18 @@ def kept_table(networks: Sequence[Mapping[str, Any]]) -> Table:
     return make_table(
         "network; images; kept; kept (%); dropped (%); paper, CIFAR-10: kept (%); "
         "at DBSCAN's defaults, eps 0.5: kept (%); scorer; threshold; "
-        "how the share came about; changed by hand (images)",
+        "origin of the share; changed by hand (images)",
         rows,
-        text="network; scorer; how the share came about",
+        text="network; scorer; origin of the share",
     )
 
 
 def agreement_table(agreements: Sequence[Mapping[str, Any]]) -> Table:
     """Build the table of pairs of filters."""
     rows = [(row["first"], row["second"], number(row["jaccard"]), number(row["chance"])) for row in agreements]
-    return make_table("filter; other filter; Jaccard index of what goes; by chance", rows, text="filter; other filter")
+    return make_table(
+        "filter; other filter; Jaccard index of the dropped images; by chance", rows, text="filter; other filter"
+    )
 
 
 def extractor_table(networks: Sequence[Mapping[str, Any]], confidence: float) -> Table:
@@ -155,8 +157,8 @@ def _by(rows: Iterable[Mapping[str, Any]], key: str) -> dict[str, list[Mapping[s
     return groups
 
 
-def _rule(network: Mapping[str, Any]) -> str:
+def _share_origin(network: Mapping[str, Any]) -> str:
     if network["requested_drop_share"] is None:
-        return _SEARCHED[network["eps_searched"]] if network["eps_searched"] else "found: the threshold was given"
+        return _SEARCHED[network["eps_searched"]] if network["eps_searched"] else "measured: at the given threshold"
     requested = f"requested: {percent(network['requested_drop_share'])} % dropped, threshold computed"
     return f"{requested}; {network['share_note']}" if network["share_note"] else requested

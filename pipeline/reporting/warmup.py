@@ -20,9 +20,9 @@ from pipeline.stats.tables import Table, make_table
 def warmup_laws(studies: Sequence[StudyInputs], train: TrainConfig, confidence: float) -> list[dict[str, Any]]:
     """Return the best warm-up of each batch size, for each set of sibling studies and each of their arms and variants.
 
-    Siblings share everything but `schedule.warmup`, in epochs, and the batch sizes, of which those count that all
-    warm-ups have with a finished run of every seed; studies of one warm-up have their batch sizes together. Arms that
-    the filter draws several times have no single run of a seed and are left out.
+    Siblings share everything except `schedule.warmup`, in epochs, and the batch sizes. The batch sizes of studies with
+    the same warm-up are combined. A batch size counts if every warm-up has runs of it, and each seed has a finished
+    one. Studies with several draws of the filter have no single run per seed and are left out.
 
     Returns:
         studies, model, arm, learning_rate, weight_decay, warmups (epochs), and `best` and `slope` of `WarmupLaw`.
@@ -49,16 +49,16 @@ def _all_but_the_warmup(study: Study, train: TrainConfig) -> str:
 
 
 def _laws(group: dict[float, list[StudyInputs]], confidence: float) -> list[dict[str, Any]]:
-    """Return for one set of siblings: warm-up in epochs -> its studies, ascending."""
+    """Return the laws of one set of siblings, given as warm-up in epochs -> its studies, ascending."""
     by_warmup = {
         warmup: _runs_by_variant([run for study in studies for run in study.runs]) for warmup, studies in group.items()
     }
     laws = []
     for variant in next(iter(by_warmup.values())):
-        found = [runs[variant] for runs in by_warmup.values()]
-        seeds = sorted({seed for _, seed in found[0]})
-        sizes = sorted(set.intersection(*({size for size, _ in runs} for runs in found)))
-        tables = {size: np.array([[runs[size, seed] for seed in seeds] for runs in found]) for size in sizes}
+        tried = [runs[variant] for runs in by_warmup.values()]
+        seeds = sorted({seed for _, seed in tried[0]})
+        sizes = sorted(set.intersection(*({size for size, _ in runs} for runs in tried)))
+        tables = {size: np.array([[runs[size, seed] for seed in seeds] for runs in tried]) for size in sizes}
         usable = [size for size in sizes if np.isfinite(tables[size]).any(axis=0).all()]
         if not usable:
             continue
@@ -84,12 +84,12 @@ _Variant = tuple[str, float, float, str]
 
 def _runs_by_variant(runs: Sequence[Run]) -> dict[_Variant, dict[tuple[int, int], float]]:
     """Return model, learning rate, weight decay and arm -> batch size and seed -> top-1, NaN for unfinished runs."""
-    found: dict[_Variant, dict[tuple[int, int], float]] = defaultdict(dict)
+    variants: dict[_Variant, dict[tuple[int, int], float]] = defaultdict(dict)
     for run in runs:
         setting = run.setting
         variant = (setting.model, setting.learning_rate, setting.weight_decay, run.arm)
-        found[variant][setting.batch_size, run.seed] = run.top1 if run.top1 is not None else float("nan")
-    return found
+        variants[variant][setting.batch_size, run.seed] = run.top1 if run.top1 is not None else float("nan")
+    return variants
 
 
 def warmup_table(laws: Sequence[Mapping[str, Any]], confidence: float) -> Table:
@@ -119,20 +119,20 @@ def warmup_table(laws: Sequence[Mapping[str, Any]], confidence: float) -> Table:
 
 
 def slope_sentence(law: Mapping[str, Any], confidence: float) -> str:
-    """Say how the best warm-up of one of `warmup_laws` grows with the batch, or why that is unknown."""
+    """Return the growth of the best warm-up with the batch as a sentence, or why it is unknown."""
     what = f"{law['model']}, arm {law['arm']}, learning rate {law['learning_rate']:g}"
     what += f", weight decay {law['weight_decay']:g}: "
     if len(law["best"]) < 2:
-        return f"{what}one batch size tells of no growth."
+        return f"{what}a single batch size shows no growth."
     grows = Estimate(**law["per_doubling"])
-    found = f"{what}as the batch doubles the best warm-up grows by {number(grows.mean)} epochs"
-    found += f" ({_certainty(grows, confidence)})"
+    text = f"{what}as the batch doubles the best warm-up grows by {number(grows.mean)} epochs"
+    text += f" ({_certainty(grows, confidence)})"
     if law["slope"] is None:
-        found += "; it is no power of the batch size, since for some seed no warm-up at all is best at some batch size."
+        text += "; no power of the batch size can be fitted, since for some seed a warm-up of 0 is best."
     else:
         power = Estimate(**law["slope"])
-        found += f", which is as the batch size to the power of {power.mean:.2f} ({_certainty(power, confidence)})."
-    return f"{found}{_at_the_end(law)}"
+        text += f", as the batch size to the power of {power.mean:.2f} ({_certainty(power, confidence)})."
+    return f"{text}{_end_note(law)}"
 
 
 def _certainty(slope: Estimate, confidence: float) -> str:
@@ -141,8 +141,8 @@ def _certainty(slope: Estimate, confidence: float) -> str:
     return f"{100 * confidence:g} % interval {number_interval(slope)}, n = {plural(slope.n, 'seed')}"
 
 
-def _at_the_end(law: Mapping[str, Any]) -> str:
-    """Say that a longer warm-up than those tried may be better: the power then depends on the end of the grid."""
+def _end_note(law: Mapping[str, Any]) -> str:
+    """Return that a longer warm-up than those tried may be better; the power then depends on the end of the grid."""
     sizes = [count(best["batch_size"]) for best in law["best"] if best["seeds_at_end"]]
     if not sizes:
         return ""
@@ -152,8 +152,8 @@ def _at_the_end(law: Mapping[str, Any]) -> str:
     return f" At {named} {end}"
 
 
-def number_interval(estimate: Estimate, shown: Callable[[float | None], str] = number) -> str:
-    """`1.2 to 3.4`, or why there is none; `shown` writes an end."""
+def number_interval(estimate: Estimate, fmt: Callable[[float | None], str] = number) -> str:
+    """Format an interval: `1.2 to 3.4`, or why there is none; `fmt` formats one end."""
     if estimate.low is not None:
-        return f"{shown(estimate.low)} to {shown(estimate.high)}"
+        return f"{fmt(estimate.low)} to {fmt(estimate.high)}"
     return "all seeds agree" if estimate.n > 1 else MISSING

@@ -33,9 +33,14 @@ def confidence(inputs: ScorerInputs) -> NDArray[np.float64]:
 def confidence_phrases(scored: ScoredImages) -> list[str]:
     """Return for each image "the network gives its label cat 3.1 %"."""
     return [
-        f"the network gives its label {scored.class_names[label]} {100 * share:.2g} %"
+        f"the network gives its label {scored.class_names[label]} {_two_digits(100 * share)} %"
         for label, share in zip(scored.inputs.labels.tolist(), confidence(scored.inputs).tolist(), strict=True)
     ]
+
+
+def _two_digits(value: float) -> str:
+    """Format a number of -100 to 100 with two significant digits: 100 as `100`, not `1e+02`."""
+    return f"{value:.0f}" if abs(value) >= 99.5 else f"{value:.2g}"
 
 
 def _self_confidence_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
@@ -70,7 +75,7 @@ def _margin_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
 
 def _margin_reasons(scored: ScoredImages) -> list[str]:
     return [
-        f"{belief}, its strongest other class {100 * (2 * value - 1):+.2g} points more"
+        f"{belief}, its strongest other class {'+' * (value >= 0.5)}{_two_digits(100 * (2 * value - 1))} points more"
         for belief, value in zip(confidence_phrases(scored), scored.values.tolist(), strict=True)
     ]
 
@@ -119,7 +124,7 @@ def confidence_in_training(inputs: ScorerInputs) -> NDArray[np.float64]:
 def training_phrases(scored: ScoredImages) -> list[str]:
     """Return for each image "while it trained, the network gave its label cat 3.1 %"."""
     return [
-        f"while it trained, the network gave its label {scored.class_names[label]} {100 * share:.2g} %"
+        f"while it trained, the network gave its label {scored.class_names[label]} {_two_digits(100 * share)} %"
         for label, share in zip(
             scored.inputs.labels.tolist(), confidence_in_training(scored.inputs).tolist(), strict=True
         )
@@ -190,7 +195,7 @@ def _smoothed_confidence_reasons(scored: ScoredImages) -> list[str]:
     k = scored.options["k"]
     around = neighbor_confidence(scored.inputs, k).tolist()
     return [
-        f"{belief}, on average over its {k} nearest {100 * share:.2g} %"
+        f"{belief}, on average over its {k} nearest {_two_digits(100 * share)} %"
         for belief, share in zip(confidence_phrases(scored), around, strict=True)
     ]
 

@@ -1,4 +1,4 @@
-"""Critical batch sizes, the best batch size of each learning rate, and how the best warm-up grows with the batch."""
+"""Critical batch sizes, the best batch size of each learning rate, and how the best warm-up depends on the batch."""
 
 import math
 from collections import defaultdict

@@ -193,20 +193,20 @@ def comparison_sentence(comparison: Comparison, matched: Matched) -> str:
 
 
 def needed_sentence(comparison: Comparison) -> str:
-    """Say how many seeds would have been enough; empty if the spread is unknown."""
+    """Return how many seeds are enough as a sentence; empty if the spread is unknown."""
     verdict, needed = comparison.pooled, replicates_needed(comparison)
     if verdict is None or needed is None:
         return ""
     margin, sd = f"±{100 * verdict.rule.margin:.2f} percentage points", spread(verdict.estimate.sd, scale=100)
     return (
-        f"A difference of {margin}, at the spread found (sd {sd} between {verdict.unit}s), is found "
-        f"with a chance of {POWER:g} by {plural(needed.n, verdict.unit)} or more ({count(needed.low)} to "
+        f"Detecting a difference of {margin} with a chance of {POWER:g}, at the observed spread (sd {sd} between "
+        f"{verdict.unit}s), takes {plural(needed.n, verdict.unit)} or more ({count(needed.low)} to "
         f"{count(needed.high)} within the uncertainty of that spread); the study has {verdict.estimate.n}."
     )
 
 
 def settings_note(comparison: Comparison) -> str:
-    """Say why no single setting can help or hurt; empty if one can."""
+    """Return why no single setting can help or hurt; empty if one can."""
     tested = [verdict for verdict in comparison.by_setting if verdict and verdict.tests]
     if not tested:
         return "Single settings have no test: each has one pair of runs at most." if comparison.by_setting else ""

@@ -73,7 +73,7 @@ def percent_interval(estimate: Estimate) -> str:
 
 
 def _no_interval(estimate: Estimate) -> str:
-    """Say why there is no interval: several draws of the filter have none either if they share one control run."""
+    """Return why there is no interval: several draws of the filter have none either if they share one control run."""
     return "n = 1, no interval" if estimate.n == 1 else "a single seed, no interval"
 
 
@@ -174,7 +174,7 @@ def _p_values(verdict: Verdict, family: str) -> list[str]:
 
 
 def _looks(verdict: Verdict) -> list[str]:
-    """Say at which look the study stopped, at which levels, and what decides then."""
+    """Return the look at which the study stopped, its levels, and which test decides."""
     planned = verdict.rule.looks
     if not planned:
         return []

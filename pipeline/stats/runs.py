@@ -19,7 +19,7 @@ correctly, and the mean loss in nats."""
 
 
 class Setting(NamedTuple):
-    """What two runs must share, in addition to their seed, to be a pair. Never chosen by its accuracy."""
+    """What two runs must share, in addition to their seed, to be a pair. Never selected by its accuracy."""
 
     model: str
     batch_size: int

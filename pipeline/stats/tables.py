@@ -41,7 +41,7 @@ def make_table(heads: str, rows: Sequence[Sequence[str]], *, text: str) -> Table
 
 
 def accuracy_table(study: Mapping[str, Any], confidence: float) -> Table:
-    """Top-1 of each arm at each setting."""
+    """Build the table of top-1 of each arm at each setting."""
     rows = []
     for row in study["accuracy"]:
         estimate = Estimate(**row["top1"]) if row["top1"] else None
@@ -70,7 +70,7 @@ def accuracy_table(study: Mapping[str, Any], confidence: float) -> Table:
 
 
 def difference_table(study: Mapping[str, Any], confidence: float) -> Table:
-    """Filtered minus each control at each setting, with its tests."""
+    """Build the table of filtered minus each control at each setting, with its tests."""
     rows = [
         (
             f"filtered − {row['control']}",
@@ -92,7 +92,7 @@ def difference_table(study: Mapping[str, Any], confidence: float) -> Table:
 
 
 def critical_batch_table(study: Mapping[str, Any]) -> Table:
-    """Critical batch size of each arm at each setting that measured it."""
+    """Build the table of the critical batch size of each arm at each setting that measured it."""
     rows = [
         (
             *setting_cells(row["setting"], study["varying"]),
@@ -132,7 +132,7 @@ def common_settings(study: Mapping[str, Any]) -> str:
     first = study["accuracy"][0]["setting"]
     fixed = [name for name in ("model", "learning_rate", "weight_decay") if name not in study["varying"]]
     named = [first["model"] if name == "model" else f"{name.replace('_', ' ')} {first[name]}" for name in fixed]
-    return ", ".join([*named, plural(study["n_cells"], "cell")])
+    return ", ".join([*named, plural(study["n_cells"], "run")])
 
 
 def setting_heads(varying: Sequence[str]) -> str:
@@ -159,7 +159,7 @@ def _p_cells(verdict: Mapping[str, Any] | None) -> list[str]:
 
 
 def _outcome(verdict: Mapping[str, Any] | None) -> str:
-    """Return the outcome; `undecided` says why if no difference could be detected."""
+    """Return the outcome; `undecided` gives the reason if no difference could be detected."""
     if verdict is None:
         return MISSING
     undecided = verdict["outcome"] == "undecided"

@@ -137,7 +137,7 @@ def key_axis(key: str, domain: Domain, values: Sequence[Any]) -> KeyAxis:
     if domain.choices:
         ticks = _choice_ticks(domain.choices)
         positions = {text: position for position, text in ticks.items()}
-        return KeyAxis(name=key, places=[positions[_text(value)] for value in values], ticks=ticks)
+        return KeyAxis(name=key, positions=[positions[_text(value)] for value in values], ticks=ticks)
     log = domain.log_uniform is not None
     low, high = (_scaled(end, log=log) for end in domain.extremes)
 
@@ -146,7 +146,7 @@ def key_axis(key: str, domain: Domain, values: Sequence[Any]) -> KeyAxis:
 
     return KeyAxis(
         name=key,
-        places=[position(value) for value in values],
+        positions=[position(value) for value in values],
         ticks={position(value): f"{value:g}" for value in _tick_values(domain)},
     )
 

@@ -1,4 +1,4 @@
-"""The table of ways to exchange gradients: what is run for it, and what a row says."""
+"""The table of gradient exchange methods: its launches and its rows."""
 
 import argparse
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.communication import launches, ways
+from benchmarks.communication import exchange_methods, launches
 from benchmarks.communication_table import DDP, rows_of
 from tests.fixtures.training import run
 
@@ -16,10 +16,10 @@ _BETWEEN = ["by node", "by node, bf16 between"]
 
 
 def _launches(ranks: list[int], *names: str) -> list[tuple[int, int, list[str]]]:
-    """Ranks, nodes and ways."""
-    known = ways(steps=8, ranks=2)
-    asked = argparse.Namespace(networks=["small_cnn"], ranks=ranks, ways=names or [*known], steps=8)
-    return [(count, nodes, found) for _, count, nodes, found in launches(asked)]
+    """Ranks, nodes and methods."""
+    methods = exchange_methods(steps=8, ranks=2)
+    arguments = argparse.Namespace(networks=["small_cnn"], ranks=ranks, ways=names or [*methods], steps=8)
+    return [(count, nodes, found) for _, count, nodes, found in launches(arguments)]
 
 
 def test_each_launch_measures_torchs_own_way_and_one_process() -> None:
@@ -27,7 +27,7 @@ def test_each_launch_measures_torchs_own_way_and_one_process() -> None:
     several = [launch for launch in launched if launch[0] > 1]
     assert launched[::2] == [(1, 1, [DDP])] * (len(several) + 1)
     assert all(names[0] == DDP for _, _, names in several)
-    known = set(ways(steps=8, ranks=4))
+    known = set(exchange_methods(steps=8, ranks=4))
     assert {name for _, _, names in several for name in names} == known
     assert len([name for _, _, names in several for name in names[1:]]) == len(known) - 1
 
@@ -35,7 +35,7 @@ def test_each_launch_measures_torchs_own_way_and_one_process() -> None:
 def test_what_acts_between_nodes_is_run_on_two_and_nothing_else_is() -> None:
     launched = _launches([4], "bf16", *_BETWEEN)
     assert launched == [(4, 1, [DDP, "bf16"]), (4, 2, [DDP, *_BETWEEN])]
-    assert ways(steps=8, ranks=4)["by node, bf16 between"].settings["workers_per_node"] == 2
+    assert exchange_methods(steps=8, ranks=4)["by node, bf16 between"].settings["workers_per_node"] == 2
 
 
 def test_an_odd_number_makes_no_two_nodes() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks.packet_relay import NAMESPACES
-from benchmarks.two_hosts import LOOPBACK, Host, NoNamespaces, cut, mend, two_hosts
+from benchmarks.two_hosts import LOOPBACK, Host, NoNamespaces, cut, reconnect, two_hosts
 from tests.fixtures.agents import Agents
 from tests.fixtures.interrupted_study import Study
 from tests.fixtures.projects import ROOT
@@ -122,7 +122,7 @@ def test_a_short_outage_of_the_network_is_not_noticed(
         started = agents.starts()
         cut(cable)
         time.sleep(_OUTAGE_S)
-        mend(cable)
+        reconnect(cable)
         agents.train_together()
         agents.finish()
         assert agents.starts() == started
@@ -140,7 +140,7 @@ def test_after_a_power_cut_of_a_host_the_other_resumes(
         try:
             agents.train_together()
         finally:
-            mend(cable)  # another test may need it
+            reconnect(cable)  # another test may need it
         agents.finish()
     assert [row["workers"] for row in runs_of(study.data)] == [1]
     study.assert_equals(undisturbed)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu_day.running import learned, read_results
+from benchmarks.gpu_day.running import outcome, read_results
 from pipeline.errors import InputError
 from tests.fixtures.projects import ROOT
 from tests.fixtures.training import alive, descendants, kill, run, start, wait_until
@@ -144,6 +144,6 @@ def test_a_summary_counts_cases_checks_and_ratios() -> None:
         {"case": "b", "finite": False, "ratio": 2.0},
         {"case": "c", "error": "RuntimeError: x"},
     ]
-    assert learned(rows) == "3 cases, 1 failed; finite: 1 of 2; ratio 0.5 to 2.0, median 1.25"
-    assert learned([]) == "0 cases"
-    assert os.linesep not in learned(rows)
+    assert outcome(rows) == "3 cases, 1 failed; finite: 1 of 2; ratio 0.5 to 2.0, median 1.25"
+    assert outcome([]) == "0 cases"
+    assert os.linesep not in outcome(rows)

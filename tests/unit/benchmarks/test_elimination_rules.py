@@ -1,11 +1,11 @@
-"""benchmarks/elimination_rules.py: rules applied to complete curves."""
+"""benchmarks/elimination_rules.py: pruning rules on complete curves."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.elimination_rules import epochs_of, replayed, rows_of, whole_curves
+from benchmarks.elimination_rules import complete_curves, epochs_per_trial, replay_rules, rows_of
 from pipeline.errors import InputError
 
 CURVES = [[0.4, 0.4, 0.4], [0.25, 0.5, 0.6]]
@@ -23,15 +23,15 @@ def _curves(path: Path, curves: list[list[float]]) -> Path:
 
 def test_trials_that_did_not_reach_the_end_take_no_part(tmp_path: Path) -> None:
     path = _curves(tmp_path / "curves.csv", [[0.1, 0.2], [0.3], [0.4, 0.5]])
-    assert whole_curves(path, 2).tolist() == [[0.1, 0.2], [0.4, 0.5]]
+    assert complete_curves(path, 2).tolist() == [[0.1, 0.2], [0.4, 0.5]]
     with pytest.raises(InputError) as raised:
-        whole_curves(path, 8)
+        complete_curves(path, 8)
     assert raised.value.key == str(path)
 
 
 def test_how_far_trials_might_go_is_in_the_summary(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text('{"epochs_allowed": 24, "trials": 3}')
-    assert epochs_of(tmp_path / "curves.csv") == 8
+    assert epochs_per_trial(tmp_path / "curves.csv") == 8
 
 
 def test_a_late_bloomer_is_what_a_rule_loses(tmp_path: Path) -> None:
@@ -48,6 +48,6 @@ def test_a_late_bloomer_is_what_a_rule_loses(tmp_path: Path) -> None:
 @pytest.mark.parametrize("trials", [1, 3, 10])
 def test_no_rule_trains_more_than_all_epochs(trials: int) -> None:
     curves = np.random.default_rng(trials).uniform(size=(trials, 5)).cumsum(axis=1) / 5
-    for outcome in replayed(curves).values():
+    for outcome in replay_rules(curves).values():
         assert 0 < outcome.total_epochs <= curves.size
         assert outcome.winner is not None

@@ -1,4 +1,4 @@
-"""What benchmarks/label_noise audits: planted labels, and those of files."""
+"""Cases of benchmarks/label_noise: planted labels, and labels of files."""
 
 import argparse
 import dataclasses
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.label_noise.cases import CIFAR10_PAIRS, Case, Images, cases_of, labels_of, load_images_and_truth
-from benchmarks.label_noise.folders import case_params, is_made, make_folder, take_images
+from benchmarks.label_noise.cases import CIFAR10_PAIRS, Case, Images, iter_cases, load_images_and_truth, make_labels
+from benchmarks.label_noise.folders import case_params, is_complete, make_folder, write_subset
 from pipeline.artifacts.prepared import load_prepared
 from pipeline.artifacts.tables import read_parquet
 from pipeline.config.params import check_params, load_params
@@ -26,8 +26,8 @@ _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hor
 def _images(class_names: tuple[str, ...] = _CIFAR10, per_class: int = 20) -> Images:
     truth = np.repeat(np.arange(len(class_names)), per_class)
     pixels = np.random.default_rng(0).integers(0, 256, (len(truth), 4, 4, 3), dtype=np.uint8)
-    taken = np.ones(len(truth), dtype=np.bool_)
-    return Images(taken=taken, pixels=pixels, truth=truth, given=None, class_names=class_names)
+    mask = np.ones(len(truth), dtype=np.bool_)
+    return Images(mask=mask, pixels=pixels, truth=truth, data_labels=None, class_names=class_names)
 
 
 def _load(folder: Path, **arguments: Any) -> Images:
@@ -45,7 +45,7 @@ def _csv(folder: Path, text: str) -> Path:
 
 def test_pair_noise_follows_the_pairs_of_cifar10() -> None:
     images = _images()
-    noisy = labels_of(Case(kind="pair", rate=0.4), images, seed=0)
+    noisy = make_labels(Case(kind="pair", rate=0.4), images, seed=0)
     moved = {(_CIFAR10[own], _CIFAR10[new]) for own, new in zip(images.truth, noisy, strict=True) if own != new}
     assert moved == set(CIFAR10_PAIRS.items())
     assert (noisy != images.truth).sum() == 5 * 8
@@ -53,20 +53,20 @@ def test_pair_noise_follows_the_pairs_of_cifar10() -> None:
 
 def test_pair_noise_needs_the_classes_of_cifar10() -> None:
     with pytest.raises(InputError) as refused:
-        labels_of(Case(kind="pair", rate=0.4), _images(NAMES), seed=0)
+        make_labels(Case(kind="pair", rate=0.4), _images(NAMES), seed=0)
     assert refused.value.key == "--kinds"
 
 
 def test_a_rate_that_plants_nothing_is_refused() -> None:
     with pytest.raises(InputError) as refused:
-        labels_of(Case(kind="symmetric", rate=0.001), _images(), seed=0)
+        make_labels(Case(kind="symmetric", rate=0.001), _images(), seed=0)
     assert refused.value.key == "--rates"
 
 
 def test_seeds_and_rates_draw_apart() -> None:
     images = _images()
     drawn = [
-        labels_of(Case(kind="symmetric", rate=rate), images, seed=seed).tobytes()
+        make_labels(Case(kind="symmetric", rate=rate), images, seed=seed).tobytes()
         for rate in (0.2, 0.21)
         for seed in (0, 1, 0)
     ]
@@ -75,12 +75,12 @@ def test_seeds_and_rates_draw_apart() -> None:
 
 def _names(images: Images, **arguments: Any) -> list[str]:
     defaults = {"kinds": None, "rates": [0.1], "variants": ["scratch"], "folds": [1]}
-    return [case.name for case in cases_of(argparse.Namespace(**{**defaults, **arguments}), images)]
+    return [case.name for case in iter_cases(argparse.Namespace(**{**defaults, **arguments}), images)]
 
 
 def test_all_kinds_are_planted_unless_labels_are_given() -> None:
     images = _images()
-    audited = dataclasses.replace(images, given=images.truth)
+    audited = dataclasses.replace(images, data_labels=images.truth)
     kinds = ("symmetric", "pair", "instance")
     assert _names(images, rates=[0.1, 0.2]) == [
         f"{kind}-{rate}-scratch-folds1" for kind in kinds for rate in (0.1, 0.2)
@@ -95,15 +95,15 @@ def test_every_audit_is_done_by_every_variant_and_number_of_folds() -> None:
     assert names == [f"symmetric-0.2-{variant}-folds{folds}" for variant in ("scratch", "frozen") for folds in (1, 5)]
 
 
-def test_labels_of_a_file_are_audited_against_the_prepared_ones_and_the_other_way_round(tmp_path: Path) -> None:
+def test_make_labels_a_file_are_audited_against_the_prepared_ones_and_the_other_way_round(tmp_path: Path) -> None:
     file = _csv(tmp_path, "train/ash/00000.png,birch\n")
     own = _load(tmp_path).truth
     changed = own.copy()
     changed[0] = NAMES.index("birch")
     annotated, corrected = _load(tmp_path, labels=file), _load(tmp_path, truth=file)
     for images, given, truth in ((annotated, changed, own), (corrected, own, changed)):
-        assert images.given is not None
-        np.testing.assert_array_equal(images.given, given)
+        assert images.data_labels is not None
+        np.testing.assert_array_equal(images.data_labels, given)
         np.testing.assert_array_equal(images.truth, truth)
 
 
@@ -113,8 +113,8 @@ def test_labels_that_prepare_changed_on_purpose_are_audited_against_the_true_one
     say_planted(data, {0: int(own[0] + 1) % 4})
     defaults = {"data": tmp_path, "labels": None, "truth": None, "images": None}
     images = load_images_and_truth(argparse.Namespace(**defaults), load_prepared(data, folder=None))
-    assert images.given is not None
-    np.testing.assert_array_equal(images.given, own)
+    assert images.data_labels is not None
+    np.testing.assert_array_equal(images.data_labels, own)
     assert np.flatnonzero(images.truth != own).tolist() == [0]
 
 
@@ -126,9 +126,9 @@ def test_a_file_without_an_error_is_refused(tmp_path: Path) -> None:
 
 def test_some_images_are_the_same_ones_each_time_as_many_of_each_class(tmp_path: Path) -> None:
     everything, some, again = _load(tmp_path), _load(tmp_path, images=12), _load(tmp_path, images=12)
-    assert everything.taken.all()
-    np.testing.assert_array_equal(some.taken, again.taken)
-    np.testing.assert_array_equal(some.truth, everything.truth[some.taken])
+    assert everything.mask.all()
+    np.testing.assert_array_equal(some.mask, again.mask)
+    np.testing.assert_array_equal(some.truth, everything.truth[some.mask])
     assert np.bincount(some.truth).tolist() == [3, 3, 3, 3]
 
 
@@ -145,9 +145,9 @@ def test_a_case_has_its_labels_and_parameters_and_the_prepared_files(tmp_path: P
     params = load_params(write_params(tmp_path, filter={"drop_fraction": 0.125}))
     case = Case(kind="symmetric", rate=0.1, folds=3)
     own = case_params(params, case, steps=47, weights=None)
-    assert not is_made(folder, case, own, None)
+    assert not is_complete(folder, case, own, None)
     make_folder(folder, case, base, labels=labels, truth=images.truth, class_names=NAMES, params=own, weights=None)
-    assert is_made(folder, case, own, None)
+    assert is_complete(folder, case, own, None)
     made, data = load_params(folder / "params.yaml"), DataPaths(root=folder / "data")
     finetune = made.finetune
     assert (finetune.budget.steps, finetune.schedule.model_dump()["warmup"]["steps"], finetune.folds) == (47, 4, 3)
@@ -161,7 +161,7 @@ def test_a_case_has_its_labels_and_parameters_and_the_prepared_files(tmp_path: P
     for file in ("train.npy", "test.npy", "test.parquet", "metrics.json"):
         assert (folder / "data/prepare" / file).samefile(tmp_path / "data/prepare" / file)
     with pytest.raises(InputError) as refused:
-        is_made(folder, case, case_params(params, case, steps=48, weights=None), None)
+        is_complete(folder, case, case_params(params, case, steps=48, weights=None), None)
     assert "steps" in str(refused.value)
     assert refused.value.key == str(folder / "case.json")
 
@@ -181,8 +181,8 @@ def test_some_images_are_prepared_as_if_there_were_no_others(tmp_path: Path) -> 
     whole = load_prepared(everything, folder=None)
     arguments = argparse.Namespace(data=everything.root, labels=None, truth=None, images=12)
     some = load_images_and_truth(arguments, whole)
-    take_images(everything, part, some.taken)
+    write_subset(everything, part, some.mask)
     loaded = load_prepared(part, folder=None)
-    np.testing.assert_array_equal(loaded.train.images, whole.train.images[some.taken])
+    np.testing.assert_array_equal(loaded.train.images, whole.train.images[some.mask])
     np.testing.assert_array_equal(loaded.train.labels, some.truth)
     np.testing.assert_array_equal(loaded.test.images, whole.test.images)

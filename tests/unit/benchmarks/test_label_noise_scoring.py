@@ -1,4 +1,4 @@
-"""Phase (b) of benchmarks/label_noise on made-up artifacts: what scorers say, and what it cost."""
+"""Phase (b) of benchmarks/label_noise on simulated artifacts: scores, time and memory."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from benchmarks.filter_gallery import CHOICES as SHOWN
 from benchmarks.label_noise import choices
-from benchmarks.label_noise.choices import CHOICES, COMPARISONS, NAMES, check_names, knn_vote, scorers_of
+from benchmarks.label_noise.choices import CHOICES, COMPARISONS, NAMES, check_names, knn_vote, select_scorers
 from benchmarks.label_noise.detection import detection
 from benchmarks.label_noise.own_process import in_own_process
 from benchmarks.label_noise.scoring import score_case, suspicion
@@ -125,26 +125,26 @@ def test_the_summary_holds_all_cases_and_means_of_what_ran_in_each(tmp_path: Pat
 
 def test_a_default_that_does_not_run_is_refused() -> None:
     with pytest.raises(InputError) as refused:
-        check_names(("knn_vote",), "margin", neighbours=25, frozen=False)
+        check_names(("knn_vote",), "margin", n_neighbors=25, frozen=False)
     assert refused.value.key == "--default"
 
 
 def test_fewer_neighbors_than_a_scorer_looks_at_are_refused_before_anything_is_trained() -> None:
     for name in ("knn_agreement", "confidence_and_knn"):
         with pytest.raises(InputError) as refused:
-            check_names(("margin", name), "margin", neighbours=24, frozen=False)
+            check_names(("margin", name), "margin", n_neighbors=24, frozen=False)
         assert name in str(refused.value)
-    check_names(("margin", "knn_vote", "knn_distance"), "margin", neighbours=1, frozen=False)
+    check_names(("margin", "knn_vote", "knn_distance"), "margin", n_neighbors=1, frozen=False)
 
 
 def test_without_cleanlab_what_needs_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choices, "find_spec", lambda name: None)
     for name in ("cleanlab_issues", "confident_learning"):
         with pytest.raises(InputError) as refused:
-            check_names(("margin", name), "margin", neighbours=25, frozen=False)
+            check_names(("margin", name), "margin", n_neighbors=25, frozen=False)
         assert name in str(refused.value)
     check_names(
-        tuple(name for name in COMPARISONS if "cleanlab" not in name), "dbscan_map", neighbours=25, frozen=False
+        tuple(name for name in COMPARISONS if "cleanlab" not in name), "dbscan_map", n_neighbors=25, frozen=False
     )
 
 
@@ -160,15 +160,15 @@ def test_peak_memory_is_that_of_the_work_and_not_of_who_asked() -> None:
     assert much - little == pytest.approx(299, abs=30)
 
 
-def test_scorers_of_a_training_are_refused_where_there_is_none_before_anything_is_trained() -> None:
+def test_select_scorers_a_training_are_refused_where_there_is_none_before_anything_is_trained() -> None:
     for name in ("mean_confidence", "label_odds"):
         with pytest.raises(InputError) as refused:
-            check_names(("margin", name), "margin", neighbours=25, frozen=True)
+            check_names(("margin", name), "margin", n_neighbors=25, frozen=True)
         assert name in str(refused.value)
-    check_names(("margin", "self_confidence"), "margin", neighbours=25, frozen=True)
+    check_names(("margin", "self_confidence"), "margin", n_neighbors=25, frozen=True)
 
 
 def test_all_scorers_are_those_that_find_what_they_need() -> None:
-    assert scorers_of(None, frozen=False) == NAMES
-    assert set(NAMES) - set(scorers_of(None, frozen=True)) == {"mean_confidence", "label_odds"}
-    assert scorers_of(["margin", "label_odds"], frozen=True) == ("margin", "label_odds")
+    assert select_scorers(None, frozen=False) == NAMES
+    assert set(NAMES) - set(select_scorers(None, frozen=True)) == {"mean_confidence", "label_odds"}
+    assert select_scorers(["margin", "label_odds"], frozen=True) == ("margin", "label_odds")

@@ -13,14 +13,14 @@ import pytest
 from scipy.optimize import curve_fit
 
 from benchmarks import simulator_error
-from benchmarks.simulator_error import LaunchFailed, judge, main
+from benchmarks.simulator_error import LaunchFailed, evaluate, main
 from benchmarks.simulator_predictions import (
     RANKS,
-    Beside,
     Cable,
     Constants,
     Jobs,
     MeasuredSetting,
+    Overlap,
     predicted_seconds,
     seconds_of,
     standard_errors,
@@ -102,56 +102,56 @@ def _longer(timings: Timings, factor: float, which: Callable[[StepTimings], bool
     return replace(timings, steps=tuple(steps))
 
 
-def _judged(
+def _evaluated(
     truth: Constants, fitted: Sequence[Cable | None], held_out: Sequence[Cable] = (), noise: float = 0.0
 ) -> dict[str, Any]:
-    return judge(
+    return evaluate(
         _ARGUMENTS, *({cable: _timings(truth, cable, noise=noise) for cable in of} for of in (fitted, held_out))
     )
 
 
 @pytest.mark.parametrize("beside", ["all", "nothing"])
-def test_constants_of_this_machine_are_found_and_predict_what_was_held_out(beside: Beside) -> None:
+def test_constants_of_this_machine_are_found_and_predict_what_was_held_out(beside: Overlap) -> None:
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside=beside)
-    result = _judged(truth, [None], noise=0.01)
-    assert result["fit"]["constants"]["beside"] == beside
-    assert result["fit"]["constants"]["host_seconds"] == pytest.approx(1e-9, rel=0.2)
+    found = _evaluated(truth, [None], noise=0.01)
+    assert found["fit"]["constants"]["beside"] == beside
+    assert found["fit"]["constants"]["host_seconds"] == pytest.approx(1e-9, rel=0.2)
     # Nine of two ranks less four, and one of one rank.
-    assert {kind: of["settings"] for kind, of in result["held_out"].items()} == {"all": 6, "size": 5, "one rank": 1}
-    assert result["held_out"]["all"]["within_aim"]
-    assert result["held_out"]["all"]["largest_error_points"] < 3
+    assert {kind: of["settings"] for kind, of in found["held_out"].items()} == {"all": 6, "size": 5, "one rank": 1}
+    assert found["held_out"]["all"]["within_aim"]
+    assert found["held_out"]["all"]["largest_error_points"] < 3
 
 
 def test_constants_of_a_slowed_cable_predict_a_bandwidth_that_was_held_out() -> None:
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=1.05, message_delays=1.0, beside="all")
-    result = _judged(truth, SLOWED, [HELD_OUT_SLOWED], noise=0.01)
-    assert result["fit"]["constants"]["wire_share"] == pytest.approx(1.05, rel=0.05)
-    rows = [row for row in result["rows"] if row["mbit_per_second"] == 1000]
+    found = _evaluated(truth, SLOWED, [HELD_OUT_SLOWED], noise=0.01)
+    assert found["fit"]["constants"]["wire_share"] == pytest.approx(1.05, rel=0.05)
+    rows = [row for row in found["rows"] if row["mbit_per_second"] == 1000]
     assert len(rows) == 9
     assert {row["held_out"] for row in rows} == {"cable"}
-    assert result["held_out"]["all"]["within_aim"]
+    assert found["held_out"]["all"]["within_aim"]
 
 
 def test_a_host_without_a_spare_core_is_distinguished_from_its_wire() -> None:
     """Its part makes the backward pass longer, whatever the bandwidth; the wire's part is hidden."""
     truth = Constants(latency_seconds=2e-4, host_seconds=8e-9, wire_share=1.05, message_delays=1.0, beside="wire")
-    result = _judged(truth, SLOWED, [HELD_OUT_SLOWED], noise=0.01)
-    assert result["fit"]["constants"]["beside"] == "wire"
-    assert result["fit"]["constants"]["host_seconds"] == pytest.approx(8e-9, rel=0.2)
-    assert result["held_out"]["all"]["within_aim"]
+    found = _evaluated(truth, SLOWED, [HELD_OUT_SLOWED], noise=0.01)
+    assert found["fit"]["constants"]["beside"] == "wire"
+    assert found["fit"]["constants"]["host_seconds"] == pytest.approx(8e-9, rel=0.2)
+    assert found["held_out"]["all"]["within_aim"]
 
 
 def test_constants_of_a_delayed_cable_predict_a_delay_that_was_held_out() -> None:
     """At one bandwidth a byte on the wire for each is taken for granted."""
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=1.05, message_delays=1.5, beside="all")
-    result = _judged(truth, DELAYED, [HELD_OUT_DELAYED], noise=0.01)
-    assert result["fit"]["constants"]["message_delays"] == pytest.approx(1.5, rel=0.1)
-    assert result["fit"]["constants"]["wire_share"] == 1
-    assert result["fit"]["constants"]["host_seconds"] == pytest.approx(1e-9 + 0.05 / 1.25e8, rel=0.3)
-    rows = [row for row in result["rows"] if row["delay_ms"] == pytest.approx(3)]
+    found = _evaluated(truth, DELAYED, [HELD_OUT_DELAYED], noise=0.01)
+    assert found["fit"]["constants"]["message_delays"] == pytest.approx(1.5, rel=0.1)
+    assert found["fit"]["constants"]["wire_share"] == 1
+    assert found["fit"]["constants"]["host_seconds"] == pytest.approx(1e-9 + 0.05 / 1.25e8, rel=0.3)
+    rows = [row for row in found["rows"] if row["delay_ms"] == pytest.approx(3)]
     assert len(rows) == 9
     assert {row["held_out"] for row in rows} == {"cable"}
-    assert result["held_out"]["all"]["within_aim"]
+    assert found["held_out"]["all"]["within_aim"]
 
 
 def test_steps_that_do_not_follow_the_model_miss_the_goal() -> None:
@@ -159,9 +159,9 @@ def test_steps_that_do_not_follow_the_model_miss_the_goal() -> None:
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside="all")
     timings = _timings(truth, None)
     changed = _longer(timings, 1.5, lambda of: of.way == HELD_OUT_BUCKET)
-    result = judge(_ARGUMENTS, {None: changed}, {})
-    assert not result["held_out"]["all"]["within_aim"]
-    assert "**missed**" in markdown({**_HEAD, "experiments": {"this machine": result}})
+    found = evaluate(_ARGUMENTS, {None: changed}, {})
+    assert not found["held_out"]["all"]["within_aim"]
+    assert "**missed**" in markdown({**_HEAD, "experiments": {"this machine": found}})
 
 
 @pytest.mark.parametrize("slow", [*SLOWED, HELD_OUT_SLOWED])
@@ -180,9 +180,9 @@ def _assert_predicted(launch: Callable[[Constants, Cable | None], Timings]) -> N
     fitted, held_out = (
         dict[Cable | None, Timings]({cable: launch(truth, cable) for cable in of}) for of in (SLOWED, [HELD_OUT_SLOWED])
     )
-    result = judge(_ARGUMENTS, fitted, held_out)
-    assert result["held_out"]["all"]["largest_error_points"] < 0.5
-    assert result["fit"]["constants"]["wire_share"] == pytest.approx(1.05, rel=0.02)
+    found = evaluate(_ARGUMENTS, fitted, held_out)
+    assert found["held_out"]["all"]["largest_error_points"] < 0.5
+    assert found["fit"]["constants"]["wire_share"] == pytest.approx(1.05, rel=0.02)
 
 
 def test_held_out_steps_do_not_change_the_pace() -> None:
@@ -190,7 +190,7 @@ def test_held_out_steps_do_not_change_the_pace() -> None:
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside="all")
     timings = _timings(truth, None)
     changed = _longer(timings, 10, lambda of: of.local_batch == HELD_OUT_BATCH)
-    usual, slow = (judge(_ARGUMENTS, {None: of}, {})["rows"] for of in (timings, changed))
+    usual, slow = (evaluate(_ARGUMENTS, {None: of}, {})["rows"] for of in (timings, changed))
     for row, slower in zip(usual, slow, strict=True):
         assert slower["predicted_efficiency"] == pytest.approx(row["predicted_efficiency"])
         factor = 10 if row["local_batch"] == HELD_OUT_BATCH else 1
@@ -210,10 +210,10 @@ def test_constants_are_reported_as_fitted_assumed_or_undetermined() -> None:
     """With one bucket size that is not held out there are as many steps as constants."""
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside="all")
     two_steps = argparse.Namespace(**{**vars(_ARGUMENTS), "held_out_buckets_mib": [1, 5]})
-    for arguments, suffix in ((_ARGUMENTS, " ± "), (two_steps, " (not determined by these steps) ")):
-        result = judge(arguments, {None: _timings(truth, None, noise=0.01)}, {})
-        words = markdown({**_HEAD, "experiments": {"this machine": result}})
-        assert re.search(rf"latency of a message [0-9.e+-]+{re.escape(suffix)}", words)
+    for arguments, said in ((_ARGUMENTS, " ± "), (two_steps, " (not determined by these steps) ")):
+        found = evaluate(arguments, {None: _timings(truth, None, noise=0.01)}, {})
+        words = markdown({**_HEAD, "experiments": {"this machine": found}})
+        assert re.search(rf"latency of a message [0-9.e+-]+{re.escape(said)}", words)
         assert "1 (assumed)" in words
 
 
@@ -264,9 +264,9 @@ def test_a_launch_that_fails_costs_its_experiment_alone(tmp_path: Path, monkeypa
             raise LaunchFailed("a rank failed: exit codes [1, 0]")
         return _timings(truth, cable)
 
-    monkeypatch.setattr(simulator_error, "_measured", measured)
+    monkeypatch.setattr(simulator_error, "_measure_cable", measured)
     main(["--delays-ms", "0", "8", f"--out={tmp_path / 'first'}"])
-    monkeypatch.setattr(simulator_error, "_measured", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(simulator_error, "_measure_cable", lambda *_: pytest.fail("measured again"))
     main([f"--timings={tmp_path / 'first/timings.json'}", f"--out={tmp_path / 'again'}"])
     for name in ("simulator_error.json", "simulator_error.md"):
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()

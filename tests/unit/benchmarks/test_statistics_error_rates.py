@@ -1,4 +1,4 @@
-"""benchmarks/statistics_error_rates.py in small: what the tests of pipeline/stats promise, held by simulation."""
+"""benchmarks/statistics_error_rates.py at small size: the tests of pipeline/stats keep their levels."""
 
 import math
 from pathlib import Path

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.injected_bottlenecks import BOUND_BY, FAULTS, training_of
+from benchmarks.injected_bottlenecks import BOUND_BY, FAULTS, make_training
 from pipeline.__main__ import main
 from pipeline.batching import rank_slices, worker_slices
 from pipeline.commands.diagnosing import timing
@@ -82,7 +82,7 @@ def _table(*words: str) -> list[dict[str, Any]]:
 def test_a_slow_loader_is_found_on_one_process(fault: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "_WARM_UP", 1)
     with FAULTS[fault](seconds, ALONE):
-        result = diagnose(measure(training_of(ALONE), seconds=0.05))
+        result = diagnose(measure(make_training(ALONE), seconds=0.05))
     if fault == "none":
         assert result.candidates[0] == "compute"
     else:
@@ -95,7 +95,7 @@ def test_a_slow_loader_is_found_on_one_process(fault: str, seconds: float, monke
 
 
 def _training(settings: TrainSettings, ranks: World = ALONE) -> Training:
-    return replace(training_of(ranks), settings=settings)
+    return replace(make_training(ranks), settings=settings)
 
 
 def test_a_rank_alone_differs_from_the_study_in_its_images_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_one_rank_alone_does_what_it_does_among_all() -> None:
 
 
 def test_synthetic_images_look_like_real_ones_and_are_the_same_every_time() -> None:
-    real = training_of(ALONE)
+    real = make_training(ALONE)
     synthetic = with_synthetic_images(real).images
     assert isinstance(synthetic, SyntheticImages)
     ids, epochs = np.arange(7), np.zeros(7, dtype=np.int64)
@@ -185,7 +185,7 @@ def test_steps_are_those_of_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None
     """As many as requested, after the warm-up steps, without an evaluation."""
     monkeypatch.setattr(timing, "_WARM_UP", 2)
     seen: list[int] = []
-    seconds = step_seconds(training_of(ALONE), 4, lambda: seen.append(1))
+    seconds = step_seconds(make_training(ALONE), 4, lambda: seen.append(1))
     assert seconds.shape == (4,)
     assert (seconds > 0).all()
     assert len(seen) == 6

@@ -125,7 +125,7 @@ def test_a_value_lies_on_its_keys_axis_where_its_ticks_say() -> None:
         key_axis(key, Domain.model_validate(domain, strict=False), [value])
         for (key, domain), value in zip(space.items(), values, strict=True)
     ]
-    assert [axis.ticks[round(axis.places[0], 9)] for axis in axes] == [
+    assert [axis.ticks[round(axis.positions[0], 9)] for axis in axes] == [
         "0.01", "20", "0.05", '{"name": "sgd"}', '"resnet18"',
     ]  # fmt: skip
     assert [(min(axis.ticks), max(axis.ticks)) for axis in axes] == [(0, 1)] * 4 + [(0.5, 0.5)]

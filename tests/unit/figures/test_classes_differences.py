@@ -1,4 +1,4 @@
-"""Differences of each class: their places, their intervals, and an arm whose intervals nobody knows."""
+"""Figure of class differences: positions, intervals, and an arm without intervals."""
 
 from typing import Any
 

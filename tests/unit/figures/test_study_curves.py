@@ -1,4 +1,4 @@
-"""One line of a study has one look, in whichever of its figures it is drawn."""
+"""A line of a study has the same style in all figures."""
 
 from dataclasses import replace
 from typing import Any

@@ -56,8 +56,8 @@ def test_bars_of_importance_are_as_long_as_the_shares_the_longest_on_top() -> No
 
 def test_each_trial_is_a_line_through_its_values_to_its_accuracy() -> None:
     keys = [
-        KeyAxis(name="learning_rates", places=[0.0, 0.25, 1.0], ticks={0.0: "0.001", 1.0: "1"}),
-        KeyAxis(name="recipe.optimizer", places=[0.5, 0.5, 0.5], ticks={0.5: '{"name": "lamb"}'}),
+        KeyAxis(name="learning_rates", positions=[0.0, 0.25, 1.0], ticks={0.0: "0.001", 1.0: "1"}),
+        KeyAxis(name="recipe.optimizer", positions=[0.5, 0.5, 0.5], ticks={0.5: '{"name": "lamb"}'}),
     ]
     figure = parallel_figure(keys, [0.2, 0.6, 0.4], winner=1)
     axes = figure.axes[0]

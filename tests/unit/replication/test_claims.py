@@ -1,4 +1,4 @@
-"""Each sentence on simulated runs: found where true, refuted where false, and wrong no oftener than stated."""
+"""Each claim on simulated runs: supported if true, contradicted if false, and wrong no more often than stated."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.replication import CLAIMS, RunRecord, evaluate_claims
-from tests.fixtures.claim_records import RULE, Level, Make, claims, grid, hardly_above, made_trials
+from tests.fixtures.claim_records import CRITERIA, Level, Make, claims, grid, hardly_above, make_records
 
 SIMULATIONS = 60
 MANY = 600
@@ -17,16 +17,16 @@ MANY = 600
 
 @dataclass(frozen=True)
 class Case:
-    """Worlds in which a sentence is true, false, and on the border between both."""
+    """Scenarios in which a claim is true, false, and on the border between both."""
 
     true: Make
     false: Make
     border: Make
 
 
-def _peak(trial: RunRecord, at: float, width: float = 1.0) -> float:
+def _peak(record: RunRecord, at: float, width: float = 1.0) -> float:
     """A parabola of 2 points a doubling away from batch size 2 ** at."""
-    return 0.9 - 0.02 * ((math.log2(trial.batch_size) - at) / width) ** 2
+    return 0.9 - 0.02 * ((math.log2(record.batch_size) - at) / width) ** 2
 
 
 _SIZES = [16, 32, 64, 128, 256]
@@ -36,12 +36,12 @@ _RANK = {name: rank for rank, name in enumerate(_NETS)}
 
 
 def _curves_by_rate(growth: float, apart: tuple[float, float]) -> Level:
-    """Networks' accuracies grow apart by `growth` with each doubling of the rate, their best sizes from `apart` to."""
+    """Networks' accuracies diverge by `growth` per doubling of the rate, best sizes from apart[0] to apart[1]."""
 
-    def level(trial: RunRecord) -> float:
-        doublings, rank = math.log2(trial.learning_rate / 0.05), (_RANK[trial.model] - 1.5) / 1.5
+    def level(record: RunRecord) -> float:
+        doublings, rank = math.log2(record.learning_rate / 0.05), (_RANK[record.model] - 1.5) / 1.5
         peak = 6 + rank * (apart[0] + (apart[1] - apart[0]) * doublings / 2)
-        return _peak(trial, peak) + (0.015 + 1.5 * growth * doublings) * rank
+        return _peak(record, peak) + (0.015 + 1.5 * growth * doublings) * rank
 
     return level
 
@@ -49,9 +49,9 @@ def _curves_by_rate(growth: float, apart: tuple[float, float]) -> Level:
 def _drops(sudden: str) -> Level:
     """Networks of the kind `sudden` lose 8 points at once, the others 2 a doubling."""
 
-    def level(trial: RunRecord) -> float:
-        large = trial.model in ("resnet50", "resnet101")
-        doublings = math.log2(trial.batch_size / 16)
+    def level(record: RunRecord) -> float:
+        large = record.model in ("resnet50", "resnet101")
+        doublings = math.log2(record.batch_size / 16)
         at_once = sudden == "all" or (sudden == "large") == large
         return 0.9 - (0.08 * (doublings > 2) if at_once else 0.02 * doublings) - 0.0001 * doublings
 
@@ -59,12 +59,12 @@ def _drops(sudden: str) -> Level:
 
 
 def _batch_norm(by_groups: float) -> Make:
-    """The small batch loses 4 points, `by_groups` of them through BatchNorm."""
+    """The small batch loses 4 points, the share `by_groups` of them through BatchNorm."""
 
     def make(rng: np.random.Generator, seeds: int) -> list[RunRecord]:
-        alone = made_trials(rng, lambda t: 0.9 - 0.04 * (t.batch_size == 8), seeds=seeds, batch_size=[8, 64])
+        alone = make_records(rng, lambda t: 0.9 - 0.04 * (t.batch_size == 8), seeds=seeds, batch_size=[8, 64])
         grouped: dict[str, Any] = {"study": ["grouped"], "batch_size": [64], "bn_group": [8]}
-        return alone + made_trials(rng, lambda t: 0.9 - 0.04 * by_groups, seeds=seeds, **grouped)
+        return alone + make_records(rng, lambda t: 0.9 - 0.04 * by_groups, seeds=seeds, **grouped)
 
     return make
 
@@ -97,9 +97,9 @@ def _gain(gain: float) -> Level:
 def _gain_by_batch(against_full: float, against_random: float) -> Level:
     """What filtered gains on both arms grows by so much with each doubling of the batch size."""
 
-    def level(trial: RunRecord) -> float:
-        doublings = math.log2(trial.batch_size / 16)
-        growth = {"filtered": 0.0, "full": against_full, "random": against_random}[trial.arm]
+    def level(record: RunRecord) -> float:
+        doublings = math.log2(record.batch_size / 16)
+        growth = {"filtered": 0.0, "full": against_full, "random": against_random}[record.arm]
         return 0.9 - 0.01 * doublings - growth * doublings
 
     return level
@@ -132,7 +132,7 @@ CASES: Mapping[str, Case] = {
     ),
     "as_good_as_full": Case(
         *(grid(_gain(gain), matched=["epochs"], batch_size=[64, 128], arm=["full", "filtered"])
-          for gain in (0.01, -0.02, -RULE.margin))
+          for gain in (0.01, -0.02, -CRITERIA.margin))
     ),
     "best_extractor": Case(
         *(grid(_extractors(best), arm=["filtered", "random"], extractor=["resnet18", "resnet50", "resnet101"])
@@ -141,18 +141,18 @@ CASES: Mapping[str, Case] = {
 }  # fmt: skip
 
 
-def test_every_sentence_has_its_worlds() -> None:
+def test_every_claim_has_its_scenarios() -> None:
     assert CASES.keys() == CLAIMS.keys()
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_true_sentence_is_supported_and_a_false_one_contradicted(name: str) -> None:
+def test_a_true_claim_is_supported_and_a_false_one_contradicted(name: str) -> None:
     assert claims(name, CASES[name].true, 20)[0] >= 0.8
     assert claims(name, CASES[name].false, 20)[1] >= 0.8
 
 
 def _counted(make: Make, images: int = 360) -> Make:
-    """The same accuracies as counts of so few test images."""
+    """Round accuracies to counts of few test images."""
 
     def made(rng: np.random.Generator, seeds: int) -> list[RunRecord]:
         return [replace(t, n_images=images, top1=round(t.top1 * images) / images) for t in make(rng, seeds)]
@@ -161,138 +161,142 @@ def _counted(make: Make, images: int = 360) -> Make:
 
 
 def _diverging(make: Make) -> Make:
-    """The same without the largest batch size, or else one arm or weight decay, of all seeds but the first."""
+    """Remove the largest batch size, or one arm or weight decay, of all seeds but the first."""
 
     def made(rng: np.random.Generator, seeds: int) -> list[RunRecord]:
-        trials = make(rng, seeds)
-        last = max((t.batch_size, t.learning_rate, t.weight_decay, t.arm) for t in trials)
-        gone = {t for t in trials if (t.batch_size, t.learning_rate, t.weight_decay, t.arm) == last and t.seed > 0}
-        return [t for t in trials if t not in gone]
+        records = make(rng, seeds)
+        last = max((t.batch_size, t.learning_rate, t.weight_decay, t.arm) for t in records)
+        gone = {t for t in records if (t.batch_size, t.learning_rate, t.weight_decay, t.arm) == last and t.seed > 0}
+        return [t for t in records if t not in gone]
 
     return made
 
 
-WORLDS: Mapping[str, Callable[[Make], Make]] = {
+SCENARIOS: Mapping[str, Callable[[Make], Make]] = {
     "as they are": lambda make: make,
     "few test images": _counted,
     "some diverged": _diverging,
 }
 
 
-def _wrong(name: str, world: str, seeds: int, simulations: int) -> float:
-    """Share of simulations on the border in which something is claimed wrongly."""
-    supported, contradicted = claims(name, WORLDS[world](CASES[name].border), simulations, seeds)
-    # Where the best batch size does not depend on the rate, to say so is right.
+def _wrong(name: str, scenario: str, seeds: int, simulations: int) -> float:
+    """Return the share of simulations on the border with a wrong claim."""
+    supported, contradicted = claims(name, SCENARIOS[scenario](CASES[name].border), simulations, seeds)
+    # If the best batch size does not depend on the rate, contradicting the claim is right.
     return supported if name == "best_batch" else supported + contradicted
 
 
 @pytest.mark.parametrize("seeds", [2, 4, 6])
 @pytest.mark.parametrize("name", CASES)
 def test_on_the_border_claims_are_as_rare_as_stated(name: str, seeds: int) -> None:
-    assert _wrong(name, "as they are", seeds, SIMULATIONS) <= hardly_above(RULE.alpha, SIMULATIONS)
+    assert _wrong(name, "as they are", seeds, SIMULATIONS) <= hardly_above(CRITERIA.alpha, SIMULATIONS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [2, 3, 4, 5, 6])
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("name", CASES)
-def test_on_the_border_of_every_world_claims_are_as_rare_as_stated(name: str, world: str, seeds: int) -> None:
-    assert _wrong(name, world, seeds, MANY) <= hardly_above(RULE.alpha, MANY)
+def test_on_the_border_of_every_scenario_claims_are_as_rare_as_stated(name: str, scenario: str, seeds: int) -> None:
+    assert _wrong(name, scenario, seeds, MANY) <= hardly_above(CRITERIA.alpha, MANY)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_single_seed_tests_nothing(name: str) -> None:
-    assert CLAIMS[name].evaluate(CASES[name].true(np.random.default_rng(0), 1), RULE) is None
+    assert CLAIMS[name].evaluate(CASES[name].true(np.random.default_rng(0), 1), CRITERIA) is None
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_neither_order_nor_foreign_studies_change_anything(name: str) -> None:
-    """Runs of another network alone, say, are no part of any comparison."""
+    """Runs of another network, for example, are not part of any comparison."""
     rng = np.random.default_rng(1)
-    trials = CASES[name].true(rng, 5)
-    alone = [replace(trials[0], study="alone", model="small_cnn", arm="random_uniform", seed=99)]
-    shuffled = [trials[int(row)] for row in rng.permutation(len(trials))]
-    found, again = CLAIMS[name].evaluate(trials, RULE), CLAIMS[name].evaluate(alone + shuffled, RULE)
-    assert found is not None
+    records = CASES[name].true(rng, 5)
+    alone = [replace(records[0], study="alone", model="small_cnn", arm="random_uniform", seed=99)]
+    shuffled = [records[int(row)] for row in rng.permutation(len(records))]
+    evidence, again = CLAIMS[name].evaluate(records, CRITERIA), CLAIMS[name].evaluate(alone + shuffled, CRITERIA)
+    assert evidence is not None
     assert again is not None
-    assert (found.n, found.settings) == (again.n, again.settings)
-    np.testing.assert_allclose([found.p_for, found.mean], [again.p_for, again.mean])
+    assert (evidence.n, evidence.settings) == (again.n, again.settings)
+    np.testing.assert_allclose([evidence.p_for, evidence.mean], [again.p_for, again.mean])
 
 
-def test_together_they_err_no_oftener_than_one() -> None:
-    """All on the border at once, each in a world of its own."""
+def test_all_claims_together_err_no_more_often_than_one() -> None:
+    """All on the border at once, each in a separate study."""
     rng, wrong = np.random.default_rng(2), []
     for _ in range(100):
-        trials = []
+        records = []
         for name in ("variance", "weight_decay", "augmentation", "as_good_as_full"):
-            trials += [replace(trial, study=f"{name}-{trial.study}") for trial in CASES[name].border(rng, 6)]
-        wrong.append(any(found.outcome in ("supported", "contradicted") for found in evaluate_claims(trials, RULE)))
-    assert np.mean(wrong) <= hardly_above(RULE.alpha, 100)
+            records += [replace(record, study=f"{name}-{record.study}") for record in CASES[name].border(rng, 6)]
+        wrong.append(
+            any(result.outcome in ("supported", "contradicted") for result in evaluate_claims(records, CRITERIA))
+        )
+    assert np.mean(wrong) <= hardly_above(CRITERIA.alpha, 100)
 
 
 def test_without_runs_nothing_is_testable_and_holm_counts_what_is() -> None:
-    assert {found.outcome for found in evaluate_claims([], RULE)} == {"not testable here"}
-    trials = CASES["variance"].true(np.random.default_rng(0), 6)
-    (tested,) = [found for found in evaluate_claims(trials, RULE) if found.evidence]
+    assert {result.outcome for result in evaluate_claims([], CRITERIA)} == {"not testable here"}
+    records = CASES["variance"].true(np.random.default_rng(0), 6)
+    (tested,) = [result for result in evaluate_claims(records, CRITERIA) if result.evidence]
     assert tested.evidence is not None
     assert (tested.name, tested.p, tested.outcome) == ("variance", tested.evidence.p, "supported")
 
 
 @pytest.mark.parametrize("part", [6, 4])
 @pytest.mark.parametrize("name", CASES)
-def test_cells_that_studies_share_are_said_once(name: str, part: int) -> None:
-    """Another study with all of the seeds, or some, gives neither weight nor settings."""
-    trials = CASES[name].border(np.random.default_rng(4), 6)
-    copies = [replace(trial, study=f"again {trial.study}") for trial in trials if trial.seed < part]
-    once, twice = CLAIMS[name].evaluate(trials, RULE), CLAIMS[name].evaluate(trials + copies, RULE)
+def test_runs_that_studies_share_count_once(name: str, part: int) -> None:
+    """Another study with all or some of the seeds adds neither weight nor settings."""
+    records = CASES[name].border(np.random.default_rng(4), 6)
+    copies = [replace(record, study=f"again {record.study}") for record in records if record.seed < part]
+    once, twice = CLAIMS[name].evaluate(records, CRITERIA), CLAIMS[name].evaluate(records + copies, CRITERIA)
     assert once is not None
     assert once == twice
 
 
 def test_runs_of_a_setting_that_a_second_study_shares_have_no_double_weight() -> None:
-    """As where both take the same steps at one batch size and not at the other."""
+    """As if both take the same steps at one batch size and not at the other."""
     rng = np.random.default_rng(6)
     axes: dict[str, Any] = {"arm": ["full", "filtered"], "weight_decay": [0.005, 0.01]}
-    trials = made_trials(rng, _decay(0.01), batch_size=[64, 128], **axes)
-    shared = [replace(trial, study="epochs", matched="epochs") for trial in trials if trial.batch_size == 128]
-    own = made_trials(rng, _decay(0.01), study=["epochs"], matched=["epochs"], batch_size=[64], **axes)
-    found = CLAIMS["weight_decay"].evaluate(trials + shared + own, RULE)
-    assert found is not None
-    assert found == CLAIMS["weight_decay"].evaluate(trials + own, RULE)
-    assert found.settings == 3
+    records = make_records(rng, _decay(0.01), batch_size=[64, 128], **axes)
+    shared = [replace(record, study="epochs", matched="epochs") for record in records if record.batch_size == 128]
+    own = make_records(rng, _decay(0.01), study=["epochs"], matched=["epochs"], batch_size=[64], **axes)
+    evidence = CLAIMS["weight_decay"].evaluate(records + shared + own, CRITERIA)
+    assert evidence is not None
+    assert evidence == CLAIMS["weight_decay"].evaluate(records + own, CRITERIA)
+    assert evidence.settings == 3
 
 
 def test_steps_too_few_for_equal_epochs_are_no_evidence_of_them() -> None:
     """Three steps of 6,272 are 1.88 epochs of 10,000 images and 1.98 of 9,488."""
     epochs = {(6272, "full"): 1.88, (6272, "filtered"): 1.98}
-    trials = [
-        replace(trial, epochs=epochs.get((trial.batch_size, trial.arm), 1.5))
-        for trial in made_trials(
+    records = [
+        replace(record, epochs=epochs.get((record.batch_size, record.arm), 1.5))
+        for record in make_records(
             np.random.default_rng(6), _gain(0.01), matched=["epochs"], batch_size=[256, 6272], arm=["full", "filtered"]
         )
     ]
-    found = CLAIMS["as_good_as_full"].evaluate(trials, RULE)
-    assert found == CLAIMS["as_good_as_full"].evaluate([trial for trial in trials if trial.batch_size == 256], RULE)
+    evidence = CLAIMS["as_good_as_full"].evaluate(records, CRITERIA)
+    assert evidence == CLAIMS["as_good_as_full"].evaluate(
+        [record for record in records if record.batch_size == 256], CRITERIA
+    )
 
 
 def test_a_study_of_fewer_draws_is_left_out() -> None:
     rng = np.random.default_rng(5)
-    several = made_trials(rng, _gain(0.01), matched=["epochs"], arm=["full", "filtered"], draw=[0, 1])
-    one = made_trials(rng, _gain(0.01), study=["other"], matched=["epochs"], arm=["full", "filtered"])
-    found = CLAIMS["as_good_as_full"].evaluate(several + one, RULE)
-    assert found is not None
-    assert (found.n, found.unit, found.settings, found.left_out) == (2, "draw of the filter", 1, 1)
+    several = make_records(rng, _gain(0.01), matched=["epochs"], arm=["full", "filtered"], draw=[0, 1])
+    one = make_records(rng, _gain(0.01), study=["other"], matched=["epochs"], arm=["full", "filtered"])
+    evidence = CLAIMS["as_good_as_full"].evaluate(several + one, CRITERIA)
+    assert evidence is not None
+    assert (evidence.n, evidence.unit, evidence.settings, evidence.left_out) == (2, "draw of the filter", 1, 1)
 
 
 def test_draws_of_the_filter_are_what_counts_where_there_are_several() -> None:
     """One draw's luck is in all of its seeds."""
     rng = np.random.default_rng(3)
-    trials: list[RunRecord] = []
+    records: list[RunRecord] = []
     for draw in range(3):
         luck = rng.normal(0, 0.05)
         arms = ["full", "filtered"] if draw == 0 else ["filtered"]
-        trials += made_trials(rng, _gain(luck), seeds=20, noise=1e-4, matched=["epochs"], arm=arms, draw=[draw])
-    found = CLAIMS["as_good_as_full"].evaluate(trials, RULE)
-    assert found is not None
-    assert (found.n, found.unit) == (3, "draw of the filter")
-    assert found.high - found.low > 1
+        records += make_records(rng, _gain(luck), seeds=20, noise=1e-4, matched=["epochs"], arm=arms, draw=[draw])
+    evidence = CLAIMS["as_good_as_full"].evaluate(records, CRITERIA)
+    assert evidence is not None
+    assert (evidence.n, evidence.unit) == (3, "draw of the filter")
+    assert evidence.high - evidence.low > 1

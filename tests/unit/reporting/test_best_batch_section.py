@@ -1,4 +1,4 @@
-"""What the report says of the best batch size of each learning rate."""
+"""The report's section on the best batch size of each learning rate."""
 
 from collections.abc import Mapping
 from pathlib import Path

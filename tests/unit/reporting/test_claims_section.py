@@ -1,4 +1,4 @@
-"""What the report says of the paper's sentences."""
+"""The report's section on the paper's claims."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""How a ratio is worded: what counts, and on what it is conditional."""
+"""The sentence on a ratio: its basis and its conditions."""
 
 from dataclasses import asdict
 

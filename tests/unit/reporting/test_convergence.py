@@ -1,4 +1,4 @@
-"""What the report says of steps and images to a training loss and to an accuracy."""
+"""The report's section on steps and images to a training loss and to an accuracy."""
 
 from pathlib import Path
 from typing import Any

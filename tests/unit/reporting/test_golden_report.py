@@ -1,4 +1,4 @@
-"""The report's whole text for one made-up project that has every section, and for one of a single study."""
+"""Golden texts of the report: a project with every section, and one with a single study."""
 
 import re
 from collections import defaultdict

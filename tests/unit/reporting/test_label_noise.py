@@ -1,4 +1,4 @@
-"""The report's words on labels that were changed on purpose."""
+"""The report's section on planted wrong labels."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the report says of the loss around the final weights."""
+"""The report's section on the loss around the final weights."""
 
 import re
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""What the report says of the plans of studies."""
+"""The report's sentences on the plans of studies."""
 
 import re
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""What is published, and what was measured beside it."""
+"""Published values, and the measurements at the same settings."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The report as Markdown: the page's numbers, and nothing that a renderer would take for markup."""
+"""The report as Markdown: it has the page's numbers, and names are not interpreted as markup."""
 
 import re
 from html.parser import HTMLParser
@@ -102,13 +102,13 @@ class Notes(HTMLParser):
 OF_THE_PAGE = (
     "Share of the training images that exceed",
     "The most suspect first",
-    "Not measured of these runs",
+    "Not measured for these runs",
     "Steps and images until",
 )
-"""Beginnings of notes on what the page alone shows, or the document says in other words."""
+"""Beginnings of notes that only the page has, or that the document words differently."""
 
 
-def test_what_the_page_says_beside_its_tables_is_said_here_too(tmp_path: Path) -> None:
+def test_the_document_has_the_notes_of_the_page(tmp_path: Path) -> None:
     data, params = DataPaths(root=tmp_path), params_with()
     sampled = {"critical_batch": 1234.0, "critical_batch_low": 900.0}
     write_artifacts(data, params, lambda row: {**default_outcome(row), **sampled})

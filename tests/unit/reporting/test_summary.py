@@ -75,7 +75,7 @@ def test_single_images_give_classes_and_a_second_interval(build: Build) -> None:
     assert primary["primary"]
     row = dict(zip(table.columns, table.rows[0], strict=True))
     assert (row["draws"], row["seeds"], row["settings"]) == ("1", "3", "3")
-    assert row["95 % bootstrap interval, test images too (points)"].count(" to ") == 1
+    assert row["95 % bootstrap interval, also over test images (points)"].count(" to ") == 1
     assert row["90 % interval of the equivalence test (points)"].count(" to ") == 1
     classes = class_difference_table(primary, 0.95).rows
     assert [cells[0] for cells in classes] == [*CLASS_NAMES, "worst class of each run"]
@@ -238,7 +238,7 @@ def test_table_one_stands_beside_the_papers(build: Build) -> None:
     table = kept_table(build()["networks"])
     row = dict(zip(table.columns, table.rows[0], strict=True))
     assert (row["kept (%)"], row["paper, CIFAR-10: kept (%)"]) == ("92.50", "93.79")
-    assert row["how the share came about"].startswith("requested: 5.00 %")
+    assert row["origin of the share"].startswith("requested: 5.00 %")
 
 
 def test_the_share_at_the_librarys_defaults_is_that_of_dbscan_itself(tmp_path: Path) -> None:
@@ -277,17 +277,17 @@ def test_other_filters_have_no_share_at_those_defaults(tmp_path: Path, scorer: d
     assert row["at DBSCAN's defaults, eps 0.5: kept (%)"] == "–"
 
 
-def test_a_given_eps_is_called_found(build: Build) -> None:
+def test_the_share_of_a_given_eps_is_measured(build: Build) -> None:
     network = build()["networks"][0] | {"requested_drop_share": None}
-    assert kept_table([network]).rows[0][9].startswith("found: ")
+    assert kept_table([network]).rows[0][9].startswith("measured: ")
     missed = network | {"requested_drop_share": 0.05, "share_note": "0.0750 is the nearest"}
     assert kept_table([missed]).rows[0][9].endswith("; 0.0750 is the nearest")
 
 
 @pytest.mark.parametrize(
-    ("eps", "said"), [(1.5, "found: "), ("knee", "searched: knee "), ("tuned", "searched: tuned ")]
+    ("eps", "said"), [(1.5, "measured: "), ("knee", "searched: knee "), ("tuned", "searched: tuned ")]
 )
-def test_a_radius_that_was_searched_is_not_called_given(tmp_path: Path, eps: float | str, said: str) -> None:
+def test_the_origin_of_the_share_names_the_search(tmp_path: Path, eps: float | str, said: str) -> None:
     params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
     write_artifacts(data, params)
     metrics = read_json(data.filter_metrics("resnet18"))
@@ -295,7 +295,7 @@ def test_a_radius_that_was_searched_is_not_called_given(tmp_path: Path, eps: flo
     write_json(data.filter_metrics("resnet18"), {**metrics, "requested_share": None, "settings": settings})
     table = kept_table(build_summary(load_report_inputs(params, data))["networks"])
     (row,) = (dict(zip(table.columns, cells, strict=True)) for cells in table.rows)
-    assert row["how the share came about"].startswith(said)
+    assert row["origin of the share"].startswith(said)
 
 
 def test_versions_that_differ_between_stages_are_all_named(tmp_path: Path) -> None:

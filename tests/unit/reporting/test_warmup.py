@@ -1,4 +1,4 @@
-"""Studies that differ in their warm-up alone are read together."""
+"""Studies that differ only in their warm-up are compared."""
 
 import re
 from collections.abc import Mapping

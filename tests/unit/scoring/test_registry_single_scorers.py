@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.cluster import HDBSCAN
 
 from pipeline.scoring import density, distances
-from pipeline.scoring.base import ScorerInputs
+from pipeline.scoring.base import ScoredImages, ScorerInputs
 from pipeline.scoring.registry import SCORERS, relative_ranks
 
 _PROBABILITIES = np.array([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5]], dtype=np.float32)
@@ -24,6 +24,27 @@ _BELIEFS = ScorerInputs(labels=np.array([0, 0, 2]), probabilities=_PROBABILITIES
 )
 def test_beliefs_by_hand(name: str, expected: list[float]) -> None:
     np.testing.assert_allclose(SCORERS[name].values(_BELIEFS), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("probability", "text"), [(1.0, "100"), (0.996, "100"), (0.994, "99"), (0.5, "50"), (0.0012, "0.12"), (0.0, "0")]
+)
+def test_percent_has_no_exponent(probability: float, text: str) -> None:
+    probabilities = np.array([[probability, 1 - probability]], dtype=np.float64).astype(np.float32)
+    inputs = ScorerInputs(labels=np.array([0]), probabilities=probabilities, neighbors=np.array([[0]]))
+    cases: tuple[tuple[str, dict[str, int]], ...] = (
+        ("self_confidence", {}),
+        ("margin", {}),
+        ("smoothed_confidence", {"k": 1}),
+    )
+    for name, options in cases:
+        values = SCORERS[name].values(inputs, **options)
+        scored = ScoredImages(
+            inputs=inputs, options=options, values=values, thresholds=np.full(1, 0.5), class_names=["cat", "dog"]
+        )
+        (reason,) = SCORERS[name].reasons(scored)
+        assert f"its label cat {text} %" in reason
+        assert "e+" not in reason
 
 
 def test_the_networks_view_of_neighbours_counts_half() -> None:

@@ -1,4 +1,4 @@
-"""The best warm-up of each batch size, and how it grows."""
+"""The best warm-up of each batch size, and its growth."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""How soon runs reach a training loss."""
+"""Steps and images to a training loss."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Mean curves of runs whose records may lie at unlike steps."""
+"""Mean curves of runs with records at different steps."""
 
 from dataclasses import replace
 

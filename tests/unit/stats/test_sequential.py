@@ -1,4 +1,4 @@
-"""Verdicts that stop by themselves: levels, the look that decides, and the seeds that are still needed."""
+"""Sequential verdicts: levels, the look that decides, and the seeds that are still needed."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Our statistics against statsmodels, which only tests use."""
+"""Compare the statistics with statsmodels, which only tests use."""
 
 import numpy as np
 import pytest

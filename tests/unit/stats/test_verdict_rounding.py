@@ -1,4 +1,4 @@
-"""Accuracies are counts of test images: what seems to agree may only have been rounded alike."""
+"""Accuracies are counts of test images: equal accuracies may be the result of rounding."""
 
 import math
 
