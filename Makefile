@@ -62,9 +62,11 @@ test: setup ## the fast tests
 
 # What computes with torch. torch and oneDNN then round as on a processor without AVX-512; so does MKL on Intel, while on
 # AMD it ignores the variable.
-test-avx2: setup ## the numeric tests, as on a processor without AVX-512
-	@ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 $(PYTEST) \
-	  tests/integration/distributed tests/unit/training tests/unit/models tests/unit/optim
+AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2
+
+test-avx2: setup ## the numeric tests and all canonical runs, as on a processor without AVX-512
+	@$(AVX2) $(PYTEST) tests/integration/distributed tests/unit/training tests/unit/models tests/unit/optim
+	@$(AVX2) pytest -q -m slow tests/unit/training/test_canonical_runs.py
 
 test-all: setup ## all tests, including the slow ones
 	@$(PYTEST) -m ""

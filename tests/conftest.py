@@ -17,10 +17,15 @@ __all__ = ["browser", "page", "pipeline", "pytest_runtest_makereport", "served",
 os.environ["DVC_NO_ANALYTICS"] = "1"
 
 # An example is slow at a first import, or when another process uses the machine: that is no failure.
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
+settings.register_profile("fast", deadline=None, max_examples=25)
+settings.register_profile("all", deadline=None)
 
 pytest_plugins = ["tests.fixtures.changed", "tests.fixtures.golden", "tests.fixtures.needs"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Try more examples where slow tests run too, before any test is imported."""
+    settings.load_profile("fast" if "not slow" in config.option.markexpr else "all")
 
 
 def pytest_collection_finish() -> None:

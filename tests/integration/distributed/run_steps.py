@@ -31,18 +31,17 @@ from pipeline.training.settings import ImageFormat, TrainSettings
 from tests.fixtures.training import TINY, bright_images, build_float64
 from tests.integration.distributed.mutants import MUTANTS
 
-SIZE = 8
 RESNET = replace(
     TINY,
-    stem="cifar",
-    format=ImageFormat(image_size=SIZE, crop_size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3),
+    stem="imagenet",
+    format=ImageFormat(image_size=16, crop_size=16, mean=(0.5,) * 3, std=(0.25,) * 3),
     crop_padding=2,
     batch_size=66,  # over 4 or 8 simulated workers: shares of 16 and 17, or 8 and 9
     simulated_workers=4,
     steps=1,
     learning_rate=0.1,
 )
-PLAIN = replace(RESNET, network="small_cnn")
+PLAIN = replace(RESNET, network="small_cnn", format=replace(RESNET.format, image_size=8, crop_size=8))
 """Settings of a network without BatchNorm and with dropout."""
 _LAMB: dict[str, Any] = {
     "optimizer": "lamb",
@@ -154,7 +153,7 @@ def _patched(case: Case) -> Iterator[None]:
 
 def _train(case: Case, ranks: World, checkpointer: CheckpointScheduler | None = None) -> TrainedRun:
     """The tenth of the images that is not trained on has labels out of range."""
-    images, labels = bright_images(150, SIZE)
+    images, labels = bright_images(150, case.settings.format.image_size)
     members = np.arange(150) % 10 != 0
     return train(
         case.settings,
@@ -193,7 +192,7 @@ def run(case: Case, ranks: World) -> dict[str, Any]:
             trained = _train_with_a_break(case, ranks, Path(folder)) if case.interrupted else _train(case, ranks)
         except InputError as error:
             return {"refused": str(error)}
-    test_images, test_labels = bright_images(53, SIZE, seed=1)
+    test_images, test_labels = bright_images(53, case.settings.format.image_size, seed=1)
     test = load_images(test_images, case.settings, training=False, device=ranks.device)
     result = evaluate(trained.model, test, torch.from_numpy(test_labels), batch_size=7, ranks=ranks)
     return {
@@ -219,7 +218,9 @@ def _digest(model: nn.Module) -> str:
 
 def first_weights() -> dict[str, dict[str, Tensor]]:
     """What runs start from, to tell an update from the weights."""
-    built = {name: models.build_network(name, 4, stem="cifar", seed=RESNET.seed) for name in ("resnet18", "small_cnn")}
+    built = {
+        name: models.build_network(name, 4, stem=RESNET.stem, seed=RESNET.seed) for name in ("resnet18", "small_cnn")
+    }
     return {name: model.state_dict() for name, model in built.items()}
 
 

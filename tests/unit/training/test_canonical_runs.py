@@ -7,13 +7,14 @@ import torch
 from torch import nn
 
 from pipeline import batching, distributed
-from pipeline.commands.canonical_runs import earlier_hashes, run_local
+from pipeline.commands.canonical_runs import CanonicalHashes, earlier_hashes, run_local
 from pipeline.config.recipe import Recipe
 from pipeline.optim import OPTIMIZERS
 from pipeline.schedules import SCHEDULES
 from pipeline.training import canonical_runs, evaluation, step
 from pipeline.training.canonical_runs import STEPS, canonical_hashes, canonical_jobs
 from pipeline.training.code_families import FAMILIES_FILE, canonical_runs_cover, find_family, read_families
+from pipeline.training.run_key import machine_info, training_code_digest
 
 JOBS = canonical_jobs()
 QUICK = ("small_cnn muon", "small_cnn adamw", "small_cnn radam bf16 tree", "images in files")
@@ -105,16 +106,30 @@ def test_code_that_computes_something_else_has_other_hashes(
     assert {job for job in QUICK if after[job] != hashes[job]} == noticed
 
 
-@pytest.mark.subprocess
-def test_the_list_is_true_on_this_machine() -> None:
-    """Where its arithmetic is not listed, of an earlier member of the family, run here."""
-    here = run_local()
-    family = find_family(here.code, read_families())
+def _assert_listed(local: CanonicalHashes) -> None:
+    """Compare with the list or, where it lacks this arithmetic, with an earlier member of the family, run here."""
+    family = find_family(local.code, read_families())
     if family is None:
         pytest.skip("the training code is not listed, as another test says")
-    known = family.hashes_on(here.machine) or earlier_hashes(family, here)
-    if known is None:
+    listed = family.hashes_on(local.machine) or earlier_hashes(family, local)
+    if listed is None:
         pytest.skip(
-            f"{FAMILIES_FILE.name} has no hashes of {here.machine}, and git's history no other code of the family"
+            f"{FAMILIES_FILE.name} has no hashes of {local.machine}, and git's history no other code of the family"
         )
-    assert {name: here.hashes[name] for name in known} == known
+    compared = listed.keys() & local.hashes.keys()
+    assert compared
+    assert {name: local.hashes[name] for name in compared} == {name: listed[name] for name in compared}
+
+
+@pytest.mark.subprocess
+def test_short_runs_have_the_listed_hashes(hashes: dict[str, str]) -> None:
+    machine = machine_info(torch.device("cpu"))
+    _assert_listed(CanonicalHashes(code=training_code_digest(), machine=machine, hashes=hashes))
+
+
+@pytest.mark.slow
+@pytest.mark.subprocess
+def test_all_runs_have_the_listed_hashes() -> None:
+    local = run_local()
+    assert local.hashes.keys() == JOBS.keys()
+    _assert_listed(local)
