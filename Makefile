@@ -51,7 +51,7 @@ preset: setup ## NAME=cifar10 writes params.yaml from presets/; without NAME lis
 
 # A file's tests share what they made, so one process has them all. Two processes share two cores: a second thread of
 # each would cost tiny batches more than it gives, and threads that wait by spinning keep others from working.
-PYTEST := OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 pytest -n 2 --dist loadfile
+PYTEST := OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # What tests/fixtures/changed.py and tests/fixtures/needs.py say; contracts included.
 quick: setup ## a minute of tests of the files that differ from the last commit

@@ -7,6 +7,7 @@ import pipeline  # isort: skip - it bounds how long OpenMP threads spin, before 
 import pytest
 from hypothesis import settings
 
+from pipeline.processes import disable_malloc_trim
 from tests.fixtures.browser_app import served, shared
 from tests.fixtures.chromium import browser, page, pytest_runtest_makereport
 
@@ -24,7 +25,8 @@ pytest_plugins = ["tests.fixtures.changed", "tests.fixtures.golden", "tests.fixt
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Try more examples where slow tests run too, before any test is imported."""
+    """Keep freed memory, as training does; try more examples where slow tests run too, before any test is imported."""
+    disable_malloc_trim()
     settings.load_profile("fast" if "not slow" in config.option.markexpr else "all")
 
 

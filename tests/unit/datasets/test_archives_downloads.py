@@ -42,7 +42,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.stalled.set()  # type: ignore[attr-defined]
             self.server.goes_on.wait(60)  # type: ignore[attr-defined]
         elif self.path == "/tampered":
-            self.wfile.write(b"\0" + _CONTENT[1:])
+            self.wfile.write(bytes([_CONTENT[0] ^ 1]) + _CONTENT[1:])
         else:
             self.wfile.write(_CONTENT)
 
