@@ -126,7 +126,7 @@ def write_provenance(
         {
             "stage": stage,
             "parameters": dict(parameters),
-            "versions": _versions(),
+            "versions": dict(_versions()),
             "inputs": _digests(inputs, path.parent),
             "outputs": _digests(outputs, path.parent),
         },
@@ -137,6 +137,7 @@ def _digests(files: Sequence[Path], folder: Path) -> dict[str, str]:
     return {os.path.relpath(file, folder): sha256_of_file(file) for file in files}
 
 
+@cache
 def _versions() -> dict[str, str]:
     versions = {}
     for package in _PACKAGES:

@@ -9,6 +9,7 @@ from ruamel.yaml import YAML
 
 from pipeline.__main__ import main
 from pipeline.commands.schema import params_schema
+from tests.fixtures.params import digits_tree
 
 _ROOT = Path(__file__).parents[3]
 
@@ -37,7 +38,7 @@ def test_presets_fit_the_schema(name: str) -> None:
 
 def test_a_wrong_key_type_or_bound_does_not_fit() -> None:
     schema = params_schema()
-    tree = YAML(typ="safe").load(_ROOT / "tests" / "params.yaml")
+    tree = digits_tree()
     for section, key, value in (
         ("extract", "batch", 1),
         ("extract", "batch_size", "many"),

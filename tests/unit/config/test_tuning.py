@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from ruamel.yaml import YAML
 
 from pipeline.config.params import Params, check_params
 from pipeline.config.study import Study
@@ -14,8 +13,8 @@ from pipeline.config.tuning import Domain
 from pipeline.config.tuning_checks import check_space
 from pipeline.errors import InputError
 from tests.fixtures.golden import check_golden
+from tests.fixtures.params import digits_tree
 from tests.fixtures.printed_errors import key_within
-from tests.fixtures.projects import ROOT
 
 GOOD = {
     "study": "digits",
@@ -35,7 +34,7 @@ GOOD = {
 
 
 def _params(**changes: Any) -> Params:
-    tree = YAML(typ="safe").load(ROOT / "tests" / "params.yaml")
+    tree = digits_tree()
     search = {key: value for key, value in {**GOOD, **changes}.items() if value is not None}
     return check_params({**tree, "tuning": {"mine": search}}, source="params.yaml")
 
