@@ -12,6 +12,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -135,13 +136,19 @@ def _add(text: str, parent: _Node, new_text: str) -> str:
 
 def _already_has(text: str, keys: Sequence[str], value: Any) -> bool:
     """Return whether the value at `keys` equals `value`, in any notation."""
-    tree: Any = YAML(typ="safe", pure=True).load(text)
+    tree = _loaded(text)
     for key in keys:
         if not isinstance(tree, dict) or key not in tree:
             return False
         tree = tree[key]
     # True equals 1 in Python.
     return bool(tree == value) and isinstance(tree, bool) == isinstance(value, bool)
+
+
+@lru_cache(maxsize=2)
+def _loaded(text: str) -> Any:
+    """Return the keys and values of a text; callers must not change them."""
+    return YAML(typ="safe", pure=True).load(text)
 
 
 def _line_start(text: str, position: int) -> int:
@@ -178,6 +185,7 @@ def _all_text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
+@lru_cache(maxsize=2)
 def _root(text: str) -> _Node | None:
     events = YAML(typ="safe", pure=True).parse(text)
     for event in events:

@@ -55,7 +55,8 @@ def choose_workers(requested: int | Literal["auto"], valid_sizes: Sequence[int])
                 "give fewer, or set CUDA_VISIBLE_DEVICES= to work on the CPU"
             )
         return requested
-    return max(size for size in valid_sizes if size <= local_gpus())
+    gpus = local_gpus()  # asks the driver
+    return max(size for size in valid_sizes if size <= gpus)
 
 
 def participating_ranks(requested: int | Literal["auto"], valid_sizes: Sequence[int], world_size: int) -> int:
