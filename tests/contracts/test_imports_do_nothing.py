@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.fixtures.source_tree import ROOT, modules, tree
 
 _IMPORT_ALL = """
@@ -34,6 +36,7 @@ print(sorted(os.listdir()))
 """
 
 
+@pytest.mark.slow
 def test_importing_everything_changes_nothing(tmp_path: Path) -> None:
     answer = subprocess.run(
         [sys.executable, "-B", "-c", _IMPORT_ALL, *modules()], cwd=tmp_path, capture_output=True, text=True, check=False

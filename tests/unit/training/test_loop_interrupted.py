@@ -98,7 +98,7 @@ def test_a_run_goes_on_with_its_micro_batch_unless_asked(tmp_path: Path) -> None
     "options",
     [
         {},
-        {"ema_decay": 0.8},
+        pytest.param({"ema_decay": 0.8}, marks=pytest.mark.slow),
         pytest.param({"reduction": "tree"}, marks=pytest.mark.slow),
         pytest.param({"batch_stages": (BatchStage(batch_size=8, until_step=3),)}, marks=pytest.mark.slow),
     ],
