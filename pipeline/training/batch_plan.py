@@ -36,7 +36,7 @@ _BYTES_PER_SAMPLE: dict[object, float] = {}
 _SMALLER_GROUPS_HINT = "more simulated_workers or a smaller bn_group, which change the result"
 
 
-def check_ranks(settings: TrainSettings, ranks: World, comm: CommConfig) -> None:
+def check_ranks(settings: TrainSettings, world: World, comm: CommConfig) -> None:
     """Check that so many processes can run the job.
 
     Raises:
@@ -44,26 +44,26 @@ def check_ranks(settings: TrainSettings, ranks: World, comm: CommConfig) -> None
     """
     simulated = settings.simulated_workers
     valid = valid_world_sizes(simulated, aligned=settings.reduction == "tree")
-    if ranks.size not in valid:
+    if world.size not in valid:
         why = "a power of two of" if settings.reduction == "tree" else "equally many of"
         raise InputError(
-            f"workers: {ranks.size} processes cannot take {why} {simulated} simulated_workers each; use one of {valid}"
+            f"workers: {world.size} processes cannot take {why} {simulated} simulated_workers each; use one of {valid}"
         )
-    if settings.local_from_step is not None and ranks.size != simulated:
+    if settings.local_from_step is not None and world.size != simulated:
         raise InputError(
-            f"post_local_sgd: {ranks.size} processes cannot run simulated_workers {simulated}, since each has separate "
+            f"post_local_sgd: {world.size} processes cannot run simulated_workers {simulated}, since each has separate "
             f"weights; use {simulated}"
         )
     if settings.compression != "none":
-        _check_compression(settings, ranks, comm)
+        _check_compression(settings, world, comm)
 
 
-def _check_compression(settings: TrainSettings, ranks: World, comm: CommConfig) -> None:
+def _check_compression(settings: TrainSettings, world: World, comm: CommConfig) -> None:
     assert comm.hierarchical == (settings.workers_per_node is not None), "the settings decide who compresses"
     simulated, per_node = settings.simulated_workers, settings.workers_per_node
-    if ranks.size != simulated:
+    if world.size != simulated:
         raise InputError(
-            f"communication.compression: {ranks.size} processes cannot run simulated_workers {simulated}, since each "
+            f"communication.compression: {world.size} processes cannot run simulated_workers {simulated}, since each "
             f"compresses a separate gradient; use {simulated}"
         )
     sizes = [len(node) for node in distributed.ranks_by_node()]
@@ -102,7 +102,7 @@ def plan_batches(
     first_batch: GlobalBatch,
     *,
     micro_batch: int | Literal["auto"],
-    ranks: World,
+    world: World,
     comm: CommConfig,
 ) -> BatchPlan:
     """Choose the micro-batch and split the global batches into this rank's parts; all ranks call it.
@@ -112,7 +112,7 @@ def plan_batches(
         OutOfMemory: a BatchNorm group does not fit the memory.
     """
     slices = {
-        size: rank_slices(workers, rank=ranks.rank, world_size=ranks.size)
+        size: rank_slices(workers, rank=world.rank, world_size=world.size)
         for size, workers in _worker_slices(settings).items()
     }
     if settings.reduction == "tree":
@@ -123,8 +123,8 @@ def plan_batches(
     chosen = choose_micro_batch(
         micro_batch,
         list(slices.values()),
-        device=ranks.device,
-        bytes_per_image=partial(probe.bytes_per_sample, ranks.device),
+        device=world.device,
+        bytes_per_image=partial(probe.bytes_per_sample, world.device),
         try_pass=probe.try_pass,
         local_world_size=distributed.local_world_size(),
     )

@@ -103,17 +103,17 @@ class GradientStrategy(Protocol):
 class AveragedGradients:
     """Averages gradients over the ranks; `comm` and `compression` choose the route."""
 
-    def __init__(self, model: nn.Module, ranks: World, comm: CommConfig, compression: Compression) -> None:
-        self.model = distributed.data_parallel(model, ranks.device, comm, compression)
-        self._ranks = ranks
-        self._rebuilds_buckets = ranks.size > 1 and comm.overlap and comm.library == "ddp"
+    def __init__(self, model: nn.Module, world: World, comm: CommConfig, compression: Compression) -> None:
+        self.model = distributed.data_parallel(model, world.device, comm, compression)
+        self._world = world
+        self._rebuilds_buckets = world.size > 1 and comm.overlap and comm.library == "ddp"
 
     def compute(
         self, train_loss: TrainLoss, batch: GlobalBatch, rank_batch: RankBatch, *, loss_scale: float | Tensor
     ) -> Tensor:
         """See `GradientStrategy`."""
         return accumulate_gradients(
-            self.model, train_loss, batch, rank_batch.micro_batches, world_size=self._ranks.size, loss_scale=loss_scale
+            self.model, train_loss, batch, rank_batch.micro_batches, world_size=self._world.size, loss_scale=loss_scale
         )
 
     def warm_up(self, train_loss: TrainLoss, batch: GlobalBatch) -> None:
@@ -143,8 +143,8 @@ class LocalGradients:
         model: as `AveragedGradients` wrapped it.
     """
 
-    def __init__(self, model: nn.Module, ranks: World) -> None:
-        self._model, self._ranks = model, ranks
+    def __init__(self, model: nn.Module, world: World) -> None:
+        self._model, self._world = model, world
 
     def compute(
         self, train_loss: TrainLoss, batch: GlobalBatch, rank_batch: RankBatch, *, loss_scale: float | Tensor
@@ -156,7 +156,7 @@ class LocalGradients:
             train_loss,
             batch,
             micro_batches,
-            world_size=self._ranks.size,
+            world_size=self._world.size,
             local=True,
             loss_scale=loss_scale,
         )
@@ -165,8 +165,8 @@ class LocalGradients:
 class TreeGradients:
     """Sums gradients in one fixed order, which also measures their noise; `model` is not wrapped."""
 
-    def __init__(self, model: nn.Module, ranks: World) -> None:
-        self._model, self._ranks = model, ranks
+    def __init__(self, model: nn.Module, world: World) -> None:
+        self._model, self._world = model, world
         self._sums: tuple[TreeSums, float, int] | None = None
 
     def compute(
@@ -175,9 +175,9 @@ class TreeGradients:
         """See `GradientStrategy`."""
         leaves = rank_batch.tree_leaves
         sums = tree_gradients(self._model, train_loss, batch, leaves, loss_scale=loss_scale)
-        self._sums = sums, batch.size / (len(leaves) * self._ranks.size), batch.size
+        self._sums = sums, batch.size / (len(leaves) * self._world.size), batch.size
         # The sum is over all ranks already, and history records add up over ranks.
-        return sums.loss if self._ranks.is_main else torch.zeros_like(sums.loss)
+        return sums.loss if self._world.is_main else torch.zeros_like(sums.loss)
 
     def noise_sample(self) -> NoiseSample:
         """Return the noise of the last batch's gradient; it waits for the device."""
@@ -191,10 +191,10 @@ class TreeGradients:
         )
 
 
-def average_weights(model: nn.Module, ranks: World) -> None:
+def average_weights(model: nn.Module, world: World) -> None:
     """Replace the weights by their mean over the ranks; all ranks call it."""
     for parameter in model.parameters():
-        distributed.all_reduce_sum_(parameter.data).div_(ranks.size)
+        distributed.all_reduce_sum_(parameter.data).div_(world.size)
 
 
 def accumulate_gradients(

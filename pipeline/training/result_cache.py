@@ -87,7 +87,7 @@ class RunCache:
 
     def add(self, run_key: RunKey, result: RunResult, weights: Path | None = None) -> None:
         """Add a run and move `weights` into its folder; replaces an older entry."""
-        key = run_key.key
+        key = run_key.fingerprint
         building = self._root / f".{key}.{os.getpid()}.tmp"
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir(parents=True)
@@ -119,7 +119,7 @@ class RunCache:
                 run_key = RunKey(**read_json(folder / "identity.json"))
             except TypeError:
                 raise _damaged(folder) from None
-            if run_key.key != folder.name:
+            if run_key.fingerprint != folder.name:
                 raise _damaged(folder)
             yield run_key
 
@@ -129,10 +129,10 @@ class RunCache:
         Raises:
             InputError: the entry is damaged.
         """
-        weights = other.weights(run_key.key) if other.weights(run_key.key).is_file() else None
-        if self.has(local_key.key, with_weights=weights is not None):
+        weights = other.weights(run_key.fingerprint) if other.weights(run_key.fingerprint).is_file() else None
+        if self.has(local_key.fingerprint, with_weights=weights is not None):
             return False
-        result = other.get(run_key.key)
+        result = other.get(run_key.fingerprint)
         if run_key.machine != local_key.machine and result.imported_from is None:
             result = replace(result, imported_from=run_key.machine)
         if weights is None:
@@ -140,7 +140,7 @@ class RunCache:
             return True
         load_trained(weights)  # raises if the file is damaged or holds code
         self._root.mkdir(parents=True, exist_ok=True)
-        copy = self._root / f".{local_key.key}.weights.{os.getpid()}.tmp"
+        copy = self._root / f".{local_key.fingerprint}.weights.{os.getpid()}.tmp"
         shutil.copyfile(weights, copy)
         self.add(local_key, result, copy)
         return True

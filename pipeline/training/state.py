@@ -182,13 +182,13 @@ class TrainState:
             "seconds": self.earlier_seconds + time.monotonic() - self.begun,
         }
 
-    def load_state_dict(self, saved: Mapping[str, Any], ranks: World) -> None:
+    def load_state_dict(self, saved: Mapping[str, Any], world: World) -> None:
         """Restore a saved state, on the same number of ranks or another."""
         self.model.load_state_dict(saved["model"])
-        same = len(saved["ranks"]) == ranks.size
+        same = len(saved["ranks"]) == world.size
         # Another number of ranks may fit another micro-batch, which rounds differently.
         self.micro_batch = saved["micro_batch"] if same else 0
-        own: Mapping[str, Any] = saved["ranks"][ranks.rank] if same else {}
+        own: Mapping[str, Any] = saved["ranks"][world.rank] if same else {}
         self.optimizer.load_state_dict(own.get("optimizer") or saved["optimizer"])
         # With compression the number of ranks never changes.
         self.compression.load_state_dict(own.get("compression"), self.loss_sum.device)
@@ -197,10 +197,10 @@ class TrainState:
         if self.average:
             self.average.load_state_dict(saved["average"])
         if self.track:
-            self.track.load_state_dict(saved["track"], is_main=ranks.is_main)
+            self.track.load_state_dict(saved["track"], is_main=world.is_main)
         # For another number of ranks, rank 0 takes the total.
         total = sum(rank["loss_sum"] for rank in saved["ranks"])
-        self.loss_sum.fill_(own["loss_sum"] if same else total if ranks.is_main else 0.0)
+        self.loss_sum.fill_(own["loss_sum"] if same else total if world.is_main else 0.0)
         self.counted, self.step, self.skipped_steps = saved["counted"], saved["step"], saved["skipped_steps"]
         self.history = [HistoryRecord(**record) for record in saved["history"]]
         self.noise = [NoiseSample(**sample) for sample in saved["noise"]]
@@ -211,7 +211,7 @@ class TrainState:
 
 def start_state(
     settings: TrainSettings,
-    ranks: World,
+    world: World,
     initialize: Callable[[Network], None] | None = None,
     n_tracked_samples: int = 0,
 ) -> TrainState:
@@ -224,7 +224,7 @@ def start_state(
     model = build_network(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
     if initialize is not None:
         initialize(model)
-    model = model.to(ranks.device).to(memory_format=torch.channels_last)
+    model = model.to(world.device).to(memory_format=torch.channels_last)
     groups = parameter_groups(
         model,
         weight_decay=settings.weight_decay,
@@ -237,11 +237,11 @@ def start_state(
     return TrainState(
         model=model,
         optimizer=OPTIMIZERS[settings.optimizer](groups, settings.learning_rate, **settings.optimizer_options),
-        scaler=make_scaler(settings.precision, ranks.device),
+        scaler=make_scaler(settings.precision, world.device),
         average=average,
         compression=Compression(settings.compression, settings.powersgd_rank),
-        loss_sum=torch.zeros((), dtype=torch.float64, device=ranks.device),
-        track=ConfidenceTracker(n_tracked_samples, ranks.device) if n_tracked_samples else None,
+        loss_sum=torch.zeros((), dtype=torch.float64, device=world.device),
+        track=ConfidenceTracker(n_tracked_samples, world.device) if n_tracked_samples else None,
     )
 
 

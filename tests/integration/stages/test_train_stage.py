@@ -15,7 +15,7 @@ import torch
 
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.stages import train as train_stage
-from pipeline.training.cells import HISTORY_SCHEMA, RUNS_SCHEMA
+from pipeline.training.runs import HISTORY_SCHEMA, RUNS_SCHEMA
 from pipeline.training.weights import load_trained
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK

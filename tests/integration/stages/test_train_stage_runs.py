@@ -114,7 +114,7 @@ def _energy_by_cell(monkeypatch: pytest.MonkeyPatch) -> None:
         return Energy(gpu=4.0 * n, cpu=1.0 * n)
 
     @contextmanager
-    def metered(ranks: World) -> Iterator[Callable[[], Energy]]:
+    def metered(world: World) -> Iterator[Callable[[], Energy]]:
         yield read
 
     monkeypatch.setattr(parallel, "_energy_of_all_ranks", metered)

@@ -11,10 +11,10 @@ import pytest
 
 from pipeline.config.study import Study, TrainConfig
 from pipeline.errors import InputError
-from pipeline.training.cells import HISTORY_SCHEMA, RUNS_SCHEMA, run_row
 from pipeline.training.grid import RunSpec, expand_grid, run_variant, train_mask
 from pipeline.training.noise_scale import NoiseScale
 from pipeline.training.result_cache import RunResult
+from pipeline.training.runs import HISTORY_SCHEMA, RUNS_SCHEMA, run_row
 from pipeline.training.settings import DatasetInfo
 from pipeline.training.state import ChainLink, HistoryRecord
 from tests.fixtures.projects import NETWORK

@@ -28,7 +28,7 @@ class _StopAfter(CheckpointScheduler):
     """Asks the run to end once so many steps are done, as SIGTERM would."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        super().__init__(Checkpoints(folder), stop_and_save_flags(), ranks=ALONE, steps=1000)
+        super().__init__(Checkpoints(folder), stop_and_save_flags(), world=ALONE, steps=1000)
         self._stop = step
 
     def maybe_save(self, state: TrainState, *, local: bool) -> None:

@@ -52,7 +52,7 @@ def _start(
         batches={settings.batch_size: rank_batch},
         warmup_batch=pair,
         track_from_step=0,
-        ranks=ALONE,
+        world=ALONE,
         comm=CommConfig(),
     )
     return state, train_step
