@@ -192,7 +192,7 @@ def test_an_identity_survives_a_file() -> None:
     """A ledger of another machine holds identities as JSON."""
     identity = _identity()
     again = RunKey(**json.loads(json.dumps(dataclasses.asdict(identity))))
-    assert again.key == identity.fingerprint
+    assert again.fingerprint == identity.fingerprint
     assert re.fullmatch("[0-9a-f]{24}", identity.fingerprint)
 
 
