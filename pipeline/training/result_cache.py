@@ -88,8 +88,10 @@ class RunCache:
     def add(self, run_key: RunKey, result: RunResult, weights: Path | None = None) -> None:
         """Add a run and move `weights` into its folder; replaces an older entry."""
         key = run_key.fingerprint
-        building = self._root / f".{key}.{os.getpid()}.tmp"
-        shutil.rmtree(building, ignore_errors=True)
+        building, replaced = (self._root / f".{key}.{part}{os.getpid()}.tmp" for part in ("", "old."))
+        # In a container a killed process had the same id.
+        for leftover in (building, replaced):
+            shutil.rmtree(leftover, ignore_errors=True)
         building.mkdir(parents=True)
         record = dataclasses.asdict(result)
         record.pop("correct")
@@ -102,7 +104,6 @@ class RunCache:
         write_json(building / "result.json", record)
         write_json(building / "identity.json", dataclasses.asdict(run_key))
         # Renames only, so that no reader sees an incomplete entry.
-        replaced = self._root / f".{key}.old.{os.getpid()}.tmp"
         if (self._root / key).exists():
             (self._root / key).rename(replaced)
         building.rename(self._root / key)
@@ -222,7 +223,7 @@ class NetworkCache:
             return None
         latest = Checkpoints(folder).load_latest(reasons.append)
         if latest is None or latest[1].keys() != CachedNetwork.__dataclass_fields__.keys():
-            raise InputError(f"{folder}: damaged entry; delete this folder and run again")
+            raise _damaged(folder)
         saved: dict[str, Any] = latest[1]
         os.utime(folder)
         return CachedNetwork(**{**saved, "confidence": np.asarray(saved["confidence"])})

@@ -91,6 +91,17 @@ def test_an_imported_result_says_so(ledger: RunCache) -> None:
     _check_equal(ledger.get(K.fingerprint), imported)
 
 
+@pytest.mark.parametrize("part", ["", "old."])
+def test_a_killed_process_of_the_same_id_is_no_obstacle(ledger: RunCache, tmp_path: Path, part: str) -> None:
+    ledger.add(K, DIVERGED)
+    leftover = tmp_path / "cells" / f".{K.fingerprint}.{part}{os.getpid()}.tmp"
+    leftover.mkdir()
+    (leftover / "result.json").write_text("{}")
+    ledger.add(K, FINISHED)
+    _check_equal(ledger.get(K.fingerprint), FINISHED)
+    assert not leftover.exists()
+
+
 def test_entries_know_whose_they_are(ledger: RunCache, tmp_path: Path) -> None:
     assert list(ledger.run_keys()) == []
     ledger.add(K, FINISHED)
