@@ -43,7 +43,7 @@ def features_cache_key(values: Mapping[str, Any], *, module: str, world: World) 
     Args:
         values: settings and digests of the inputs, as plain values.
         module: the module whose import closure computes the result.
-        ranks: their number determines which images form a batch.
+        world: its size determines which images form a batch.
     """
     job = {
         **values,

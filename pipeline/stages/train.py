@@ -45,7 +45,7 @@ def train_study(context: StageContext, world: World) -> None:
     """Train the missing runs of `context.item`, a study, then write its tables."""
     data = load_prepared(context.data, folder=context.image_folder)
     specs, train_masks, run_keys = resolve_runs(context, data, world)
-    keys = run_key_digests(run_keys)
+    keys = fingerprints(run_keys)
     if world.is_main:
         _register_plans(context)
     cache = RunCache(context.work.run_cache)
@@ -121,8 +121,8 @@ def _check_replicates_differ(keep: Mapping[str, NDArray[np.bool_]], context: Sta
             )
 
 
-def run_key_digests(run_keys: Sequence[RunKey | None]) -> list[str]:
-    """Return the runs' names in the cache; empty for skipped runs."""
+def fingerprints(run_keys: Sequence[RunKey | None]) -> list[str]:
+    """Return the fingerprint of each run, its name in the cache; empty for skipped runs."""
     return [key.fingerprint if key else "" for key in run_keys]
 
 

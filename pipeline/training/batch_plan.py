@@ -91,8 +91,8 @@ class BatchPlan:
         for step in range(first_step, settings.steps):
             size = settings.batch_sizes.size_at(step)
             sample_ids, epochs = stream.samples(settings.batch_sizes.examples(step), size)
-            for part in self.batches[size].micro_batches:
-                yield sample_ids[part.rows], epochs[part.rows]
+            for micro_batch in self.batches[size].micro_batches:
+                yield sample_ids[micro_batch.rows], epochs[micro_batch.rows]
 
 
 def plan_batches(
@@ -145,7 +145,7 @@ def _rank_batch(workers: Sequence[BatchSlice], micro_batch: int) -> RankBatch:
 
 
 class _MemoryProbe:
-    """Measures the memory of forward and backward passes of the run; `parts` are this rank's slices of `batch`."""
+    """Measures the memory of forward and backward passes of the run; `slices` are this rank's part of `batch`."""
 
     def __init__(
         self,
@@ -153,11 +153,11 @@ class _MemoryProbe:
         state: TrainState,
         train_loss: TrainLoss,
         batch: GlobalBatch,
-        parts: Sequence[BatchSlice],
+        slices: Sequence[BatchSlice],
         comm: CommConfig,
     ) -> None:
         self._settings, self._model, self._train_loss = settings, state.model, train_loss
-        self._batch, self._parts = batch, parts
+        self._batch, self._slices = batch, slices
         self._copies = _COPIES if comm.overlap else _COPIES + _COPIES_WITHOUT_OVERLAP
         if settings.compression == "powersgd":
             self._copies += _POWERSGD_COPIES
@@ -167,7 +167,7 @@ class _MemoryProbe:
         """Run a forward and a backward pass of at most `max_size` samples next to what the optimizer will hold."""
         # Optimizer state and exchange buffers exist from the end of the first step on.
         reserved = [torch.empty_like(parameter) for parameter in self._model.parameters() for _ in range(self._copies)]
-        part = merge_micro_batches(self._parts, max_size)[0]
+        part = merge_micro_batches(self._slices, max_size)[0]
         self._train_loss.summed_loss(self._model, self._batch, part).backward()
         self._model.zero_grad(set_to_none=True)
         del reserved

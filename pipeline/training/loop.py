@@ -211,7 +211,7 @@ def train(
                 checkpointer.maybe_save(state, local=settings.local_from_step is not None)
 
     noise_scale = estimate_noise_scale(state.noise) if settings.noise_scale_steps is not None else None
-    confidence = state.track.means() if state.track else None
+    confidence = state.tracker.means() if state.tracker else None
     if not diverged:
         with explain_out_of_memory(too_large(settings, plan.micro_batch)):
             eval_weights.swap_in()
@@ -241,9 +241,9 @@ def _hardware_text(world: World, micro_batch: int, comm: CommConfig) -> str:
 
 def _record(state: TrainState, settings: TrainSettings, n_train: int) -> bool:
     """Append a history record; returns whether the loss is finite. All ranks call it."""
-    loss = float(distributed.all_reduce_sum_(state.loss_sum)) / state.counted
+    loss = float(distributed.all_reduce_sum_(state.loss_sum)) / state.loss_count
     state.loss_sum.zero_()
-    state.counted = 0
+    state.loss_count = 0
     finite = math.isfinite(loss)
     examples = settings.batch_sizes.examples(state.step)
     record = HistoryRecord(

@@ -27,7 +27,7 @@ class TrainStep:
     Args:
         batches: by batch size, what this rank computes of a global batch.
         warmup_batch: any two samples that the run trains on.
-        track_from_step: first step at which `state.track`, if not None, records the labels' probabilities.
+        track_from_step: first step at which `state.tracker`, if not None, records the labels' probabilities.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class TrainStep:
     ) -> None:
         self._settings, self._state, self._world = settings, state, world
         self._train_loss = train_loss
-        self._tracked_loss, self._track_from_step = replace(train_loss, track=state.track), track_from_step
+        self._tracked_loss, self._track_from_step = replace(train_loss, tracker=state.tracker), track_from_step
         self._batches = batches
         self._tree = TreeGradients(state.model, world)
         # If the scaler makes the kernel of torch's fused SGD skip the first step, the momentum stays uninitialized.
@@ -86,7 +86,7 @@ class TrainStep:
             state.average.update_parameters(state.model)
 
         state.step += 1
-        state.counted += batch.size
+        state.loss_count += batch.size
         if local and self.weights_in_sync_after(state.step):
             average_weights(state.model, self._world)
 

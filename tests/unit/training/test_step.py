@@ -96,7 +96,7 @@ def test_steps_are_those_of_one_plain_batch(settings: TrainSettings, max_size: i
     state = _train(replace(settings, reduction=reduction), max_size=max_size)
     assert distance(parameters_of(state.model), _plain(settings)[-1]) <= 1e-12
     assert state.step == STEPS
-    assert state.counted == STEPS * BATCH
+    assert state.loss_count == STEPS * BATCH
 
 
 def test_clipping_bites() -> None:
