@@ -1,4 +1,4 @@
-"""Files of finished work: whole or absent, bit by bit, and a damaged entry is named."""
+"""Cached files: complete or absent, with equal bytes; errors name a damaged entry."""
 
 import errno
 import os

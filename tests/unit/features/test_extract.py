@@ -187,7 +187,7 @@ def test_with_mirror_images_the_means_of_both_views_are_given(n_networks: int) -
     assert abs(features[0] - features[1]).max() > 1e-3, "the views tell nothing apart"
     out, sure = np.empty((N, 512), np.float32), np.empty((N, len(NAMES)), np.float32)
     with RunLog.silent().progress("", 2 * N, "images") as progress:
-        options: Any = {"batch_size": 8, "flip_tta": True, "ranks": ALONE, "progress": progress}
+        options: Any = {"batch_size": 8, "flip_tta": True, "world": ALONE, "progress": progress}
         extract_features(networks, bright_images(N)[0], out, sure, **options)
         np.testing.assert_allclose(out, features[:, 0].mean(0), rtol=1e-3, atol=1e-5)
         np.testing.assert_allclose(sure, sure_of.mean((0, 1)), atol=1e-5)

@@ -116,8 +116,8 @@ def test_what_is_measured_on_the_way_is_of_a_run_that_ends_there(
         return Evaluation(correct=np.arange(4) == 0, loss=1.5 if len(evaluated) == 1 else math.inf)
 
     measured = train_bright(replace(whole, accuracy_steps=2), eval_fn=note)
-    found = [(record.step, record.top1, record.test_loss) for record in measured.history if record.top1 is not None]
-    assert found == [(2, 0.25, 1.5), (4, 0.25, None)]
+    actual = [(record.step, record.top1, record.test_loss) for record in measured.history if record.top1 is not None]
+    assert actual == [(2, 0.25, 1.5), (4, 0.25, None)]
     for step, weights in zip((2, 4), evaluated, strict=True):
         # A run that ends in a stage is one of that stage's batches.
         ended = replace(whole, steps=step)

@@ -1,4 +1,4 @@
-"""Finished cells on disk: whole or absent, and a damaged one is named."""
+"""Finished runs on disk: complete or absent; errors name a damaged one."""
 
 import os
 import signal
@@ -54,7 +54,7 @@ DIVERGED = RunResult(
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> RunCache:
-    return RunCache(tmp_path / "cells")
+    return RunCache(tmp_path / "runs")
 
 
 def _check_equal(one: RunResult, other: RunResult) -> None:
@@ -72,13 +72,13 @@ def test_what_is_added_comes_back(ledger: RunCache, result: RunResult) -> None:
 
 def test_an_entry_of_before_energy_was_measured_does_not_tell_it(ledger: RunCache, tmp_path: Path) -> None:
     ledger.add(K, FINISHED)
-    write_json(tmp_path / "cells" / K.fingerprint / "timing.json", {"seconds": 1.5})
+    write_json(tmp_path / "runs" / K.fingerprint / "timing.json", {"seconds": 1.5})
     _check_equal(ledger.get(K.fingerprint), replace(FINISHED, joules=UNKNOWN_ENERGY))
 
 
 def test_an_entry_of_before_hash_chains_has_none(ledger: RunCache, tmp_path: Path) -> None:
     ledger.add(K, FINISHED)
-    path = tmp_path / "cells" / K.fingerprint / "result.json"
+    path = tmp_path / "runs" / K.fingerprint / "result.json"
     record = read_json(path)
     del record["links"]
     write_json(path, record)
@@ -94,7 +94,7 @@ def test_an_imported_result_says_so(ledger: RunCache) -> None:
 @pytest.mark.parametrize("part", ["", "old."])
 def test_a_killed_process_of_the_same_id_is_no_obstacle(ledger: RunCache, tmp_path: Path, part: str) -> None:
     ledger.add(K, DIVERGED)
-    leftover = tmp_path / "cells" / f".{K.fingerprint}.{part}{os.getpid()}.tmp"
+    leftover = tmp_path / "runs" / f".{K.fingerprint}.{part}{os.getpid()}.tmp"
     leftover.mkdir()
     (leftover / "result.json").write_text("{}")
     ledger.add(K, FINISHED)
@@ -106,17 +106,17 @@ def test_entries_know_whose_they_are(ledger: RunCache, tmp_path: Path) -> None:
     assert list(ledger.run_keys()) == []
     ledger.add(K, FINISHED)
     ledger.add(D, DIVERGED)
-    (tmp_path / "cells" / f".{K.fingerprint}.1.tmp").mkdir()  # of a process that was killed
+    (tmp_path / "runs" / f".{K.fingerprint}.1.tmp").mkdir()  # of a process that was killed
     assert list(ledger.run_keys()) == sorted((K, D), key=lambda identity: identity.fingerprint)
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"job": {}}', "3", "", "{"])
 def test_an_entry_that_does_not_know_is_named(ledger: RunCache, tmp_path: Path, text: str) -> None:
     ledger.add(K, FINISHED)
-    (tmp_path / "cells" / K.fingerprint / "identity.json").write_text(text)
+    (tmp_path / "runs" / K.fingerprint / "identity.json").write_text(text)
     with pytest.raises(InputError) as raised:
         list(ledger.run_keys())
-    assert Path(raised.value.key).is_relative_to(tmp_path / "cells" / K.fingerprint)
+    assert Path(raised.value.key).is_relative_to(tmp_path / "runs" / K.fingerprint)
 
 
 def test_equal_results_are_equal_bytes_but_for_the_time(tmp_path: Path) -> None:
@@ -155,16 +155,16 @@ sys.path.insert(0, ".")
 from pathlib import Path
 from tests.unit.training.test_result_cache import FINISHED, K, RunCache
 Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-RunCache(Path({str(tmp_path / "cells")!r})).add(K, FINISHED)
+RunCache(Path({str(tmp_path / "runs")!r})).add(K, FINISHED)
 """
     root = Path(__file__).parents[3]
     killed = subprocess.run([sys.executable, "-c", script], cwd=root, env=environment(), timeout=TIMEOUT_S, check=False)
     assert killed.returncode == -signal.SIGKILL
-    (left,) = (tmp_path / "cells").iterdir()
+    (left,) = (tmp_path / "runs").iterdir()
     assert (left / "result.json").exists()
     assert not ledger.has(K.fingerprint)
-    remove_leftovers(tmp_path / "cells")
-    assert not list((tmp_path / "cells").iterdir())
+    remove_leftovers(tmp_path / "runs")
+    assert not list((tmp_path / "runs").iterdir())
     ledger.add(K, FINISHED)
     _check_equal(ledger.get(K.fingerprint), FINISHED)
 
@@ -201,7 +201,7 @@ _DAMAGE: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("damage", _DAMAGE)
 def test_a_damaged_entry_is_named(ledger: RunCache, tmp_path: Path, damage: str) -> None:
     ledger.add(K, FINISHED)
-    entry = tmp_path / "cells" / K.fingerprint
+    entry = tmp_path / "runs" / K.fingerprint
     _DAMAGE[damage](entry)
     with pytest.raises(InputError) as caught:
         ledger.get(K.fingerprint)

@@ -1,4 +1,4 @@
-"""What a finished cell is recognized by: everything that decides its bits, and nothing else."""
+"""The key of a run contains everything that decides its bits, and nothing else."""
 
 import dataclasses
 import json

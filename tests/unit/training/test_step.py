@@ -117,8 +117,8 @@ def _clipping_per_micro_batch(
     return total
 
 
-def _exact(*given: Any, **options: Any) -> Tensor:
-    return accumulate_gradients(*given, **options)
+def _exact(*args: Any, **options: Any) -> Tensor:
+    return accumulate_gradients(*args, **options)
 
 
 @pytest.mark.parametrize(("mutant", "caught"), [(_exact, False), (_clipping_per_micro_batch, True)])
