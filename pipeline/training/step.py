@@ -80,7 +80,7 @@ class TrainStep:
             state.scaler.unscale_(state.optimizer)
         if settings.clip_norm is not None:
             nn.utils.clip_grad_norm_(state.model.parameters(), settings.clip_norm)
-        skipped = self._update_weights()
+        skipped = self._optimizer_step()
         state.optimizer.zero_grad(set_to_none=True)
         if state.average and not skipped:
             state.average.update_parameters(state.model)
@@ -105,7 +105,7 @@ class TrainStep:
         scaler = self._state.scaler
         return scaler.scale(torch.ones((), device=self._world.device)) if scaler else 1.0
 
-    def _update_weights(self) -> bool:
+    def _optimizer_step(self) -> bool:
         """Take the optimizer's step; returns whether the scaler skipped it for a non-finite gradient."""
         state = self._state
         if state.scaler is None:

@@ -19,8 +19,8 @@ from pipeline.distributed.compression import FlatGradient
 from tests.integration.distributed.run_steps import RESNET, SEVERAL, Case, first_weights, run
 
 TRANSPORTS: dict[str, CommConfig | None] = {
-    "as ever": None,
-    "said": CommConfig(),
+    "default": None,
+    "explicit": CommConfig(),
     "small buckets": CommConfig(bucket_mib=0.01),
     "a large bucket": CommConfig(bucket_mib=1000),
     "one message": CommConfig(overlap=False),
@@ -30,7 +30,7 @@ TRANSPORTS: dict[str, CommConfig | None] = {
 }
 if find_spec("horovod"):  # built by hand
     TRANSPORTS["horovod"] = CommConfig(library="horovod")
-WITH_RESNET = ("as ever", "small buckets", "one message", "by node in small buckets", "horovod")
+WITH_RESNET = ("default", "small buckets", "one message", "by node in small buckets", "horovod")
 _AFTER = CommConfig(overlap=False)
 _BY_NODE_AFTER = CommConfig(overlap=False, hierarchical=True)
 _LOW_RANK: dict[str, Any] = {"compression": "powersgd", "powersgd_rank": 1}
@@ -82,7 +82,7 @@ CASES = {
     group: {name: replace(case, dtype=torch.float64) for name, case in cases.items()} for group, cases in CASES.items()
 }
 CASES["alone"] = {
-    name: CASES["pair"][name] for name in ("small_cnn as ever", "resnet18 as ever", "bf16", "powersgd")
+    name: CASES["pair"][name] for name in ("small_cnn default", "resnet18 default", "bf16", "powersgd")
 }  # fmt: skip
 
 
