@@ -31,20 +31,20 @@ BYTES = (4_096, 65_536, 1 * _MIB, 4 * _MIB, 16 * _MIB)
 _WARM_UP = 3
 
 
-def all_reduce_time(n_bytes: int, ranks: World, repeats: int) -> AllReduceTiming:
+def all_reduce_time(n_bytes: int, world: World, repeats: int) -> AllReduceTiming:
     """Return the median over `repeats` of the slowest rank's time, after a warm-up; all ranks must call it."""
-    tensor = torch.zeros(n_bytes // 4, device=ranks.device)
+    tensor = torch.zeros(n_bytes // 4, device=world.device)
     pairs = []
     for _ in range(_WARM_UP + repeats):
         distributed.barrier()
-        start = record_event(ranks.device)
+        start = record_event(world.device)
         distributed.all_reduce_sum_(tensor)
-        pairs.append((start, record_event(ranks.device)))
-    if ranks.device.type == "cuda":
-        torch.cuda.synchronize(ranks.device)
+        pairs.append((start, record_event(world.device)))
+    if world.device.type == "cuda":
+        torch.cuda.synchronize(world.device)
     local_seconds = [elapsed_seconds(*pair) for pair in pairs[_WARM_UP:]]
     slowest = np.max(distributed.all_gather(local_seconds), axis=0)
-    return AllReduceTiming(float(n_bytes), ranks.size, float(np.median(slowest)))
+    return AllReduceTiming(float(n_bytes), world.size, float(np.median(slowest)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,9 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _measure(arguments: argparse.Namespace) -> None:
     """Measure on each rank; rank 0 writes the file."""
     os.environ["NCCL_ALGO"] = arguments.algorithm.capitalize()
-    with distributed.join_process_group("auto") as ranks:
-        timings = [all_reduce_time(n_bytes, ranks, arguments.repeats) for n_bytes in arguments.bytes]
-        if ranks.is_main:
+    with distributed.join_process_group("auto") as world:
+        timings = [all_reduce_time(n_bytes, world, arguments.repeats) for n_bytes in arguments.bytes]
+        if world.is_main:
             points = [AllReduceTime(n_bytes=int(n), workers=count, seconds=seconds) for n, count, seconds in timings]
             _write(arguments, points)
 

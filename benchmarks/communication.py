@@ -173,13 +173,13 @@ class Digits:
         self.test_labels = torch.from_numpy(bunch.target[held_out]).to(device)
 
 
-def _training(settings: TrainSettings, method: ExchangeMethod, digits: Digits, ranks: World) -> Training:
+def _training(settings: TrainSettings, method: ExchangeMethod, digits: Digits, world: World) -> Training:
     return Training(
         settings=settings,
-        images=load_images(digits.train, settings, training=True, device=ranks.device),
+        images=load_images(digits.train, settings, training=True, device=world.device),
         labels=digits.train_labels,
         train_mask=np.ones(len(digits.train), dtype=np.bool_),
-        world=ranks,
+        world=world,
         micro_batch="auto",
         comm=method.comm,
     )
@@ -197,32 +197,32 @@ def _seconds(training: Training, timed_steps: int) -> float:
 
 def _top1(training: Training, seed: int, digits: Digits) -> float:
     """Train, and return the accuracy on the held-out images, 0 to 1."""
-    ranks, settings = training.world, replace(training.settings, seed=seed)
+    world, settings = training.world, replace(training.settings, seed=seed)
     run = train(
         settings,
         TrainData(training.images.with_seed(seed), training.labels, training.train_mask),
-        ranks=ranks,
+        world=world,
         log=RunLog.silent(),
         options=RunOptions(comm=training.comm or CommConfig()),
     )
-    test = evaluation_images(digits.test, settings.format, ranks.device)
-    return evaluate(run.model, test, digits.test_labels, batch_size=256, ranks=ranks).top1
+    test = evaluation_images(digits.test, settings.format, world.device)
+    return evaluate(run.model, test, digits.test_labels, batch_size=256, world=world).top1
 
 
-def measure(network: str, arguments: argparse.Namespace, digits: Digits, ranks: World) -> list[dict[str, Any]]:
+def measure(network: str, arguments: argparse.Namespace, digits: Digits, world: World) -> list[dict[str, Any]]:
     """Measure each method on these ranks: seconds of a step by round, at both batches, and accuracy by seed."""
     chosen = argparse.Namespace(**{**vars(arguments), "network": network})
-    plain = replace(settings_for(chosen), simulated_workers=ranks.size, flip=False, steps=arguments.steps)
-    methods = exchange_methods(steps=arguments.steps, ranks=ranks.size)
+    plain = replace(settings_for(chosen), simulated_workers=world.size, flip=False, steps=arguments.steps)
+    methods = exchange_methods(steps=arguments.steps, ranks=world.size)
     trainings: dict[str, dict[str, Training]] = {}
     for name in arguments.ways:
-        strong = _training(replace(plain, **methods[name].settings), methods[name], digits, ranks)
-        weak = replace(strong, settings=replace(strong.settings, batch_size=ranks.size * arguments.batch_size))
-        local = {"strong": strong, "local": without_communication(weak)} if ranks.size > 1 else {}
+        strong = _training(replace(plain, **methods[name].settings), methods[name], digits, world)
+        weak = replace(strong, settings=replace(strong.settings, batch_size=world.size * arguments.batch_size))
+        local = {"strong": strong, "local": without_communication(weak)} if world.size > 1 else {}
         trainings[name] = {"weak": weak, **local}
     results: dict[str, dict[str, Any]] = {
         name: {
-            "network": network, "ranks": ranks.size, "nodes": methods[name].nodes, "way": name, "top1": [],
+            "network": network, "ranks": world.size, "nodes": methods[name].nodes, "way": name, "top1": [],
             **{kind: [] for kind in kinds},
         }
         for name, kinds in trainings.items()
@@ -288,10 +288,10 @@ def main() -> int:
     """Print the table and one line of JSON."""
     arguments = _arguments()
     if distributed.launched_by_torchrun():
-        with distributed.join_process_group(arguments.threads) as ranks:
-            digits = Digits(arguments.image_size, ranks.device)
-            measured = [row for network in arguments.networks for row in measure(network, arguments, digits, ranks)]
-            if ranks.is_main:
+        with distributed.join_process_group(arguments.threads) as world:
+            digits = Digits(arguments.image_size, world.device)
+            measured = [row for network in arguments.networks for row in measure(network, arguments, digits, world)]
+            if world.is_main:
                 write_json(arguments.results, measured)
         return 0
     results: list[Any] = []

@@ -45,7 +45,7 @@ _IMAGES, _IMAGE_SIZE, _BATCH_OF_ONE = 40, 8, 10
 Fault = AbstractContextManager[object]
 
 
-def slow_loader(seconds: float, ranks: World) -> Fault:  # noqa: ARG001 - signature of all faults
+def slow_loader(seconds: float, world: World) -> Fault:  # noqa: ARG001 - signature of all faults
     """Make reading a batch slower."""
     read = ResidentImages.training_batch
 
@@ -56,14 +56,14 @@ def slow_loader(seconds: float, ranks: World) -> Fault:  # noqa: ARG001 - signat
     return patch.object(ResidentImages, "training_batch", training_batch)
 
 
-def delayed_all_reduce(seconds: float, ranks: World) -> Fault:
+def delayed_all_reduce(seconds: float, world: World) -> Fault:
     """Make the last bucket's all-reduce slower."""
     wrap = distributed.data_parallel
 
     def delayed(state: None, bucket: GradBucket) -> torch.futures.Future[Tensor]:  # noqa: ARG001 - torch's signature
         if bucket.is_last():
             time.sleep(seconds)
-        summed = torch.distributed.all_reduce(bucket.buffer().div_(ranks.size), async_op=True).get_future()
+        summed = torch.distributed.all_reduce(bucket.buffer().div_(world.size), async_op=True).get_future()
         return summed.then(lambda done: done.value()[0])
 
     def data_parallel(model: nn.Module, device: torch.device, *_: object) -> nn.Module:
@@ -75,7 +75,7 @@ def delayed_all_reduce(seconds: float, ranks: World) -> Fault:
     return patch.object(distributed, "data_parallel", data_parallel)
 
 
-def slow_forward(seconds: float, ranks: World) -> Fault:  # noqa: ARG001 - signature of all faults
+def slow_forward(seconds: float, world: World) -> Fault:  # noqa: ARG001 - signature of all faults
     """Make the forward pass slower on every rank: computation, not a bottleneck."""
     forward = TrainLoss.summed_loss
 
@@ -86,9 +86,9 @@ def slow_forward(seconds: float, ranks: World) -> Fault:  # noqa: ARG001 - signa
     return patch.object(TrainLoss, "summed_loss", summed_loss)
 
 
-def slow_rank(seconds: float, ranks: World) -> Fault:
+def slow_rank(seconds: float, world: World) -> Fault:
     """Make the last rank's forward pass slower."""
-    return slow_forward(seconds if ranks.rank == ranks.size - 1 else 0.0, ranks)
+    return slow_forward(seconds if world.rank == world.size - 1 else 0.0, world)
 
 
 FAULTS: Mapping[str, Callable[[float, World], Fault]] = {
@@ -107,25 +107,25 @@ BOUND_BY = {
 """Fault -> the correct verdict."""
 
 
-def make_training(ranks: World) -> Training:
+def make_training(world: World) -> Training:
     """Return a training of the small network with ten images per rank."""
-    arguments = argparse.Namespace(network="small_cnn", image_size=_IMAGE_SIZE, batch_size=_BATCH_OF_ONE * ranks.size)
-    settings = replace(settings_for(arguments), simulated_workers=ranks.size, crop_padding=1)
+    arguments = argparse.Namespace(network="small_cnn", image_size=_IMAGE_SIZE, batch_size=_BATCH_OF_ONE * world.size)
+    settings = replace(settings_for(arguments), simulated_workers=world.size, crop_padding=1)
     pixels = np.random.default_rng(0).integers(0, 256, (_IMAGES, _IMAGE_SIZE, _IMAGE_SIZE, 3), dtype=np.uint8)
     return Training(
         settings=settings,
-        images=load_images(pixels, settings, training=True, device=ranks.device),
-        labels=torch.arange(_IMAGES, device=ranks.device) % N_CLASSES,
+        images=load_images(pixels, settings, training=True, device=world.device),
+        labels=torch.arange(_IMAGES, device=world.device) % N_CLASSES,
         train_mask=np.ones(_IMAGES, dtype=np.bool_),
-        world=ranks,
+        world=world,
         micro_batch="auto",
     )
 
 
-def diagnose_fault(fault: str, strength: float, ranks: World, *, seconds: float) -> Diagnosis:
+def diagnose_fault(fault: str, strength: float, world: World, *, seconds: float) -> Diagnosis:
     """Diagnose a training in which `fault` costs `strength` seconds per step; measure for about `seconds`."""
-    with slow_forward(_COMPUTE_S, ranks), FAULTS[fault](strength, ranks):
-        return diagnose(measure(make_training(ranks), seconds=seconds))
+    with slow_forward(_COMPUTE_S, world), FAULTS[fault](strength, world):
+        return diagnose(measure(make_training(world), seconds=seconds))
 
 
 def _row(result: Mapping[str, Any]) -> Row:
@@ -163,17 +163,17 @@ def main() -> int:
     argv = sys.argv[1:]
     arguments = _arguments(argv)
     if distributed.launched_by_torchrun():
-        with distributed.join_process_group(threads_per_worker=1) as ranks:
+        with distributed.join_process_group(threads_per_worker=1) as world:
             results = [
                 {
                     "bottleneck": fault,
                     "strength": strength,
-                    **asdict(diagnose_fault(fault, strength, ranks, seconds=arguments.seconds)),
+                    **asdict(diagnose_fault(fault, strength, world, seconds=arguments.seconds)),
                 }
                 for fault in arguments.bottlenecks
                 for strength in (arguments.strengths if fault != "none" else [0.0])
             ]
-            if ranks.is_main:
+            if world.is_main:
                 write_json(arguments.results, results)
         return 0
     with TemporaryDirectory() as folder:

@@ -61,12 +61,12 @@ def run_here(arguments: argparse.Namespace) -> None:
     settings = settings_for(arguments.precision, arguments.steps, arguments.reduction)
     with distributed.join_process_group(
         1, lambda size: distributed.participating_ranks("auto", fitting, size)
-    ) as ranks:
-        images = load_images(pixels, settings, training=True, device=ranks.device)
+    ) as world:
+        images = load_images(pixels, settings, training=True, device=world.device)
         train_mask = np.ones(len(labels), dtype=np.bool_)
-        data = TrainData(images, torch.from_numpy(labels).to(ranks.device), train_mask)
-        run = train(settings, data, ranks=ranks, log=RunLog.silent())
-        if ranks.is_main:
+        data = TrainData(images, torch.from_numpy(labels).to(world.device), train_mask)
+        run = train(settings, data, world=world, log=RunLog.silent())
+        if world.is_main:
             weights = torch.cat([tensor.detach().double().flatten().cpu() for tensor in run.model.parameters()])
             torch.save(weights, arguments.out.with_suffix(".pt"))
             write_json(arguments.out, [[record.step, record.train_loss] for record in run.history])

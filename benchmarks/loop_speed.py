@@ -51,9 +51,9 @@ def settings_for(arguments: argparse.Namespace) -> TrainSettings:
     )  # fmt: skip
 
 
-def bare_training(settings: TrainSettings, ranks: World) -> Callable[[int], None]:
+def bare_training(settings: TrainSettings, world: World) -> Callable[[int], None]:
     """Return a function that runs steps of this project's network on one fixed batch."""
-    return bare_steps(build_network(settings.network, N_CLASSES, stem=settings.stem, seed=0), settings, ranks.device)
+    return bare_steps(build_network(settings.network, N_CLASSES, stem=settings.stem, seed=0), settings, world.device)
 
 
 def bare_steps(model: nn.Module, settings: TrainSettings, device: torch.device) -> Callable[[int], None]:
@@ -77,17 +77,17 @@ def bare_steps(model: nn.Module, settings: TrainSettings, device: torch.device) 
     return run
 
 
-def training_ratios(arguments: argparse.Namespace, ranks: World) -> tuple[list[float], float]:
+def training_ratios(arguments: argparse.Namespace, world: World) -> tuple[list[float], float]:
     """Return the loop's images/s over the bare ones, by round, and the loop's median images/s."""
     settings = settings_for(arguments)
     pixels, labels = random_images(4 * arguments.batch_size, arguments.image_size)
-    images = load_images(pixels, settings, training=True, device=ranks.device)
-    targets, train_mask = torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_)
-    bare = bare_training(settings, ranks)
+    images = load_images(pixels, settings, training=True, device=world.device)
+    targets, train_mask = torch.from_numpy(labels).to(world.device), np.ones(len(labels), dtype=np.bool_)
+    bare = bare_training(settings, world)
 
     def loop(steps: int) -> None:
         train(
-            replace(settings, steps=steps), TrainData(images, targets, train_mask), ranks=ranks, log=RunLog.silent(),
+            replace(settings, steps=steps), TrainData(images, targets, train_mask), world=world, log=RunLog.silent(),
         )  # fmt: skip
 
     few, many = 1, 1 + arguments.steps
@@ -104,25 +104,25 @@ def training_ratios(arguments: argparse.Namespace, ranks: World) -> tuple[list[f
 
 
 @torch.inference_mode()
-def extraction_ratios(arguments: argparse.Namespace, ranks: World) -> tuple[list[float], float]:
+def extraction_ratios(arguments: argparse.Namespace, world: World) -> tuple[list[float], float]:
     """Return the extraction's images/s over those of bare forward passes, by round, and its median images/s."""
     settings = settings_for(arguments)
     n = arguments.batch_size * arguments.steps
     pixels, _ = random_images(n, arguments.image_size)
-    model = build_network(settings.network, N_CLASSES, stem=settings.stem, seed=0).to(ranks.device)
+    model = build_network(settings.network, N_CLASSES, stem=settings.stem, seed=0).to(world.device)
     model = model.to(memory_format=torch.channels_last).eval()
     names = tuple(str(label) for label in range(N_CLASSES))
     network = TrainedNetwork(model=model, network=settings.network, class_names=names, format=settings.format)
     out = np.empty((n, feature_dimension(settings.network)), dtype=np.float32)
     probabilities = np.empty((n, N_CLASSES), dtype=np.float32)
     size = settings.format.crop_size
-    batch = torch.randn(arguments.batch_size, 3, size, size, device=ranks.device)
+    batch = torch.randn(arguments.batch_size, 3, size, size, device=world.device)
     batch = batch.to(memory_format=torch.channels_last)
 
     def ours() -> None:
         with RunLog.silent().progress("benchmark", n, "images") as progress:
             extract_features(
-                [network], pixels, out, probabilities, batch_size=arguments.batch_size, ranks=ranks, progress=progress
+                [network], pixels, out, probabilities, batch_size=arguments.batch_size, world=world, progress=progress
             )
 
     def bare() -> None:
@@ -149,9 +149,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     rows: list[Row] = []
-    with distributed.join_process_group("auto") as ranks:
+    with distributed.join_process_group("auto") as world:
         for name, measure in (("training", training_ratios), ("extraction", extraction_ratios)):
-            ratios, rate = measure(arguments, ranks)
+            ratios, rate = measure(arguments, world)
             rows.append({"of_bare": name, "images_per_s": round(rate), **ratio_spread(ratios)})
     print_results(arguments, rows)
 

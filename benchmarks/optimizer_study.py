@@ -26,11 +26,11 @@ from pipeline.artifacts.tables import read_parquet
 from pipeline.distributed import World
 from pipeline.paths import DataPaths
 from pipeline.run_log import stderr_log
-from pipeline.training.cells import LoadedSplits, execute_run
 from pipeline.training.grid import RunSpec
 from pipeline.training.loop import RunOptions
 from pipeline.training.result_cache import RunCache, RunResult
 from pipeline.training.run_key import run_key
+from pipeline.training.runs import LoadedSplits, execute_run
 from pipeline.training.settings import ImageFormat, TrainSettings
 
 OPTIMIZERS: Mapping[str, tuple[Mapping[str, Any], float]] = {
@@ -63,9 +63,9 @@ def settings_for(
 class Runner:
     """Trains the runs that are not in the run cache."""
 
-    def __init__(self, arguments: argparse.Namespace, ranks: World) -> None:
+    def __init__(self, arguments: argparse.Namespace, world: World) -> None:
         paths = DataPaths(root=arguments.data)
-        self.data, self._ranks = load_prepared(paths, folder=None), ranks
+        self.data, self._world = load_prepared(paths, folder=None), world
         self._run_cache, self._log = RunCache(arguments.work / "cells"), stderr_log(None)
         manifest = read_parquet(paths.manifest("train"), ["val", "label"])
         val = manifest["val"].to_numpy(zero_copy_only=False)
@@ -90,14 +90,14 @@ class Runner:
         """Return the top-1 of one run on `val` or `test`; 0 if it diverged."""
         digest = f"{self._digest} measured on {split}"
         key = run_key(
-            settings, self._train_mask, data_digest=digest, device=self._ranks.device, threads=torch.get_num_threads()
+            settings, self._train_mask, data_digest=digest, device=self._world.device, threads=torch.get_num_threads()
         )
-        if not self._run_cache.has(key.key):
+        if not self._run_cache.has(key.fingerprint):
             result = self._run(settings, split)
-            if self._ranks.is_main:
+            if self._world.is_main:
                 self._run_cache.add(key, result)
             distributed.barrier()
-        return self._run_cache.get(key.key).top1 or 0.0
+        return self._run_cache.get(key.fingerprint).top1 or 0.0
 
     def _run(self, settings: TrainSettings, split: str) -> RunResult:
         spec = RunSpec(
@@ -109,7 +109,7 @@ class Runner:
         )
         title = f"{settings.optimizer}, batch {settings.batch_size}, rate {settings.learning_rate:g}, {split}"
         return execute_run(
-            spec, self._splits[split], self._train_mask, ranks=self._ranks, log=self._log, weights=None,
+            spec, self._splits[split], self._train_mask, world=self._world, log=self._log, weights=None,
             eval_batch_size=500, options=RunOptions(title=title),
         )  # fmt: skip
 
@@ -182,10 +182,10 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=7, help="learning rates of the initial grid")
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
-    with distributed.join_process_group("auto") as ranks:
-        rows = study(Runner(arguments, ranks), arguments)
-        if ranks.is_main:
-            versions = {"torch": torch.__version__, "threads": torch.get_num_threads(), "device": str(ranks.device)}
+    with distributed.join_process_group("auto") as world:
+        rows = study(Runner(arguments, world), arguments)
+        if world.is_main:
+            versions = {"torch": torch.__version__, "threads": torch.get_num_threads(), "device": str(world.device)}
             write_json(arguments.out / "optimizers.json", {"images": arguments.images, **versions, "rows": rows})
             print(json.dumps(rows))
 

@@ -95,31 +95,31 @@ def rank_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def time_all(arguments: argparse.Namespace) -> None:
     """Measure on every rank; rank 0 writes the file."""
-    with distributed.join_process_group(1) as ranks:
+    with distributed.join_process_group(1) as world:
         network = {"image_size": arguments.image_size, "n_classes": CLASSES}
         jobs, all_reduces = [], []
         for _ in range(arguments.rounds):
             for batch in arguments.local_batches:
                 distributed.barrier()
-                jobs.append(measured_job(arguments.network, **network, local_batch=batch, device=ranks.device))
-            all_reduces += [all_reduce_time(n_bytes, ranks, _REPEATS) for n_bytes in BYTES]
-        steps = _in_turn(arguments, ranks)
-        if ranks.is_main:
-            timings = Timings(ranks=ranks.size, jobs=tuple(jobs), all_reduces=tuple(all_reduces), steps=steps)
+                jobs.append(measured_job(arguments.network, **network, local_batch=batch, device=world.device))
+            all_reduces += [all_reduce_time(n_bytes, world, _REPEATS) for n_bytes in BYTES]
+        steps = _in_turn(arguments, world)
+        if world.is_main:
+            timings = Timings(ranks=world.size, jobs=tuple(jobs), all_reduces=tuple(all_reduces), steps=steps)
             write_json(arguments.out, asdict(timings))
 
 
-def _in_turn(arguments: argparse.Namespace, ranks: World) -> tuple[StepTimings, ...]:
+def _in_turn(arguments: argparse.Namespace, world: World) -> tuple[StepTimings, ...]:
     """Time all steps in turn, each turn in a new random order.
 
     The speed of the machine drifts by a quarter within a minute, and the order of steps also matters.
     """
     works: dict[tuple[int, str | int], Callable[[], None]] = {}
     for batch in arguments.local_batches:
-        works[batch, ALONE] = _step(arguments, batch, lambda model: model) if ranks.is_main else lambda: None
+        works[batch, ALONE] = _step(arguments, batch, lambda model: model) if world.is_main else lambda: None
         works[batch, WITHOUT] = _step(arguments, batch, lambda model: model)
         for mib in arguments.buckets_mib:
-            wrap = partial(distributed.data_parallel, device=ranks.device, comm=CommConfig(bucket_mib=mib))
+            wrap = partial(distributed.data_parallel, device=world.device, comm=CommConfig(bucket_mib=mib))
             works[batch, mib] = _step(arguments, batch, wrap)
     seconds: dict[tuple[int, str | int], list[float]] = {setting: [] for setting in works}
     # The same on all ranks.

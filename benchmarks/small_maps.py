@@ -42,20 +42,20 @@ LAYERS = (
 """Side, kernel, stride, channels in and out: layers of ResNet-18 and ResNet-50 at 16 to 64 pixels."""
 
 
-def compare_loops(arguments: argparse.Namespace, size: int, batch: int, ranks: World) -> dict[str, float]:
+def compare_loops(arguments: argparse.Namespace, size: int, batch: int, world: World) -> dict[str, float]:
     """Return the images/s of both loops; the ratio is ours over bare."""
     steps = math.ceil(_IMAGES_A_ROUND / batch)
     settings = settings_for(argparse.Namespace(image_size=size, network=arguments.network, batch_size=batch))
     # One step more than is timed, since the first one is a cold start.
     settings = replace(settings, steps=steps + 1)
     pixels, labels = random_images(2 * batch, size)
-    images = load_images(pixels, settings, training=True, device=ranks.device)
-    targets, train_mask = torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_)
-    bare = bare_steps(get_model(arguments.network, weights=None, num_classes=N_CLASSES), settings, ranks.device)
+    images = load_images(pixels, settings, training=True, device=world.device)
+    targets, train_mask = torch.from_numpy(labels).to(world.device), np.ones(len(labels), dtype=np.bool_)
+    bare = bare_steps(get_model(arguments.network, weights=None, num_classes=N_CLASSES), settings, world.device)
 
     def ours() -> float:
         clock = StepClock(1, 1 + steps)
-        train(settings, TrainData(images, targets, train_mask), ranks=ranks, log=clock)
+        train(settings, TrainData(images, targets, train_mask), world=world, log=clock)
         return clock.seconds
 
     bare(1)
@@ -108,11 +108,11 @@ def main() -> None:
     parser.add_argument("--layers", action="store_true", help="time single convolutions instead")
     arguments = parser.parse_args()
     results = []
-    with distributed.join_process_group("auto") as ranks:
+    with distributed.join_process_group("auto") as world:
         for case in LAYERS if arguments.layers else arguments.sizes:
             for batch in arguments.batches:
                 if isinstance(case, int):
-                    name, rates = str(case), compare_loops(arguments, case, batch, ranks)
+                    name, rates = str(case), compare_loops(arguments, case, batch, world)
                 else:
                     name, rates = "-".join(map(str, case)), compare_layers(arguments, case, batch)
                 results.append({"size": name, "batch": batch, **rates})
@@ -126,7 +126,7 @@ def main() -> None:
             "capability": torch.backends.cpu.get_cpu_capability(),
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
-            "device": str(ranks.device),
+            "device": str(world.device),
         }
     print(json.dumps({**machine, **vars(arguments), "results": results}))
 

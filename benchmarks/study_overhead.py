@@ -33,16 +33,16 @@ from pipeline.artifacts.files import write_array, write_json
 from pipeline.artifacts.tables import write_csv, write_parquet
 from pipeline.paths import DataPaths
 from pipeline.stages import train as train_stage
-from pipeline.training import cells, eval_weights
+from pipeline.training import eval_weights, runs
 from pipeline.training.result_cache import RunCache
 from pipeline.training.step import TrainStep
 
 NETWORK = "resnet18"
 RESULTS = {
     "statistics": (eval_weights, "recompute_batch_norm_statistics"),
-    "evaluation": (cells, "evaluate"),
+    "evaluation": (runs, "evaluate"),
     "ledger": (RunCache, "add"),
-    "weights": (cells, "save_trained"),
+    "weights": (runs, "save_trained"),
 }
 """Work after the training of a run -> owner and name of its function."""
 
@@ -127,8 +127,8 @@ def main() -> None:
     parser.add_argument("--cells", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0, help="seconds of the bare training of a run")
     arguments = parser.parse_args()
-    with distributed.join_process_group("auto") as ranks:
-        bare = bare_training(settings_for(arguments), ranks)
+    with distributed.join_process_group("auto") as world:
+        bare = bare_training(settings_for(arguments), world)
         bare(2)
         step_s = min(seconds_of(lambda: bare(5)) for _ in range(3)) / 5
         arguments.steps = max(1, round(arguments.seconds / step_s))

@@ -47,17 +47,17 @@ def variants(arguments: argparse.Namespace) -> Mapping[str, Mapping[str, Any]]:
     }
 
 
-def timed(arguments: argparse.Namespace, variant: Mapping[str, Any], ranks: World, folder: Path) -> Step:
+def timed(arguments: argparse.Namespace, variant: Mapping[str, Any], world: World, folder: Path) -> Step:
     """Return a function from a number of steps to the seconds per step, without the constant cost of a run."""
     settings = replace(settings_for(arguments), **variant.get("settings", {}))
     pixels, labels = random_images(4 * arguments.batch_size, arguments.image_size)
-    images = load_images(pixels, settings, training=True, device=ranks.device)
-    targets, train_mask = torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_)
+    images = load_images(pixels, settings, training=True, device=world.device)
+    targets, train_mask = torch.from_numpy(labels).to(world.device), np.ones(len(labels), dtype=np.bool_)
     every = variant.get("checkpoint_steps")
 
     def seconds(steps: int) -> float:
         checkpointer = (
-            CheckpointScheduler(Checkpoints(folder), stop_and_save_flags(), ranks=ranks, steps=every) if every else None
+            CheckpointScheduler(Checkpoints(folder), stop_and_save_flags(), world=world, steps=every) if every else None
         )
 
         def run() -> None:
@@ -65,7 +65,7 @@ def timed(arguments: argparse.Namespace, variant: Mapping[str, Any], ranks: Worl
             train(
                 replace(settings, steps=steps),
                 TrainData(images, targets, train_mask),
-                ranks=ranks,
+                world=world,
                 log=RunLog.silent(),
                 options=RunOptions(micro_batch=micro_batch, checkpointer=checkpointer),
             )
@@ -89,11 +89,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     rows: list[Row] = []
-    with distributed.join_process_group("auto") as ranks, tempfile.TemporaryDirectory() as folder:
-        plain = timed(arguments, {}, ranks, Path(folder))
+    with distributed.join_process_group("auto") as world, tempfile.TemporaryDirectory() as folder:
+        plain = timed(arguments, {}, world, Path(folder))
         plain(1)
         for name, variant in variants(arguments).items():
-            changed = timed(arguments, variant, ranks, Path(folder))
+            changed = timed(arguments, variant, world, Path(folder))
             changed(1)
             pairs = [(plain(arguments.steps), changed(arguments.steps)) for _ in range(arguments.rounds)]
             ratios = [changed_s / plain_s for plain_s, changed_s in pairs]

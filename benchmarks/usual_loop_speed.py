@@ -75,16 +75,16 @@ def usual_training(
 
 
 def our_training(
-    images: np.ndarray, labels: np.ndarray, arguments: argparse.Namespace, batch_size: int, ranks: World
+    images: np.ndarray, labels: np.ndarray, arguments: argparse.Namespace, batch_size: int, world: World
 ) -> Callable[[int], None]:
     """Return a function that runs the same steps by the training loop."""
     settings = replace(settings_for(arguments), batch_size=batch_size)
-    resident = load_images(images, settings, training=True, device=ranks.device)
-    targets, train_mask = torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_)
+    resident = load_images(images, settings, training=True, device=world.device)
+    targets, train_mask = torch.from_numpy(labels).to(world.device), np.ones(len(labels), dtype=np.bool_)
 
     def run(steps: int) -> None:
         train(
-            replace(settings, steps=steps), TrainData(resident, targets, train_mask), ranks=ranks, log=RunLog.silent(),
+            replace(settings, steps=steps), TrainData(resident, targets, train_mask), world=world, log=RunLog.silent(),
         )  # fmt: skip
 
     return run
@@ -123,11 +123,11 @@ def seconds_per_step(run: Callable[[int], float], steps: int) -> float:
     return (long - short) / steps
 
 
-def compare(arguments: argparse.Namespace, batch_size: int, ranks: World) -> Row:
+def compare(arguments: argparse.Namespace, batch_size: int, world: World) -> Row:
     """Return the median images/s of both, and the ratio over the rounds."""
     images, labels = random_images(max(N_IMAGES, batch_size), arguments.image_size)
-    train_ours = our_training(images, labels, arguments, batch_size, ranks)
-    theirs = UsualProcess(arguments, batch_size, ranks.device)
+    train_ours = our_training(images, labels, arguments, batch_size, world)
+    theirs = UsualProcess(arguments, batch_size, world.device)
 
     def ours(steps: int) -> float:
         return seconds_of(partial(train_ours, steps))
@@ -158,8 +158,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     arguments.batch_size = 1
-    with distributed.join_process_group("auto") as ranks:
-        rows = [compare(arguments, batch_size, ranks) for batch_size in arguments.batch_sizes]
+    with distributed.join_process_group("auto") as world:
+        rows = [compare(arguments, batch_size, world) for batch_size in arguments.batch_sizes]
     print_results(arguments, rows)
 
 

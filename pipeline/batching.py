@@ -63,25 +63,26 @@ def worker_slices(batch_size: int, simulated_workers: int, bn_group: int | None 
     ]
 
 
-def rank_slices(parts: Sequence[BatchSlice], *, rank: int, world_size: int) -> list[BatchSlice]:
+def rank_slices(slices: Sequence[BatchSlice], *, rank: int, world_size: int) -> list[BatchSlice]:
     """Return the consecutive slices of simulated workers that one of `world_size` processes runs.
 
     Args:
+        slices: one per simulated worker.
         world_size: at most the number of slices.
     """
-    assert len(parts) >= world_size, (len(parts), world_size)
-    first, last = (len(parts) * edge // world_size for edge in (rank, rank + 1))
-    return list(parts[first:last])
+    assert len(slices) >= world_size, (len(slices), world_size)
+    first, last = (len(slices) * edge // world_size for edge in (rank, rank + 1))
+    return list(slices[first:last])
 
 
-def merge_micro_batches(parts: Sequence[BatchSlice], max_size: int) -> list[BatchSlice]:
+def merge_micro_batches(slices: Sequence[BatchSlice], max_size: int) -> list[BatchSlice]:
     """Merge slices into as few micro-batches of at most `max_size` samples as whole BatchNorm groups allow.
 
     Raises:
         ValueError: a single group is larger.
     """
     merged: list[BatchSlice] = []
-    for start, size in _groups(parts):
+    for start, size in _groups(slices):
         if size > max_size:
             raise ValueError(f"a BatchNorm group of {size} images is larger than a micro-batch of {max_size}")
         last = merged[-1] if merged else None
@@ -92,9 +93,9 @@ def merge_micro_batches(parts: Sequence[BatchSlice], max_size: int) -> list[Batc
     return merged
 
 
-def split_groups(part: BatchSlice) -> list[BatchSlice]:
+def split_groups(batch_slice: BatchSlice) -> list[BatchSlice]:
     """Return each BatchNorm group as a separate slice."""
-    return [BatchSlice(rows=slice(start, start + size), group_sizes=(size,)) for start, size in _groups([part])]
+    return [BatchSlice(rows=slice(start, start + size), group_sizes=(size,)) for start, size in _groups([batch_slice])]
 
 
 def valid_world_sizes(simulated_workers: int, *, aligned: bool) -> list[int]:
@@ -108,12 +109,12 @@ def valid_world_sizes(simulated_workers: int, *, aligned: bool) -> list[int]:
     return [n for n in divisors if not aligned or n == 1 or (simulated_workers // n).bit_count() == 1]
 
 
-def _groups(parts: Sequence[BatchSlice]) -> list[tuple[int, int]]:
+def _groups(slices: Sequence[BatchSlice]) -> list[tuple[int, int]]:
     """Return the first row and the size of each BatchNorm group."""
     groups = []
-    for part in parts:
-        start = part.rows.start
-        for size in part.group_sizes:
+    for batch_slice in slices:
+        start = batch_slice.rows.start
+        for size in batch_slice.group_sizes:
             groups.append((start, size))
             start += size
     return groups

@@ -76,7 +76,7 @@ def make_app(
 
 def _page(source: Source, params_file: Path) -> html.Div:
     try:
-        params = load_params(params_file)
+        params = load_params(params_file, accept_old_keys=True)
     except InputError as error:
         return components.problem(str(error))
     training_view = training_page(source.data, params)

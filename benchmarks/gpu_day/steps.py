@@ -117,12 +117,12 @@ def small_maps(*, dry_run: bool, precision: str) -> Cases:
 def train_and_evaluate(settings: TrainSettings) -> Row:
     """Train a few steps on random images, and evaluate."""
     timing.reset_peak_memory()
-    with distributed.join_process_group("auto") as ranks:
+    with distributed.join_process_group("auto") as world:
         pixels, labels = random_images(2 * settings.batch_size, settings.format.image_size)
-        run = train_on(settings, pixels, labels, ranks=ranks, log=RunLog.silent())
-        images, targets = evaluation_images(pixels, settings.format, ranks.device), torch.from_numpy(labels)
+        run = train_on(settings, pixels, labels, world=world, log=RunLog.silent())
+        images, targets = evaluation_images(pixels, settings.format, world.device), torch.from_numpy(labels)
         result = evaluate(
-            run.model, images, targets.to(ranks.device), batch_size=settings.batch_size, ranks=ranks
+            run.model, images, targets.to(world.device), batch_size=settings.batch_size, world=world
         )  # fmt: skip
     losses = [record.train_loss for record in run.history]
     return {
@@ -137,11 +137,11 @@ def train_and_evaluate(settings: TrainSettings) -> Row:
 
 def agree_in_float64(*, size: int) -> Row:
     """Return the relative distance of logits and gradients between the two forms of ResNet-18's convolutions."""
-    with distributed.join_process_group("auto") as ranks:
-        model = build_network("resnet18", N_CLASSES, stem="imagenet", seed=0).to(ranks.device, torch.float64)
+    with distributed.join_process_group("auto") as world:
+        model = build_network("resnet18", N_CLASSES, stem="imagenet", seed=0).to(world.device, torch.float64)
         generator = torch.Generator().manual_seed(0)
         images = torch.randn(8, 3, size, size, generator=generator, dtype=torch.float64)
-        images = images.to(ranks.device).contiguous(memory_format=torch.channels_last)
+        images = images.to(world.device).contiguous(memory_format=torch.channels_last)
 
         def logits_and_gradients() -> Tensor:
             model.zero_grad()
@@ -184,12 +184,12 @@ def repeat_and_kill(settings: TrainSettings) -> Row:
 
 def train_with_checkpoints(settings: TrainSettings, folder: Path, kill_after: int | None) -> None:
     """Train in this process, from the latest checkpoint in `folder` if there is one; write weights.pt there."""
-    with distributed.join_process_group("auto") as ranks:
+    with distributed.join_process_group("auto") as world:
         pixels, labels = random_images(4 * settings.batch_size, settings.format.image_size)
         checkpointer = CheckpointScheduler(
-            Checkpoints(folder), stop_and_save_flags(), ranks=ranks, steps=settings.steps // 8
+            Checkpoints(folder), stop_and_save_flags(), world=world, steps=settings.steps // 8
         )
-        run = train_on(settings, pixels, labels, ranks=ranks, log=_KillingLog(kill_after), checkpointer=checkpointer)
+        run = train_on(settings, pixels, labels, world=world, log=_KillingLog(kill_after), checkpointer=checkpointer)
         torch.save({name: tensor.cpu() for name, tensor in run.model.state_dict().items()}, folder / "weights.pt")
 
 

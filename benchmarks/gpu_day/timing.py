@@ -61,16 +61,16 @@ def train_on(
     pixels: NDArray[np.uint8],
     labels: NDArray[np.int64],
     *,
-    ranks: World,
+    world: World,
     log: RunLog,
     checkpointer: CheckpointScheduler | None = None,
 ) -> TrainedRun:
     """Run the training loop on all images, uint8 (N, H, W, 3); BatchNorm's statistics come from one batch."""
-    images = load_images(pixels, settings, training=True, device=ranks.device)
-    targets, train_mask = torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_)
+    images = load_images(pixels, settings, training=True, device=world.device)
+    targets, train_mask = torch.from_numpy(labels).to(world.device), np.ones(len(labels), dtype=np.bool_)
     with patch.object(eval_weights, "STATISTICS_IMAGES", 1):
         data = TrainData(images, targets, train_mask)
-        return train(settings, data, ranks=ranks, log=log, options=RunOptions(checkpointer=checkpointer))
+        return train(settings, data, world=world, log=log, options=RunOptions(checkpointer=checkpointer))
 
 
 def compare_with_bare(settings: TrainSettings, plan: TimingPlan) -> Row:
@@ -79,15 +79,15 @@ def compare_with_bare(settings: TrainSettings, plan: TimingPlan) -> Row:
     `bare` has the same precision as ours, and deterministic kernels. `bare_fastest` has TF32 and the kernels that cuDNN
     finds to be fastest, which may not be deterministic.
     """
-    with distributed.join_process_group("auto") as ranks:
+    with distributed.join_process_group("auto") as world:
         model = get_model(settings.network, weights=None, num_classes=N_CLASSES)
         if settings.stem == "cifar":
             model.conv1, model.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
-        run = bare_steps(model, settings, ranks.device)
+        run = bare_steps(model, settings, world.device)
         loops = {
             "bare": _timed(run, partial(_kernels, tf32=settings.precision == "tf32", fastest=False)),
             "bare_fastest": _timed(run, partial(_kernels, tf32=True, fastest=True)),
-            "ours": _training_loop(settings, ranks),
+            "ours": _training_loop(settings, world),
         }
         return _in_turn(loops, settings.batch_size, plan, over="bare")
 
@@ -97,18 +97,18 @@ def compare_with_compiled(settings: TrainSettings, plan: TimingPlan) -> Row:
 
     The ratio is compiled over plain.
     """
-    with distributed.join_process_group("auto") as ranks:
+    with distributed.join_process_group("auto") as world:
         loops = {
-            "ours": _training_loop(settings, ranks),
-            "compiled": _training_loop(replace(settings, compile=True), ranks),
+            "ours": _training_loop(settings, world),
+            "compiled": _training_loop(replace(settings, compile=True), world),
         }
         return _in_turn(loops, settings.batch_size, plan, over="ours")
 
 
 def compare_with_plain_convolutions(settings: TrainSettings, plan: TimingPlan) -> Row:
     """Compare the two forms of a network's convolutions on one batch; the ratio is small maps over plain."""
-    with distributed.join_process_group("auto") as ranks:
-        run = bare_steps(build_network(settings.network, N_CLASSES, stem=settings.stem, seed=0), settings, ranks.device)
+    with distributed.join_process_group("auto") as world:
+        run = bare_steps(build_network(settings.network, N_CLASSES, stem=settings.stem, seed=0), settings, world.device)
         exact = partial(_kernels, tf32=False, fastest=False)
         loops = {"plain": _timed(run, exact, plain_convolutions), "small_maps": _timed(run, exact)}
         return _in_turn(loops, settings.batch_size, plan, over="plain")
@@ -133,12 +133,12 @@ def peak_gib() -> float | None:
     return round(torch.cuda.max_memory_allocated() / 2**30, 2) if torch.cuda.is_available() else None
 
 
-def _training_loop(settings: TrainSettings, ranks: World) -> Loop:
+def _training_loop(settings: TrainSettings, world: World) -> Loop:
     pixels, labels = random_images(2 * settings.batch_size, settings.format.image_size)
 
     def seconds(steps: int) -> float:
         clock = StepClock(_WARM_UP, _WARM_UP + steps)
-        train_on(replace(settings, steps=_WARM_UP + steps), pixels, labels, ranks=ranks, log=clock)
+        train_on(replace(settings, steps=_WARM_UP + steps), pixels, labels, world=world, log=clock)
         return clock.seconds
 
     return seconds

@@ -50,9 +50,9 @@ def seconds_per_step(params: Params, data: Path) -> float:
         budget=Duration(steps=1),
         skipped=True,
     )
-    with distributed.join_process_group(config.threads_per_worker) as ranks:
-        images = load_images(prepared.train.source, settings, training=True, device=ranks.device)
-        targets, train_mask = labels.to(ranks.device), np.ones(len(labels), dtype=np.bool_)
+    with distributed.join_process_group(config.threads_per_worker) as world:
+        images = load_images(prepared.train.source, settings, training=True, device=world.device)
+        targets, train_mask = labels.to(world.device), np.ones(len(labels), dtype=np.bool_)
 
         def seconds(steps: int) -> float:
             short = replace(settings, steps=steps, schedule="constant", schedule_options={}, warmup_steps=0)
@@ -60,7 +60,7 @@ def seconds_per_step(params: Params, data: Path) -> float:
                 lambda: train(
                     short,
                     TrainData(images, targets, train_mask),
-                    ranks=ranks,
+                    world=world,
                     log=RunLog.silent(),
                     options=RunOptions(micro_batch=config.micro_batch),
                 )

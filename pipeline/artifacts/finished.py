@@ -36,6 +36,9 @@ class FileCache:
         self._root.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self._root)
         building, replaced = (self._root / f".{key}.{part}.{os.getpid()}.tmp" for part in ("new", "old"))
+        # In a container a killed process had the same id.
+        for leftover in (building, replaced):
+            shutil.rmtree(leftover, ignore_errors=True)
         building.mkdir()
         for name, path in files.items():
             _link(path, building / name)

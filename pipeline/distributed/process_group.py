@@ -84,8 +84,8 @@ def join_process_group(
     Raises:
         InputError: torchrun started more processes than this machine has GPUs.
     """
-    with float32_arithmetic(tf32=False), _joined(threads_per_worker, choose_world_size) as ranks:
-        yield ranks
+    with float32_arithmetic(tf32=False), _joined(threads_per_worker, choose_world_size) as world:
+        yield world
 
 
 @contextmanager

@@ -37,21 +37,21 @@ _PACKAGES = ("pillow", "pyarrow", "scikit-learn", "scipy")
 _CHUNK_BYTES = 256 * 2**20
 
 
-def features_cache_key(values: Mapping[str, Any], *, module: str, ranks: World) -> str:
+def features_cache_key(values: Mapping[str, Any], *, module: str, world: World) -> str:
     """Return a hex digest of everything that determines the bits of features, or of heads fitted on them.
 
     Args:
         values: settings and digests of the inputs, as plain values.
         module: the module whose import closure computes the result.
-        ranks: their number determines which images form a batch.
+        world: its size determines which images form a batch.
     """
     job = {
         **values,
-        "ranks": ranks.size,
+        "ranks": world.size,
         "code": code_digest(module, exclude=_EXCLUDED),
         "versions": {package: metadata.version(package) for package in _PACKAGES},
     }
-    return RunKey(job=job, machine=worker_machine_info(ranks.device, torch.get_num_threads())).key
+    return RunKey(job=job, machine=worker_machine_info(world.device, torch.get_num_threads())).fingerprint
 
 
 @torch.inference_mode()
@@ -63,7 +63,7 @@ def extract_features(
     *,
     batch_size: int,
     flip_tta: bool = False,
-    ranks: World,
+    world: World,
     progress: Progress,
 ) -> None:
     """Write the penultimate features of all images, and their class probabilities.
@@ -81,8 +81,8 @@ def extract_features(
     Raises:
         InputError: a network gives features that are not finite.
     """
-    rows = rank_rows(len(images), ranks)
-    for where, batch in _batches(images, networks[0], batch_size, rows, ranks.device):
+    rows = rank_rows(len(images), world)
+    for where, batch in _batches(images, networks[0], batch_size, rows, world.device):
         outputs = [_outputs(network, batch, flip_tta=flip_tta) for network in networks]
         out[where] = outputs[0][0]
         probabilities[where] = np.mean([predicted for _, predicted in outputs], axis=0, dtype=np.float32)
@@ -98,7 +98,7 @@ def extract_by_fold(
     *,
     batch_size: int,
     flip_tta: bool = False,
-    ranks: World,
+    world: World,
     progress: Progress,
 ) -> list[float]:
     """Extract the features of each image with the network of its fold, which was not trained on it.
@@ -120,8 +120,8 @@ def extract_by_fold(
     networks = extractor.networks
     folds = np.zeros(len(images), dtype=np.int32) if extractor.folds is None else extractor.folds
     sums = [PairedSums(out.shape[1]) for _ in networks[1:]]
-    rows = rank_rows(len(images), ranks)
-    for where, batch in _batches(images, networks[0], batch_size, rows, ranks.device):
+    rows = rank_rows(len(images), world)
+    for where, batch in _batches(images, networks[0], batch_size, rows, world.device):
         outputs = [_outputs(network, batch, flip_tta=flip_tta) for network in networks]
         for pairs, (features, _) in zip(sums, outputs[1:], strict=True):
             pairs.add(features, outputs[0][0])
@@ -131,7 +131,7 @@ def extract_by_fold(
         progress.update(len(batch))
     explained = []
     for fold, pairs in enumerate(sums, start=1):
-        transform = _fit_over_ranks(pairs, fold, ranks)
+        transform = _fit_over_ranks(pairs, fold, world)
         transform.apply_to_rows(out, rows[folds[rows] == fold])
         explained.append(transform.explained)
     return explained
@@ -152,9 +152,9 @@ def _outputs(
     return averaged, probabilities
 
 
-def _fit_over_ranks(pairs: PairedSums, fold: int, ranks: World) -> SimilarityTransform:
+def _fit_over_ranks(pairs: PairedSums, fold: int, world: World) -> SimilarityTransform:
     """Fit the transform on the rows of all ranks; each rank computes it from the same sums."""
-    pairs.values = distributed.all_reduce_sum_(torch.from_numpy(pairs.values).to(ranks.device)).cpu().numpy()
+    pairs.values = distributed.all_reduce_sum_(torch.from_numpy(pairs.values).to(world.device)).cpu().numpy()
     try:
         return fit_similarity(pairs)
     except ValueError as error:

@@ -27,7 +27,7 @@ def fit_frozen_networks(
     train_masks: Sequence[NDArray[np.bool_]],
     *,
     batch_size: int,
-    ranks: World,
+    world: World,
     progress: Progress,
 ) -> Iterator[tuple[Network, LinearHead]]:
     """Yield a network and its head for each of `train_masks`: one backbone, and a head fitted on the masked rows.
@@ -47,16 +47,16 @@ def fit_frozen_networks(
     """
     model = build_network(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
     initialize(model)
-    model = model.to(ranks.device).to(memory_format=torch.channels_last).eval()
+    model = model.to(world.device).to(memory_format=torch.channels_last).eval()
     names = tuple(str(label) for label in range(settings.n_classes))
     backbone = TrainedNetwork(model=model, network=settings.network, class_names=names, format=settings.format)
     # Zero in the rows of other ranks, so that the sum over ranks has all rows.
     local = np.zeros((len(images), feature_dimension(settings.network)), dtype=np.float32)
     unused = np.empty((len(images), settings.n_classes), dtype=np.float32)
-    extract_features([backbone], images, local, unused, batch_size=batch_size, ranks=ranks, progress=progress)
-    features = distributed.all_reduce_sum_(torch.from_numpy(local).to(ranks.device)).cpu().numpy()
+    extract_features([backbone], images, local, unused, batch_size=batch_size, world=world, progress=progress)
+    features = distributed.all_reduce_sum_(torch.from_numpy(local).to(world.device)).cpu().numpy()
     for rows in train_masks:
-        head = distributed.broadcast(fit_head(features[rows], labels[rows]) if ranks.is_main else None)
+        head = distributed.broadcast(fit_head(features[rows], labels[rows]) if world.is_main else None)
         assert head is not None
         network = copy.deepcopy(model)
         assert isinstance(network, ResNet), "extractors are ResNets"

@@ -37,12 +37,17 @@ def exact_neighbors(points: NDArray[np.float32], rows: NDArray[np.int64], k: int
     assert k < len(points), (k, len(points))
     search = NearestNeighbors(n_neighbors=k + 1, algorithm="brute").fit(points)
     nearest = search.kneighbors(points[rows], return_distance=False)
-    # A point comes first among its own neighbors unless it has duplicates; then it may come later
-    # or not at all, and the farthest of the k + 1 is removed instead.
-    is_self = nearest == rows[:, None]
-    order = np.argsort(is_self, axis=1, kind="stable")
-    others: NDArray[np.int64] = np.take_along_axis(nearest, order, axis=1)[:, :k]
+    others: NDArray[np.int64] = np.take_along_axis(nearest, _columns_of_others(nearest, rows), axis=1)
     return others
+
+
+def _columns_of_others(nearest: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the columns (n, k) of the neighbors (n, k + 1) of points `rows` (n,) that are not the point itself.
+
+    A point comes first among its own neighbors unless it has duplicates. Then it may come later or not at all, and the
+    farthest neighbor is removed instead.
+    """
+    return np.argsort(nearest == rows[:, None], axis=1, kind="stable")[:, :-1]
 
 
 def neighbor_recall(neighbors: NDArray[np.integer], reference: NDArray[np.integer]) -> float:
@@ -97,12 +102,9 @@ def nearest_neighbors(points: NDArray[np.float32], k: int, *, seed: int) -> Neig
     distances = np.empty((n, k), dtype=np.float32)
     for block in _blocks(n):
         nearest, nearest_distances = search.query(points[block], k + 1)
-        # A point comes first among its own neighbors unless it has duplicates; then it may come later
-        # or not at all, and the farthest is removed instead.
-        is_self = nearest == np.arange(block.start, block.start + len(nearest))[:, None]
-        order = np.argsort(is_self, axis=1, kind="stable")[:, :k]
-        rows[block] = np.take_along_axis(nearest, order, axis=1)
-        distances[block] = np.take_along_axis(nearest_distances, order, axis=1)
+        columns = _columns_of_others(nearest, np.arange(block.start, block.start + len(nearest)))
+        rows[block] = np.take_along_axis(nearest, columns, axis=1)
+        distances[block] = np.take_along_axis(nearest_distances, columns, axis=1)
     return Neighbors(rows=rows, distances=distances, search=search.settings)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.scoring.base import ScoredImages, Scorer, ScorerInputs, each_class
+from pipeline.scoring.base import SPACE_NAMES, ScoredImages, Scorer, ScorerInputs, each_class
 
 
 def _grid_scores(inputs: ScorerInputs, *, cells: int, seed: int) -> NDArray[np.float64]:
@@ -35,10 +35,8 @@ def _normalized_ranks(cell: NDArray[np.int64], uniform: NDArray[np.float64]) -> 
 
 def _grid_reasons(scored: ScoredImages) -> list[str]:
     cells, seed = scored.options["cells"], scored.options["seed"]
-    return [
-        f"{'not sampled' if value > threshold else 'sampled'} in its cell of {cells} x {cells} on the map (seed {seed})"
-        for value, threshold in scored.pairs
-    ]
+    where = f"in its cell of {cells} x {cells} {SPACE_NAMES['embedding']} (seed {seed})"
+    return [f"{'not sampled' if value > threshold else 'sampled'} {where}" for value, threshold in scored.pairs]
 
 
 GRID_SCORER = Scorer(values=_grid_scores, reasons=_grid_reasons, needs=frozenset({"embedding"}))

@@ -33,29 +33,29 @@ from pipeline.training.weights import FoldNetworks, load_fold_networks
 _MAX_PROCESSES = 4096
 
 
-def extract(context: StageContext, ranks: World) -> None:
+def extract(context: StageContext, world: World) -> None:
     """Extract both splits' features with the extractor's networks, or restore them from the cache."""
     name, paths = str(context.item), context.data
-    extractor = load_fold_networks(paths.extractor(name), ranks.device)
+    extractor = load_fold_networks(paths.extractor(name), world.device)
     data = load_prepared(paths, folder=context.image_folder)
     _check_extractor(context, extractor, data)
-    if ranks.is_main:
+    if world.is_main:
         remove_leftovers(paths.features(name).parent)
     cache = FileCache(context.work.file_cache(context.name))
-    files, key = _output_files(paths, name), _cache_key(context, ranks) if ranks.is_main else ""
+    files, key = _output_files(paths, name), _cache_key(context, world) if world.is_main else ""
     start = time.monotonic()
     # The disk of rank 0 is authoritative.
-    cached_seconds = distributed.broadcast(cache.restore(key, files) if ranks.is_main else None)
+    cached_seconds = distributed.broadcast(cache.restore(key, files) if world.is_main else None)
     if cached_seconds is None:
         with explain_out_of_memory(
             f"extract.batch_size: a pass of {context.params.extract.batch_size} images does not fit the memory; "
             "give less"
         ):
-            _extract_train(context, ranks, extractor, data)
-            _extract_test(context, ranks, extractor, data)
+            _extract_train(context, world, extractor, data)
+            _extract_test(context, world, extractor, data)
     passes = len(extractor.networks) * (2 if context.params.extract.flip_tta else 1)
     context.images.append((len(data.train.labels) + len(data.test.labels)) * passes)
-    if not ranks.is_main:
+    if not world.is_main:
         return
     if cached_seconds is None:
         cache.put(key, files, seconds=time.monotonic() - start)
@@ -79,14 +79,14 @@ def _output_files(paths: DataPaths, name: str) -> dict[str, Path]:
     return {path.name: path for path in (*per_split, paths.probabilities(name), paths.extract_metrics(name))}
 
 
-def _cache_key(context: StageContext, ranks: World) -> str:
+def _cache_key(context: StageContext, world: World) -> str:
     """Return a digest of everything that determines the bits of the output files."""
     values = {
         "network": sha256_of_file(context.data.extractor(str(context.item))),
         "data": prepared_digest(context.data),
         "settings": context.params.extract.model_dump(mode="json"),
     }
-    return features_cache_key(values, module="pipeline.stages.extract", ranks=ranks)
+    return features_cache_key(values, module="pipeline.stages.extract", world=world)
 
 
 def _check_extractor(context: StageContext, extractor: FoldNetworks, data: PreparedData) -> None:
@@ -106,13 +106,13 @@ def _check_extractor(context: StageContext, extractor: FoldNetworks, data: Prepa
         raise InputError(f"{path}: its folds are of {has} training images, needed are {needs}; run `dvc repro`")
 
 
-def _extract_train(context: StageContext, ranks: World, extractor: FoldNetworks, data: PreparedData) -> None:
+def _extract_train(context: StageContext, world: World, extractor: FoldNetworks, data: PreparedData) -> None:
     name, paths, n = str(context.item), context.data, len(data.train.labels)
     folds = np.zeros(n, np.int32) if extractor.folds is None else extractor.folds
     with (
-        _shared_array(paths.features(name), (n, _dimensions(name)), ranks) as out,
-        _shared_array(paths.probabilities(name), (n, len(data.class_names)), ranks) as probabilities,
-        context.log.progress(f"{context.name} train", len(rank_rows(n, ranks)), "images") as progress,
+        _shared_array(paths.features(name), (n, _dimensions(name)), world) as out,
+        _shared_array(paths.probabilities(name), (n, len(data.class_names)), world) as probabilities,
+        context.log.progress(f"{context.name} train", len(rank_rows(n, world)), "images") as progress,
     ):
         explained = extract_by_fold(
             extractor,
@@ -121,10 +121,10 @@ def _extract_train(context: StageContext, ranks: World, extractor: FoldNetworks,
             probabilities,
             batch_size=context.params.extract.batch_size,
             flip_tta=context.params.extract.flip_tta,
-            ranks=ranks,
+            world=world,
             progress=progress,
         )
-    if not ranks.is_main:
+    if not world.is_main:
         return
     table = _predictions(open_array(paths.probabilities(name), dtype=np.float32, ndim=2, rows=n))
     write_parquet(paths.predictions(name), table.append_column("fold", pa.array(folds)))
@@ -135,12 +135,12 @@ def _extract_train(context: StageContext, ranks: World, extractor: FoldNetworks,
     context.log.info(f"{name}: top-1 {top1:.4f} on the {n} training images, {origin}")
 
 
-def _extract_test(context: StageContext, ranks: World, extractor: FoldNetworks, data: PreparedData) -> None:
+def _extract_test(context: StageContext, world: World, extractor: FoldNetworks, data: PreparedData) -> None:
     name, paths, n = str(context.item), context.data, len(data.test.labels)
     probabilities = np.zeros((n, len(data.class_names)), dtype=np.float32)
     with (
-        _shared_array(paths.features(name, "test"), (n, _dimensions(name)), ranks) as out,
-        context.log.progress(f"{context.name} test", len(rank_rows(n, ranks)), "images") as progress,
+        _shared_array(paths.features(name, "test"), (n, _dimensions(name)), world) as out,
+        context.log.progress(f"{context.name} test", len(rank_rows(n, world)), "images") as progress,
     ):
         extract_features(
             extractor.networks,
@@ -149,21 +149,21 @@ def _extract_test(context: StageContext, ranks: World, extractor: FoldNetworks, 
             probabilities,
             batch_size=context.params.extract.batch_size,
             flip_tta=context.params.extract.flip_tta,
-            ranks=ranks,
+            world=world,
             progress=progress,
         )
     # Each rank has filled its own rows and left the others at zero.
-    probabilities = distributed.all_reduce_sum_(torch.from_numpy(probabilities).to(ranks.device)).cpu().numpy()
-    if ranks.is_main:
+    probabilities = distributed.all_reduce_sum_(torch.from_numpy(probabilities).to(world.device)).cpu().numpy()
+    if world.is_main:
         write_parquet(paths.predictions(name, "test"), _predictions(probabilities))
 
 
 @contextmanager
-def _shared_array(path: Path, shape: tuple[int, int], ranks: World) -> Iterator[NDArray[np.float32]]:
+def _shared_array(path: Path, shape: tuple[int, int], world: World) -> Iterator[NDArray[np.float32]]:
     """Yield a float32 array that becomes `path` when all ranks have left the block; each rank writes its own rows."""
     with ExitStack() as stack:
         # Rank 0 creates the file; the others map it.
-        created = stack.enter_context(create_array(path, shape, np.float32)) if ranks.is_main else None
+        created = stack.enter_context(create_array(path, shape, np.float32)) if world.is_main else None
         shared = distributed.broadcast(str(created.filename) if created is not None else None)
         out = created if created is not None else np.load(str(shared), mmap_mode="r+")
         yield out

@@ -44,7 +44,7 @@ from pipeline.training.state import IMAGENET_MEAN, IMAGENET_STD, weight_initiali
 from pipeline.training.weights import save_fold_networks, save_trained
 
 
-def finetune(context: StageContext, ranks: World) -> None:
+def finetune(context: StageContext, world: World) -> None:
     """Train a network or fit a head per fold, evaluate each on the test split once, and write the stage's files."""
     config, name = context.params.finetune, str(context.item)
     data = load_prepared(context.data, folder=context.image_folder)
@@ -54,13 +54,13 @@ def finetune(context: StageContext, ranks: World) -> None:
     networks: list[TrainedExtractor] = []
     results: list[Evaluation] = []
     test = None
-    labels = torch.from_numpy(data.test.labels).to(ranks.device)
-    for trained in train_networks(context, ranks, data, train_masks):
-        test = test or load_images(data.test.source, trained.settings, training=False, device=ranks.device)
-        results.append(evaluate(trained.model, test, labels, batch_size=config.eval_batch_size, ranks=ranks))
+    labels = torch.from_numpy(data.test.labels).to(world.device)
+    for trained in train_networks(context, world, data, train_masks):
+        test = test or load_images(data.test.source, trained.settings, training=False, device=world.device)
+        results.append(evaluate(trained.model, test, labels, batch_size=config.eval_batch_size, world=world))
         _check_finite(results[-1].loss, config.learning_rate, name)
         networks.append(dataclasses.replace(trained, model=trained.model.cpu()))
-    if not ranks.is_main:
+    if not world.is_main:
         return
     path, settings = context.data.extractor(name), networks[0].settings
     remove_leftovers(path.parent)
@@ -133,7 +133,7 @@ def _settings(context: StageContext, data: PreparedData, n_train: int) -> TrainS
 
 
 def _train_all(
-    context: StageContext, ranks: World, data: PreparedData, train_masks: Sequence[NDArray[np.bool_]]
+    context: StageContext, world: World, data: PreparedData, train_masks: Sequence[NDArray[np.bool_]]
 ) -> Iterator[TrainedExtractor]:
     """Train each network by the recipe, on the rows of its mask (N,).
 
@@ -146,8 +146,8 @@ def _train_all(
         where = "training images" if config.folds == 1 else f"training images outside one of {config.folds} folds"
         raise InputError(f"finetune.batch_size: {config.batch_size} is more than the {min(sizes)} {where}")
     settings = [_settings(context, data, size) for size in sizes]
-    images = load_images(data.train.source, settings[0], training=True, device=ranks.device)
-    labels = torch.from_numpy(data.train.labels).to(ranks.device)
+    images = load_images(data.train.source, settings[0], training=True, device=world.device)
+    labels = torch.from_numpy(data.train.labels).to(world.device)
     runs = train_folds(
         settings,
         [TrainData(images, labels, rows) for rows in train_masks],
@@ -155,11 +155,11 @@ def _train_all(
             checkpoints=context.work.checkpoints(context.name),
             cache=NetworkCache(context.work.file_cache(context.name)),
             interval=config.checkpoint,
-            data_digest=distributed.broadcast(_digest(context, config.weights) if ranks.is_main else ""),
+            data_digest=distributed.broadcast(_digest(context, config.weights) if world.is_main else ""),
         ),
         options=RunOptions(title=context.name, micro_batch=config.micro_batch, comm=comm_config_from(config)),
-        initialize=_weight_initializer(config.weights, settings[0].network, ranks),
-        ranks=ranks,
+        initialize=_weight_initializer(config.weights, settings[0].network, world),
+        world=world,
         log=context.log,
     )
     for fold_settings, size, run in zip(settings, sizes, runs, strict=True):
@@ -174,7 +174,7 @@ def _train_all(
 
 
 def _fit_heads(
-    context: StageContext, ranks: World, data: PreparedData, train_masks: Sequence[NDArray[np.bool_]]
+    context: StageContext, world: World, data: PreparedData, train_masks: Sequence[NDArray[np.bool_]]
 ) -> Iterator[TrainedExtractor]:
     """Fit a head for each mask (N,), on one pretrained backbone that stays frozen.
 
@@ -189,9 +189,9 @@ def _fit_heads(
             f"{counts.tolist()}; set trainable: all, or add images"
         )
     settings = _settings(context, data, n)
-    keys = _head_keys(context, settings, train_masks, ranks) if ranks.is_main else [""] * len(train_masks)
+    keys = _head_keys(context, settings, train_masks, world) if world.is_main else [""] * len(train_masks)
     cache = NetworkCache(context.work.file_cache(context.name))
-    cached = distributed.broadcast(_cached_heads(cache, keys) if ranks.is_main else [])
+    cached = distributed.broadcast(_cached_heads(cache, keys) if world.is_main else [])
     context.images.append(n)
     if cached:
         context.log.info(f"{context.name}: heads were fitted before and are reused")
@@ -199,12 +199,12 @@ def _fit_heads(
         # All heads share one extraction of features, so their times overlap.
         context.earlier_seconds.append(max(network.seconds for network in cached))
         for rows, network in zip(train_masks, cached, strict=True):
-            yield _head_extractor(network, settings, rows, ranks)
+            yield _head_extractor(network, settings, rows, world)
         return
     start = time.monotonic()
-    initialize = _weight_initializer(config.weights, settings.network, ranks)
+    initialize = _weight_initializer(config.weights, settings.network, world)
     assert initialize is not None, "the configuration requires weights"
-    with context.log.progress(context.name, len(rank_rows(n, ranks)), "images") as progress:
+    with context.log.progress(context.name, len(rank_rows(n, world)), "images") as progress:
         fitted = fit_frozen_networks(
             settings,
             initialize,
@@ -212,7 +212,7 @@ def _fit_heads(
             labels,
             train_masks,
             batch_size=config.eval_batch_size,
-            ranks=ranks,
+            world=world,
             progress=progress,
         )
         for number, (rows, (model, head)) in enumerate(zip(train_masks, fitted, strict=True)):
@@ -222,9 +222,9 @@ def _fit_heads(
                 state=model.state_dict(), train_loss=head.train_loss, seconds=time.monotonic() - start,
                 confidence=np.full(n, np.nan, dtype=np.float32),  # a head is fitted, not trained step by step
             )  # fmt: skip
-            if ranks.is_main:
+            if world.is_main:
                 cache.put(keys[number], fitted_head, steps=0)
-            yield _head_extractor(fitted_head, settings, rows, ranks)
+            yield _head_extractor(fitted_head, settings, rows, world)
 
 
 def _cached_heads(cache: NetworkCache, keys: Sequence[str]) -> list[CachedNetwork]:
@@ -234,16 +234,16 @@ def _cached_heads(cache: NetworkCache, keys: Sequence[str]) -> list[CachedNetwor
 
 
 def _head_extractor(
-    head: CachedNetwork, settings: TrainSettings, rows: NDArray[np.bool_], ranks: World
+    head: CachedNetwork, settings: TrainSettings, rows: NDArray[np.bool_], world: World
 ) -> TrainedExtractor:
     return TrainedExtractor(
-        model=head.model(settings, ranks.device), settings=settings, n_train=int(rows.sum()),
+        model=head.model(settings, world.device), settings=settings, n_train=int(rows.sum()),
         train_loss=head.train_loss, confidence=head.confidence,
     )  # fmt: skip
 
 
 def _head_keys(
-    context: StageContext, settings: TrainSettings, train_masks: Sequence[NDArray[np.bool_]], ranks: World
+    context: StageContext, settings: TrainSettings, train_masks: Sequence[NDArray[np.bool_]], world: World
 ) -> list[str]:
     """Return a cache key per mask: a digest of everything that determines the bits of a head on a frozen backbone."""
     config = context.params.finetune
@@ -255,7 +255,7 @@ def _head_keys(
     }
     digests = [hashlib.sha256(np.packbits(rows).tobytes()).hexdigest() for rows in train_masks]
     return [
-        features_cache_key({**common, "members": digest}, module="pipeline.features.linear", ranks=ranks)
+        features_cache_key({**common, "members": digest}, module="pipeline.features.linear", world=world)
         for digest in digests
     ]
 
@@ -267,12 +267,12 @@ def _digest(context: StageContext, weights: str) -> str:
     return f"{prepared_digest(context.data)} {start}"
 
 
-def _weight_initializer(weights: str, network: str, ranks: World) -> Callable[[Network], None] | None:
+def _weight_initializer(weights: str, network: str, world: World) -> Callable[[Network], None] | None:
     """Return the initializer of `weights`; rank 0 downloads them first, and the other ranks read the cache."""
-    if not ranks.is_main:
+    if not world.is_main:
         distributed.barrier()
     initialize = weight_initializer(weights, network)
-    if ranks.is_main:
+    if world.is_main:
         distributed.barrier()
     return initialize
 

@@ -120,8 +120,8 @@ def make_context(stage: str, item: str | None, arguments: argparse.Namespace, *,
     Raises:
         InputError: the parameter file is invalid, or does not have the item.
     """
-    # The report also reads packed results, which may have old keys.
-    params = load_params(arguments.params, accept_old_keys=stage == "report")
+    data = DataPaths(root=arguments.data)
+    params = load_params(arguments.params, accept_old_keys=_opens_results(stage, data))
     value: str | None = getattr(arguments, item) if item else None
     names: dict[str, list[str]] = {"network": [*params.networks], "study": [*params.studies]}
     if item and value not in names[item]:
@@ -132,10 +132,19 @@ def make_context(stage: str, item: str | None, arguments: argparse.Namespace, *,
         stage=stage,
         item=value,
         params=params,
-        data=DataPaths(root=arguments.data),
+        data=data,
         work=work,
         log=RunLog.silent() if silent else stderr_log(work.log(name)),
     )
+
+
+def _opens_results(stage: str, data: DataPaths) -> bool:
+    """Return whether the stage opens finished results, whose parameters may have old keys.
+
+    That is the report, and `prepare` in an unpacked archive of `runs pack`: it has results and no prepared images.
+    """
+    is_unpacked = not data.provenance("prepare").exists() and any(data.root.glob("train/*.provenance.json"))
+    return stage == "report" or (stage == "prepare" and is_unpacked)
 
 
 @contextmanager

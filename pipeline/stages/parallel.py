@@ -58,25 +58,25 @@ def run_parallel_stage(
         launch_plan = plan(silent)
         choose_world_size = partial(distributed.participating_ranks, launch_plan.workers, launch_plan.valid_world_sizes)
         with (
-            distributed.join_process_group(launch_plan.threads, choose_world_size) as ranks,
-            _energy_of_all_ranks(ranks) as joules,
+            distributed.join_process_group(launch_plan.threads, choose_world_size) as world,
+            _energy_of_all_ranks(world) as joules,
         ):
-            if not ranks.is_main:
-                body(replace(silent, joules=joules), ranks)
+            if not world.is_main:
+                body(replace(silent, joules=joules), world)
                 joules()  # a collective call: rank 0 records the total
                 return
             context = replace(make_context(stage, item, arguments), joules=joules)
             with record_resources(context), hold_lock(context):
-                body(context, ranks)
-                if ranks.device.type == "cuda":
-                    context.gpu_bytes.append(torch.cuda.max_memory_allocated(ranks.device))
+                body(context, world)
+                if world.device.type == "cuda":
+                    context.gpu_bytes.append(torch.cuda.max_memory_allocated(world.device))
 
 
 @contextmanager
-def _energy_of_all_ranks(ranks: World) -> Iterator[Callable[[], Energy]]:
+def _energy_of_all_ranks(world: World) -> Iterator[Callable[[], Energy]]:
     """Yield a meter of the energy since the block began, of all GPUs and all nodes' processors; all ranks call it."""
     nodes = distributed.all_gather(node_id())
-    gpu = f"GPU-{torch.cuda.get_device_properties(ranks.device).uuid}" if ranks.device.type == "cuda" else None
+    gpu = f"GPU-{torch.cuda.get_device_properties(world.device).uuid}" if world.device.type == "cuda" else None
     # The first rank of a node measures the processors, which the ranks of the node share.
-    with measure_energy(gpu=gpu, node=ranks.rank == nodes.index(nodes[ranks.rank])) as meter:
+    with measure_energy(gpu=gpu, node=world.rank == nodes.index(nodes[world.rank])) as meter:
         yield lambda: total_energy(distributed.all_gather(meter.read()))

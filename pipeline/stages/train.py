@@ -25,7 +25,6 @@ from pipeline.errors import InputError
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
 from pipeline.stats.sequential import SequentialDesign
-from pipeline.training.cells import HISTORY_SCHEMA, RUNS_SCHEMA, LoadedSplits, execute_run, run_row
 from pipeline.training.checkpointing import (
     STALE_AFTER_S,
     make_checkpointer,
@@ -37,24 +36,25 @@ from pipeline.training.grid import RunSpec, RunVariant, expand_grid, run_variant
 from pipeline.training.loop import RunOptions
 from pipeline.training.result_cache import RunCache, RunResult
 from pipeline.training.run_key import RunKey, checkpoint_folder_name, run_key
+from pipeline.training.runs import HISTORY_SCHEMA, RUNS_SCHEMA, LoadedSplits, execute_run, run_row
 from pipeline.training.settings import DatasetInfo, comm_config_from, launch_plan
 from pipeline.training.stopping import needed_seeds
 
 
-def train_study(context: StageContext, ranks: World) -> None:
+def train_study(context: StageContext, world: World) -> None:
     """Train the missing runs of `context.item`, a study, then write its tables."""
     data = load_prepared(context.data, folder=context.image_folder)
-    specs, train_masks, run_keys = resolve_runs(context, data, ranks)
-    keys = run_key_digests(run_keys)
-    if ranks.is_main:
+    specs, train_masks, run_keys = resolve_runs(context, data, world)
+    keys = fingerprints(run_keys)
+    if world.is_main:
         _register_plans(context)
     cache = RunCache(context.work.run_cache)
     n_test, ran = len(data.test.labels), []
     # The disk of rank 0 is authoritative.
-    while todo := distributed.broadcast(next_runs(context, specs, keys, cache, n_test) if ranks.is_main else []):
-        _run(todo, context, ranks, data, specs, train_masks, run_keys, cache)
+    while todo := distributed.broadcast(next_runs(context, specs, keys, cache, n_test) if world.is_main else []):
+        _run(todo, context, world, data, specs, train_masks, run_keys, cache)
         ran += [keys[i] for i in todo]
-    if ranks.is_main:
+    if world.is_main:
         used = _used_runs(context, specs, keys, cache, n_test)
         specs, keys = [specs[i] for i in used], [keys[i] for i in used]
         if looks := context.params.studies[str(context.item)].looks:
@@ -76,7 +76,7 @@ def _register_plans(context: StageContext) -> None:
 
 
 def resolve_runs(
-    context: StageContext, data: PreparedData, ranks: World, *, threads: int | None = None
+    context: StageContext, data: PreparedData, world: World, *, threads: int | None = None
 ) -> tuple[list[RunSpec], list[NDArray[np.bool_]], list[RunKey | None]]:
     """Return the runs of a study, the mask (N,) bool of the rows that each trains on, and each run's key.
 
@@ -98,12 +98,12 @@ def resolve_runs(
     summary = DatasetInfo(n_classes=len(data.class_names), image_size=data.image_size, mean=data.mean, std=data.std)
     specs = expand_grid(study, context.params.train, summary, n, {name: int(rows.sum()) for name, rows in keep.items()})
     train_masks = [train_mask(spec, data.train.labels, keep) for spec in specs]
-    data_digest = distributed.broadcast(prepared_digest(context.data) if ranks.is_main else None)
+    data_digest = distributed.broadcast(prepared_digest(context.data) if world.is_main else None)
     run_keys = [
         None
         if spec.skip_reason
         else run_key(
-            spec.settings, rows, data_digest=str(data_digest), device=ranks.device,
+            spec.settings, rows, data_digest=str(data_digest), device=world.device,
             threads=threads or torch.get_num_threads(),
         )
         for spec, rows in zip(specs, train_masks, strict=True)
@@ -121,9 +121,9 @@ def _check_replicates_differ(keep: Mapping[str, NDArray[np.bool_]], context: Sta
             )
 
 
-def run_key_digests(run_keys: Sequence[RunKey | None]) -> list[str]:
-    """Return the runs' names in the cache; empty for skipped runs."""
-    return [key.key if key else "" for key in run_keys]
+def fingerprints(run_keys: Sequence[RunKey | None]) -> list[str]:
+    """Return the fingerprint of each run, its name in the cache; empty for skipped runs."""
+    return [key.fingerprint if key else "" for key in run_keys]
 
 
 def next_runs(context: StageContext, specs: list[RunSpec], keys: list[str], cache: RunCache, n_test: int) -> list[int]:
@@ -177,7 +177,7 @@ def _kept_rows(context: StageContext, network: str, n_train: int) -> NDArray[np.
 def _run(
     todo: list[int],
     context: StageContext,
-    ranks: World,
+    world: World,
     data: PreparedData,
     specs: list[RunSpec],
     train_masks: list[NDArray[np.bool_]],
@@ -191,7 +191,7 @@ def _run(
         test_labels=data.test.labels,
         class_names=data.class_names,
     )
-    if ranks.is_main:
+    if world.is_main:
         context.work.run_cache.mkdir(parents=True, exist_ok=True)
         remove_leftovers(context.work.run_cache)
     recipe, flag_sync = _recipe(context), stop_and_save_flags()
@@ -201,14 +201,14 @@ def _run(
         name = f"{specs[i].arm} of {specs[i].filter_network}, batch {settings.batch_size}, seed {settings.seed}"
         title = f"{context.name} {count}/{len(todo)}: {name}"
         save_weights = _keeps_weights(specs[i], specs, context.params.studies[str(context.item)].keep_weights)
-        weights = context.work.run_cache / f".{run_key.key}.weights.{os.getpid()}.tmp" if save_weights else None
-        folder = context.work.checkpoints(context.name) / checkpoint_folder_name(run_key.key)
+        weights = context.work.run_cache / f".{run_key.fingerprint}.weights.{os.getpid()}.tmp" if save_weights else None
+        folder = context.work.checkpoints(context.name) / checkpoint_folder_name(run_key.fingerprint)
         resumed = has_checkpoints(folder)
-        checkpointer = make_checkpointer(recipe.checkpoint, folder, flag_sync, ranks)
+        checkpointer = make_checkpointer(recipe.checkpoint, folder, flag_sync, world)
         with checkpointer.handle_sigterm():
             before = context.joules()
             result = execute_run(
-                specs[i], splits, train_masks[i], ranks=ranks, log=context.log,
+                specs[i], splits, train_masks[i], world=world, log=context.log,
                 weights=weights, eval_batch_size=recipe.eval_batch_size,
                 options=RunOptions(
                     title=title, micro_batch=recipe.micro_batch, comm=comm_config_from(recipe),
@@ -218,7 +218,7 @@ def _run(
             used = context.joules() - before
             joules = UNKNOWN_ENERGY if resumed else used
             result = replace(result, joules=joules, recorded=utc_timestamp(datetime.now(UTC)))
-            if ranks.is_main:
+            if world.is_main:
                 cache.add(run_key, result, weights if result.status == "finished" else None)
                 checkpointer.clear()
                 outcome = f"top-1 {result.top1:.4f}" if result.top1 is not None else result.status

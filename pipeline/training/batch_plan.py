@@ -36,7 +36,7 @@ _BYTES_PER_SAMPLE: dict[object, float] = {}
 _SMALLER_GROUPS_HINT = "more simulated_workers or a smaller bn_group, which change the result"
 
 
-def check_ranks(settings: TrainSettings, ranks: World, comm: CommConfig) -> None:
+def check_ranks(settings: TrainSettings, world: World, comm: CommConfig) -> None:
     """Check that so many processes can run the job.
 
     Raises:
@@ -44,26 +44,26 @@ def check_ranks(settings: TrainSettings, ranks: World, comm: CommConfig) -> None
     """
     simulated = settings.simulated_workers
     valid = valid_world_sizes(simulated, aligned=settings.reduction == "tree")
-    if ranks.size not in valid:
+    if world.size not in valid:
         why = "a power of two of" if settings.reduction == "tree" else "equally many of"
         raise InputError(
-            f"workers: {ranks.size} processes cannot take {why} {simulated} simulated_workers each; use one of {valid}"
+            f"workers: {world.size} processes cannot take {why} {simulated} simulated_workers each; use one of {valid}"
         )
-    if settings.local_from_step is not None and ranks.size != simulated:
+    if settings.local_from_step is not None and world.size != simulated:
         raise InputError(
-            f"post_local_sgd: {ranks.size} processes cannot run simulated_workers {simulated}, since each has separate "
+            f"post_local_sgd: {world.size} processes cannot run simulated_workers {simulated}, since each has separate "
             f"weights; use {simulated}"
         )
     if settings.compression != "none":
-        _check_compression(settings, ranks, comm)
+        _check_compression(settings, world, comm)
 
 
-def _check_compression(settings: TrainSettings, ranks: World, comm: CommConfig) -> None:
+def _check_compression(settings: TrainSettings, world: World, comm: CommConfig) -> None:
     assert comm.hierarchical == (settings.workers_per_node is not None), "the settings decide who compresses"
     simulated, per_node = settings.simulated_workers, settings.workers_per_node
-    if ranks.size != simulated:
+    if world.size != simulated:
         raise InputError(
-            f"communication.compression: {ranks.size} processes cannot run simulated_workers {simulated}, since each "
+            f"communication.compression: {world.size} processes cannot run simulated_workers {simulated}, since each "
             f"compresses a separate gradient; use {simulated}"
         )
     sizes = [len(node) for node in distributed.ranks_by_node()]
@@ -91,8 +91,8 @@ class BatchPlan:
         for step in range(first_step, settings.steps):
             size = settings.batch_sizes.size_at(step)
             sample_ids, epochs = stream.samples(settings.batch_sizes.examples(step), size)
-            for part in self.batches[size].micro_batches:
-                yield sample_ids[part.rows], epochs[part.rows]
+            for micro_batch in self.batches[size].micro_batches:
+                yield sample_ids[micro_batch.rows], epochs[micro_batch.rows]
 
 
 def plan_batches(
@@ -102,7 +102,7 @@ def plan_batches(
     first_batch: GlobalBatch,
     *,
     micro_batch: int | Literal["auto"],
-    ranks: World,
+    world: World,
     comm: CommConfig,
 ) -> BatchPlan:
     """Choose the micro-batch and split the global batches into this rank's parts; all ranks call it.
@@ -112,7 +112,7 @@ def plan_batches(
         OutOfMemory: a BatchNorm group does not fit the memory.
     """
     slices = {
-        size: rank_slices(workers, rank=ranks.rank, world_size=ranks.size)
+        size: rank_slices(workers, rank=world.rank, world_size=world.size)
         for size, workers in _worker_slices(settings).items()
     }
     if settings.reduction == "tree":
@@ -123,8 +123,8 @@ def plan_batches(
     chosen = choose_micro_batch(
         micro_batch,
         list(slices.values()),
-        device=ranks.device,
-        bytes_per_image=partial(probe.bytes_per_sample, ranks.device),
+        device=world.device,
+        bytes_per_image=partial(probe.bytes_per_sample, world.device),
         try_pass=probe.try_pass,
         local_world_size=distributed.local_world_size(),
     )
@@ -145,7 +145,7 @@ def _rank_batch(workers: Sequence[BatchSlice], micro_batch: int) -> RankBatch:
 
 
 class _MemoryProbe:
-    """Measures the memory of forward and backward passes of the run; `parts` are this rank's slices of `batch`."""
+    """Measures the memory of forward and backward passes of the run; `slices` are this rank's part of `batch`."""
 
     def __init__(
         self,
@@ -153,11 +153,11 @@ class _MemoryProbe:
         state: TrainState,
         train_loss: TrainLoss,
         batch: GlobalBatch,
-        parts: Sequence[BatchSlice],
+        slices: Sequence[BatchSlice],
         comm: CommConfig,
     ) -> None:
         self._settings, self._model, self._train_loss = settings, state.model, train_loss
-        self._batch, self._parts = batch, parts
+        self._batch, self._slices = batch, slices
         self._copies = _COPIES if comm.overlap else _COPIES + _COPIES_WITHOUT_OVERLAP
         if settings.compression == "powersgd":
             self._copies += _POWERSGD_COPIES
@@ -167,7 +167,7 @@ class _MemoryProbe:
         """Run a forward and a backward pass of at most `max_size` samples next to what the optimizer will hold."""
         # Optimizer state and exchange buffers exist from the end of the first step on.
         reserved = [torch.empty_like(parameter) for parameter in self._model.parameters() for _ in range(self._copies)]
-        part = merge_micro_batches(self._parts, max_size)[0]
+        part = merge_micro_batches(self._slices, max_size)[0]
         self._train_loss.summed_loss(self._model, self._batch, part).backward()
         self._model.zero_grad(set_to_none=True)
         del reserved

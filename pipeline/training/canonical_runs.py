@@ -135,11 +135,11 @@ def _trained(
     test = load_images(test_images, settings, training=False, device=_ALONE.device)
 
     def eval_fn(model: Network) -> Evaluation:
-        return evaluate(model, test, labels, batch_size=40, ranks=_ALONE)
+        return evaluate(model, test, labels, batch_size=40, world=_ALONE)
 
     train_images = load_images(images, settings, training=True, device=_ALONE.device)
     run = train(
-        settings, TrainData(train_images, labels, np.arange(_N_IMAGES) % 8 > 0), ranks=_ALONE, log=RunLog.silent(),
+        settings, TrainData(train_images, labels, np.arange(_N_IMAGES) % 8 > 0), world=_ALONE, log=RunLog.silent(),
         options=RunOptions(micro_batch=16), initialize=initialize, eval_fn=eval_fn, track_confidence=True,
     )  # fmt: skip
     assert not run.diverged

@@ -32,7 +32,6 @@ _NAME = re.compile(r"step-([0-9]+)\.([0-9a-f]{64})\.pt")
 # torch.load(weights_only=True) reads integers of up to 255 bytes.
 _INT_BITS = 8 * 255 - 1
 
-
 STALE_AFTER_S = 7 * 24 * 3600.0
 """Checkpoints of a run that saved nothing for a week are removed: nobody resumes it."""
 
@@ -210,13 +209,13 @@ class CheckpointScheduler:
         checkpoints: Checkpoints,
         flag_sync: FlagSync,
         *,
-        ranks: World,
+        world: World,
         seconds: float | None = None,
         steps: int | None = None,
     ) -> None:
         assert (seconds is None) != (steps is None)
         flag_sync.reset()
-        self._checkpoints, self._ranks = checkpoints, ranks
+        self._checkpoints, self._world = checkpoints, world
         self._seconds, self._steps = seconds, steps
         self._flag_sync = flag_sync
         self._stop_requested = threading.Event()
@@ -241,7 +240,7 @@ class CheckpointScheduler:
         except RuntimeError:
             signal.signal(signal.SIGTERM, before)
             # A lost rank fails a collective with this error; torchrun sends SIGTERM to the others only once.
-            if self.stop_requested and self._ranks.size > 1:
+            if self.stop_requested and self._world.size > 1:
                 signal.raise_signal(signal.SIGTERM)
             raise
         finally:
@@ -249,13 +248,13 @@ class CheckpointScheduler:
         if self.stop_requested:
             raise Terminated("stopped after the last step")
 
-    def resume(self, state: TrainState, ranks: World, log: RunLog) -> None:
+    def resume(self, state: TrainState, world: World, log: RunLog) -> None:
         """Load the latest sound checkpoint into `state`, if there is one; all ranks call it."""
-        latest = distributed.broadcast(self._checkpoints.load_latest(log.info) if ranks.is_main else None)
+        latest = distributed.broadcast(self._checkpoints.load_latest(log.info) if world.is_main else None)
         if latest is not None:
             step, saved = latest
-            state.load_state_dict(saved, ranks)
-            log.info(f"resumed from step {step}, workers: {ranks.size}")
+            state.load_state_dict(saved, world)
+            log.info(f"resumed from step {step}, workers: {world.size}")
         self._saved_step = state.step
 
     def maybe_save(self, state: TrainState, *, local: bool) -> None:
@@ -269,7 +268,7 @@ class CheckpointScheduler:
         # All ranks count the same steps. The clock's flag may arrive a step late, and once more after its save.
         if stop or (since >= self._steps if self._steps is not None else late and since > 1):
             content = state.state_dict(local=local)
-            if self._ranks.is_main:
+            if self._world.is_main:
                 self._checkpoints.save(state.step, content)
             self._saved_at, self._saved_step = time.monotonic(), state.step
         if stop:
@@ -280,22 +279,22 @@ class CheckpointScheduler:
 
     def clear(self) -> None:
         """Remove the checkpoints: the run is finished and its result saved."""
-        if self._ranks.is_main:
+        if self._world.is_main:
             self._checkpoints.clear()
 
     def _is_late(self) -> bool:
         """Return whether the interval has passed, by rank 0's clock alone."""
-        if self._seconds is None or not self._ranks.is_main:
+        if self._seconds is None or not self._world.is_main:
             return False
         return time.monotonic() - self._saved_at >= self._seconds
 
 
 def make_checkpointer(
-    interval: CheckpointInterval, folder: Path, flag_sync: FlagSync, ranks: World
+    interval: CheckpointInterval, folder: Path, flag_sync: FlagSync, world: World
 ) -> CheckpointScheduler:
     """Build the checkpointer for the interval of params.yaml; `folder` belongs to this run alone."""
     return CheckpointScheduler(
-        Checkpoints(folder), flag_sync, ranks=ranks, seconds=interval.seconds, steps=interval.steps
+        Checkpoints(folder), flag_sync, world=world, seconds=interval.seconds, steps=interval.steps
     )
 
 

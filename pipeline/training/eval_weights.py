@@ -28,7 +28,7 @@ def recompute_batch_norm_statistics(
     model: nn.Module,
     train_loss: TrainLoss,
     batches: Sequence[GlobalBatch],
-    parts: Sequence[BatchSlice],
+    micro_batches: Sequence[BatchSlice],
     *,
     sum_over_ranks_: Callable[[Tensor], Tensor] = distributed.all_reduce_sum_,
 ) -> None:
@@ -36,12 +36,12 @@ def recompute_batch_norm_statistics(
 
     A moving average kept while training would be of past weights, and of few of them in a short run of large batches
     (Wu & Johnson 2021, Rethinking "Batch" in BatchNorm, section 3). The groups are those of training. The result is
-    the same for every number of processes: up to rounding, or in every bit where `parts` are single simulated workers
+    the same for every number of processes: up to rounding, or in every bit where each micro-batch is a simulated worker
     and the sum over ranks is `distributed.tree_sum_`.
 
     Args:
         batches: global batches, with the augmentation of training.
-        parts: what this rank passes forward of each.
+        micro_batches: this rank's slices of each global batch.
         sum_over_ranks_: sums a 1-dimensional tensor in place.
     """
     layers = [module for module in model.modules() if isinstance(module, GroupedBatchNorm2d)]
@@ -50,7 +50,7 @@ def recompute_batch_norm_statistics(
     model.train()
     total = torch.zeros((), dtype=torch.float64)
     for batch in batches:
-        sums = distributed.pairwise_sum(_sums_over_groups(model, train_loss, batch, parts, layers))
+        sums = distributed.pairwise_sum(_sums_over_groups(model, train_loss, batch, micro_batches, layers))
         total = total + sum_over_ranks_(sums).cpu()
     n_groups, means = int(total[0]), total[1:] / total[0]
     for layer, values in zip(layers, means.split([2 * layer.num_features for layer in layers]), strict=True):
@@ -67,18 +67,18 @@ def _sums_over_groups(
     model: nn.Module,
     train_loss: TrainLoss,
     batch: GlobalBatch,
-    parts: Sequence[BatchSlice],
+    micro_batches: Sequence[BatchSlice],
     layers: Sequence[GroupedBatchNorm2d],
 ) -> Iterator[Tensor]:
-    """Yield for each part, float64: its number of groups, then each layer's sums of means and of variances."""
-    for part in parts:
+    """Yield for each micro-batch, float64: its number of groups, then each layer's sums of means and of variances."""
+    for micro_batch in micro_batches:
         for layer in layers:
             layer.collected = []
-        train_loss.summed_loss(model, batch, part)
+        train_loss.summed_loss(model, batch, micro_batch)
         statistics = [torch.stack(layer.collected or []).double().sum(0).flatten() for layer in layers]
         for layer in layers:
             layer.collected = None
-        n_groups = torch.full((1,), len(part.group_sizes), dtype=torch.float64, device=statistics[0].device)
+        n_groups = torch.full((1,), len(micro_batch.group_sizes), dtype=torch.float64, device=statistics[0].device)
         yield torch.cat([n_groups, *statistics])
 
 

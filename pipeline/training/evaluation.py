@@ -94,13 +94,13 @@ class Evaluation:
         return float(np.mean([self.correct[labels == label].mean() for label in np.unique(labels)]))
 
 
-def rank_rows(n: int, ranks: World) -> NDArray[np.int64]:
+def rank_rows(n: int, world: World) -> NDArray[np.int64]:
     """Return this rank's contiguous share of `n` rows, without padding; sizes differ by one at most."""
-    return np.arange(n * ranks.rank // ranks.size, n * (ranks.rank + 1) // ranks.size)
+    return np.arange(n * world.rank // world.size, n * (world.rank + 1) // world.size)
 
 
 @torch.inference_mode()
-def evaluate(model: nn.Module, images: TrainingImages, labels: Tensor, *, batch_size: int, ranks: World) -> Evaluation:
+def evaluate(model: nn.Module, images: TrainingImages, labels: Tensor, *, batch_size: int, world: World) -> Evaluation:
     """Classify all images in single precision; each rank takes its share and all ranks return the full result.
 
     Args:
@@ -114,7 +114,7 @@ def evaluate(model: nn.Module, images: TrainingImages, labels: Tensor, *, batch_
     correct = torch.zeros(len(images), dtype=torch.int32, device=labels.device)
     seen = torch.zeros_like(correct)
     loss = torch.zeros((), dtype=torch.float64, device=labels.device)
-    rows = rank_rows(len(images), ranks)
+    rows = rank_rows(len(images), world)
     batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
     single_precision = distributed.float32_arithmetic(tf32=False)
     too_many = f"eval_batch_size: a pass of {batch_size} images does not fit the memory; give less"

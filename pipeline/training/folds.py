@@ -64,7 +64,7 @@ def train_folds(
     store: FoldStore,
     options: RunOptions,
     initialize: Callable[[Network], None] | None,
-    ranks: World,
+    world: World,
     log: RunLog,
 ) -> Iterator[FoldResult]:
     """Train a network for each of `settings` on the data of its fold; see `loop.train`.
@@ -79,25 +79,25 @@ def train_folds(
     for fold, (fold_settings, fold_data) in enumerate(zip(settings, data, strict=True)):
         threads = torch.get_num_threads()
         key = run_key(
-            fold_settings, fold_data.train_mask, data_digest=store.data_digest, device=ranks.device, threads=threads
-        ).key  # fmt: skip
+            fold_settings, fold_data.train_mask, data_digest=store.data_digest, device=world.device, threads=threads
+        ).fingerprint  # fmt: skip
         folder = store.checkpoints / checkpoint_folder_name(key)
         title = options.title if len(settings) == 1 else f"{options.title} fold {fold}"
-        if cached := distributed.broadcast(store.cache.get(key) if ranks.is_main else None):
+        if cached := distributed.broadcast(store.cache.get(key) if world.is_main else None):
             log.info(f"{title}: finished before, and not trained again")
             yield FoldResult(
-                model=cached.model(fold_settings, ranks.device), train_loss=cached.train_loss, resumed=True,
+                model=cached.model(fold_settings, world.device), train_loss=cached.train_loss, resumed=True,
                 earlier_seconds=cached.seconds, confidence=cached.confidence,
             )  # fmt: skip
             continue
         start = time.monotonic()
         resumed = has_checkpoints(folder)
-        checkpointer = make_checkpointer(store.interval, folder, flag_sync, ranks)
+        checkpointer = make_checkpointer(store.interval, folder, flag_sync, world)
         with checkpointer.handle_sigterm():
             run = train(
                 fold_settings,
                 fold_data,
-                ranks=ranks,
+                world=world,
                 log=log,
                 options=replace(options, title=title, checkpointer=checkpointer),
                 initialize=initialize,
@@ -105,7 +105,7 @@ def train_folds(
             )
             assert run.confidence is not None
             loss = run.history[-1].train_loss
-            if loss is not None and ranks.is_main:
+            if loss is not None and world.is_main:
                 network = CachedNetwork(
                     state=run.model.state_dict(), train_loss=loss, confidence=run.confidence,
                     seconds=run.earlier_seconds + time.monotonic() - start,

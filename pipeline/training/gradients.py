@@ -55,7 +55,7 @@ class TrainLoss:
         labels: (N,) int64 of all samples of the data set, on the device.
         label_smoothing: 0 to 1.
         seed: of dropout.
-        track: records the probabilities of the labels; None records nothing.
+        tracker: records the probabilities of the labels; None records nothing.
     """
 
     images: TrainingImages
@@ -63,7 +63,7 @@ class TrainLoss:
     label_smoothing: float = 0.0
     precision: Precision = "fp32"
     seed: int = 0
-    track: ConfidenceTracker | None = None
+    tracker: ConfidenceTracker | None = None
 
     def summed_loss(self, model: nn.Module, batch: GlobalBatch, part: BatchSlice) -> Tensor:
         """Sum the cross-entropy of the samples of `part`, 0-dimensional; `model` is in training mode."""
@@ -77,8 +77,8 @@ class TrainLoss:
         targets = self.labels[rows]
         # In half precision a sum over a batch would overflow. Float64 stays float64.
         logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-        if self.track is not None:
-            self.track.update(rows, targets, logits)
+        if self.tracker is not None:
+            self.tracker.update(rows, targets, logits)
         return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=self.label_smoothing)
 
 
@@ -103,17 +103,17 @@ class GradientStrategy(Protocol):
 class AveragedGradients:
     """Averages gradients over the ranks; `comm` and `compression` choose the route."""
 
-    def __init__(self, model: nn.Module, ranks: World, comm: CommConfig, compression: Compression) -> None:
-        self.model = distributed.data_parallel(model, ranks.device, comm, compression)
-        self._ranks = ranks
-        self._rebuilds_buckets = ranks.size > 1 and comm.overlap and comm.library == "ddp"
+    def __init__(self, model: nn.Module, world: World, comm: CommConfig, compression: Compression) -> None:
+        self.model = distributed.data_parallel(model, world.device, comm, compression)
+        self._world = world
+        self._rebuilds_buckets = world.size > 1 and comm.overlap and comm.library == "ddp"
 
     def compute(
         self, train_loss: TrainLoss, batch: GlobalBatch, rank_batch: RankBatch, *, loss_scale: float | Tensor
     ) -> Tensor:
         """See `GradientStrategy`."""
         return accumulate_gradients(
-            self.model, train_loss, batch, rank_batch.micro_batches, world_size=self._ranks.size, loss_scale=loss_scale
+            self.model, train_loss, batch, rank_batch.micro_batches, world_size=self._world.size, loss_scale=loss_scale
         )
 
     def warm_up(self, train_loss: TrainLoss, batch: GlobalBatch) -> None:
@@ -143,30 +143,24 @@ class LocalGradients:
         model: as `AveragedGradients` wrapped it.
     """
 
-    def __init__(self, model: nn.Module, ranks: World) -> None:
-        self._model, self._ranks = model, ranks
+    def __init__(self, model: nn.Module, world: World) -> None:
+        self._model, self._world = model, world
 
     def compute(
         self, train_loss: TrainLoss, batch: GlobalBatch, rank_batch: RankBatch, *, loss_scale: float | Tensor
     ) -> Tensor:
         """See `GradientStrategy`; the gradient is of the mean over this rank's samples."""
-        micro_batches = rank_batch.micro_batches
         return accumulate_gradients(
-            self._model,
-            train_loss,
-            batch,
-            micro_batches,
-            world_size=self._ranks.size,
-            local=True,
-            loss_scale=loss_scale,
-        )
+            self._model, train_loss, batch, rank_batch.micro_batches,
+            world_size=self._world.size, local=True, loss_scale=loss_scale,
+        )  # fmt: skip
 
 
 class TreeGradients:
     """Sums gradients in one fixed order, which also measures their noise; `model` is not wrapped."""
 
-    def __init__(self, model: nn.Module, ranks: World) -> None:
-        self._model, self._ranks = model, ranks
+    def __init__(self, model: nn.Module, world: World) -> None:
+        self._model, self._world = model, world
         self._sums: tuple[TreeSums, float, int] | None = None
 
     def compute(
@@ -175,9 +169,9 @@ class TreeGradients:
         """See `GradientStrategy`."""
         leaves = rank_batch.tree_leaves
         sums = tree_gradients(self._model, train_loss, batch, leaves, loss_scale=loss_scale)
-        self._sums = sums, batch.size / (len(leaves) * self._ranks.size), batch.size
+        self._sums = sums, batch.size / (len(leaves) * self._world.size), batch.size
         # The sum is over all ranks already, and history records add up over ranks.
-        return sums.loss if self._ranks.is_main else torch.zeros_like(sums.loss)
+        return sums.loss if self._world.is_main else torch.zeros_like(sums.loss)
 
     def noise_sample(self) -> NoiseSample:
         """Return the noise of the last batch's gradient; it waits for the device."""
@@ -191,10 +185,10 @@ class TreeGradients:
         )
 
 
-def average_weights(model: nn.Module, ranks: World) -> None:
+def average_weights(model: nn.Module, world: World) -> None:
     """Replace the weights by their mean over the ranks; all ranks call it."""
     for parameter in model.parameters():
-        distributed.all_reduce_sum_(parameter.data).div_(ranks.size)
+        distributed.all_reduce_sum_(parameter.data).div_(world.size)
 
 
 def accumulate_gradients(
@@ -214,7 +208,7 @@ def accumulate_gradients(
 
     Args:
         model: as returned by `distributed.data_parallel`, in training mode.
-        micro_batches: what this rank passes forward, one after another.
+        micro_batches: this rank's slices of the batch, which pass forward one after another.
         world_size: processes that share the batch; averaging over them is undone here.
         local: leave out the exchange; the gradient is that of the mean over this rank's samples.
         loss_scale: multiplies the gradient, against underflow in half precision.
@@ -223,10 +217,10 @@ def accumulate_gradients(
         Sum of the losses of this rank's samples, 0-dimensional, float64, on the device.
     """
     total = torch.zeros((), dtype=torch.float64, device=train_loss.labels.device)
-    weight = 1 / sum(part.size for part in micro_batches) if local else world_size / batch.size
-    for index, part in enumerate(micro_batches):
+    weight = 1 / sum(micro_batch.size for micro_batch in micro_batches) if local else world_size / batch.size
+    for index, micro_batch in enumerate(micro_batches):
         with distributed.defer_reduction(model, defer=local or index < len(micro_batches) - 1):
-            loss = train_loss.summed_loss(model, batch, part)
+            loss = train_loss.summed_loss(model, batch, micro_batch)
             (loss * weight * loss_scale).backward()
         total += loss.detach()
     return total

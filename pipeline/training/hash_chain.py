@@ -45,12 +45,12 @@ class HashChain:
         stream: a separate stream of the run's samples: the trainer's keeps only the latest epochs.
     """
 
-    def __init__(self, state: TrainState, stream: SampleStream, sizes: BatchSizes, ranks: World) -> None:
-        self._state, self._stream, self._sizes, self._ranks = state, stream, sizes, ranks
+    def __init__(self, state: TrainState, stream: SampleStream, sizes: BatchSizes, world: World) -> None:
+        self._state, self._stream, self._sizes, self._world = state, stream, sizes, world
 
     def add(self) -> None:
         """Append a link for the run's current state."""
-        if self._ranks.is_main:
+        if self._world.is_main:
             self._state.links.append(self._next())
 
     def close(self) -> list[ChainLink]:

@@ -119,7 +119,7 @@ def train(
     settings: TrainSettings,
     data: TrainData,
     *,
-    ranks: World,
+    world: World,
     log: RunLog,
     options: RunOptions | None = None,
     initialize: Callable[[Network], None] | None = None,
@@ -144,14 +144,14 @@ def train(
     micro_batch, comm, checkpointer = options.micro_batch, options.comm, options.checkpointer
     evaluates = settings.accuracy_steps is not None or settings.accuracy_examples is not None
     assert not evaluates or eval_fn is not None, "these settings need an eval_fn"
-    check_ranks(settings, ranks, comm)
+    check_ranks(settings, world, comm)
     distributed.set_collective_timeout(comm.timeout_seconds)
 
     # State: fresh, or from the latest checkpoint.
     n_tracked = len(data.labels) if track_confidence else 0
-    state = start_state(settings, ranks, initialize, n_tracked_samples=n_tracked)
+    state = start_state(settings, world, initialize, n_tracked_samples=n_tracked)
     if checkpointer is not None:
-        checkpointer.resume(state, ranks, log)
+        checkpointer.resume(state, world, log)
 
     # Batches: the samples of each step, and this rank's micro-batches of them.
     train_loss = TrainLoss(
@@ -166,20 +166,20 @@ def train(
     # A resumed run keeps the micro-batch that it chose; an explicit request replaces it.
     if micro_batch == "auto" and state.micro_batch:
         micro_batch = state.micro_batch
-    plan = plan_batches(settings, state, train_loss, first_batch, micro_batch=micro_batch, ranks=ranks, comm=comm)
+    plan = plan_batches(settings, state, train_loss, first_batch, micro_batch=micro_batch, world=world, comm=comm)
     state.micro_batch = plan.micro_batch
-    state.hardware = list(dict.fromkeys([*state.hardware, _hardware_text(ranks, plan.micro_batch, comm)]))
+    state.hardware = list(dict.fromkeys([*state.hardware, _hardware_text(world, plan.micro_batch, comm)]))
 
     # Step, evaluation weights and hash chain.
     cuda_graphs = settings.compile == "cuda_graphs"
     if settings.compile:
-        compile_network(state.model, ranks.device, cuda_graphs=cuda_graphs)
+        compile_network(state.model, world.device, cuda_graphs=cuda_graphs)
     train_step = TrainStep(
-        settings, state, train_loss, batches=plan.batches, warmup_batch=_first_two(first_batch), ranks=ranks, comm=comm,
+        settings, state, train_loss, batches=plan.batches, warmup_batch=_first_two(first_batch), world=world, comm=comm,
         track_from_step=first_tracked_step(settings.steps, stream.n_train, sizes),
     )  # fmt: skip
     eval_weights = EvalWeights(settings, state, train_loss, stream, plan.batches)
-    chain = HashChain(state, SampleStream(data.train_mask, settings.seed), sizes, ranks)
+    chain = HashChain(state, SampleStream(data.train_mask, settings.seed), sizes, world)
 
     diverged = False
     record_every = max(1, settings.steps // _HISTORY_RECORDS)
@@ -211,7 +211,7 @@ def train(
                 checkpointer.maybe_save(state, local=settings.local_from_step is not None)
 
     noise_scale = estimate_noise_scale(state.noise) if settings.noise_scale_steps is not None else None
-    confidence = state.track.means() if state.track else None
+    confidence = state.tracker.means() if state.tracker else None
     if not diverged:
         with explain_out_of_memory(too_large(settings, plan.micro_batch)):
             eval_weights.swap_in()
@@ -233,17 +233,17 @@ def _first_two(batch: GlobalBatch) -> GlobalBatch:
     return GlobalBatch(sample_ids=batch.sample_ids[:2], epochs=batch.epochs[:2])
 
 
-def _hardware_text(ranks: World, micro_batch: int, comm: CommConfig) -> str:
-    threads = "" if ranks.device.type == "cuda" else f" of {torch.get_num_threads()} threads"
-    library = f" by {comm.library}" if ranks.size > 1 and comm.library != "ddp" else ""
-    return f"{ranks.size} processes{threads} on {ranks.device.type}{library}, {micro_batch} images at a time"
+def _hardware_text(world: World, micro_batch: int, comm: CommConfig) -> str:
+    threads = "" if world.device.type == "cuda" else f" of {torch.get_num_threads()} threads"
+    library = f" by {comm.library}" if world.size > 1 and comm.library != "ddp" else ""
+    return f"{world.size} processes{threads} on {world.device.type}{library}, {micro_batch} images at a time"
 
 
 def _record(state: TrainState, settings: TrainSettings, n_train: int) -> bool:
     """Append a history record; returns whether the loss is finite. All ranks call it."""
-    loss = float(distributed.all_reduce_sum_(state.loss_sum)) / state.counted
+    loss = float(distributed.all_reduce_sum_(state.loss_sum)) / state.loss_count
     state.loss_sum.zero_()
-    state.counted = 0
+    state.loss_count = 0
     finite = math.isfinite(loss)
     examples = settings.batch_sizes.examples(state.step)
     record = HistoryRecord(

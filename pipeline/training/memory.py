@@ -114,7 +114,7 @@ def _free_at_start() -> int:
 
 def choose_micro_batch(
     requested: int | Literal["auto"],
-    parts: Sequence[Sequence[BatchSlice]],
+    slices: Sequence[Sequence[BatchSlice]],
     *,
     device: torch.device,
     bytes_per_image: Callable[[], float],
@@ -129,7 +129,7 @@ def choose_micro_batch(
 
     Args:
         requested: samples at most.
-        parts: this rank's slices of a batch, for each batch size of the run.
+        slices: this rank's slices of a batch, for each batch size of the run.
         bytes_per_image: bytes per sample that a forward pass keeps for its backward pass.
         try_pass: runs a forward and a backward pass of at most so many samples; raises an error that
             `is_out_of_memory` recognizes.
@@ -139,9 +139,9 @@ def choose_micro_batch(
         InputError: a single BatchNorm group is more than was requested, or than fits.
     """
     # Shares of a batch may differ by a sample; the choice must hold for every rank.
-    shares = distributed.all_gather([[size for part in batch for size in part.group_sizes] for batch in parts])
-    groups_of_batches = [sizes for of_rank in shares for sizes in of_rank]
-    group, largest = (max(measure(sizes) for sizes in groups_of_batches) for measure in (max, sum))
+    by_rank = distributed.all_gather([[size for part in batch for size in part.group_sizes] for batch in slices])
+    group_sizes = [sizes for batches in by_rank for sizes in batches]
+    group, largest = max(map(max, group_sizes)), max(map(sum, group_sizes))
     if requested != "auto":
         if requested < group:
             raise InputError(

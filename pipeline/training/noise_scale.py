@@ -40,19 +40,6 @@ class NoiseSample:
     def __post_init__(self) -> None:
         assert 0 < self.small_batch <= self.big_batch, (self.small_batch, self.big_batch)
 
-    @classmethod
-    def from_slices(cls, sizes: Sequence[int], sq_norms: Sequence[float], big_sq_norm: float) -> "NoiseSample":
-        """Build a sample from the parts' sizes b_i in images and squared norms |g_i|^2, (k,) each."""
-        assert len(sizes) == len(sq_norms) > 0, (len(sizes), len(sq_norms))
-        assert min(sizes) > 0, sizes
-        batch = sum(sizes)
-        return cls(
-            small_batch=batch / len(sizes),
-            big_batch=batch,
-            mean_small_sq_norm=sum(size / batch * norm for size, norm in zip(sizes, sq_norms, strict=True)),
-            big_sq_norm=big_sq_norm,
-        )
-
     @property
     def is_usable(self) -> bool:
         """Whether it has two batch sizes and finite norms; False for a batch in one part or a skipped step."""

@@ -87,9 +87,11 @@ class RunCache:
 
     def add(self, run_key: RunKey, result: RunResult, weights: Path | None = None) -> None:
         """Add a run and move `weights` into its folder; replaces an older entry."""
-        key = run_key.key
-        building = self._root / f".{key}.{os.getpid()}.tmp"
-        shutil.rmtree(building, ignore_errors=True)
+        key = run_key.fingerprint
+        building, replaced = (self._root / f".{key}.{part}{os.getpid()}.tmp" for part in ("", "old."))
+        # In a container a killed process had the same id.
+        for leftover in (building, replaced):
+            shutil.rmtree(leftover, ignore_errors=True)
         building.mkdir(parents=True)
         record = dataclasses.asdict(result)
         record.pop("correct")
@@ -102,7 +104,6 @@ class RunCache:
         write_json(building / "result.json", record)
         write_json(building / "identity.json", dataclasses.asdict(run_key))
         # Renames only, so that no reader sees an incomplete entry.
-        replaced = self._root / f".{key}.old.{os.getpid()}.tmp"
         if (self._root / key).exists():
             (self._root / key).rename(replaced)
         building.rename(self._root / key)
@@ -119,7 +120,7 @@ class RunCache:
                 run_key = RunKey(**read_json(folder / "identity.json"))
             except TypeError:
                 raise _damaged(folder) from None
-            if run_key.key != folder.name:
+            if run_key.fingerprint != folder.name:
                 raise _damaged(folder)
             yield run_key
 
@@ -129,10 +130,10 @@ class RunCache:
         Raises:
             InputError: the entry is damaged.
         """
-        weights = other.weights(run_key.key) if other.weights(run_key.key).is_file() else None
-        if self.has(local_key.key, with_weights=weights is not None):
+        weights = other.weights(run_key.fingerprint) if other.weights(run_key.fingerprint).is_file() else None
+        if self.has(local_key.fingerprint, with_weights=weights is not None):
             return False
-        result = other.get(run_key.key)
+        result = other.get(run_key.fingerprint)
         if run_key.machine != local_key.machine and result.imported_from is None:
             result = replace(result, imported_from=run_key.machine)
         if weights is None:
@@ -140,7 +141,7 @@ class RunCache:
             return True
         load_trained(weights)  # raises if the file is damaged or holds code
         self._root.mkdir(parents=True, exist_ok=True)
-        copy = self._root / f".{local_key.key}.weights.{os.getpid()}.tmp"
+        copy = self._root / f".{local_key.fingerprint}.weights.{os.getpid()}.tmp"
         shutil.copyfile(weights, copy)
         self.add(local_key, result, copy)
         return True
@@ -222,7 +223,7 @@ class NetworkCache:
             return None
         latest = Checkpoints(folder).load_latest(reasons.append)
         if latest is None or latest[1].keys() != CachedNetwork.__dataclass_fields__.keys():
-            raise InputError(f"{folder}: damaged entry; delete this folder and run again")
+            raise _damaged(folder)
         saved: dict[str, Any] = latest[1]
         os.utime(folder)
         return CachedNetwork(**{**saved, "confidence": np.asarray(saved["confidence"])})

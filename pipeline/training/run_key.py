@@ -46,7 +46,7 @@ class RunKey:
     machine: Mapping[str, Any]
 
     @property
-    def key(self) -> str:
+    def fingerprint(self) -> str:
         """Hex digest of 24 characters; the run's name in the cache."""
         text = json.dumps([self.job, self.machine], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]

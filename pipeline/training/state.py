@@ -124,15 +124,15 @@ class TrainState:
         average: exponential moving average of the weights; None without one.
         step: optimizer steps done.
         loss_sum: this rank's sum of losses since the last record, 0-dimensional, on the device.
-        counted: samples of all ranks since the last record.
+        loss_count: samples of all ranks in these sums.
         skipped_steps: steps that the loss scaler skipped for a non-finite gradient.
         compression: of gradients, with this rank's error feedback.
-        track: probabilities of the labels; None if not tracked.
+        tracker: sums the probabilities of the labels; None tracks none.
         links: of the hash chain so far; on rank 0, and on every rank after a checkpoint.
         micro_batch: samples that pass forward together, at most; 0 before it is chosen.
         hardware: what the run ran on, in order, each once.
         earlier_seconds: wall time of the processes before this one, until their last checkpoint.
-        begun: start of this process's part, by the monotonic clock.
+        started_at: when this process began its part, by the monotonic clock.
     """
 
     model: Network
@@ -141,8 +141,8 @@ class TrainState:
     average: AveragedModel | None
     loss_sum: Tensor
     compression: Compression = field(default_factory=Compression)
-    track: ConfidenceTracker | None = None
-    counted: int = 0
+    tracker: ConfidenceTracker | None = None
+    loss_count: int = 0
     step: int = 0
     skipped_steps: int = 0
     micro_batch: int = 0
@@ -151,7 +151,7 @@ class TrainState:
     links: list[ChainLink] = field(default_factory=list)
     hardware: list[str] = field(default_factory=list)
     earlier_seconds: float = 0.0
-    begun: float = field(default_factory=time.monotonic)
+    started_at: float = field(default_factory=time.monotonic)
 
     def state_dict(self, *, local: bool) -> dict[str, Any]:
         """Return the state of all ranks in plain values; all ranks call it.
@@ -159,7 +159,7 @@ class TrainState:
         Args:
             local: the optimizers differ between ranks.
         """
-        own = {
+        of_this_rank = {
             "loss_sum": float(self.loss_sum),
             "optimizer": _on_cpu(self.optimizer.state_dict()) if local else None,
             "compression": self.compression.state_dict(),
@@ -169,39 +169,39 @@ class TrainState:
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict() if self.scaler else None,
             "average": self.average.state_dict() if self.average else None,
-            "track": self.track.state_dict() if self.track else None,
-            "ranks": distributed.all_gather(own),
+            "track": self.tracker.state_dict() if self.tracker else None,
+            "ranks": distributed.all_gather(of_this_rank),
             "micro_batch": self.micro_batch,
-            "counted": self.counted,
+            "counted": self.loss_count,
             "step": self.step,
             "skipped_steps": self.skipped_steps,
             "history": [dataclasses.asdict(record) for record in self.history],
             "noise": [dataclasses.asdict(sample) for sample in self.noise],
             "links": [dataclasses.asdict(link) for link in self.links],
             "places": list(self.hardware),
-            "seconds": self.earlier_seconds + time.monotonic() - self.begun,
+            "seconds": self.earlier_seconds + time.monotonic() - self.started_at,
         }
 
-    def load_state_dict(self, saved: Mapping[str, Any], ranks: World) -> None:
+    def load_state_dict(self, saved: Mapping[str, Any], world: World) -> None:
         """Restore a saved state, on the same number of ranks or another."""
         self.model.load_state_dict(saved["model"])
-        same = len(saved["ranks"]) == ranks.size
+        same_size = len(saved["ranks"]) == world.size
         # Another number of ranks may fit another micro-batch, which rounds differently.
-        self.micro_batch = saved["micro_batch"] if same else 0
-        own: Mapping[str, Any] = saved["ranks"][ranks.rank] if same else {}
-        self.optimizer.load_state_dict(own.get("optimizer") or saved["optimizer"])
+        self.micro_batch = saved["micro_batch"] if same_size else 0
+        of_this_rank: Mapping[str, Any] = saved["ranks"][world.rank] if same_size else {}
+        self.optimizer.load_state_dict(of_this_rank.get("optimizer") or saved["optimizer"])
         # With compression the number of ranks never changes.
-        self.compression.load_state_dict(own.get("compression"), self.loss_sum.device)
+        self.compression.load_state_dict(of_this_rank.get("compression"), self.loss_sum.device)
         if self.scaler:
             self.scaler.load_state_dict(saved["scaler"])
         if self.average:
             self.average.load_state_dict(saved["average"])
-        if self.track:
-            self.track.load_state_dict(saved["track"], is_main=ranks.is_main)
+        if self.tracker:
+            self.tracker.load_state_dict(saved["track"], is_main=world.is_main)
         # For another number of ranks, rank 0 takes the total.
         total = sum(rank["loss_sum"] for rank in saved["ranks"])
-        self.loss_sum.fill_(own["loss_sum"] if same else total if ranks.is_main else 0.0)
-        self.counted, self.step, self.skipped_steps = saved["counted"], saved["step"], saved["skipped_steps"]
+        self.loss_sum.fill_(of_this_rank["loss_sum"] if same_size else total if world.is_main else 0.0)
+        self.loss_count, self.step, self.skipped_steps = saved["counted"], saved["step"], saved["skipped_steps"]
         self.history = [HistoryRecord(**record) for record in saved["history"]]
         self.noise = [NoiseSample(**sample) for sample in saved["noise"]]
         self.links = [ChainLink(**link) for link in saved["links"]]
@@ -211,7 +211,7 @@ class TrainState:
 
 def start_state(
     settings: TrainSettings,
-    ranks: World,
+    world: World,
     initialize: Callable[[Network], None] | None = None,
     n_tracked_samples: int = 0,
 ) -> TrainState:
@@ -224,7 +224,7 @@ def start_state(
     model = build_network(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
     if initialize is not None:
         initialize(model)
-    model = model.to(ranks.device).to(memory_format=torch.channels_last)
+    model = model.to(world.device).to(memory_format=torch.channels_last)
     groups = parameter_groups(
         model,
         weight_decay=settings.weight_decay,
@@ -237,11 +237,11 @@ def start_state(
     return TrainState(
         model=model,
         optimizer=OPTIMIZERS[settings.optimizer](groups, settings.learning_rate, **settings.optimizer_options),
-        scaler=make_scaler(settings.precision, ranks.device),
+        scaler=make_scaler(settings.precision, world.device),
         average=average,
         compression=Compression(settings.compression, settings.powersgd_rank),
-        loss_sum=torch.zeros((), dtype=torch.float64, device=ranks.device),
-        track=ConfidenceTracker(n_tracked_samples, ranks.device) if n_tracked_samples else None,
+        loss_sum=torch.zeros((), dtype=torch.float64, device=world.device),
+        tracker=ConfidenceTracker(n_tracked_samples, world.device) if n_tracked_samples else None,
     )
 
 

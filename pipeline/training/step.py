@@ -27,7 +27,7 @@ class TrainStep:
     Args:
         batches: by batch size, what this rank computes of a global batch.
         warmup_batch: any two samples that the run trains on.
-        track_from_step: first step at which `state.track`, if not None, records the labels' probabilities.
+        track_from_step: first step at which `state.tracker`, if not None, records the labels' probabilities.
     """
 
     def __init__(
@@ -39,23 +39,23 @@ class TrainStep:
         batches: Mapping[int, RankBatch],
         warmup_batch: GlobalBatch,
         track_from_step: int,
-        ranks: World,
+        world: World,
         comm: CommConfig,
     ) -> None:
-        self._settings, self._state, self._ranks = settings, state, ranks
+        self._settings, self._state, self._world = settings, state, world
         self._train_loss = train_loss
-        self._tracked_loss, self._track_from_step = replace(train_loss, track=state.track), track_from_step
+        self._tracked_loss, self._track_from_step = replace(train_loss, tracker=state.tracker), track_from_step
         self._batches = batches
-        self._tree = TreeGradients(state.model, ranks)
+        self._tree = TreeGradients(state.model, world)
         # If the scaler makes the kernel of torch's fused SGD skip the first step, the momentum stays uninitialized.
         # With this flag, the scaler skips the call instead.
         state.optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
         if settings.reduction == "tree":
             state.model.train()
             return
-        self._averaged = AveragedGradients(state.model, ranks, comm, state.compression)
+        self._averaged = AveragedGradients(state.model, world, comm, state.compression)
         self._averaged.model.train()
-        self._local = LocalGradients(self._averaged.model, ranks)
+        self._local = LocalGradients(self._averaged.model, world)
         self._averaged.warm_up(train_loss, warmup_batch)
 
     def run_step(self, batch: GlobalBatch) -> None:
@@ -80,15 +80,15 @@ class TrainStep:
             state.scaler.unscale_(state.optimizer)
         if settings.clip_norm is not None:
             nn.utils.clip_grad_norm_(state.model.parameters(), settings.clip_norm)
-        skipped = self._update_weights()
+        skipped = self._optimizer_step()
         state.optimizer.zero_grad(set_to_none=True)
         if state.average and not skipped:
             state.average.update_parameters(state.model)
 
         state.step += 1
-        state.counted += batch.size
+        state.loss_count += batch.size
         if local and self.weights_in_sync_after(state.step):
-            average_weights(state.model, self._ranks)
+            average_weights(state.model, self._world)
 
     def weights_in_sync_after(self, step: int) -> bool:
         """Return whether all ranks have the same weights after the first `step` steps."""
@@ -103,9 +103,9 @@ class TrainStep:
 
     def _loss_scale(self) -> float | Tensor:
         scaler = self._state.scaler
-        return scaler.scale(torch.ones((), device=self._ranks.device)) if scaler else 1.0
+        return scaler.scale(torch.ones((), device=self._world.device)) if scaler else 1.0
 
-    def _update_weights(self) -> bool:
+    def _optimizer_step(self) -> bool:
         """Take the optimizer's step; returns whether the scaler skipped it for a non-finite gradient."""
         state = self._state
         if state.scaler is None:

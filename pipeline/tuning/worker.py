@@ -14,10 +14,10 @@ from pipeline import distributed
 from pipeline.distributed import World
 from pipeline.errors import DataError, InputError, MachineError, is_out_of_memory
 from pipeline.run_log import RunLog
-from pipeline.training.cells import LoadedSplits, execute_run
 from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
 from pipeline.training.grid import RunSpec
 from pipeline.training.loop import RunOptions, TrainData, train
+from pipeline.training.runs import LoadedSplits, execute_run
 from pipeline.training.settings import comm_config_from
 from pipeline.training.state import TrainState
 from pipeline.tuning.sources import TrialData, load_splits
@@ -146,7 +146,7 @@ def _train_and_evaluate(
                 train(
                     settings,
                     TrainData(images, torch.from_numpy(splits.train_labels).to(world.device), task.rows.train),
-                    ranks=world, log=log, options=dataclasses.replace(options, checkpointer=stopper),
+                    world=world, log=log, options=dataclasses.replace(options, checkpointer=stopper),
                 )  # fmt: skip
                 return None, _DIVERGED, spent + stopper.switch_seconds
             except _EpochEnded:
@@ -160,7 +160,7 @@ def _train_and_evaluate(
     )  # fmt: skip
     with _handling_signals(resumed):
         result = execute_run(
-            run_spec, splits, task.rows.train, ranks=world, log=log, weights=None,
+            run_spec, splits, task.rows.train, world=world, log=log, weights=None,
             eval_batch_size=recipe.eval_batch_size, options=dataclasses.replace(options, checkpointer=resumed),
         )  # fmt: skip
     return result.top1, "" if result.status == "finished" else _DIVERGED, spent + resumed.switch_seconds
@@ -176,12 +176,12 @@ class _Resumed(CheckpointScheduler):
     def __init__(self, task: EpochTask, world: World) -> None:
         interval, self._created = task.run.recipe.checkpoint, time.monotonic()
         self._own = Checkpoints(task.folder)
-        super().__init__(self._own, stop_and_save_flags(), ranks=world, seconds=interval.seconds, steps=interval.steps)
+        super().__init__(self._own, stop_and_save_flags(), world=world, seconds=interval.seconds, steps=interval.steps)
         self._end, self._total_steps = task.run.epoch_ends[task.epoch - 1], task.run.settings.steps
         self.switch_seconds = 0.0
 
-    def resume(self, state: TrainState, ranks: World, log: RunLog) -> None:
-        super().resume(state, ranks, log)
+    def resume(self, state: TrainState, world: World, log: RunLog) -> None:
+        super().resume(state, world, log)
         self.switch_seconds += time.monotonic() - self._created
         self._check(state)
 
@@ -204,7 +204,7 @@ class _StopAtEpochEnd(_Resumed):
             return
         start = time.monotonic()
         content = state.state_dict(local=local)
-        if self._ranks.is_main:
+        if self._world.is_main:
             self._own.save(state.step, content)
         # A rank that ends while another saves would end the other one too.
         distributed.barrier()

@@ -1,5 +1,6 @@
 """Pickers of the view Training."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,13 @@ def batch_options(
 
 def register(app: Dash, data: DataPaths, params_file: Path) -> None:
     """Register the pickers."""
+    read_params = partial(load_params, params_file, accept_old_keys=True)
     app.callback(
         Output("study-batch", "options"),
         Output("study-batch", "value"),
         Input("study", "value"),
         State("study-batch", "value"),
-    )(lambda name, chosen: batch_options(data, load_params(params_file), name, chosen))
+    )(lambda name, chosen: batch_options(data, read_params(), name, chosen))
     app.callback(Output("training", "children"), Input("study", "value"), Input("study-batch", "value"))(
-        lambda name, batch_size: study_view(data, name, params=load_params(params_file), batch_size=batch_size)
+        lambda name, batch_size: study_view(data, name, params=read_params(), batch_size=batch_size)
     )

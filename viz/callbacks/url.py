@@ -83,7 +83,7 @@ def register(app: Dash, params: Path) -> None:
     properties = {name: control.prop for name, control in _CONTROLS.items()} | dict.fromkeys(_NETWORKS, "value")
     app.callback(
         output={name: Output(name, prop) for name, prop in properties.items()}, inputs=[Input("url", "search")]
-    )(lambda search: restore(search, load_params(params).networks))
+    )(lambda search: restore(search, load_params(params, accept_old_keys=True).networks))
     names = ["rule", *properties]
     app.clientside_callback(
         f"(...values) => window.batchsieve.remember({json.dumps(names)}, values)",

@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     """
     arguments = make_parser().parse_args(argv)
     # Report errors before serving.
-    load_params(arguments.params)
+    load_params(arguments.params, accept_old_keys=True)
     check_port(arguments.host, arguments.port, name="--port")
     token = None if arguments.host in LOOPBACK_NAMES else secrets.token_urlsafe(24)
     app = make_app(Source(DataPaths(root=arguments.data)), params_file=arguments.params, token=token)

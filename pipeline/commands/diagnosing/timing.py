@@ -91,7 +91,7 @@ def step_seconds(training: Training, n_steps: int, on_step: Callable[[], object]
                 accuracy_examples=None,
             ),
             TrainData(training.images, training.labels, training.train_mask),
-            ranks=world, log=clock,
+            world=world, log=clock,
             options=RunOptions(micro_batch=training.micro_batch, comm=training.comm or CommConfig()),
         )  # fmt: skip
     if world.device.type == "cuda":

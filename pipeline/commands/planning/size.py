@@ -29,7 +29,7 @@ from pipeline.filtering.apply import share_for
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import RunLog
 from pipeline.stages.harness import StageContext
-from pipeline.stages.train import missing_runs, next_runs, resolve_runs, run_key_digests
+from pipeline.stages.train import fingerprints, missing_runs, next_runs, resolve_runs
 from pipeline.training.grid import RunSpec, expand_grid
 from pipeline.training.result_cache import RunCache
 from pipeline.training.settings import DatasetInfo, launch_plan
@@ -158,7 +158,7 @@ def plan_from_run_cache(params: Params, name: str, data: DataPaths, work: WorkPa
     world = World(rank=0, size=workers, device=planned_device(workers))
     prepared = load_prepared(data, folder=context.image_folder)
     runs, _, run_keys = resolve_runs(context, prepared, world, threads=thread_count(recipe))
-    keys, run_cache = run_key_digests(run_keys), RunCache(work.run_cache)
+    keys, run_cache = fingerprints(run_keys), RunCache(work.run_cache)
     complete = not next_runs(context, runs, keys, run_cache, len(prepared.test.labels))
     todo = [] if complete else missing_runs(runs, keys, run_cache, params.studies[name].keep_weights)
     return StudyPlan(

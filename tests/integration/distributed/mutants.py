@@ -30,9 +30,9 @@ def _mean_of_means(
     return total
 
 
-def _averaged_over_ranks(*given: Any, world_size: int, **options: Any) -> Tensor:
+def _averaged_over_ranks(*args: Any, world_size: int, **options: Any) -> Tensor:
     """Forgets that the exchange of gradients averages, where the sum is wanted."""
-    return accumulate_gradients(*given, world_size=1, **options)
+    return accumulate_gradients(*args, world_size=1, **options)
 
 
 def _clipped_per_pass(

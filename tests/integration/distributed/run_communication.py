@@ -19,8 +19,8 @@ from pipeline.distributed.compression import FlatGradient
 from tests.integration.distributed.run_steps import RESNET, SEVERAL, Case, first_weights, run
 
 TRANSPORTS: dict[str, CommConfig | None] = {
-    "as ever": None,
-    "said": CommConfig(),
+    "default": None,
+    "explicit": CommConfig(),
     "small buckets": CommConfig(bucket_mib=0.01),
     "a large bucket": CommConfig(bucket_mib=1000),
     "one message": CommConfig(overlap=False),
@@ -30,7 +30,7 @@ TRANSPORTS: dict[str, CommConfig | None] = {
 }
 if find_spec("horovod"):  # built by hand
     TRANSPORTS["horovod"] = CommConfig(library="horovod")
-WITH_RESNET = ("as ever", "small buckets", "one message", "by node in small buckets", "horovod")
+WITH_RESNET = ("default", "small buckets", "one message", "by node in small buckets", "horovod")
 _AFTER = CommConfig(overlap=False)
 _BY_NODE_AFTER = CommConfig(overlap=False, hierarchical=True)
 _LOW_RANK: dict[str, Any] = {"compression": "powersgd", "powersgd_rank": 1}
@@ -82,7 +82,7 @@ CASES = {
     group: {name: replace(case, dtype=torch.float64) for name, case in cases.items()} for group, cases in CASES.items()
 }
 CASES["alone"] = {
-    name: CASES["pair"][name] for name in ("small_cnn as ever", "resnet18 as ever", "bf16", "powersgd")
+    name: CASES["pair"][name] for name in ("small_cnn default", "resnet18 default", "bf16", "powersgd")
 }  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def _received(gradient: Tensor, compression: Compression) -> Tensor:
     return flat.gradients()[0]
 
 
-def _exchanges(ranks: World) -> dict[str, Any]:
+def _exchanges(world: World) -> dict[str, Any]:
     """Return relative errors of PowerSGD on made-up gradients."""
     errors_by_case: dict[str, Any] = {}
 
@@ -105,11 +105,11 @@ def _exchanges(ranks: World) -> dict[str, Any]:
         for step in range(steps):
             own = gradient_of(step)
             received += _received(own, compression)
-            exact += distributed.all_reduce_sum_(own.clone()) / ranks.size
+            exact += distributed.all_reduce_sum_(own.clone()) / world.size
             errors.append(float((received - exact).norm() / exact.norm().clamp_min(1e-30)))
         errors_by_case[name] = errors
 
-    generator = torch.Generator().manual_seed(7 + ranks.rank)
+    generator = torch.Generator().manual_seed(7 + world.rank)
     full = torch.randn(24, 20, generator=generator, dtype=torch.float64)
     column, row = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((24, 1), (1, 20)))
     of_rank_one = column @ row
@@ -122,12 +122,12 @@ def _exchanges(ranks: World) -> dict[str, Any]:
 
 def main() -> None:
     output, *chosen = sys.argv[1:]
-    with distributed.join_process_group(threads_per_worker=1) as ranks:
+    with distributed.join_process_group(threads_per_worker=1) as world:
         results: dict[str, Any] = {"first weights": first_weights(), "nodes": distributed.ranks_by_node()}
         for group in chosen:
             cases = CASES.get(group, {})
-            results |= {name: run(case, ranks) for name, case in cases.items()} if cases else _exchanges(ranks)
-        if ranks.rank == ranks.size - 1:
+            results |= {name: run(case, world) for name, case in cases.items()} if cases else _exchanges(world)
+        if world.rank == world.size - 1:
             torch.save(results, output)
 
 

@@ -151,50 +151,50 @@ def _patched(case: Case) -> Iterator[None]:
         yield
 
 
-def _train(case: Case, ranks: World, checkpointer: CheckpointScheduler | None = None) -> TrainedRun:
+def _train(case: Case, world: World, checkpointer: CheckpointScheduler | None = None) -> TrainedRun:
     """The tenth of the images that is not trained on has labels out of range."""
     images, labels = bright_images(150, case.settings.format.image_size)
     members = np.arange(150) % 10 != 0
     return train(
         case.settings,
         TrainData(
-            load_images(images, case.settings, training=True, device=ranks.device),
+            load_images(images, case.settings, training=True, device=world.device),
             torch.from_numpy(np.where(members, labels, -1)),
             members,
         ),
-        ranks=ranks,
+        world=world,
         log=RunLog.silent(),
         options=RunOptions(micro_batch=case.micro_batch, comm=case.comm or CommConfig(), checkpointer=checkpointer),
         track_confidence=True,
     )
 
 
-def _train_with_a_break(case: Case, ranks: World, folder: Path) -> TrainedRun:
+def _train_with_a_break(case: Case, world: World, folder: Path) -> TrainedRun:
     flag_sync = stop_and_save_flags()
-    ended = CheckpointScheduler(Checkpoints(folder), flag_sync, ranks=ranks, steps=1000)
+    ended = CheckpointScheduler(Checkpoints(folder), flag_sync, world=world, steps=1000)
     try:
         with ended.handle_sigterm():
             signal.raise_signal(signal.SIGTERM)
-            _train(case, ranks, ended)
+            _train(case, world, ended)
     except Terminated:
         pass
     else:
         raise AssertionError("was not ended")
     distributed.barrier()
-    assert ranks.size == 1 or not ranks.is_main or len(list(folder.iterdir())) == 1
-    return _train(case, ranks, CheckpointScheduler(Checkpoints(folder), flag_sync, ranks=ranks, steps=1000))
+    assert world.size == 1 or not world.is_main or len(list(folder.iterdir())) == 1
+    return _train(case, world, CheckpointScheduler(Checkpoints(folder), flag_sync, world=world, steps=1000))
 
 
-def run(case: Case, ranks: World) -> dict[str, Any]:
+def run(case: Case, world: World) -> dict[str, Any]:
     """Train and evaluate; return the results, or the error."""
     with _patched(case), TemporaryDirectory() as folder:
         try:
-            trained = _train_with_a_break(case, ranks, Path(folder)) if case.interrupted else _train(case, ranks)
+            trained = _train_with_a_break(case, world, Path(folder)) if case.interrupted else _train(case, world)
         except InputError as error:
             return {"refused": str(error)}
     test_images, test_labels = bright_images(53, case.settings.format.image_size, seed=1)
-    test = load_images(test_images, case.settings, training=False, device=ranks.device)
-    result = evaluate(trained.model, test, torch.from_numpy(test_labels), batch_size=7, ranks=ranks)
+    test = load_images(test_images, case.settings, training=False, device=world.device)
+    result = evaluate(trained.model, test, torch.from_numpy(test_labels), batch_size=7, world=world)
     return {
         "state": trained.model.state_dict(),
         "same on all ranks": len(set(distributed.all_gather(_digest(trained.model)))) == 1,
@@ -226,12 +226,12 @@ def first_weights() -> dict[str, dict[str, Tensor]]:
 
 def main() -> None:
     output, *chosen = sys.argv[1:]
-    with distributed.join_process_group(threads_per_worker=1) as ranks:
-        results: dict[str, Any] = {name: run(case, ranks) for name, case in CASES.items() if name.split()[0] in chosen}
+    with distributed.join_process_group(threads_per_worker=1) as world:
+        results: dict[str, Any] = {name: run(case, world) for name, case in CASES.items() if name.split()[0] in chosen}
         results["first weights"] = first_weights()
         results["ranks"] = int(distributed.all_reduce_sum_(torch.ones((), dtype=torch.int64)))
-        results["from rank 0"] = distributed.broadcast({"rank": ranks.rank})
-        if ranks.rank == ranks.size - 1:
+        results["from rank 0"] = distributed.broadcast({"rank": world.rank})
+        if world.rank == world.size - 1:
             torch.save(results, output)
 
 

@@ -80,7 +80,7 @@ def _same_step(one: Mapping[str, Any], other: Mapping[str, Any], first: Mapping[
 def _moved_by(results: Results, ranks: int, way: str) -> float:
     """Return the relative distance between the updates of a way and those of the default."""
     first = results[1]["first weights"]["small_cnn"]
-    plain, other = (update(results[ranks][name], first) for name in ("small_cnn as ever", way))
+    plain, other = (update(results[ranks][name], first) for name in ("small_cnn default", way))
     return distance(plain, other)
 
 
@@ -100,13 +100,13 @@ def test_all_ranks_end_with_the_same_weights(results: Results, ranks: int) -> No
 @SHARED
 @WAY
 def test_a_way_to_communicate_changes_only_rounding(results: Results, ranks: int, way: str) -> None:
-    first, plain = results[1]["first weights"], results[ranks][f"{way.split()[0]} as ever"]
+    first, plain = results[1]["first weights"], results[ranks][f"{way.split()[0]} default"]
     assert _same_step(plain, results[ranks][way], first, way)
 
 
 @WAY
 def test_a_way_to_communicate_gives_the_step_of_one_process(results: Results, way: str) -> None:
-    alone, first = results[1][f"{way.split()[0]} as ever"], results[1]["first weights"]
+    alone, first = results[1][f"{way.split()[0]} default"], results[1]["first weights"]
     assert _same_step(alone, results[2][way], first, way)
 
 
@@ -114,12 +114,12 @@ def test_a_way_to_communicate_gives_the_step_of_one_process(results: Results, wa
 def test_gradients_of_several_passes_are_sent_in_one_message(results: Results, ranks: int) -> None:
     first, cases = results[1]["first weights"], results[ranks]
     for name in ("small_cnn passes", *(["small_cnn horovod passes"] if "horovod" in TRANSPORTS else [])):
-        assert _same_step(cases["small_cnn as ever"], cases[name], first, "small_cnn"), name
+        assert _same_step(cases["small_cnn default"], cases[name], first, "small_cnn"), name
 
 
 @SHARED
 def test_the_explicit_default_changes_no_bit(results: Results, ranks: int) -> None:
-    assert_equal_bits(results[ranks]["small_cnn as ever"], results[ranks]["small_cnn said"])
+    assert_equal_bits(results[ranks]["small_cnn default"], results[ranks]["small_cnn explicit"])
 
 
 @SHARED
@@ -138,7 +138,7 @@ def test_half_precision_between_nodes_rounds_less_often_than_everywhere(results:
 
 @SHARED
 def test_powersgd_of_full_rank_is_exact(results: Results, ranks: int) -> None:
-    first, plain = results[1]["first weights"], results[ranks]["small_cnn as ever"]
+    first, plain = results[1]["first weights"], results[ranks]["small_cnn default"]
     assert _same_step(plain, results[ranks]["powersgd whole"], first, "small_cnn")
 
 
@@ -192,7 +192,7 @@ def test_nodes_of_different_sizes_average_over_ranks(results: Results, tmp_path:
     """Compression between nodes is refused, because its result would depend on their sizes."""
     uneven = _launch_nodes(tmp_path, (1, 3), "nodes")
     assert sorted(len(node) for node in uneven["nodes"]) == [1, 3]
-    first, plain = results[1]["first weights"], results[4]["small_cnn as ever"]
+    first, plain = results[1]["first weights"], results[4]["small_cnn default"]
     for way in TRANSPORTS:
         assert _same_step(plain, uneven[f"small_cnn {way}"], first, "small_cnn"), way
     assert InputError(uneven["bf16 between nodes"]["refused"]).key == "communication.workers_per_node"

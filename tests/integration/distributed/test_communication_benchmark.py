@@ -19,7 +19,7 @@ def _launches(ranks: list[int], *names: str) -> list[tuple[int, int, list[str]]]
     """Ranks, nodes and methods."""
     methods = exchange_methods(steps=8, ranks=2)
     arguments = argparse.Namespace(networks=["small_cnn"], ranks=ranks, ways=names or [*methods], steps=8)
-    return [(count, nodes, found) for _, count, nodes, found in launches(arguments)]
+    return [(count, nodes, methods) for _, count, nodes, methods in launches(arguments)]
 
 
 def test_each_launch_measures_torchs_own_way_and_one_process() -> None:

@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 
 from pipeline.artifacts.files import read_json, write_array, write_json
 from pipeline.artifacts.tables import read_parquet
+from pipeline.config.renamed_keys import with_old_keys
 from pipeline.paths import DataPaths
 from tests.fixtures.report import ROOT, Outcome, default_outcome, params_tree, params_with, write_artifacts
 
@@ -119,10 +120,13 @@ def test_it_runs_from_top_to_bottom(path: Path, project: Path) -> None:
         assert [output.text for output in cell.outputs if output.get("name") == "stderr"] == []
 
 
+@pytest.mark.parametrize("old_keys", [False, True])
 @each_notebook
 def test_without_artifacts_its_first_cell_names_the_command_to_run(
-    path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, project: Path, monkeypatch: pytest.MonkeyPatch, *, old_keys: bool
 ) -> None:
+    if old_keys:
+        YAML().dump(with_old_keys(params_tree()), project / "params.yaml")
     (project / "notebooks").mkdir()
     monkeypatch.chdir(project / "notebooks")
     first = next(cell for cell in read(path).cells if cell.cell_type == "code")

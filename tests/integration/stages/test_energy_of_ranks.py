@@ -41,7 +41,7 @@ def test_every_node_is_counted_by_one_of_its_ranks(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(parallel, "measure_energy", metering)
     monkeypatch.setattr(distributed, "all_gather", all_gather)
     for rank in range(len(nodes)):
-        ranks = World(rank=rank, size=len(nodes), device=torch.device("cpu"))
-        with parallel._energy_of_all_ranks(ranks) as joules:
+        world = World(rank=rank, size=len(nodes), device=torch.device("cpu"))
+        with parallel._energy_of_all_ranks(world) as joules:
             joules()
     assert total_energy(gathered) == Energy(gpu=len(nodes), cpu=10.0 * len(set(nodes)), memory=None)

@@ -13,10 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.config.renamed_keys import with_old_keys
 from pipeline.energy import UNKNOWN_ENERGY, Energy, total_energy
 from pipeline.errors import InputError
+from pipeline.paths import DataPaths
 from pipeline.stages import harness
 from pipeline.stages.harness import StageContext, run_stage
+from tests.fixtures.params import digits_tree
 from tests.fixtures.printed_errors import key_within, printed_error
 
 _ROOT = Path(__file__).parents[3]
@@ -47,6 +50,48 @@ def test_body_gets_its_item_parameters_and_paths(tmp_path: Path, argv: list[str]
     assert context.params.extract.batch_size == 256
     assert context.data.root == tmp_path / "data"
     assert context.work.root == tmp_path / "work"
+
+
+@pytest.fixture
+def old_keys(tmp_path: Path) -> list[str]:
+    """The arguments, with parameters that have the old names of their keys."""
+    params = tmp_path / "params.yaml"
+    params.write_text(json.dumps(with_old_keys(digits_tree())))
+    return [f"--params={params}", f"--data={tmp_path / 'data'}", f"--work={tmp_path / 'work'}"]
+
+
+def _unpack_results(folder: Path) -> DataPaths:
+    """Make the file of an unpacked archive by which `prepare` recognizes it."""
+    data = DataPaths(root=folder / "data")
+    data.provenance("train", "digits").parent.mkdir(parents=True)
+    data.provenance("train", "digits").write_text("{}")
+    return data
+
+
+@pytest.mark.parametrize("stage", ["prepare", "report"])
+def test_unpacked_results_open_with_old_keys(tmp_path: Path, old_keys: list[str], stage: str) -> None:
+    _unpack_results(tmp_path)
+    seen: list[StageContext] = []
+    run_stage(stage, seen.append, argv=old_keys)
+    assert seen[0].params.prepare.val_size == digits_tree()["prepare"]["val_size"]
+
+
+@pytest.mark.parametrize("stage", ["prepare", "finetune", "filter"])
+def test_old_keys_of_a_project_are_an_error(
+    tmp_path: Path, old_keys: list[str], stage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    item = None if stage == "prepare" else "network"
+    argv = old_keys if item is None else ["--network=resnet18", *old_keys]
+    if stage == "prepare":
+        # A project has prepared images; an unpacked archive has none.
+        data = _unpack_results(tmp_path)
+        data.provenance("prepare").parent.mkdir(parents=True)
+        data.provenance("prepare").write_text("{}")
+    with pytest.raises(SystemExit) as ended:
+        run_stage(stage, _raise(AssertionError()), item=item, argv=argv)
+    assert ended.value.code == 2
+    error = printed_error(capsys.readouterr().err)
+    assert key_within(error, str(tmp_path / "params.yaml")).startswith("prepare.")
 
 
 def test_resources_and_log_are_left_in_the_work_folder(tmp_path: Path, argv: list[str]) -> None:

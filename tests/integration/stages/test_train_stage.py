@@ -15,7 +15,7 @@ import torch
 
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.stages import train as train_stage
-from pipeline.training.cells import HISTORY_SCHEMA, RUNS_SCHEMA
+from pipeline.training.runs import HISTORY_SCHEMA, RUNS_SCHEMA
 from pipeline.training.weights import load_trained
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK
@@ -57,8 +57,8 @@ def _outputs(data: DataPaths) -> dict[str, bytes]:
 
 def _entries(folder: Path) -> list[Path]:
     """Return the finished runs in the run cache."""
-    cells = WorkPaths(root=folder / "work").run_cache
-    return sorted(path for path in cells.glob("[0-9a-f]*")) if cells.exists() else []
+    entries = WorkPaths(root=folder / "work").run_cache
+    return sorted(path for path in entries.glob("[0-9a-f]*")) if entries.exists() else []
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_a_second_run_trains_nothing(finished: Path, monkeypatch: pytest.MonkeyP
     before = _outputs(DataPaths(root=finished / "data"))
 
     def fail(*_: object, **__: object) -> None:
-        raise AssertionError("a finished cell is trained again")
+        raise AssertionError("a finished run is trained again")
 
     monkeypatch.setattr(train_stage, "execute_run", fail)
     assert stage("train", finished) == 0

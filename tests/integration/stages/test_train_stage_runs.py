@@ -41,8 +41,8 @@ class _Trainer:
         self._top1 = top1
         self.called: list[RunSpec] = []
 
-    def __call__(self, cell: RunSpec, splits: Any, members: Any, *, weights: Path | None, **_: Any) -> RunResult:
-        self.called.append(cell)
+    def __call__(self, spec: RunSpec, splits: Any, members: Any, *, weights: Path | None, **_: Any) -> RunResult:
+        self.called.append(spec)
         history = (HistoryRecord(epoch=1.0, step=1, examples=20, train_loss=1.0, lr=0.1),)
         diverged = RunResult(
             status="diverged",
@@ -58,11 +58,11 @@ class _Trainer:
             critical_batch=None,
             seconds=1.5,
         )
-        top1 = self._top1(cell)
+        top1 = self._top1(spec)
         if top1 is None:
             return diverged
         if weights is not None:
-            names = (cell.arm, str(cell.settings.batch_size), str(cell.settings.seed), "")
+            names = (spec.arm, str(spec.settings.batch_size), str(spec.settings.seed), "")
             save_trained(weights, build_network(NETWORK, 4, stem="imagenet", seed=0), TINY, names)
         correct = np.arange(22) < 22 * top1
         return replace(diverged, status="finished", top1=top1, balanced_accuracy=top1, loss=1.0, correct=correct)
@@ -84,9 +84,9 @@ def trained_by(monkeypatch: pytest.MonkeyPatch) -> Trained:
 def test_arms_with_equal_images_are_trained_once(tmp_path: Path, trained_by: Trained) -> None:
     data = write_project(tmp_path, study={"arms": ["full", "filtered", "random", "random_uniform"], "seeds": [0, 1]})
     write_kept(data, np.ones(60, dtype=np.bool_))
-    trainer = trained_by(lambda cell: 0.5)
+    trainer = trained_by(lambda spec: 0.5)
     assert stage("train", tmp_path) == 0
-    assert [cell.settings.seed for cell in trainer.called] == [0, 1]
+    assert [spec.settings.seed for spec in trainer.called] == [0, 1]
     rows = runs_of(data)
     assert len(rows) == 8
     assert len({row["fingerprint"] for row in rows}) == 2
@@ -97,7 +97,7 @@ def test_arms_with_equal_images_are_trained_once(tmp_path: Path, trained_by: Tra
 def test_the_record_has_the_time_of_each_arm_in_earlier_processes_too(tmp_path: Path, trained_by: Trained) -> None:
     for seeds in ([0], [0, 1]):
         write_project(tmp_path, study={"arms": ["full", "filtered"], "seeds": seeds})
-        trained_by(lambda cell: 0.5)
+        trained_by(lambda spec: 0.5)
         assert stage("train", tmp_path) == 0
     record = read_json(tmp_path / "work/resources/train@tiny.json")
     assert record["arms_wall_s"] == {"full": 2 * 1.5, "filtered": 2 * 1.5}
@@ -114,7 +114,7 @@ def _energy_by_cell(monkeypatch: pytest.MonkeyPatch) -> None:
         return Energy(gpu=4.0 * n, cpu=1.0 * n)
 
     @contextmanager
-    def metered(ranks: World) -> Iterator[Callable[[], Energy]]:
+    def metered(world: World) -> Iterator[Callable[[], Energy]]:
         yield read
 
     monkeypatch.setattr(parallel, "_energy_of_all_ranks", metered)
@@ -130,7 +130,7 @@ def test_the_record_has_the_energy_of_each_arm_in_earlier_processes_too(
 ) -> None:
     for seeds in ([0], [0, 1]):
         write_project(tmp_path, study={"arms": ["full", "filtered"], "seeds": seeds})
-        trained_by(lambda cell: 0.5)
+        trained_by(lambda spec: 0.5)
         _energy_by_cell(monkeypatch)
         assert stage("train", tmp_path) == 0
     record = _record(tmp_path / "work")
@@ -144,13 +144,13 @@ def test_the_total_energy_of_a_resumed_run_is_unknown(
     tmp_path: Path, trained_by: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = write_project(tmp_path, study={"arms": ["full", "filtered"], "seeds": [0]})
-    trained_by(lambda cell: 0.5)
+    trained_by(lambda spec: 0.5)
     assert stage("train", tmp_path) == 0
     (full,) = (row["fingerprint"] for row in runs_of(data) if row["arm"] == "full")
     work = WorkPaths(root=tmp_path / "work")
     shutil.rmtree(work.run_cache)
     Checkpoints(work.checkpoints("train@tiny") / checkpoint_folder_name(full)).save(1, {})
-    trained_by(lambda cell: 0.5)
+    trained_by(lambda spec: 0.5)
     _energy_by_cell(monkeypatch)
     assert stage("train", tmp_path) == 0
     record, unknown = _record(tmp_path / "work"), vars(UNKNOWN_ENERGY)
@@ -161,28 +161,28 @@ def test_the_total_energy_of_a_resumed_run_is_unknown(
 
 def test_other_seeds_and_arms_are_the_only_ones_trained(tmp_path: Path, trained_by: Trained) -> None:
     write_project(tmp_path, study={"arms": ["full"], "seeds": [0]})
-    trained_by(lambda cell: 0.5)
+    trained_by(lambda spec: 0.5)
     assert stage("train", tmp_path) == 0
     write_project(tmp_path, study={"arms": ["full", "random"], "seeds": [0, 1]})
-    trainer = trained_by(lambda cell: 0.5)
+    trainer = trained_by(lambda spec: 0.5)
     assert stage("train", tmp_path) == 0
-    assert [(cell.arm, cell.settings.seed) for cell in trainer.called] == [("random", 0), ("full", 1), ("random", 1)]
+    assert [(spec.arm, spec.settings.seed) for spec in trainer.called] == [("random", 0), ("full", 1), ("random", 1)]
 
 
 def test_another_filter_retrains_what_it_changes(tmp_path: Path, trained_by: Trained) -> None:
     data = write_project(tmp_path, study={"seeds": [0]})
-    trained_by(lambda cell: 0.5)
+    trained_by(lambda spec: 0.5)
     assert stage("train", tmp_path) == 0
     write_kept(data, np.arange(60) % 10 != 1)  # as many, and others
-    trainer = trained_by(lambda cell: 0.5)
+    trainer = trained_by(lambda spec: 0.5)
     assert stage("train", tmp_path) == 0
-    assert {cell.arm for cell in trainer.called} >= {"filtered"}
-    assert "full" not in {cell.arm for cell in trainer.called}
+    assert {spec.arm for spec in trainer.called} >= {"filtered"}
+    assert "full" not in {spec.arm for spec in trainer.called}
 
 
 def test_skipped_and_diverged_runs_are_recorded(tmp_path: Path, trained_by: Trained) -> None:
     data = write_project(tmp_path, study={"arms": ["full", "filtered"], "seeds": [0], "batch_sizes": [20, 58]})
-    trainer = trained_by(lambda cell: None if cell.arm == "full" else 0.5)
+    trainer = trained_by(lambda spec: None if spec.arm == "full" else 0.5)
     assert stage("train", tmp_path) == 0
     assert len(trainer.called) == 2
     rows = {(row["batch_size"], row["arm"]): row for row in runs_of(data)}
@@ -203,7 +203,7 @@ def _first_name(data: DataPaths) -> str:
 def test_the_best_mean_over_seeds_is_published(tmp_path: Path, trained_by: Trained) -> None:
     top1 = {("full", 0): 0.9, ("full", 1): 0.1, ("filtered", 0): 0.6, ("filtered", 1): 0.6}
     data = write_project(tmp_path, study=FOUR_CELLS)
-    trained_by(lambda cell: top1[cell.arm, cell.settings.seed])
+    trained_by(lambda spec: top1[spec.arm, spec.settings.seed])
     assert stage("train", tmp_path) == 0
     assert _first_name(data) == "filtered"
 
@@ -211,14 +211,14 @@ def test_the_best_mean_over_seeds_is_published(tmp_path: Path, trained_by: Train
 def test_the_next_best_is_published_if_the_first_seed_diverged(tmp_path: Path, trained_by: Trained) -> None:
     top1 = {("full", 0): None, ("full", 1): 0.9, ("filtered", 0): 0.5, ("filtered", 1): 0.5}
     data = write_project(tmp_path, study=FOUR_CELLS)
-    trained_by(lambda cell: top1[cell.arm, cell.settings.seed])
+    trained_by(lambda spec: top1[spec.arm, spec.settings.seed])
     assert stage("train", tmp_path) == 0
     assert _first_name(data) == "filtered"
 
 
 def test_a_study_without_a_finished_run_is_an_error(tmp_path: Path, trained_by: Trained) -> None:
     data = write_project(tmp_path, study=FOUR_CELLS)
-    trained_by(lambda cell: None)
+    trained_by(lambda spec: None)
     assert stage("train", tmp_path) == 0
     assert data.trained_weights("tiny").read_bytes() == b""
     assert {row["status"] for row in runs_of(data)} == {"diverged"}
@@ -228,17 +228,17 @@ def test_a_study_without_a_finished_run_is_an_error(tmp_path: Path, trained_by: 
 def test_leftovers_of_killed_processes_are_removed(tmp_path: Path, trained_by: Trained) -> None:
     data = write_project(tmp_path, study=FOUR_CELLS)
     gone = 4_194_305  # larger than any process id
-    cells = WorkPaths(root=tmp_path / "work").run_cache
+    entries = WorkPaths(root=tmp_path / "work").run_cache
     left = [
-        cells / f".k.{gone}.tmp" / "result.json",
-        cells / f".k.weights.{gone}.tmp",
+        entries / f".k.{gone}.tmp" / "result.json",
+        entries / f".k.weights.{gone}.tmp",
         data.runs("tiny").with_name(f".tiny.parquet.{gone}.tmp"),
         data.trained_weights("tiny").with_name(f".best.pt.{gone}.tmp"),
     ]
     for path in left:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("half")
-    trained_by(lambda cell: 0.5)
+    trained_by(lambda spec: 0.5)
     assert stage("train", tmp_path) == 0
     assert not list(tmp_path.rglob("*.tmp"))
 
@@ -256,7 +256,7 @@ def test_a_finished_study_removes_abandoned_checkpoints(tmp_path: Path, trained_
     _write_checkpoint(work, "train@tiny", "of-settings-given-up")
     _write_checkpoint(work, "train@tiny", "of-settings-in-use", days=6)
     others = [_write_checkpoint(work, owner, "k") for owner in ("train@tiny-2", "train@other", "finetune@resnet18")]
-    trained_by(lambda cell: 0.5)
+    trained_by(lambda spec: 0.5)
     assert stage("train", tmp_path) == 0
     assert [folder.name for folder in work.checkpoints("train@tiny").iterdir()] == ["of-settings-in-use"]
     assert all(len(list(folder.iterdir())) == 1 for folder in others)
@@ -267,8 +267,8 @@ def test_a_study_that_stops_early_leaves_all_checkpoints(tmp_path: Path, trained
     write_project(tmp_path, study=FOUR_CELLS)
     folder = _write_checkpoint(WorkPaths(root=tmp_path / "work"), "train@tiny", "of-settings-given-up")
 
-    def stop_at_the_second(cell: RunSpec) -> float:
-        if cell.arm == "filtered":
+    def stop_at_the_second(spec: RunSpec) -> float:
+        if spec.arm == "filtered":
             raise InputError("enough")
         return 0.5
 
@@ -280,51 +280,51 @@ def test_a_study_that_stops_early_leaves_all_checkpoints(tmp_path: Path, trained
 def test_the_first_seed_keeps_its_weights_when_seeds_are_reordered(tmp_path: Path, trained_by: Trained) -> None:
     """A run that finished without weights is trained again if its weights are needed."""
     data = write_project(tmp_path, study={"arms": ["full"], "seeds": [0, 1]})
-    trained_by(lambda cell: 0.5)
+    trained_by(lambda spec: 0.5)
     assert stage("train", tmp_path) == 0
     write_project(tmp_path, study={"arms": ["full"], "seeds": [1, 0]})
-    trainer = trained_by(lambda cell: 0.5)
+    trainer = trained_by(lambda spec: 0.5)
     assert stage("train", tmp_path) == 0
-    assert [cell.settings.seed for cell in trainer.called] == [1]
+    assert [spec.settings.seed for spec in trainer.called] == [1]
     assert load_trained(data.trained_weights("tiny")).class_names[2] == "1"
 
 
 def test_all_seeds_keep_their_weights_if_the_study_requests_it(tmp_path: Path, trained_by: Trained) -> None:
     """Runs that finished without weights are trained again, runs with weights are not."""
     write_project(tmp_path, study={"arms": ["full"], "seeds": [0, 1, 2]})
-    trained_by(lambda cell: 0.5)
+    trained_by(lambda spec: 0.5)
     assert stage("train", tmp_path) == 0
-    cells = WorkPaths(root=tmp_path / "work").run_cache
-    assert len(list(cells.glob("*/weights.pt"))) == 1
+    entries = WorkPaths(root=tmp_path / "work").run_cache
+    assert len(list(entries.glob("*/weights.pt"))) == 1
     data = write_project(tmp_path, study={"arms": ["full"], "seeds": [0, 1, 2], "keep_weights": "all"})
-    trainer = trained_by(lambda cell: 0.5)
+    trainer = trained_by(lambda spec: 0.5)
     assert stage("train", tmp_path) == 0
-    assert [cell.settings.seed for cell in trainer.called] == [1, 2]
-    assert len(list(cells.glob("*/weights.pt"))) == 3
+    assert [spec.settings.seed for spec in trainer.called] == [1, 2]
+    assert len(list(entries.glob("*/weights.pt"))) == 3
     assert load_trained(data.trained_weights("tiny")).class_names[2] == "0"
 
 
 def test_results_of_stale_settings_are_not_used(tmp_path: Path, trained_by: Trained) -> None:
     write_project(tmp_path, study=FOUR_CELLS)
-    trained_by(lambda cell: 0.5)
+    trained_by(lambda spec: 0.5)
     assert stage("train", tmp_path) == 0
     write_project(tmp_path, study=FOUR_CELLS, train={"label_smoothing": 0.1})
-    trainer = trained_by(lambda cell: 0.5)
+    trainer = trained_by(lambda spec: 0.5)
     assert stage("train", tmp_path) == 0
-    assert [cell.settings for cell in trainer.called] == [
-        replace(cell.settings, label_smoothing=0.1) for cell in trainer.called
+    assert [spec.settings for spec in trainer.called] == [
+        replace(spec.settings, label_smoothing=0.1) for spec in trainer.called
     ]
     assert len(trainer.called) == 4
 
 
 def test_keys_of_execution_retrain_nothing(tmp_path: Path, trained_by: Trained) -> None:
     data = write_project(tmp_path, study=FOUR_CELLS)
-    trained_by(lambda cell: 0.5)
+    trained_by(lambda spec: 0.5)
     assert stage("train", tmp_path) == 0
     table = data.runs("tiny").read_bytes()
     how = {"eval_batch_size": 3, "micro_batch": 20, "checkpoint": {"steps": 1}}
     write_project(tmp_path, study=FOUR_CELLS, train=how)
-    trainer = trained_by(lambda cell: 0.5)
+    trainer = trained_by(lambda spec: 0.5)
     assert stage("train", tmp_path) == 0
     assert trainer.called == []
     assert data.runs("tiny").read_bytes() == table
@@ -332,9 +332,9 @@ def test_keys_of_execution_retrain_nothing(tmp_path: Path, trained_by: Trained) 
 
 def test_another_number_of_threads_is_another_run_on_a_cpu(tmp_path: Path, trained_by: Trained) -> None:
     write_project(tmp_path, study=FOUR_CELLS)
-    trained_by(lambda cell: 0.5)
+    trained_by(lambda spec: 0.5)
     assert stage("train", tmp_path) == 0
     write_project(tmp_path, study=FOUR_CELLS, train={"threads_per_worker": 2})
-    trainer = trained_by(lambda cell: 0.5)
+    trainer = trained_by(lambda spec: 0.5)
     assert stage("train", tmp_path) == 0
     assert len(trainer.called) == 4

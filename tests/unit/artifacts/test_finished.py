@@ -1,4 +1,4 @@
-"""Files of finished work: whole or absent, bit by bit, and a damaged entry is named."""
+"""Cached files: complete or absent, with equal bytes; errors name a damaged entry."""
 
 import errno
 import os
@@ -40,6 +40,20 @@ def test_what_is_kept_is_written_again(finished: FileCache, files: dict[str, Pat
     assert finished.restore(KEY, files) == 1.5
     assert {path: path.read_bytes() for path in files.values()} == before
     assert finished.restore("0e" * 12, files) is None
+
+
+@pytest.mark.parametrize("part", ["new", "old"])
+def test_a_killed_process_of_the_same_id_is_no_obstacle(
+    finished: FileCache, files: dict[str, Path], tmp_path: Path, part: str
+) -> None:
+    """In a container a stage often has the id that the killed one had."""
+    finished.put(KEY, files, seconds=1.0)
+    leftover = tmp_path / "finished" / f".{KEY}.{part}.{os.getpid()}.tmp"
+    leftover.mkdir()
+    (leftover / "a.npy").write_bytes(b"partial")
+    finished.put(KEY, files, seconds=1.5)
+    assert finished.restore(KEY, files) == 1.5
+    assert not leftover.exists()
 
 
 def test_files_that_are_written_again_are_apart_from_the_entry(finished: FileCache, files: dict[str, Path]) -> None:

@@ -94,8 +94,8 @@ def test_a_slow_loader_is_found_on_one_process(fault: str, seconds: float, monke
 # What is compared
 
 
-def _training(settings: TrainSettings, ranks: World = ALONE) -> Training:
-    return replace(make_training(ranks), settings=settings)
+def _training(settings: TrainSettings, world: World = ALONE) -> Training:
+    return replace(make_training(world), settings=settings)
 
 
 def test_a_rank_alone_differs_from_the_study_in_its_images_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,8 +143,8 @@ def test_post_local_sgd_pays_for_its_averages_however_seldom_they_are(
 def test_without_exchange_every_rank_has_the_same_groups(bn_group: int | None, count: int, batch_size: int) -> None:
     settings = replace(TINY, batch_size=batch_size, simulated_workers=4, bn_group=bn_group)
     for rank in range(count):
-        ranks = World(rank=rank, size=count, device=torch.device("cpu"))
-        local = without_communication(_training(settings, ranks)).settings
+        world = World(rank=rank, size=count, device=torch.device("cpu"))
+        local = without_communication(_training(settings, world)).settings
         before, after = (
             rank_slices(worker_slices(one.batch_size, one.simulated_workers, one.bn_group), rank=rank, world_size=count)
             for one in (settings, local)

@@ -61,7 +61,7 @@ def _pretend_other_machine(work: Path) -> dict[str, str]:
     identity = read_json(entry / "identity.json")
     identity["machine"]["device"] = "a GPU of another node"
     write_json(entry / "identity.json", identity)
-    entry.rename(entry.with_name(RunKey(**identity).key))
+    entry.rename(entry.with_name(RunKey(**identity).fingerprint))
     return dict(identity["machine"])
 
 
@@ -143,7 +143,7 @@ def _other_code(work: Path) -> None:
     identity = read_json(entry / "identity.json")
     identity["job"]["code"] = "of an older version"
     write_json(entry / "identity.json", identity)
-    entry.rename(entry.with_name(RunKey(**identity).key))
+    entry.rename(entry.with_name(RunKey(**identity).fingerprint))
 
 
 def _renamed(work: Path) -> None:

@@ -23,11 +23,11 @@ def params() -> Params:
 @pytest.fixture(scope="module")
 def plans(params: Params) -> dict[str, StudyPlan]:
     """A run by two processes has other CPU threads, and is another run."""
-    found = {}
+    by_study = {}
     for name, study in params.studies.items():
         plan = plan_from_sizes(params, name, _SIZE, dict.fromkeys(study.filter_networks, _KEPT))
-        found[name] = replace(plan, threads=1 if name.startswith("two_processes") else 2)
-    return found
+        by_study[name] = replace(plan, threads=1 if name.startswith("two_processes") else 2)
+    return by_study
 
 
 def test_the_filter_drops_the_papers_counts(params: Params) -> None:
@@ -41,19 +41,19 @@ def test_the_filter_drops_the_papers_counts(params: Params) -> None:
 
 def test_the_runs_are_as_many_as_the_head_says(plans: dict[str, StudyPlan]) -> None:
     head = _PRESET.read_text().partition("\nprepare:")[0]
-    said = {name: int(count) for name, count in re.findall(r"^#   (\w+)\*? +(\d+)\b", head, flags=re.MULTILINE)}
+    stated = {name: int(count) for name, count in re.findall(r"^#   (\w+)\*? +(\d+)\b", head, flags=re.MULTILINE)}
     trained = {name: len(plan.missing) for name, plan in deduplicate_runs(plans).items()}
     steps = [trained.pop(name) for name in list(trained) if name.startswith("steps_20480_")]
-    assert {**trained, "steps_20480_": sum(steps)} == said
-    total = sum(said.values())
+    assert {**trained, "steps_20480_": sum(steps)} == stated
+    total = sum(stated.values())
     numbers = {int(number) for number in re.findall(r"\b\d+\b", head)}
-    # All cells, those trained, and those trained where batch_6272 stops at its first look.
+    # All runs, those trained, and those trained where batch_6272 stops at its first look.
     assert {sum(plan.total for plan in plans.values()), total, total - 18} <= numbers
 
 
 def test_budgets_are_600_000_images_and_the_papers_122_steps(plans: dict[str, StudyPlan]) -> None:
     steps = {
-        name: {(cell.settings.batch_size, cell.settings.steps) for cell in plan.missing} for name, plan in plans.items()
+        name: {(spec.settings.batch_size, spec.settings.steps) for spec in plan.missing} for name, plan in plans.items()
     }
     assert steps.pop("batch_16") == steps.pop("two_processes_16") == {(16, 18_750)}
     assert steps.pop("epochs_6272") == {(6272, 96), (6272, 91)}

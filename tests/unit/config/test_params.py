@@ -281,8 +281,8 @@ def test_every_single_key_may_be_misspelt() -> None:
     def misspellings(node: Any, path: tuple[str, ...]) -> list[tuple[str, ...]]:
         if not isinstance(node, dict):
             return []
-        found = [] if path == ("studies",) else [(*path, key) for key in node]
-        return found + [deeper for key, value in node.items() for deeper in misspellings(value, (*path, key))]
+        here = [] if path == ("studies",) else [(*path, key) for key in node]
+        return here + [deeper for key, value in node.items() for deeper in misspellings(value, (*path, key))]
 
     paths = misspellings(digits_tree(), ())
     assert len(paths) > 60

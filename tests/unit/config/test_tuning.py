@@ -203,10 +203,10 @@ def test_a_study_that_no_trial_can_train_is_refused(
     assert f": {refused_key}: " in str(refused.value)
     ((key, value),) = recipe.items()
     space = {"recipe.simulated_workers": {"choices": [4]}, f"recipe.{key}": {"choices": [value]}}
-    wanted = _params(space=space, sampler={"name": "random"})
+    params = _params(space=space, sampler={"name": "random"})
     with pytest.raises(InputError) as refused:
         check_space(
-            "tuning.mine", wanted.tuning["mine"], study.model_copy(update={"recipe": four}), wanted.train
+            "tuning.mine", params.tuning["mine"], study.model_copy(update={"recipe": four}), params.train
         )  # fmt: skip
     assert refused.value.key == f"tuning.mine.space.recipe.{key}"
     assert f": {refused_key}: " in str(refused.value)

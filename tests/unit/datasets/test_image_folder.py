@@ -31,12 +31,17 @@ def writer(request: pytest.FixtureRequest) -> Writer:
     return _WRITERS[request.param]
 
 
+def _unreadable(path: Path) -> list[UnreadableImage]:
+    images = open_image_folder(dataset_options(path)).decode()
+    return [image for image in images if isinstance(image, UnreadableImage)]
+
+
 def _content(images: ImageSet) -> dict[str, tuple[bytes, str]]:
-    found = {}
+    content = {}
     for image in images.decode():
         assert isinstance(image, DecodedImage)
-        found[image.path] = (image.pixels.tobytes(), image.sha256)
-    return found
+        content[image.path] = (image.pixels.tobytes(), image.sha256)
+    return content
 
 
 @pytest.mark.parametrize("root", ["", "Images/"])
@@ -83,8 +88,8 @@ def test_one_tree_is_split_by_class(writer: Writer, tmp_path: Path) -> None:
 def test_unreadable_files_are_reported_and_can_be_left_out(writer: Writer, tmp_path: Path) -> None:
     bad = {"train/cat/0.png": b"", "test/dog/notes.txt": b"hello"}
     path = writer(tmp_path / "a", {**split_tree(), **bad})
-    found = [image for image in open_image_folder(dataset_options(path)).decode() if isinstance(image, UnreadableImage)]
-    assert {image.path: image.reason for image in found} == {
+    unreadable = _unreadable(path)
+    assert {image.path: image.reason for image in unreadable} == {
         "train/cat/0.png": "empty file",
         "test/dog/notes.txt": "not an image of a known format",
     }
@@ -134,8 +139,8 @@ def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
 def test_broken_links_are_unreadable(tmp_path: Path) -> None:
     root = write_folder(tmp_path / "a", split_tree())
     (root / "train/cat/z.png").symlink_to("nowhere.png")
-    found = [image for image in open_image_folder(dataset_options(root)).decode() if isinstance(image, UnreadableImage)]
-    assert found == [UnreadableImage(path="train/cat/z.png", reason="No such file or directory")]
+    unreadable = _unreadable(root)
+    assert unreadable == [UnreadableImage(path="train/cat/z.png", reason="No such file or directory")]
 
 
 def test_entries_that_are_no_images_are_refused(tmp_path: Path) -> None:
@@ -166,6 +171,6 @@ def test_huge_files_are_not_read(tmp_path: Path) -> None:
     root = write_folder(tmp_path / "a", split_tree())
     with (root / "train/cat/z.png").open("wb") as file:
         file.truncate(1 << 40)
-    found = [image for image in open_image_folder(dataset_options(root)).decode() if isinstance(image, UnreadableImage)]
-    assert [image.path for image in found] == ["train/cat/z.png"]
-    assert found[0].reason.startswith(f"{2**40 / 1e6:.0f} MB")
+    unreadable = _unreadable(root)
+    assert [image.path for image in unreadable] == ["train/cat/z.png"]
+    assert unreadable[0].reason.startswith(f"{2**40 / 1e6:.0f} MB")

@@ -150,5 +150,6 @@ def test_too_few_images() -> None:
         "too few of every class": _counts([0, 2], [0], ("cat", "dog", "emu")),
     }
     check_golden(
-        "refused_classes.txt", refusals({name: partial(check_classes, found, "here") for name, found in images.items()})
+        "refused_classes.txt",
+        refusals({name: partial(check_classes, image_set, "here") for name, image_set in images.items()}),
     )

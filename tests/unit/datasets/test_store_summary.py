@@ -38,8 +38,8 @@ def _find(train: str, test: str) -> dict[str, tuple[int, list[list[str]]]]:
         split: [Sample(path=f"{split}{i}", label=0) for i in range(len(contents))]
         for split, contents in (("train", train), ("test", test))
     }
-    found = find_duplicates(samples, {"train": list(train), "test": list(test)})
-    return {name: (entry["count"], entry["pairs"]) for name, entry in found.items()}
+    duplicates = find_duplicates(samples, {"train": list(train), "test": list(test)})
+    return {name: (entry["count"], entry["pairs"]) for name, entry in duplicates.items()}
 
 
 def test_duplicates() -> None:

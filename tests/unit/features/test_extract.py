@@ -30,13 +30,13 @@ def network() -> TrainedNetwork:
 
 
 def _extract(
-    network: TrainedNetwork, out: NDArray[np.float32], *, batch_size: int = 8, ranks: World = ALONE
+    network: TrainedNetwork, out: NDArray[np.float32], *, batch_size: int = 8, world: World = ALONE
 ) -> NDArray[np.float32]:
     """The probabilities."""
     sure = np.zeros((N, len(NAMES)), dtype=np.float32)
     with RunLog.silent().progress("", N, "images") as progress:
         extract_features(
-            [network], bright_images(N)[0], out, sure, batch_size=batch_size, ranks=ranks, progress=progress
+            [network], bright_images(N)[0], out, sure, batch_size=batch_size, world=world, progress=progress
         )
     return sure
 
@@ -66,7 +66,7 @@ def test_features_of_one_pass(
 def test_ranks_write_their_own_rows_of_a_shared_file(network: TrainedNetwork, tmp_path: Path) -> None:
     out = open_memmap(tmp_path / "f.npy", mode="w+", dtype=np.float32, shape=(N, 512))
     out[:] = -1
-    partial = [_extract(network, out, ranks=World(rank=rank, size=3, device=ALONE.device)) for rank in (2, 0, 1)]
+    partial = [_extract(network, out, world=World(rank=rank, size=3, device=ALONE.device)) for rank in (2, 0, 1)]
     features, probabilities = _expected(network)
     np.testing.assert_allclose(out, features, rtol=1e-3, atol=1e-5)
     # Zero where another rank predicts, so that a sum over ranks gives all.
@@ -79,7 +79,7 @@ def test_images_in_a_mapped_file_are_read_chunk_by_chunk(network: TrainedNetwork
     out = np.zeros((N, 512), dtype=np.float32)
     with RunLog.silent().progress("", N, "images") as progress:
         sure = np.zeros((N, len(NAMES)), dtype=np.float32)
-        extract_features([network], mapped, out, sure, batch_size=8, ranks=ALONE, progress=progress)
+        extract_features([network], mapped, out, sure, batch_size=8, world=ALONE, progress=progress)
     np.testing.assert_allclose(out, _expected(network)[0], rtol=1e-3, atol=1e-5)
 
 
@@ -112,7 +112,7 @@ def _by_fold(
             out,
             sure,
             batch_size=batch_size,
-            ranks=ALONE,
+            world=ALONE,
             progress=progress,
         )
     return out, sure, aligned
@@ -123,7 +123,7 @@ def _alone(network: TrainedNetwork, *, mirrored: bool = False) -> tuple[NDArray[
     images = bright_images(N)[0]
     images = np.ascontiguousarray(images[:, :, ::-1]) if mirrored else images
     with RunLog.silent().progress("", N, "images") as progress:
-        extract_features([network], images, out, sure, batch_size=8, ranks=ALONE, progress=progress)
+        extract_features([network], images, out, sure, batch_size=8, world=ALONE, progress=progress)
     return out, sure
 
 
@@ -170,7 +170,7 @@ def test_several_networks_share_their_opinion_and_the_first_gives_the_features()
     networks = [_network(seed) for seed in range(3)]
     out, sure = np.zeros((N, 512), np.float32), np.zeros((N, len(NAMES)), np.float32)
     with RunLog.silent().progress("", N, "images") as progress:
-        extract_features(networks, bright_images(N)[0], out, sure, batch_size=8, ranks=ALONE, progress=progress)
+        extract_features(networks, bright_images(N)[0], out, sure, batch_size=8, world=ALONE, progress=progress)
     np.testing.assert_array_equal(out, _alone(networks[0])[0])
     np.testing.assert_allclose(sure, np.mean([_alone(network)[1] for network in networks], axis=0), atol=1e-6)
 
@@ -187,7 +187,7 @@ def test_with_mirror_images_the_means_of_both_views_are_given(n_networks: int) -
     assert abs(features[0] - features[1]).max() > 1e-3, "the views tell nothing apart"
     out, sure = np.empty((N, 512), np.float32), np.empty((N, len(NAMES)), np.float32)
     with RunLog.silent().progress("", 2 * N, "images") as progress:
-        options: Any = {"batch_size": 8, "flip_tta": True, "ranks": ALONE, "progress": progress}
+        options: Any = {"batch_size": 8, "flip_tta": True, "world": ALONE, "progress": progress}
         extract_features(networks, bright_images(N)[0], out, sure, **options)
         np.testing.assert_allclose(out, features[:, 0].mean(0), rtol=1e-3, atol=1e-5)
         np.testing.assert_allclose(sure, sure_of.mean((0, 1)), atol=1e-5)

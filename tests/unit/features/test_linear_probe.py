@@ -39,7 +39,7 @@ def test_folds_and_classes_are_even(labels: NDArray[np.int64], n_folds: int, see
 
 def test_labels_that_no_folds_fit_are_refused() -> None:
     labels = {"fewer images than folds": [0, 0, 1, 1], "a class that one fold has alone": [0] * 10 + [1]}
-    cases = {name: partial(probe_folds, np.array(found), 5, seed=0) for name, found in labels.items()}
+    cases = {name: partial(probe_folds, np.array(case), 5, seed=0) for name, case in labels.items()}
     check_golden("refused_probes.txt", refusals(cases))
 
 
@@ -47,21 +47,21 @@ def test_labels_that_no_folds_fit_are_refused() -> None:
 def test_each_fold_is_judged_by_a_regression_on_the_others(n_classes: int) -> None:
     points, labels = class_blobs(np.random.default_rng(0), n_classes, per_class=20, dimensions=5, spread=8)
     folds = probe_folds(labels, 3, seed=1)
-    found = cross_validated_probabilities(points, labels, folds=folds, n_classes=n_classes)
+    actual = cross_validated_probabilities(points, labels, folds=folds, n_classes=n_classes)
     for fold in range(3):
         model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
         model.fit(points[folds != fold].astype(np.float64), labels[folds != fold])
         expected = model.predict_proba(points[folds == fold].astype(np.float64))
-        np.testing.assert_allclose(found.probabilities[folds == fold], expected, atol=1e-5)
-        assert found.iterations[fold] == model[-1].n_iter_.max()
-    assert found.converged
+        np.testing.assert_allclose(actual.probabilities[folds == fold], expected, atol=1e-5)
+        assert actual.iterations[fold] == model[-1].n_iter_.max()
+    assert actual.converged
 
 
 def test_a_fold_that_does_not_converge_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     points, labels = class_blobs(np.random.default_rng(0), 3, per_class=20, dimensions=5, spread=8)
     monkeypatch.setattr(linear, "MAX_ITERATIONS", 2)
-    found = _probe(points, labels, 3)
-    assert (found.converged, found.iterations) == (False, [2] * 5)
+    actual = _probe(points, labels, 3)
+    assert (actual.converged, actual.iterations) == (False, [2] * 5)
 
 
 def test_wrong_labels_get_little_probability() -> None:

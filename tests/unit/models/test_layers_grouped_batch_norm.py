@@ -79,10 +79,10 @@ def test_collected_statistics_are_each_groups_own(sizes: list[int]) -> None:
     layer.group_sizes, layer.collected = sizes, []
     layer(inputs)
     assert len(layer.collected) == len(sizes)
-    for found, group in zip(layer.collected, inputs.split(sizes), strict=True):
-        assert found.shape == (2, _CHANNELS)
-        torch.testing.assert_close(found[0], group.mean((0, 2, 3)))
-        torch.testing.assert_close(found[1], group.transpose(0, 1).flatten(1).var(1))
+    for actual, group in zip(layer.collected, inputs.split(sizes), strict=True):
+        assert actual.shape == (2, _CHANNELS)
+        torch.testing.assert_close(actual[0], group.mean((0, 2, 3)))
+        torch.testing.assert_close(actual[1], group.transpose(0, 1).flatten(1).var(1))
 
 
 def test_collecting_changes_no_output() -> None:

@@ -52,8 +52,8 @@ def test_equal_to_the_plain_convolution(
     side, kernel, stride = case
     layer = _layer(kernel, stride, channels=channels).double().to(memory_format=formats[0])
     x = _maps(batch, channels[0], side, side).contiguous(memory_format=formats[1])
-    found, expected = (_value_and_gradients(layer, x, plain=plain) for plain in (False, True))
-    for one, other in zip(found, expected, strict=True):
+    actual, expected = (_value_and_gradients(layer, x, plain=plain) for plain in (False, True))
+    for one, other in zip(actual, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=0.0, atol=1e-12)
 
 
@@ -105,8 +105,8 @@ def test_compiles_without_a_graph_break(side: int, kernel: int, stride: int) -> 
     layer = _layer(kernel, stride).to(memory_format=torch.channels_last)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=False)
     x = _maps(3, 5, side, side, dtype=torch.float32).contiguous(memory_format=torch.channels_last)
-    found = torch.autograd.grad(compiled(x).sum(), layer.weight)
-    assert torch.equal(found[0], torch.autograd.grad(layer(x).sum(), layer.weight)[0])
+    actual = torch.autograd.grad(compiled(x).sum(), layer.weight)
+    assert torch.equal(actual[0], torch.autograd.grad(layer(x).sum(), layer.weight)[0])
 
 
 @CASE
@@ -115,11 +115,11 @@ def test_autocast_takes_half_precision(side: int, kernel: int, stride: int) -> N
     layer = _layer(kernel, stride).to(memory_format=torch.channels_last)
     x = _maps(3, 5, side, side, dtype=torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = _value_and_gradients(layer, x, plain=False)
-    assert [tensor.dtype for tensor in found] == [torch.bfloat16, torch.float32, torch.float32]
+        actual = _value_and_gradients(layer, x, plain=False)
+    assert [tensor.dtype for tensor in actual] == [torch.bfloat16, torch.float32, torch.float32]
     exact = F.conv2d(x.abs().double(), layer.weight.abs().double(), None, stride, kernel // 2)
     plain = F.conv2d(x.double(), layer.weight.double(), None, stride, kernel // 2)
-    assert bool(((found[0].double() - plain).abs() <= 4.1 * 2**-9 * exact).all())
+    assert bool(((actual[0].double() - plain).abs() <= 4.1 * 2**-9 * exact).all())
 
 
 @pytest.mark.parametrize("shape", [(1, 5, 1, 1), (1, 5, 2, 2), (3, 5, 1, 2), (3, 5, 3, 3), (3, 5, 4, 4)])
@@ -180,9 +180,9 @@ def test_a_resnet_is_the_plain_one(network: str, stem: Any, size: int) -> None:
     images, labels = _maps(4, 3, size, size), torch.tensor([0, 1, 2, 3])
     logits, expected = ours(images), plain(images)
     torch.testing.assert_close(logits, expected, rtol=1e-12, atol=1e-12)
-    found, expected_gradients = (
+    actual, expected_gradients = (
         torch.autograd.grad(F.cross_entropy(value, labels), list(model.parameters()))
         for value, model in ((logits, ours), (expected, plain))
     )
-    for one, other in zip(found, expected_gradients, strict=True):
+    for one, other in zip(actual, expected_gradients, strict=True):
         assert (one - other).norm() <= 1e-12 * other.norm() + 1e-12

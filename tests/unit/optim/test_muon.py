@@ -25,8 +25,8 @@ def _normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> T
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
-def _distance(found: Tensor, wanted: Tensor) -> float:
-    return float((found - wanted).norm() / wanted.norm())
+def _distance(actual: Tensor, expected: Tensor) -> float:
+    return float((actual - expected).norm() / expected.norm())
 
 
 def _groups(*parameters: Tensor, hidden: bool = True, weight_decay: float = 0.0) -> list[dict[str, Any]]:
@@ -45,17 +45,17 @@ def _stepped(weight: Tensor, gradients: list[Tensor], *, weight_decay: float = 0
 
 def _orthogonalized(matrix: Tensor) -> Tensor:
     (factor,) = polar_factors([matrix])
-    found: Tensor = factor @ matrix if len(matrix) <= matrix.shape[1] else matrix @ factor
-    return found
+    actual: Tensor = factor @ matrix if len(matrix) <= matrix.shape[1] else matrix @ factor
+    return actual
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (5, 12), (12, 5), (64, 576), (576, 64)])
 def test_singular_vectors_stay_and_singular_values_become_about_one(shape: tuple[int, int]) -> None:
     u, s, vt = torch.linalg.svd(_normal(*shape, dtype=torch.float64), full_matrices=False)
     matrix = u @ torch.diag(torch.linspace(1, 0.05, len(s), dtype=torch.float64)) @ vt
-    found = u.mT @ _orthogonalized(matrix) @ vt.mT
-    values = found.diagonal()
-    torch.testing.assert_close(found, torch.diag(values), rtol=0, atol=1e-10)
+    actual = u.mT @ _orthogonalized(matrix) @ vt.mT
+    values = actual.diagonal()
+    torch.testing.assert_close(actual, torch.diag(values), rtol=0, atol=1e-10)
     assert float((values - 1).abs().max()) < 0.2
 
 
@@ -63,8 +63,8 @@ def test_singular_vectors_stay_and_singular_values_become_about_one(shape: tuple
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_gram_form_is_the_plain_iteration(shape: tuple[int, int], dtype: torch.dtype) -> None:
     matrix = _normal(*shape, dtype=dtype)
-    wanted = zeropower_via_newtonschulz(matrix, len(COEFFICIENTS), list(COEFFICIENTS), dtype=dtype)
-    assert _distance(_orthogonalized(matrix), wanted) < (1e-4 if dtype == torch.float32 else 1e-11)
+    expected = zeropower_via_newtonschulz(matrix, len(COEFFICIENTS), list(COEFFICIENTS), dtype=dtype)
+    assert _distance(_orthogonalized(matrix), expected) < (1e-4 if dtype == torch.float32 else 1e-11)
 
 
 @pytest.mark.parametrize("smallest", [1e-2, 1e-4, 1e-7, 0.0])
@@ -74,8 +74,8 @@ def test_small_singular_values_do_no_harm_in_single_precision(smallest: float) -
     spectrum = torch.ones_like(s)
     spectrum[1:] = smallest
     matrix = u @ torch.diag(spectrum) @ vt
-    wanted = zeropower_via_newtonschulz(matrix, len(COEFFICIENTS), list(COEFFICIENTS), dtype=torch.float64)
-    assert _distance(_orthogonalized(matrix.float()).double(), wanted) < 1e-3
+    expected = zeropower_via_newtonschulz(matrix, len(COEFFICIENTS), list(COEFFICIENTS), dtype=torch.float64)
+    assert _distance(_orthogonalized(matrix.float()).double(), expected) < 1e-3
 
 
 @given(
@@ -107,8 +107,8 @@ def test_weights_go_where_timm_takes_them(
     for gradient in gradients:
         theirs.grad = gradient.clone()
         optimizer.step()
-    found = _stepped(weight, gradients, momentum=0.9, nesterov=nesterov, weight_decay=0.1)
-    assert _distance(found - weight, theirs.detach() - weight) < 1e-9
+    actual = _stepped(weight, gradients, momentum=0.9, nesterov=nesterov, weight_decay=0.1)
+    assert _distance(actual - weight, theirs.detach() - weight) < 1e-9
 
 
 def _in_float64() -> tuple[Any, ...]:
@@ -124,22 +124,22 @@ def test_columns_of_zeros_change_nothing(used: slice) -> None:
     """A tap that sees padding alone has no gradient; its weights are decayed as all others."""
     weight, gradient = _normal(16, 8, 3, 3, dtype=torch.float64), torch.zeros(16, 72, dtype=torch.float64)
     gradient[:, used] = _normal(16, 72, seed=1, dtype=torch.float64)[:, used]
-    found = _stepped(weight, [gradient.view_as(weight)], weight_decay=0.1)
+    actual = _stepped(weight, [gradient.view_as(weight)], weight_decay=0.1)
     step = zeropower_via_newtonschulz(gradient, 5, list(COEFFICIENTS), dtype=torch.float64)
-    wanted = weight * (1 - _RATE * 0.1) - _RATE * 0.2 * math.sqrt(72) * step.view_as(weight)
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+    expected = weight * (1 - _RATE * 0.1) - _RATE * 0.2 * math.sqrt(72) * step.view_as(weight)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
 
 
 def test_the_memory_format_of_a_filter_does_not_matter() -> None:
     weight, gradient = _normal(8, 4, 3, 3, dtype=torch.float64), _normal(8, 4, 3, 3, seed=1, dtype=torch.float64)
-    wanted = _stepped(weight, [gradient])
+    expected = _stepped(weight, [gradient])
     for parameter_format in (torch.contiguous_format, torch.channels_last):
         for gradient_format in (torch.contiguous_format, torch.channels_last):
-            found = _stepped(
+            actual = _stepped(
                 weight.contiguous(memory_format=parameter_format),
                 [gradient.contiguous(memory_format=gradient_format)],
             )
-            torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+            torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_a_gradient_of_nothing_is_a_step_of_nothing() -> None:

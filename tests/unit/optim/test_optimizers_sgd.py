@@ -49,10 +49,10 @@ def test_the_bits_are_those_of_torch(
     options: dict[str, Any], weights: torch.memory_format, gradients: torch.memory_format
 ) -> None:
     ours, theirs = _parameters(weights), _parameters(weights)
-    found = _steps(ours, sgd(_groups(ours), 0.1, **options), range(4), gradients)
+    actual = _steps(ours, sgd(_groups(ours), 0.1, **options), range(4), gradients)
     # torch's kernel wants gradients in the strides of the weights.
     expected = _steps(theirs, _torchs(_groups(theirs), 0.1, **options), range(4), weights)
-    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(actual, expected, strict=True))
 
 
 def test_the_state_is_that_of_torch() -> None:
@@ -68,9 +68,9 @@ def test_the_state_is_that_of_torch() -> None:
         assert torch.equal(state["momentum_buffer"], expected[key]["momentum_buffer"])
         assert state["momentum_buffer"].stride() == expected[key]["momentum_buffer"].stride()
     own.load_state_dict(copy.deepcopy(torchs.state_dict()))
-    found = _steps(ours, own, range(2, 4), torch.channels_last)
+    actual = _steps(ours, own, range(2, 4), torch.channels_last)
     wanted = _steps(theirs, torchs, range(2, 4), torch.channels_last)
-    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(actual, wanted, strict=True))
 
 
 def test_nothing_is_copied() -> None:

@@ -26,25 +26,25 @@ def _points(seed: int, n: int, dimensions: int) -> np.ndarray:
 def test_neighbors_by_definition(seed: int, n: int, dimensions: int, data: st.DataObject) -> None:
     points = _points(seed, n, dimensions)
     k = data.draw(st.integers(1, n - 1))
-    found = nearest_neighbors(points, k, seed=0)
+    actual = nearest_neighbors(points, k, seed=0)
     rows, distances = _by_definition(points, k)
-    np.testing.assert_array_equal(found.rows, rows)
-    np.testing.assert_allclose(found.distances, distances, rtol=1e-6)
-    assert found.rows.dtype == np.int32
-    assert found.distances.dtype == np.float32
-    assert found.search == {"method": "exact"}
+    np.testing.assert_array_equal(actual.rows, rows)
+    np.testing.assert_allclose(actual.distances, distances, rtol=1e-6)
+    assert actual.rows.dtype == np.int32
+    assert actual.distances.dtype == np.float32
+    assert actual.search == {"method": "exact"}
 
 
 @settings(max_examples=40)
 @given(seed=st.integers(0, 2**32 - 1), copies=st.integers(1, 30), k=st.integers(1, 20))
 def test_no_point_is_its_own_neighbor_among_duplicates(seed: int, copies: int, k: int) -> None:
     points = np.repeat(_points(seed, 21, 3), copies, axis=0)
-    found = nearest_neighbors(points, k, seed=0)
-    assert (found.rows != np.arange(len(points))[:, None]).all()
-    for others in found.rows:
+    actual = nearest_neighbors(points, k, seed=0)
+    assert (actual.rows != np.arange(len(points))[:, None]).all()
+    for others in actual.rows:
         assert len(set(others.tolist())) == k
-    assert (np.diff(found.distances, axis=1) >= 0).all()
-    assert (found.distances[:, : copies - 1] == 0).all()
+    assert (np.diff(actual.distances, axis=1) >= 0).all()
+    assert (actual.distances[:, : copies - 1] == 0).all()
 
 
 def test_a_far_mean_costs_no_neighbor() -> None:
@@ -91,9 +91,9 @@ def test_lists_that_hold_too_few_are_made_up_for(monkeypatch: pytest.MonkeyPatch
     """More neighbours than the lists that a query looks through have points."""
     _inverted(monkeypatch)
     points = _points(0, 500, 2)
-    found = nearest_neighbors(points, 499, seed=0)
-    assert (np.sort(found.rows, axis=1)[:, :5] >= 0).all()
-    assert all(len(set(others.tolist())) == 499 for others in found.rows)
+    actual = nearest_neighbors(points, 499, seed=0)
+    assert (np.sort(actual.rows, axis=1)[:, :5] >= 0).all()
+    assert all(len(set(others.tolist())) == 499 for others in actual.rows)
 
 
 def test_queries_need_not_be_among_the_points() -> None:

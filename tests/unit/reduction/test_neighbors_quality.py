@@ -12,8 +12,8 @@ from pipeline.reduction.neighbors import exact_neighbors, knn_label_accuracy, ne
 def test_neighbors_by_definition(seed: int, n: int, dimensions: int, data: st.DataObject) -> None:
     points = np.random.default_rng(seed).normal(size=(n, dimensions)).astype(np.float32)
     k = data.draw(st.integers(1, n - 1))
-    found = exact_neighbors(points, np.arange(n), k)
-    for row, others in enumerate(found):
+    actual = exact_neighbors(points, np.arange(n), k)
+    for row, others in enumerate(actual):
         distances = np.linalg.norm(points.astype(float) - points[row], axis=1)
         distances[row] = np.inf
         assert row not in others
@@ -21,8 +21,8 @@ def test_neighbors_by_definition(seed: int, n: int, dimensions: int, data: st.Da
 
 
 def test_duplicates_do_not_list_the_point_itself() -> None:
-    found = exact_neighbors(np.zeros((5, 2), dtype=np.float32), np.arange(5), 2)
-    assert not (found == np.arange(5)[:, None]).any()
+    actual = exact_neighbors(np.zeros((5, 2), dtype=np.float32), np.arange(5), 2)
+    assert not (actual == np.arange(5)[:, None]).any()
 
 
 def test_recall_counts_shared_members() -> None:

@@ -89,7 +89,7 @@ def test_effective_values_make_the_same_map(keys: dict[str, Any]) -> None:
 
 def test_progress_counts_every_reported_iteration_once() -> None:
     reports: list[tuple[int, float]] = []
-    fit_tsne(_points(), _settings(), report=lambda *said: reports.append(said))
+    fit_tsne(_points(), _settings(), report=lambda *message: reports.append(message))
     # 20 and 25 iterations, reported by tens.
     assert [done for done, _ in reports] == [10, 10, 10, 10]
     assert all(0 < error < 10 for _, error in reports)

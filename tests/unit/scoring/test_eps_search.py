@@ -46,11 +46,11 @@ def test_planted_images_are_found_where_classes_lie_apart_and_not_where_they_ove
 
 def test_the_tuned_radius_drops_little_of_what_belongs_where_it_is() -> None:
     points, labels = _blobs(1, 12)
-    found = search_planted(points, labels, 5)
-    assert found is not None
-    noise = release_radii_by_class(points, labels, min_samples=5) > found.eps
+    actual = search_planted(points, labels, 5)
+    assert actual is not None
+    noise = release_radii_by_class(points, labels, min_samples=5) > actual.eps
     assert noise.mean() < 0.05
-    assert found == search_planted(points, labels, 5)
+    assert actual == search_planted(points, labels, 5)
 
 
 def test_where_no_radius_can_be_told_there_is_none() -> None:

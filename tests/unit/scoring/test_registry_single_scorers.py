@@ -82,9 +82,9 @@ def test_distances_by_hand() -> None:
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_threshold_of_one_is_the_librarys_noise(seed: int) -> None:
     points = np.random.default_rng(seed).standard_t(2, size=(80, 2))
-    found = HDBSCAN(min_cluster_size=5, min_samples=4, allow_single_cluster=True, copy=True).fit(points)
+    actual = HDBSCAN(min_cluster_size=5, min_samples=4, allow_single_cluster=True, copy=True).fit(points)
     values = density.suspicion(points, 5, 4)
-    np.testing.assert_array_equal(values > 1, found.labels_ == -1)
+    np.testing.assert_array_equal(values > 1, actual.labels_ == -1)
     assert values.max() <= 2
 
 

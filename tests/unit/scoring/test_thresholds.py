@@ -124,9 +124,9 @@ def test_balanced_quotas_leave_no_class_above_another_that_still_has_images(
     labels: np.ndarray, share: float, seed: int
 ) -> None:
     values = 1 + np.random.default_rng(seed).permutation(len(labels)).astype(np.float64)
-    found = thresholds_for_share(values, labels, share, "balanced")
-    totals = np.bincount(labels)[list(found)]
-    kept = totals - [threshold.n_above for threshold in found.values()]
+    actual = thresholds_for_share(values, labels, share, "balanced")
+    totals = np.bincount(labels)[list(actual)]
+    kept = totals - [threshold.n_above for threshold in actual.values()]
     assert kept.sum() == len(labels) - round(share * len(labels))
     # Only classes that lost nothing may be smaller, by more than the remainder, than the largest.
     assert (kept[kept < totals] >= kept.max() - 1).all()
@@ -135,20 +135,20 @@ def test_balanced_quotas_leave_no_class_above_another_that_still_has_images(
 @given(labels=_CLASSES, share=st.floats(0, 0.99), seed=st.integers(0, 2**32 - 1))
 def test_each_class_loses_its_share(labels: np.ndarray, share: float, seed: int) -> None:
     values = 1 + np.random.default_rng(seed).permutation(len(labels)).astype(np.float64)
-    found = thresholds_for_share(values, labels, share, "per_class")
-    for label, threshold in found.items():
+    actual = thresholds_for_share(values, labels, share, "per_class")
+    for label, threshold in actual.items():
         rows = labels == label
         assert (values[rows] > threshold.value).sum() == threshold.n_above
         assert abs(threshold.n_above - share * rows.sum()) < 1.5
     # Many small classes together lose the share, too.
-    assert sum(threshold.n_above for threshold in found.values()) == round(share * len(labels))
+    assert sum(threshold.n_above for threshold in actual.values()) == round(share * len(labels))
 
 
 def test_a_thousand_small_classes_lose_the_share_together() -> None:
     labels = np.arange(8000) % 1000
     values = 1 + np.random.default_rng(0).permutation(8000).astype(np.float64)
-    found = thresholds_for_share(values, labels, 0.0621, "per_class")
-    assert sum(threshold.n_above for threshold in found.values()) == 497
+    actual = thresholds_for_share(values, labels, 0.0621, "per_class")
+    assert sum(threshold.n_above for threshold in actual.values()) == 497
 
 
 def test_right_above_the_threshold_the_score_is_above_one_half() -> None:

@@ -22,7 +22,7 @@ def main() -> None:
         identity = run_key(TINY, members, data_digest="", device=ALONE.device, threads=torch.get_num_threads())
         weights = weights_of(train_bright(TINY))
     bits = hashlib.sha256(weights.numpy().tobytes()).hexdigest()
-    print(json.dumps({"key": identity.key, "machine": identity.machine, "bits": bits}))
+    print(json.dumps({"key": identity.fingerprint, "machine": identity.machine, "bits": bits}))
 
 
 if __name__ == "__main__":

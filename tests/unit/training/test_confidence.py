@@ -67,17 +67,17 @@ def _train(steps: int, members: NDArray[np.bool_], **options: Any) -> TrainedRun
     settings = replace(TINY, steps=steps, batch_size=8)
     pixels, labels = bright_images(len(members))
     images = load_images(pixels, settings, training=True, device=ALONE.device)
-    arguments: dict[str, Any] = {"ranks": ALONE, "log": RunLog.silent(), **options}
+    arguments: dict[str, Any] = {"world": ALONE, "log": RunLog.silent(), **options}
     return train(settings, TrainData(images, torch.from_numpy(labels), members), **arguments)
 
 
 def test_a_run_tells_it_of_every_image_that_it_trained_on() -> None:
     members = np.arange(24) % 3 != 0
-    found = _train(8, members, track_confidence=True).confidence
-    assert found is not None
-    np.testing.assert_array_equal(np.isfinite(found), members)
-    assert found[members].min() > 0
-    assert found[members].max() < 1
+    actual = _train(8, members, track_confidence=True).confidence
+    assert actual is not None
+    np.testing.assert_array_equal(np.isfinite(actual), members)
+    assert actual[members].min() > 0
+    assert actual[members].max() < 1
 
 
 def test_watching_changes_no_weight() -> None:

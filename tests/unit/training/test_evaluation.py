@@ -44,7 +44,7 @@ def _data() -> tuple[TrainingImages, NDArray[np.int64]]:
 def test_scores_are_scikit_learns(batch_size: int) -> None:
     images, labels = _data()
     model = _Counting()
-    result = evaluate(model, images, torch.from_numpy(labels), batch_size=batch_size, ranks=ALONE)
+    result = evaluate(model, images, torch.from_numpy(labels), batch_size=batch_size, world=ALONE)
     assert sum(model.batches) == N
     assert max(model.batches) == min(batch_size, N)
     with torch.inference_mode():
@@ -68,4 +68,4 @@ def test_an_image_that_no_rank_saw_is_a_bug() -> None:
     images, labels = _data()
     half = World(rank=0, size=2, device=ALONE.device)
     with pytest.raises(AssertionError):
-        evaluate(_Counting(), images, torch.from_numpy(labels), batch_size=7, ranks=half)
+        evaluate(_Counting(), images, torch.from_numpy(labels), batch_size=7, world=half)

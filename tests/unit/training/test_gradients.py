@@ -129,9 +129,9 @@ def test_accumulated_gradients_are_added_to_those_that_are_there() -> None:
 def test_a_local_gradient_is_of_this_ranks_images() -> None:
     model, batch, parts = _small_cnn(), _batch(20), worker_slices(20, 4)
     accumulate_gradients(model, _TRAIN_LOSS, batch, parts[2:], world_size=2, local=True)
-    found = gradient_of(model)
+    actual = gradient_of(model)
     expected, _ = _plain(model, GlobalBatch(sample_ids=batch.sample_ids[10:], epochs=batch.epochs[10:]))
-    assert distance(found, expected) <= 1e-12
+    assert distance(actual, expected) <= 1e-12
 
 
 @pytest.mark.parametrize("find", [_exact, tree_gradients], ids=["accumulated", "tree"])

@@ -1,4 +1,4 @@
-"""The cells that a grid means."""
+"""The runs of a grid."""
 
 import dataclasses
 import itertools
@@ -11,10 +11,10 @@ import pytest
 
 from pipeline.config.study import Study, TrainConfig
 from pipeline.errors import InputError
-from pipeline.training.cells import HISTORY_SCHEMA, RUNS_SCHEMA, run_row
 from pipeline.training.grid import RunSpec, expand_grid, run_variant, train_mask
 from pipeline.training.noise_scale import NoiseScale
 from pipeline.training.result_cache import RunResult
+from pipeline.training.runs import HISTORY_SCHEMA, RUNS_SCHEMA, run_row
 from pipeline.training.settings import DatasetInfo
 from pipeline.training.state import ChainLink, HistoryRecord
 from tests.fixtures.projects import NETWORK
@@ -25,7 +25,7 @@ N_FULL, N_KEPT = 100, 80
 KEPT = {NETWORK: N_KEPT, f"{NETWORK}-r1": N_KEPT - 30}
 
 
-def _cells(train: Any = None, **study: Any) -> list[RunSpec]:
+def _specs(train: Any = None, **study: Any) -> list[RunSpec]:
     grid = Study.model_validate_json(json.dumps({**TINY_STUDY, **study}))
     return expand_grid(grid, TrainConfig.model_validate(train or {}), DATA, N_FULL, KEPT)
 
@@ -35,16 +35,16 @@ def test_every_combination_is_a_cell_once() -> None:
         "models": ["resnet18", "resnet34"], "batch_sizes": [10, 20], "learning_rates": [0.1, 0.2, 0.3],
         "weight_decays": [0.0, 0.1], "seeds": [0, 1, 2], "arms": ["full", "filtered", "random"],
     }  # fmt: skip
-    cells = _cells(**axes)
+    specs = _specs(**axes)
     got = [
         (c.settings.network, c.settings.batch_size, c.learning_rate, c.settings.weight_decay, c.settings.seed, c.arm)
-        for c in cells
+        for c in specs
     ]
     assert got == list(itertools.product(*axes.values()))
 
 
 def test_arms_know_their_sizes() -> None:
-    sizes = {c.arm: c.n_train for c in _cells(arms=["full", "filtered", "random", "random_uniform"])}
+    sizes = {c.arm: c.n_train for c in _specs(arms=["full", "filtered", "random", "random_uniform"])}
     assert sizes == {"full": 100, "filtered": 80, "random": 80, "random_uniform": 80}
 
 
@@ -52,13 +52,13 @@ def test_arms_know_their_sizes() -> None:
     ("match", "steps"), [("steps", {"full": 20, "random": 20}), ("epochs", {"full": 20, "random": 16})]
 )
 def test_arms_match_in_steps_or_in_epochs(match: str, steps: dict[str, int]) -> None:
-    cells = _cells(arms=["full", "random"], batch_sizes=[10], budget={"epochs": 2.0}, match=match)
-    assert {c.arm: c.settings.steps for c in cells} == steps
+    specs = _specs(arms=["full", "random"], batch_sizes=[10], budget={"epochs": 2.0}, match=match)
+    assert {c.arm: c.settings.steps for c in specs} == steps
 
 
 def test_a_batch_above_one_arm_is_skipped_for_all_of_them() -> None:
-    cells = _cells(batch_sizes=[80, 90, 200])
-    skipped = {(c.arm, c.settings.batch_size): c.skip_reason for c in cells}
+    specs = _specs(batch_sizes=[80, 90, 200])
+    skipped = {(c.arm, c.settings.batch_size): c.skip_reason for c in specs}
     assert [skipped[arm, 80] for arm in ("full", "filtered", "random")] == ["", "", ""]
     for batch in (90, 200):
         reason = f"batch {batch} is larger than the 80 images of arm filtered"
@@ -66,7 +66,7 @@ def test_a_batch_above_one_arm_is_skipped_for_all_of_them() -> None:
 
 
 def test_only_the_arms_of_the_study_decide_what_is_skipped() -> None:
-    assert not any(c.skip_reason for c in _cells(arms=["full"], batch_sizes=[90]))
+    assert not any(c.skip_reason for c in _specs(arms=["full"], batch_sizes=[90]))
 
 
 # Five epochs of 100 images at batch 20, and so in proportion to the batch, of a budget of ten.
@@ -77,43 +77,43 @@ LONG_AT_LARGE: dict[str, Any] = {
 
 
 def test_the_warm_up_of_a_skipped_batch_need_not_fit() -> None:
-    cells = _cells(LONG_AT_LARGE, batch_sizes=[20, 40, 200], budget={"epochs": 10.0})
-    assert {c.settings.batch_size for c in cells if not c.skip_reason} == {20, 40}
-    assert {(c.settings.warmup_steps, c.settings.steps) for c in cells if c.skip_reason} == {(25, 5)}
+    specs = _specs(LONG_AT_LARGE, batch_sizes=[20, 40, 200], budget={"epochs": 10.0})
+    assert {c.settings.batch_size for c in specs if not c.skip_reason} == {20, 40}
+    assert {(c.settings.warmup_steps, c.settings.steps) for c in specs if c.skip_reason} == {(25, 5)}
 
 
 def test_the_warm_up_of_a_batch_that_runs_must_fit() -> None:
     with pytest.raises(InputError) as raised:
-        _cells(LONG_AT_LARGE, batch_sizes=[20, 80, 200], budget={"epochs": 10.0})
+        _specs(LONG_AT_LARGE, batch_sizes=[20, 80, 200], budget={"epochs": 10.0})
     assert raised.value.key == "schedule.warmup"
     assert re.findall(r"\d+", str(raised.value)) == ["25", "80", "13"]  # steps, batch, steps of the budget
 
 
 def test_rates_are_scaled_and_remembered_as_written() -> None:
     scaling = {"rule": "linear", "reference_batch_size": 10}
-    (cell,) = _cells({"lr_scaling": scaling}, arms=["full"], seeds=[0], batch_sizes=[20])
-    assert cell.learning_rate == 0.05
-    assert cell.settings.learning_rate == 0.1
+    (spec,) = _specs({"lr_scaling": scaling}, arms=["full"], seeds=[0], batch_sizes=[20])
+    assert spec.learning_rate == 0.05
+    assert spec.settings.learning_rate == 0.1
 
 
 def test_the_studys_recipe_lies_over_the_common_one() -> None:
-    (cell, *_) = _cells({"label_smoothing": 0.1, "stem": "cifar"}, recipe={"label_smoothing": 0.2})
-    assert cell.settings.label_smoothing == 0.2
-    assert cell.settings.stem == "cifar"
+    (spec, *_) = _specs({"label_smoothing": 0.1, "stem": "cifar"}, recipe={"label_smoothing": 0.2})
+    assert spec.settings.label_smoothing == 0.2
+    assert spec.settings.stem == "cifar"
 
 
 def test_members_are_drawn_with_the_cells_seed() -> None:
     labels = np.arange(N_FULL) % 4
     keep = np.arange(N_FULL) % 5 > 0
-    members = {(c.arm, c.settings.seed): train_mask(c, labels, {NETWORK: keep}) for c in _cells()}
+    members = {(c.arm, c.settings.seed): train_mask(c, labels, {NETWORK: keep}) for c in _specs()}
     assert members["full", 0].all()
     assert members["filtered", 0].tolist() == members["filtered", 1].tolist() == keep.tolist()
     assert members["random", 0].tolist() != members["random", 1].tolist()
 
 
 def test_draws_of_the_filter_have_arms_of_their_own() -> None:
-    cells = _cells(filter_replicates=2, seeds=[0], match="epochs")
-    assert [(c.arm, c.filter_network, c.n_train) for c in cells] == [
+    specs = _specs(filter_replicates=2, seeds=[0], match="epochs")
+    assert [(c.arm, c.filter_network, c.n_train) for c in specs] == [
         ("full", "resnet18", 100),
         ("filtered", "resnet18", 80),
         ("filtered", "resnet18-r1", 50),
@@ -124,20 +124,20 @@ def test_draws_of_the_filter_have_arms_of_their_own() -> None:
     first = np.arange(N_FULL) % 5 > 0
     # Another filter with the same counts.
     keep = {"resnet18": first, "resnet18-r1": np.roll(first, 20)}
-    members = [train_mask(c, labels, keep) for c in cells]
+    members = [train_mask(c, labels, keep) for c in specs]
     assert (members[3] != members[4]).any()
     assert members[2].tolist() == keep["resnet18-r1"].tolist()
-    assert len({run_variant(c) for c in cells}) == 5
+    assert len({run_variant(c) for c in specs}) == 5
 
 
 def test_a_batch_is_compared_with_the_smallest_draw() -> None:
-    assert all(c.skip_reason for c in _cells(filter_replicates=2, batch_sizes=[60]))
-    assert not any(c.skip_reason for c in _cells(batch_sizes=[60]))
+    assert all(c.skip_reason for c in _specs(filter_replicates=2, batch_sizes=[60]))
+    assert not any(c.skip_reason for c in _specs(batch_sizes=[60]))
 
 
 def test_variants_are_what_seeds_repeat() -> None:
-    cells = _cells(seeds=[0, 1, 2], weight_decays=[0.0, 0.1])
-    variants = [run_variant(c) for c in cells]
+    specs = _specs(seeds=[0, 1, 2], weight_decays=[0.0, 0.1])
+    variants = [run_variant(c) for c in specs]
     assert len(set(variants)) == 6
     assert all(variants.count(variant) == 3 for variant in variants)
 
@@ -162,17 +162,17 @@ def _result(status: Any, step: int) -> RunResult:
 
 
 def test_rows_have_the_contracts_columns() -> None:
-    (cell, *_) = _cells()
-    row = run_row("s", cell, "k", _result("finished", 2))
+    (spec, *_) = _specs()
+    row = run_row("s", spec, "k", _result("finished", 2))
     assert list(row) == RUNS_SCHEMA.names
     assert HISTORY_SCHEMA.names == ["study", "fingerprint", *HistoryRecord.__dataclass_fields__]
 
 
 def test_measured_values_are_those_that_were_measured() -> None:
-    (cell, *_) = _cells(budget={"steps": 10})
+    (spec, *_) = _specs(budget={"steps": 10})
 
     def measured(result: RunResult | None) -> tuple[object, ...]:
-        row = run_row("s", cell, "k", result)
+        row = run_row("s", spec, "k", result)
         return tuple(row[key] for key in ("status", "steps", "examples", "epochs", "top1", "loss"))
 
     assert measured(_result("finished", 10)) == ("finished", 10, 200, 2.0, 0.5, 1.0)
@@ -181,8 +181,8 @@ def test_measured_values_are_those_that_were_measured() -> None:
 
 
 def test_what_a_cell_ran_on_and_in_which_groups_is_told() -> None:
-    (cell, *_) = _cells({"simulated_workers": 4, "bn_group": 2}, batch_sizes=[20])
-    row = run_row("s", cell, "k", _result("finished", 10))
+    (spec, *_) = _specs({"simulated_workers": 4, "bn_group": 2}, batch_sizes=[20])
+    row = run_row("s", spec, "k", _result("finished", 10))
     noise = ("critical_batch", "critical_batch_low", "critical_batch_high")
     assert [row[key] for key in noise] == [33.0, 20.0, None]
     assert {"critical_batch", "low", "high"} <= {field.name for field in dataclasses.fields(NoiseScale)}
@@ -196,15 +196,15 @@ def test_what_a_cell_ran_on_and_in_which_groups_is_told() -> None:
         "critical_batch",
     )
     assert [row[key] for key in columns] == [4, 2, 2, "4 processes; 2 processes", 7, 1, 33.0]
-    skipped = run_row("s", cell, "", None)
+    skipped = run_row("s", spec, "", None)
     assert [skipped[key] for key in columns] == [4, 2, None, None, None, None, None]
 
 
 def test_a_row_has_the_last_link_of_its_chain() -> None:
-    (cell, *_) = _cells()
+    (spec, *_) = _specs()
     results = _result("finished", 10), _result("diverged", 4), None
-    assert [run_row("s", cell, "k", result)["chain_end"] for result in results] == ["bb", None, None]
+    assert [run_row("s", spec, "k", result)["chain_end"] for result in results] == ["bb", None, None]
 
 
 def test_the_figure_that_a_study_is_held_beside_changes_no_cell() -> None:
-    assert _cells(paper_figure="gahlot-2020-fig7") == _cells()
+    assert _specs(paper_figure="gahlot-2020-fig7") == _specs()

@@ -87,9 +87,9 @@ def stepped() -> TrainState:
 def _last(state: TrainState, members: np.ndarray[Any, np.dtype[np.bool_]] | None = None) -> str:
     members = np.ones(N, dtype=np.bool_) if members is None else members
     before = list(state.links)
-    found = HashChain(state, SampleStream(members, TINY.seed), TINY.batch_sizes, ALONE).close()[-1].sha256
+    sha256 = HashChain(state, SampleStream(members, TINY.seed), TINY.batch_sizes, ALONE).close()[-1].sha256
     state.links[:] = before
-    return found
+    return sha256
 
 
 @pytest.mark.parametrize("change", _CHANGES)
@@ -145,9 +145,9 @@ def test_links_of_a_growing_batch_are_counted_in_images() -> None:
 
 @given(batch_size=st.integers(1, 100_000), steps=st.integers(1, 400))
 def test_links_are_few_and_far_between(batch_size: int, steps: int) -> None:
-    found = _steps(replace(TINY, batch_size=batch_size, steps=steps))
-    assert len(found) <= min(MAX_LINKS, batch_size * steps // LINK_EXAMPLES)
-    assert steps not in found
+    steps_with_links = _steps(replace(TINY, batch_size=batch_size, steps=steps))
+    assert len(steps_with_links) <= min(MAX_LINKS, batch_size * steps // LINK_EXAMPLES)
+    assert steps not in steps_with_links
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

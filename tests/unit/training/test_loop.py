@@ -25,7 +25,7 @@ def test_separable_images_are_learned() -> None:
     run = train_bright(replace(TINY, steps=30, flip=False, learning_rate=0.01))
     pixels, labels = bright_images(80, seed=9)
     images = load_images(pixels, TINY, training=False, device=ALONE.device)
-    result = evaluate(run.model, images, torch.from_numpy(labels), batch_size=80, ranks=ALONE)
+    result = evaluate(run.model, images, torch.from_numpy(labels), batch_size=80, world=ALONE)
     assert result.top1 >= 0.95  # a guess has 0.25
     losses = [record.train_loss for record in run.history]
     assert all(loss is not None for loss in losses)
@@ -147,7 +147,7 @@ def test_a_diverged_run_is_flagged_and_does_not_raise(steps: int) -> None:
 )
 def test_processes_that_do_not_fit_are_refused(changes: dict[str, Any], count: int, key: str, fitting: str) -> None:
     with pytest.raises(InputError) as raised:
-        train_bright(replace(TINY, **changes), ranks=World(rank=0, size=count, device=ALONE.device))
+        train_bright(replace(TINY, **changes), world=World(rank=0, size=count, device=ALONE.device))
     assert raised.value.key == key
     assert fitting in str(raised.value)
 
@@ -159,7 +159,7 @@ def test_nodes_of_other_sizes_than_those_that_compress_are_refused(
     monkeypatch.setattr(distributed, "ranks_by_node", lambda: nodes)
     between = replace(TINY, simulated_workers=4, compression="bf16", workers_per_node=2)
     with pytest.raises(InputError) as raised:
-        train_bright(between, ranks=replace(ALONE, size=4), comm=CommConfig(hierarchical=True))
+        train_bright(between, world=replace(ALONE, size=4), comm=CommConfig(hierarchical=True))
     assert raised.value.key == "communication.workers_per_node"
     assert str([len(node) for node in nodes]) in str(raised.value)
 

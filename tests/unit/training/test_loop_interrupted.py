@@ -28,7 +28,7 @@ class _StopAfter(CheckpointScheduler):
     """Asks the run to end once so many steps are done, as SIGTERM would."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        super().__init__(Checkpoints(folder), stop_and_save_flags(), ranks=ALONE, steps=1000)
+        super().__init__(Checkpoints(folder), stop_and_save_flags(), world=ALONE, steps=1000)
         self._stop = step
 
     def maybe_save(self, state: TrainState, *, local: bool) -> None:
@@ -116,8 +116,8 @@ def test_what_is_measured_on_the_way_is_of_a_run_that_ends_there(
         return Evaluation(correct=np.arange(4) == 0, loss=1.5 if len(evaluated) == 1 else math.inf)
 
     measured = train_bright(replace(whole, accuracy_steps=2), eval_fn=note)
-    found = [(record.step, record.top1, record.test_loss) for record in measured.history if record.top1 is not None]
-    assert found == [(2, 0.25, 1.5), (4, 0.25, None)]
+    actual = [(record.step, record.top1, record.test_loss) for record in measured.history if record.top1 is not None]
+    assert actual == [(2, 0.25, 1.5), (4, 0.25, None)]
     for step, weights in zip((2, 4), evaluated, strict=True):
         # A run that ends in a stage is one of that stage's batches.
         ended = replace(whole, steps=step)

@@ -84,7 +84,7 @@ def test_prediction_names_its_arguments(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_run_goes_on_from_what_it_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def checkpointer() -> CheckpointScheduler:
-        return CheckpointScheduler(Checkpoints(tmp_path), stop_and_save_flags(), ranks=ALONE, steps=1)
+        return CheckpointScheduler(Checkpoints(tmp_path), stop_and_save_flags(), world=ALONE, steps=1)
 
     straight = train_bright(_SETTINGS, micro_batch=10)
     with monkeypatch.context() as patched:
@@ -104,5 +104,5 @@ def test_evaluation_names_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build_network("small_cnn", len(NAMES), stem="imagenet", seed=0)
     monkeypatch.setattr(SmallCnn, "features", _failing_at(1, SmallCnn.features))
     with pytest.raises(OutOfMemory) as raised:
-        evaluate(model, images, torch.from_numpy(labels), batch_size=3, ranks=ALONE)
+        evaluate(model, images, torch.from_numpy(labels), batch_size=3, world=ALONE)
     assert raised.value.key == "eval_batch_size"

@@ -62,9 +62,9 @@ def test_what_is_found_fits_and_its_double_does_not(group: int, times: int, room
         assert re.findall(r"\d+", str(raised.value)) == [str(group)]
         assert available.tried[-1] == group
         return
-    found = halve_until_fits(whole, group, available)
-    assert group <= found <= min(room, whole)
-    assert found in (whole, group) or 2 * found + 1 > room
+    max_size = halve_until_fits(whole, group, available)
+    assert group <= max_size <= min(room, whole)
+    assert max_size in (whole, group) or 2 * max_size + 1 > room
     assert available.tried == sorted(set(available.tried), reverse=True)
 
 

@@ -26,17 +26,17 @@ def _compiled_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
 
 
-def _trained(settings: TrainSettings, ranks: World = ALONE) -> tuple[Tensor, float]:
+def _trained(settings: TrainSettings, world: World = ALONE) -> tuple[Tensor, float]:
     """Final weights and test loss."""
     pixels, labels = bright_images(60)
-    images = load_images(pixels, settings, training=True, device=ranks.device)
-    targets = torch.from_numpy(labels).to(ranks.device)
+    images = load_images(pixels, settings, training=True, device=world.device)
+    targets = torch.from_numpy(labels).to(world.device)
     run = train(
         settings, TrainData(images, targets, np.ones(60, dtype=np.bool_)),
-        ranks=ranks, log=RunLog.silent(), options=RunOptions(micro_batch=20),
+        world=world, log=RunLog.silent(), options=RunOptions(micro_batch=20),
     )  # fmt: skip
-    test = load_images(pixels, settings, training=False, device=ranks.device)
-    return parameters_of(run.model), evaluate(run.model, test, targets, batch_size=25, ranks=ranks).loss
+    test = load_images(pixels, settings, training=False, device=world.device)
+    return parameters_of(run.model), evaluate(run.model, test, targets, batch_size=25, world=world).loss
 
 
 def test_without_a_compiler_it_says_so() -> None:

@@ -44,14 +44,14 @@ def test_the_gradient_is_near_that_of_single_precision(precision: Precision) -> 
     """Exactly that of it, or by the mantissa (8 bits of bf16, 11 of fp16) and the pooled maxima that it swaps."""
     batch = GlobalBatch(sample_ids=np.arange(20), epochs=np.zeros(20, dtype=np.int64))
 
-    def found(wanted: Precision) -> torch.Tensor:
+    def gradient(precision: Precision) -> torch.Tensor:
         model = build_network("small_cnn", len(NAMES), stem="imagenet", seed=0).train()
-        train_loss = random_train_loss(20, dtype=torch.float32, precision=wanted)
+        train_loss = random_train_loss(20, dtype=torch.float32, precision=precision)
         accumulate_gradients(model, train_loss, batch, worker_slices(20, 2), world_size=1)
         assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
         return gradient_of(model)
 
-    error = distance(found(precision), found("fp32"))
+    error = distance(gradient(precision), gradient("fp32"))
     assert error <= {"bf16": 0.15, "fp16": 0.02}.get(precision, 0)
     assert (error > 0) == (precision in _HALF)
 

@@ -94,7 +94,7 @@ def test_evaluation_is_in_full_precision_in_the_middle_of_a_tf32_training() -> N
     images = load_images(pixels, TINY, training=False, device=ALONE.device)
 
     def evaluation(_: nn.Module) -> Evaluation:
-        return evaluate(model, images, torch.from_numpy(labels), batch_size=2, ranks=ALONE)
+        return evaluate(model, images, torch.from_numpy(labels), batch_size=2, world=ALONE)
 
     tf32 = replace(TINY, network="small_cnn", precision="tf32", steps=2, accuracy_steps=1)
     train_bright(tf32, eval_fn=evaluation)

@@ -29,11 +29,11 @@ def test_a_network_comes_back(tmp_path: Path) -> None:
     kept, network = NetworkCache(tmp_path), _network()
     assert kept.get(KEY) is None
     kept.put(KEY, network, steps=9)
-    found = kept.get(KEY)
-    assert found is not None
-    assert (found.train_loss, found.seconds) == (1 / 3, 2.5)
-    np.testing.assert_array_equal(found.confidence, network.confidence)
-    state = found.model(SETTINGS, ALONE.device).state_dict()
+    actual = kept.get(KEY)
+    assert actual is not None
+    assert (actual.train_loss, actual.seconds) == (1 / 3, 2.5)
+    np.testing.assert_array_equal(actual.confidence, network.confidence)
+    state = actual.model(SETTINGS, ALONE.device).state_dict()
     assert state.keys() == network.state.keys()
     assert all(torch.equal(state[name], network.state[name]) for name in state)
 

@@ -1,4 +1,4 @@
-"""What a finished cell is recognized by: everything that decides its bits, and nothing else."""
+"""The key of a run contains everything that decides its bits, and nothing else."""
 
 import dataclasses
 import json
@@ -35,7 +35,7 @@ def _identity(settings: TrainSettings = TINY, **options: Any) -> RunKey:
 
 
 def _key(settings: TrainSettings = TINY, **options: Any) -> str:
-    return _identity(settings, **options).key
+    return _identity(settings, **options).fingerprint
 
 
 def _another(value: Any) -> Any:
@@ -192,8 +192,8 @@ def test_an_identity_survives_a_file() -> None:
     """A ledger of another machine holds identities as JSON."""
     identity = _identity()
     again = RunKey(**json.loads(json.dumps(dataclasses.asdict(identity))))
-    assert again.key == identity.key
-    assert re.fullmatch("[0-9a-f]{24}", identity.key)
+    assert again.fingerprint == identity.fingerprint
+    assert re.fullmatch("[0-9a-f]{24}", identity.fingerprint)
 
 
 def test_job_and_machine_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,8 +113,8 @@ def test_a_batch_no_larger_than_the_reference_starts_at_its_peak(batch_size: int
 def _growing(
     *stages: tuple[float, dict[str, Any]], lr_scaling: str | None = None, **options: Any
 ) -> TrainSettings:  # fmt: skip
-    found = tuple({"share": share, "until": until} for share, until in stages)
-    return _settings(batch_schedule={"stages": found, "lr_scaling": lr_scaling}, **options)
+    batch_stages = tuple({"share": share, "until": until} for share, until in stages)
+    return _settings(batch_schedule={"stages": batch_stages, "lr_scaling": lr_scaling}, **options)
 
 
 def test_stages_end_where_their_images_are_done() -> None:

@@ -52,7 +52,7 @@ def _start(
         batches={settings.batch_size: rank_batch},
         warmup_batch=pair,
         track_from_step=0,
-        ranks=ALONE,
+        world=ALONE,
         comm=CommConfig(),
     )
     return state, train_step
@@ -96,7 +96,7 @@ def test_steps_are_those_of_one_plain_batch(settings: TrainSettings, max_size: i
     state = _train(replace(settings, reduction=reduction), max_size=max_size)
     assert distance(parameters_of(state.model), _plain(settings)[-1]) <= 1e-12
     assert state.step == STEPS
-    assert state.counted == STEPS * BATCH
+    assert state.loss_count == STEPS * BATCH
 
 
 def test_clipping_bites() -> None:
@@ -117,8 +117,8 @@ def _clipping_per_micro_batch(
     return total
 
 
-def _exact(*given: Any, **options: Any) -> Tensor:
-    return accumulate_gradients(*given, **options)
+def _exact(*args: Any, **options: Any) -> Tensor:
+    return accumulate_gradients(*args, **options)
 
 
 @pytest.mark.parametrize(("mutant", "caught"), [(_exact, False), (_clipping_per_micro_batch, True)])

@@ -34,42 +34,42 @@ class _Result:
         self.top1 = top1
 
 
-def _cells(**study: object) -> list[RunSpec]:
+def _specs(**study: object) -> list[RunSpec]:
     data = DatasetInfo(n_classes=4, image_size=16, mean=(0.5,) * 3, std=(0.25,) * 3)
     grid = Study.model_validate_json(json.dumps({**TINY_STUDY, "seeds": SEEDS, **study}))
     return expand_grid(grid, TrainConfig(), data, 100, {grid.filter_network: 80})
 
 
-def _key(cell: RunSpec) -> str:
-    return "" if cell.skip_reason else f"{cell.arm} {cell.settings.batch_size} {cell.settings.seed}"
+def _key(spec: RunSpec) -> str:
+    return "" if spec.skip_reason else f"{spec.arm} {spec.settings.batch_size} {spec.settings.seed}"
 
 
 def _needed(
-    cells: list[RunSpec], trained: int, gain: float, spread: float, design: SequentialDesign | None = DESIGN
+    specs: list[RunSpec], trained: int, gain: float, spread: float, design: SequentialDesign | None = DESIGN
 ) -> int:
     """With the results of the first `trained` seeds."""
     noise = spread * np.random.default_rng(0).normal(size=len(SEEDS))
     top1: dict[str, float | None] = {
-        _key(cell): 0.8 + (cell.arm == "filtered") * (gain + float(noise[cell.settings.seed]))
-        for cell in cells
-        if cell.settings.seed < trained and not cell.skip_reason
+        _key(spec): 0.8 + (spec.arm == "filtered") * (gain + float(noise[spec.settings.seed]))
+        for spec in specs
+        if spec.settings.seed < trained and not spec.skip_reason
     }
-    keys, results = [_key(cell) for cell in cells], _Results(top1)
-    found = needed_seeds(cells, keys, results, design=design, control="random", n_images=10_000)  # type: ignore[arg-type]
-    assert found == SEEDS[: len(found)]
-    return len(found)
+    keys, results = [_key(spec) for spec in specs], _Results(top1)
+    seeds = needed_seeds(specs, keys, results, design=design, control="random", n_images=10_000)  # type: ignore[arg-type]
+    assert seeds == SEEDS[: len(seeds)]
+    return len(seeds)
 
 
 def test_without_looks_all_seeds_are_needed() -> None:
-    assert _needed(_cells(), 0, 0.0, 0.0, design=None) == 6
+    assert _needed(_specs(), 0, 0.0, 0.0, design=None) == 6
 
 
 @pytest.mark.parametrize(("gain", "spread", "needed"), [(0.05, 0.001, [3, 3, 3, 3, 3]), (0.0, 0.1, [3, 3, 4, 6, 6])])
 def test_a_study_goes_on_until_a_look_decides(gain: float, spread: float, needed: list[int]) -> None:
-    assert [_needed(_cells(), trained, gain, spread) for trained in (0, 2, 3, 4, 6)] == needed
+    assert [_needed(_specs(), trained, gain, spread) for trained in (0, 2, 3, 4, 6)] == needed
 
 
 def test_a_skipped_setting_stops_nothing() -> None:
-    cells = _cells(batch_sizes=[20, 90])
-    assert any(cell.skip_reason for cell in cells)
-    assert _needed(cells, 3, 0.05, 0.001) == 3
+    specs = _specs(batch_sizes=[20, 90])
+    assert any(spec.skip_reason for spec in specs)
+    assert _needed(specs, 3, 0.05, 0.001) == 3

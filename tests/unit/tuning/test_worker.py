@@ -17,10 +17,10 @@ from pipeline.config.params import load_params
 from pipeline.distributed import World
 from pipeline.errors import DataError, InputError, MachineError, Terminated, is_out_of_memory
 from pipeline.run_log import RunLog
-from pipeline.training.cells import execute_run
 from pipeline.training.checkpointing import Checkpoints
 from pipeline.training.grid import RunSpec
 from pipeline.training.result_cache import RunResult
+from pipeline.training.runs import execute_run
 from pipeline.tuning import worker as module
 from pipeline.tuning.processes import train_next_epoch
 from pipeline.tuning.sources import load_splits, write_mark
@@ -48,10 +48,10 @@ def task(trial: tuple[TrialRun, SearchInputs], epoch: int, folder: Path) -> Epoc
 def in_one_go(trial: tuple[TrialRun, SearchInputs], weights: Path) -> float | None:
     run, inputs = trial
     run_spec = RunSpec(arm="full", filter_network="", learning_rate=0.1, n_train=1, settings=run.settings)
-    with distributed.join_process_group(run.threads) as ranks:
-        splits = load_splits(inputs.source, ranks.device)
+    with distributed.join_process_group(run.threads) as world:
+        splits = load_splits(inputs.source, world.device)
         return execute_run(
-            run_spec, splits, inputs.rows.train, ranks=ranks, log=RunLog.silent(), weights=weights,
+            run_spec, splits, inputs.rows.train, world=world, log=RunLog.silent(), weights=weights,
             eval_batch_size=run.recipe.eval_batch_size,
         ).top1  # fmt: skip
 

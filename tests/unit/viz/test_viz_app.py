@@ -18,7 +18,9 @@ from PIL import Image
 from pipeline.artifacts.files import write_array
 from pipeline.artifacts.overrides import read_overrides
 from pipeline.artifacts.provenance import import_closure
+from pipeline.config.renamed_keys import with_old_keys
 from pipeline.paths import DataPaths
+from tests.fixtures.params import digits_tree
 from tests.fixtures.projects import NETWORK, write_params
 from tests.fixtures.report import ROOT, write_network
 from viz.__main__ import main
@@ -99,6 +101,21 @@ def test_every_callback_answers_a_page_just_opened(client: Any) -> None:
             body = _body(client, entry["output"], values, f"{first['id']}.{first['property']}")
             answer = client.post("/_dash-update-component", json=body)
             assert answer.status_code in (200, 204), entry["output"]
+
+
+def test_results_with_old_keys_open(source: Source, tmp_path: Path) -> None:
+    """The page, the picker of batch sizes and the controls that the URL sets read the networks and studies."""
+    params = tmp_path / "params.yaml"
+    params.write_text(json.dumps(with_old_keys(digits_tree())))
+    client: Any = make_app(source, params_file=params).server.test_client()
+    assert '"id":"network"' in client.get("/_dash-layout").text.replace(" ", "")
+    for output, values in (
+        ("study-batch.options", {"study.value": "digits"}),
+        ("training.children", {"study.value": "digits"}),
+        ("coloring.value", {"url.search": ""}),
+    ):
+        body = _body(client, output, values, next(iter(values)))
+        assert client.post("/_dash-update-component", json=body).status_code == 200, output
 
 
 def test_thumbnail(client: Any, data: DataPaths) -> None:

@@ -1,4 +1,4 @@
-"""The images of a study, shared by its cells."""
+"""The images of a study, shared by its runs."""
 
 import weakref
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 
 from pipeline.datasets.resident import ResidentImages
-from pipeline.training.cells import LoadedSplits
+from pipeline.training.runs import LoadedSplits
 from pipeline.training.settings import TrainSettings
 from tests.fixtures.training import NAMES, TINY, bright_images
 
@@ -19,7 +19,7 @@ def _on_device(splits: LoadedSplits, settings: TrainSettings, *, training: bool)
     return images
 
 
-def test_one_way_of_seeing_each_split_is_in_memory_at_a_time() -> None:
+def test_one_format_of_each_split_is_in_memory_at_a_time() -> None:
     (train, train_labels), (test, test_labels) = bright_images(12), bright_images(8, seed=1)
     splits = LoadedSplits(
         train_images=train, train_labels=train_labels, test_images=test, test_labels=test_labels, class_names=NAMES

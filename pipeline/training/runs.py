@@ -57,7 +57,7 @@ def execute_run(
     splits: LoadedSplits,
     train_mask: NDArray[np.bool_],
     *,
-    ranks: World,
+    world: World,
     log: RunLog,
     weights: Path | None,
     eval_batch_size: int,
@@ -73,16 +73,16 @@ def execute_run(
     """
     start = time.monotonic()
     settings = spec.settings
-    images = splits.on_device(settings, training=True, device=ranks.device)
-    labels = torch.from_numpy(splits.train_labels).to(ranks.device)
+    images = splits.on_device(settings, training=True, device=world.device)
+    labels = torch.from_numpy(splits.train_labels).to(world.device)
     run = train(
-        settings, TrainData(images, labels, train_mask), ranks=ranks, log=log, options=options,
-        eval_fn=lambda model: _evaluate(model, splits, settings, eval_batch_size, ranks),
+        settings, TrainData(images, labels, train_mask), world=world, log=log, options=options,
+        eval_fn=lambda model: _evaluate(model, splits, settings, eval_batch_size, world),
     )  # fmt: skip
-    result = None if run.diverged else _evaluate(run.model, splits, settings, eval_batch_size, ranks)
+    result = None if run.diverged else _evaluate(run.model, splits, settings, eval_batch_size, world)
     # The last update may break the weights although the last loss was finite.
     finished = result is not None and math.isfinite(result.loss)
-    if finished and weights is not None and ranks.is_main:
+    if finished and weights is not None and world.is_main:
         save_trained(weights, run.model, settings, splits.class_names)
     return RunResult(
         status="finished" if finished else "diverged",
@@ -91,7 +91,7 @@ def execute_run(
         loss=result.loss if result and finished else None,
         correct=result.correct if result and finished else None,
         history=tuple(run.history),
-        workers=ranks.size,
+        workers=world.size,
         hardware=tuple(run.hardware),
         skipped_steps=run.skipped_steps,
         micro_batch=run.micro_batch,
@@ -102,11 +102,11 @@ def execute_run(
 
 
 def _evaluate(
-    model: Network, splits: LoadedSplits, settings: TrainSettings, batch_size: int, ranks: World
+    model: Network, splits: LoadedSplits, settings: TrainSettings, batch_size: int, world: World
 ) -> Evaluation:
-    images = splits.on_device(settings, training=False, device=ranks.device)
-    labels = torch.from_numpy(splits.test_labels).to(ranks.device)
-    return evaluate(model, images, labels, batch_size=batch_size, ranks=ranks)
+    images = splits.on_device(settings, training=False, device=world.device)
+    labels = torch.from_numpy(splits.test_labels).to(world.device)
+    return evaluate(model, images, labels, batch_size=batch_size, world=world)
 
 
 def run_row(study: str, spec: RunSpec, key: str, result: RunResult | None) -> dict[str, object]:
