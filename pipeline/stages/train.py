@@ -27,6 +27,7 @@ from pipeline.stages.parallel import run_parallel_stage
 from pipeline.stats.sequential import SequentialDesign
 from pipeline.training.checkpointing import (
     STALE_AFTER_S,
+    Checkpoints,
     make_checkpointer,
     remove_stale_checkpoints,
     stop_and_save_flags,
@@ -62,8 +63,12 @@ def train_study(context: StageContext, world: World) -> None:
             context.log.info(f"{context.name}: complete with {seeds} seeds, of looks at {list(looks)}")
         _count_work(context, specs, keys, ran, cache)
         _write_results(context, specs, keys, cache)
+        checkpoints = context.work.checkpoints(context.name)
+        # A kill between the two steps leaves a finished run with its last checkpoint.
+        for folder in [folder for key in keys if key for folder in checkpoints.glob(f"{key}-*")]:
+            Checkpoints(folder).clear()
         # Checkpoints of settings that the study no longer has.
-        remove_stale_checkpoints(context.work.checkpoints(context.name), max_age_s=STALE_AFTER_S)
+        remove_stale_checkpoints(checkpoints, max_age_s=STALE_AFTER_S)
 
 
 def _register_plans(context: StageContext) -> None:

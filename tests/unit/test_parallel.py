@@ -170,7 +170,7 @@ def test_a_worker_that_joins_later_with_two_threads_is_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lacking", ["test_parallel", "pipeline"])
+@pytest.mark.parametrize("lacking", ["tests", "pipeline"])
 def test_a_worker_that_cannot_import_a_task_is_refused(lacking: str, tmp_path: Path) -> None:
     """Wherever the project may be installed. A worker that lacks a part of it and joins later leaves."""
     (tmp_path / "bare").mkdir()

@@ -20,7 +20,8 @@ from tests.fixtures.interrupted_study import Study
 from tests.fixtures.projects import ROOT
 from tests.fixtures.training import runs_of
 
-pytestmark = pytest.mark.slow
+# `ip` starts the ranks in their namespace.
+pytestmark = [pytest.mark.slow, pytest.mark.distributed]
 
 Hosts = tuple[Host, Host]
 STEPS = 200

@@ -65,7 +65,7 @@ def test_a_missing_package_is_one_line(tmp_path: Path) -> None:
     done = run(_command(tmp_path / "out"), environ={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("error: import of pydantic halted; ")
-    assert done.stderr.endswith("; install the package, docs/guides/gpu-day.md lists those that are needed\n")
+    assert "; install the package; docs/guides/gpu-day.md " in done.stderr
     assert done.stderr.count("\n") == 1
 
 

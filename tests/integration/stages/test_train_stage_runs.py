@@ -262,6 +262,18 @@ def test_a_finished_study_removes_abandoned_checkpoints(tmp_path: Path, trained_
     assert all(len(list(folder.iterdir())) == 1 for folder in others)
 
 
+def test_checkpoints_of_finished_runs_are_removed(tmp_path: Path, trained_by: Trained) -> None:
+    """A kill between the two leaves a finished run with its last checkpoint."""
+    write_project(tmp_path, study=FOUR_CELLS)
+    trained_by(lambda spec: 0.5)
+    assert stage("train", tmp_path) == 0
+    work = WorkPaths(root=tmp_path / "work")
+    fingerprint = runs_of(DataPaths(root=tmp_path / "data"))[0]["fingerprint"]
+    _write_checkpoint(work, "train@tiny", checkpoint_folder_name(str(fingerprint)), days=0)
+    assert stage("train", tmp_path) == 0
+    assert not work.checkpoints("train@tiny").exists()
+
+
 def test_a_study_that_stops_early_leaves_all_checkpoints(tmp_path: Path, trained_by: Trained) -> None:
     """The user may return to its earlier settings."""
     write_project(tmp_path, study=FOUR_CELLS)

@@ -276,6 +276,7 @@ def test_a_launch_that_fails_costs_its_experiment_alone(tmp_path: Path, monkeypa
 
 
 @pytest.mark.slow
+@pytest.mark.distributed
 def test_real_ranks_are_measured_and_predicted(tmp_path: Path) -> None:
     """On a busy machine no error is promised."""
     tiny = ["--network=squeezenet1_1", "--image-size=32", "--local-batches", "2", "6", "--held-out-batches", "4"]

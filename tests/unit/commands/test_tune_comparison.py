@@ -55,7 +55,7 @@ def test_searches_of_one_size_are_compared(tmp_path: Path, capsys: pytest.Captur
         assert row["low"] <= row["accuracy"] <= row["high"]
         assert (row["trials"], row["epochs"], row["epochs_allowed"]) == (2, 4, 4)
     assert last.startswith(f"{data.tuning_comparison}: ")
-    assert f" {n} images " in last
+    assert f" {n} validation images;" in last
 
 
 @pytest.mark.slow

@@ -69,6 +69,7 @@ def test_cuda_graphs_change_no_result() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.subprocess  # the C++ compiler
 # torch's compiler inspects the code next to a graph break, such as keyed dropout, and warns about it.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.usefixtures("in_float64")
