@@ -1,5 +1,5 @@
-# What a person does with this repository; `make help` lists it. All of it also works as plain
-# commands in any environment that has the requirements: pip, dvc, pytest, python -m pipeline.
+# `make help` lists the targets. Each also works as plain commands in any environment that has the requirements: pip,
+# dvc, pytest, python -m pipeline.
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -12,8 +12,8 @@ PYTHON ?= python3
 STAGES := prepare finetune extract reduce filter train report
 STAMP := .venv/.installed
 
-# Whatever the caller has active, everything below runs in .venv, and so do the commands in dvc.yaml. Without compiled
-# files each of their processes would compile the project.
+# All recipes and the commands in dvc.yaml run in .venv, whatever environment the caller has activated. If Python wrote no
+# compiled files, each process would compile the project again.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
@@ -32,7 +32,7 @@ repro: setup ## run the stages of params.yaml that are not up to date
 	@python -m pipeline check-lock
 	@echo "report: $(CURDIR)/data/report/report.html"
 
-# On this machine alone, and without JupyterLab's own questions to the network: news, updates, extensions.
+# Without JupyterLab's requests to the network: news, updates, extensions.
 notebooks: setup ## open the notebooks in JupyterLab
 	@jupyter lab --LabApp.news_url=None --LabApp.extension_manager=readonly \
 	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate notebooks
@@ -49,19 +49,18 @@ docs: setup ## build README.md and docs/ as a site that works offline, into .wor
 preset: setup ## NAME=cifar10 writes params.yaml from presets/; without NAME lists them
 	@python -m pipeline preset $(NAME)
 
-# A file's tests share what they made, so one process has them all. Two processes share two cores: a second thread of
-# each would cost tiny batches more than it gives, and threads that wait by spinning keep others from working.
+# All tests of a file run in one process, because they share fixtures. Two processes share two cores: for tiny batches a
+# second thread of each costs more than it gains, and threads that wait by spinning take the core from others.
 PYTEST := OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# What tests/fixtures/changed.py and tests/fixtures/needs.py say; contracts included.
+# tests/fixtures/changed.py selects the files, tests/fixtures/needs.py sets the marks. Contract tests are included.
 quick: setup ## a minute of tests of the files that differ from the last commit
 	@$(PYTEST) --changed -m "not slow and not subprocess and not browser"
 
 test: setup ## the fast tests
 	@$(PYTEST)
 
-# What computes with torch. torch and oneDNN then round as on a processor without AVX-512; so does MKL on Intel, while on
-# AMD it ignores the variable.
+# torch and oneDNN then round as on a processor without AVX-512. So does MKL on Intel; on AMD it ignores the variable.
 AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2
 
 test-avx2: setup ## the numeric tests and all canonical runs, as on a processor without AVX-512
@@ -80,7 +79,7 @@ check: setup ## lint, format and types
 	@ruff format --check .
 	@mypy
 
-# Those that take --data read what the pipeline wrote, and some work for hours; measuring.py is no program.
+# Programs that take --data read the pipeline's output, and some run for hours. Modules without `main` are no programs.
 bench: setup ## measure: the programs in benchmarks/ that need no --data
 	@for file in $$(grep -l '^def main' benchmarks/[a-z]*.py | xargs grep -L '"--data"'); do \
 	  echo "== $$file"; python -m "benchmarks.$$(basename "$$file" .py)" || exit 1; done
@@ -97,7 +96,7 @@ lock: setup ## write requirements.lock again from pyproject.toml
 	@command -v uv > /dev/null || python -m pip install --quiet uv
 	@uv pip compile --quiet --universal --python-version 3.11 --extra all pyproject.toml -o requirements.lock
 
-# Of what computes, reads and writes. Old packages warn of newer ones that they import.
+# Tests of code that computes, reads and writes. Old packages raise deprecation warnings about newer packages.
 LOWER_TESTS := unit/optim unit/models unit/training unit/features unit/reduction unit/scoring unit/reporting unit/artifacts \
   unit/config unit/viz unit/tuning unit/batchsieve unit/test_arms.py unit/test_errors.py unit/test_parallel.py \
   unit/benchmarks/test_elimination_rules.py unit/benchmarks/test_label_noise_detection.py \

@@ -165,8 +165,9 @@ def _rest(seconds: float) -> None:
 
 @pytest.mark.slow
 def test_a_worker_that_joins_later_with_two_threads_is_refused() -> None:
-    with running_pool() as pool, pytest.raises(InputError, match="--nthreads 1"):
+    with running_pool() as pool, pytest.raises(InputError) as refused:
         _work_while_one_joins(pool, threads=2)
+    assert re.findall(r"--nthreads (\d+)", str(refused.value)) == ["1"]
 
 
 @pytest.mark.slow

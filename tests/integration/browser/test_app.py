@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from pipeline.config.params import load_params
 from tests.fixtures.browser_app import N_DROPPED, N, Served, alone, lasso, open_page, pick, place_of
 from tests.fixtures.points import CLASS_NAMES, NETWORK
 from viz.data import Source
@@ -149,7 +150,7 @@ def test_parameters_are_written_after_their_difference_was_shown(served: Served,
     assert served.params.read_text() == before
     page.locator("#write").click()
     expect(page.locator("#written")).to_contain_text("Written to")
-    assert "eps: 0.75" in served.params.read_text()
+    assert load_params(served.params).filter.eps == 0.75
     page.locator("#close").click()
     expect(page.locator("#dialog")).not_to_be_visible()
 

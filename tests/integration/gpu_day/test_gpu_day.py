@@ -125,4 +125,5 @@ def test_a_table_has_its_errors_in_one_line() -> None:
     result = {"machine": {"device": "cpu"}, "status": "finished", "seconds": 1.5, "about": "x", "rows": rows}
     lines = summary(STEPS[:1], {STEPS[0].name: result}).splitlines()
     assert lines[-1] == "| b |  | RuntimeError: x / y |"
-    assert "| smoke | finished | 1.5 | 2 cases, 1 failed; ratio 1.0 to 1.0, median 1.0 |" in lines
+    (row,) = (line for line in lines if line.startswith("| smoke |"))
+    assert row == "| smoke | finished | 1.5 | 2 cases, 1 failed; ratio 1.0 to 1.0, median 1.0 |"

@@ -13,7 +13,11 @@ from pathlib import Path
 
 import pytest
 
+<<<<<<< HEAD
 from pipeline.config.renamed_keys import with_old_keys
+=======
+from pipeline.config.params import load_params
+>>>>>>> r3
 from pipeline.energy import UNKNOWN_ENERGY, Energy, total_energy
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
@@ -153,8 +157,8 @@ def test_what_dask_workers_of_other_machines_draw_is_not_told(
 ) -> None:
     meter.used = Energy(gpu=0.0, cpu=2.5)
     written = (_ROOT / "tests" / "params.yaml").read_text()
-    assert "scheduler: none" in written
     (tmp_path / "params.yaml").write_text(written.replace("scheduler: none", f"scheduler: {scheduler}"))
+    assert load_params(tmp_path / "params.yaml").dask.scheduler == scheduler
     run_stage(stage, lambda context: None, argv=[*argv, "--params", str(tmp_path / "params.yaml")])
     record = json.loads((tmp_path / "work" / "resources" / f"{stage}.json").read_text())
     assert record["joules"] == {"gpu": 0.0, "cpu": cpu, "memory": None}

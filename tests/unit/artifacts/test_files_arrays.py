@@ -1,5 +1,6 @@
 """Arrays come back as they were, or with one line about what is wrong."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -36,8 +37,7 @@ def test_equal_arrays_are_equal_bytes_whatever_their_memory_layout(tmp_path: Pat
 def test_what_is_read_cannot_be_written_to(tmp_path: Path) -> None:
     write_array(tmp_path / "a.npy", np.zeros(3))
     read = open_array(tmp_path / "a.npy", dtype=np.float64, ndim=1)
-    with pytest.raises(ValueError, match="read-only"):
-        read[0] = 1
+    assert not read.flags.writeable
 
 
 def test_interrupted_array_is_absent(tmp_path: Path) -> None:
@@ -53,11 +53,12 @@ def test_interrupted_array_is_absent(tmp_path: Path) -> None:
 
 def test_array_larger_than_the_disk_is_refused_before_it_is_made(tmp_path: Path) -> None:
     with (
-        pytest.raises(InputError, match=r"4000000\.00 GB") as refused,
+        pytest.raises(InputError) as refused,
         create_array(tmp_path / "a.npy", (10**9, 10**6), np.float32),
     ):
         pass
     assert refused.value.key == str(tmp_path / "a.npy")
+    assert re.findall(r"needs ([\d.]+) GB", str(refused.value)) == ["4000000.00"]
     assert list(tmp_path.iterdir()) == []
 
 

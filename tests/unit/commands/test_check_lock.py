@@ -72,7 +72,7 @@ def test_the_line_says_how_to_keep_and_how_to_discard(
     assert _printed(tmp_path, capsys, monkeypatch) == ""
     YAML().dump(_lock(finetune="b", report="b"), lock)
     printed = _printed(tmp_path, capsys, monkeypatch)
-    assert " finetune@resnet18: " in printed
+    assert "finetune@resnet18:" in printed.split()
     assert printed.count("\n") == 1
     for command in ("git commit dvc.lock", "git checkout HEAD dvc.lock"):
         assert command in printed

@@ -273,7 +273,7 @@ def test_memory_that_runs_out_names_network_batch_and_group(
     assert main(_command(tmp_path)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert printed_error(line).key == "network small_cnn"
-    assert " 20 " in line, "images of the batch"
+    assert "20" in line.split(), "images of the batch"
 
 
 # The text

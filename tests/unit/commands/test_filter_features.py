@@ -1,6 +1,7 @@
 """The filter on external features."""
 
 import csv
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -173,7 +174,7 @@ def test_a_class_that_would_be_emptied_gets_a_fix_for_this_command(
     assert main(command) == 2
     error = printed_error(capsys.readouterr().err)
     assert error.key == "filter.threshold"
-    assert "filter.allow_empty: true" in str(error)
+    assert re.findall(r"filter\.allow_empty: (\w+)", str(error)) == ["true"]
     assert "overrides" not in str(error)
 
 

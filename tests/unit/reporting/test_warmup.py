@@ -15,6 +15,7 @@ from pipeline.reporting.figures import figure_files
 from pipeline.reporting.inputs import load_report_inputs
 from pipeline.reporting.summary import build_summary
 from pipeline.reporting.warmup import slope_sentence
+from tests.fixtures.golden import check_golden
 from tests.fixtures.report import params_tree, write_artifacts, write_study
 from tests.unit.reporting.test_render_document import render as render_document
 from tests.unit.reporting.test_render_page import Parsed
@@ -125,4 +126,4 @@ def test_batch_sizes_are_listed_as_people_do() -> None:
     best = [{"batch_size": size, "seeds_at_end": 1} for size in (128, 512, 1024)]
     law: dict[str, Any] = {"model": "m", "arm": "full", "learning_rate": 0.1, "weight_decay": 0.0, "best": best}
     law["slope"] = law["per_doubling"] = {"n": 1, "mean": 0.5, "sd": None, "low": None, "high": None}
-    assert "128, 512 and 1,024" in slope_sentence(law, 0.95)
+    check_golden("warmup_sizes_at_end.txt", f"{slope_sentence(law, 0.95)}\n")

@@ -1,5 +1,6 @@
 import itertools
 import json
+import re
 import threading
 import time
 from functools import partial
@@ -43,9 +44,10 @@ def test_invalid_network_names_are_rejected(source: Source, network: str) -> Non
 
 def test_classes_of_another_run_of_prepare_are_noticed(data: DataPaths, source: Source) -> None:
     data.prepare_metrics.write_text('{"class_names": ["a", "b"]}')
-    with pytest.raises(InputError, match=r"label.*metrics\.json") as refused:
+    with pytest.raises(InputError) as refused:
         source.points(NETWORK)
     assert refused.value.key == str(data.points(NETWORK))
+    assert str(data.prepare_metrics) in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -96,9 +98,10 @@ def test_invalid_points_are_rejected(data: DataPaths, source: Source, column: st
     place, field = table.schema.get_field_index(column), table.schema.field(column)
     changed = [value, *table[column].to_pylist()[1:]]
     write_parquet(data.points(NETWORK), table.set_column(place, field, pa.array(changed, field.type)))
-    with pytest.raises(InputError, match=rf"\b{column}\b") as refused:
+    with pytest.raises(InputError) as refused:
         source.points(NETWORK)
     assert refused.value.key == str(data.points(NETWORK))
+    assert column in re.findall(r"\w+", str(refused.value).removeprefix(refused.value.key))
 
 
 def test_scorer_inputs_belong_to_the_points(data: DataPaths, source: Source, points: Points) -> None:

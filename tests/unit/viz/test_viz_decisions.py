@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from pipeline.artifacts.overrides import COLUMNS, Override, read_overrides, write_overrides
 from pipeline.errors import InputError
+from tests.fixtures.printed_errors import key_within
 from viz import atomic_write, decisions
 from viz.decisions import Decision, Decisions, Image
 
@@ -201,9 +202,9 @@ def test_an_invalid_hand_edit_stays_and_is_named(file: Path) -> None:
     wrong = file.read_text().replace("drop", "dorp")
     file.write_text(wrong)
     for action in (lambda: chosen.decide([_B], "keep", ""), chosen.undo):
-        with pytest.raises(InputError, match="line 2: ") as refused:
+        with pytest.raises(InputError) as refused:
             action()
-        assert refused.value.key == str(file)
+        assert key_within(refused.value, file) == "line 2"
     assert file.read_text() == wrong
     file.write_text(wrong.replace("dorp", "drop"))
     assert chosen.undo() is not None

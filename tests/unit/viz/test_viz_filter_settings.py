@@ -11,6 +11,7 @@ from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from pipeline.scoring import density
 from pipeline.scoring.thresholds import score
+from tests.fixtures.printed_errors import key_within
 from tests.fixtures.projects import NETWORK
 from tests.fixtures.view import decide, points_of, source_of
 from viz.data import Points, Source
@@ -173,13 +174,14 @@ def test_settings_survive_json(settings: FilterSettings) -> None:
         ({"limit": {"threshold": float("inf")}}, "limit.threshold"),
         ({"limit": {"threshold": float("nan")}}, "limit.threshold"),
         ({"limit": {"min_samples": 0}}, "limit.min_samples"),
-        ({"own": {"a": {}}}, "own"),
-        (7, "rule"),
+        ({"own": {"a": {}}}, "own.a.[key]"),
+        (7, ""),
     ],
 )
 def test_invalid_settings_name_the_field(kept: Any, named: str) -> None:
-    with pytest.raises(InputError, match=named):
+    with pytest.raises(InputError) as refused:
         settings_from_json(kept)
+    assert key_within(refused.value, "the rule of the link") == named
 
 
 def test_limits_of_classes_without_images_do_nothing() -> None:
