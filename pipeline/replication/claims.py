@@ -54,7 +54,7 @@ CLAIMS: Mapping[str, Claim] = {
     "sudden_drop": Claim(
         meaning="Beyond the best batch size large networks lose accuracy suddenly, small ones gradually.",
         needs="full arm, models of resnet18 or 34 and of resnet50, 101 or 152, 2 batch_sizes "
-        "or more a doubling apart beyond the best one of each, 2 seeds or more",
+        "or more a doubling apart beyond the best one of each, 3 seeds or more",
         evaluate=sudden_drop,
     ),
     "batch_norm": Claim(

@@ -13,11 +13,8 @@ from pathlib import Path
 
 import pytest
 
-<<<<<<< HEAD
-from pipeline.config.renamed_keys import with_old_keys
-=======
 from pipeline.config.params import load_params
->>>>>>> r3
+from pipeline.config.renamed_keys import with_old_keys
 from pipeline.energy import UNKNOWN_ENERGY, Energy, total_energy
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
