@@ -25,7 +25,9 @@ def _seen(module: str, **own: str) -> list[str]:
     return result.stdout.split()
 
 
-@pytest.mark.parametrize("module", ["pipeline", "pipeline.stages.train", "viz.app"])
+@pytest.mark.parametrize(
+    "module", ["pipeline", "pipeline.stages.train", pytest.param("viz.app", marks=pytest.mark.slow)]
+)
 def test_the_spinning_is_bounded(module: str) -> None:
     assert _seen(module) == ["1000", "None"]
 

@@ -74,6 +74,7 @@ def _results(scheduler: str, features: NDArray[np.float32]) -> dict[str, bytes]:
     return result
 
 
+@pytest.mark.slow
 def test_bits_do_not_depend_on_where_tasks_run(tmp_path: Path) -> None:
     features = _features(tmp_path)
     expected = _results("none", features)

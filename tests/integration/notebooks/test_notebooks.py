@@ -110,7 +110,15 @@ def write_results(data: DataPaths, outcome: Outcome = default_outcome) -> None:
     write_json(data.resources, {"train@digits": {"wall_s": 61.5, "images_per_s": 387.1}, "prepare": {"wall_s": 1.1}})
 
 
-@each_notebook
+@pytest.mark.parametrize(
+    "path",
+    # The first and the last read all that the others read.
+    [
+        path if path in (NOTEBOOKS[0], NOTEBOOKS[-1]) else pytest.param(path, marks=pytest.mark.slow)
+        for path in NOTEBOOKS
+    ],
+    ids=lambda path: path.stem,
+)
 def test_it_runs_from_top_to_bottom(path: Path, project: Path) -> None:
     write_results(DataPaths(root=project / "data"))
     cells = [cell for cell in execute(path, project).cells if cell.cell_type == "code"]
@@ -161,7 +169,8 @@ def test_features_without_pca_are_supported(project: Path) -> None:
     assert "no PCA: the embedding uses all features" in outputs(execute(by_stem("01_features_and_maps"), project))
 
 
-@pytest.mark.parametrize("stem", ["01_features_and_maps", pytest.param("02_what_was_dropped", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("stem", ["01_features_and_maps", "02_what_was_dropped"])
 def test_the_name_of_the_scorer_is_printed(stem: str, project: Path) -> None:
     params = params_tree()
     params["filter"] = {"scorer": {"name": "knn_agreement"}, "drop_fraction": 0.05}

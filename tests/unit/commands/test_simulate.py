@@ -141,10 +141,10 @@ def test_a_batch_that_no_number_of_gpus_shares_has_no_row(tmp_path: Path) -> Non
     [
         ([], "25 MiB, the first 1", "128"),
         # The trainer gives torch no size where it is torch's own.
-        (["--bucket-mib", "25"], "25 MiB, the first 1", "25"),
-        (["--bucket-mib", "5"], "5 MiB", "5"),
+        pytest.param(["--bucket-mib", "25"], "25 MiB, the first 1", "25", marks=pytest.mark.slow),
+        pytest.param(["--bucket-mib", "5"], "5 MiB", "5", marks=pytest.mark.slow),
         (["--no-overlap"], "one", "128"),
-        (["--no-overlap", "--bucket-mib", "5"], "5 MiB", "5"),
+        pytest.param(["--no-overlap", "--bucket-mib", "5"], "5 MiB", "5", marks=pytest.mark.slow),
     ],
 )
 def test_messages_are_those_of_the_trainer_and_of_horovod(
