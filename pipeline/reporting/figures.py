@@ -15,7 +15,7 @@ from pipeline.figures.curves import LOSS, TEST_LOSS, TOP1, LearningAxis, learnin
 from pipeline.figures.embeddings import class_map
 from pipeline.figures.gallery import image_grid, thumbnail
 from pipeline.figures.rate_curves import rate_chart, rate_figure
-from pipeline.figures.rendering import plotly_html, png, svg, with_note
+from pipeline.figures.rendering import compact_chart, plotly_html, png, svg, with_note
 from pipeline.figures.shares import class_share_chart, class_share_figure, eps_chart, eps_figure
 from pipeline.figures.study_curves import (
     POINTS_TITLE,
@@ -56,9 +56,14 @@ class DroppedImage:
 
 
 def study_charts(study: Summary) -> dict[str, str]:
-    """Return `accuracy`, `best_batch`, `differences` and those of `_LEARNING` as markup; empty ones are left out."""
+    """Return the charts of a study as markup; empty ones are left out.
+
+    They are `overview`, a small one for the first screen, `accuracy`, `best_batch`, `differences` and those of
+    `_LEARNING`.
+    """
     charts = {}
     if curves := accuracy_curves(study):
+        charts["overview"] = compact_chart(batch_chart(curves, y_title="test top-1 (%)"))
         charts["accuracy"] = batch_chart(curves, y_title=TOP1_TITLE, published=published_values(study))
     if best := best_batch_curves(study):
         charts["best_batch"] = rate_chart(best, tried=sizes_tried(study))

@@ -23,6 +23,7 @@ from pipeline.reporting.costs import ArmCost, Records
 from pipeline.reporting.figures import DroppedImage, data_uri
 from pipeline.reporting.label_noise import planted_headline, planted_sentences
 from pipeline.reporting.landscape import Landscapes, landscape_sentences, landscape_table
+from pipeline.reporting.overview import study_card
 from pipeline.reporting.plans import PlanHistories, plan_sentences
 from pipeline.reporting.summary import Summary
 from pipeline.reporting.tables import cost_table, resource_table
@@ -66,11 +67,13 @@ def report_content(
             "versions": tables.version_table(summary["versions"]),
             "digests": tables.digest_table(summary["digests"]),
         },
+        "claims_are_tested": any(study["published"] for study in summary["studies"]),
         "network_figures": NETWORK_FIGURES,
         "throughput": THROUGHPUT,
         "studies": [
             {
                 **_study(study, params, confidence, landscapes.get(study["name"])),
+                "card": study_card(study, params.studies[study["name"]], summary["networks"], summary["planted"]),
                 "plan_sentences": plan_sentences(study["name"], params, plans.get(study["name"])),
             }
             for study in summary["studies"]

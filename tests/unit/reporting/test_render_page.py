@@ -96,10 +96,10 @@ def test_hostile_names_stay_text(parsed: Parsed) -> None:
     for name in CLASS_NAMES:
         assert name in parsed.text
     tags = Counter(tag for tag, _ in parsed.elements)
-    # Two maps, single classes and six dropped images for each of two networks.
-    assert tags["img"] == 2 * 3 + 2 * 6
-    # plotly.js, three charts of the study and two of the filter.
-    assert tags["script"] == 1 + 3 + 2
+    # Two maps, single classes and six dropped images for each of two networks; the first screen repeats one's six.
+    assert tags["img"] == 2 * 3 + 2 * 6 + 6
+    # plotly.js, four charts of the study and two of the filter.
+    assert tags["script"] == 1 + 4 + 2
     titles = [attributes["title"] for tag, attributes in parsed.elements if tag == "figure" and "title" in attributes]
     assert titles[0] is not None
     assert titles[0].startswith(f"{CLASS_NAMES[3]}/79.png: ")

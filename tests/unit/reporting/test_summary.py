@@ -207,7 +207,7 @@ def test_every_shape_of_study_gives_tables_and_charts(build: Build, study: dict[
     for table in (accuracy_table(found, 0.95), difference_table(found, 0.95), excluded_table(found)):
         assert all(len(row) == len(table.columns) for row in table.rows)
         assert table.text & {*table.columns}
-    drawn = {"accuracy", "learning"}
+    drawn = {"overview", "accuracy", "learning"}
     drawn |= {"differences"} if found["pooled"] else set()
     drawn |= {"best_batch"} if "learning_rates" in study else set()
     assert set(study_charts(found)) == (set() if skipped else drawn)

@@ -1,0 +1,142 @@
+"""Build the first screen of the report: a card for each study with its verdict, its effect and what its filter drops."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.config.study import Study
+from pipeline.stats.estimates import Estimate
+from pipeline.stats.formatting import percent, plural, points, points_interval
+
+_CONTROLS = {
+    "full": "training on all images",
+    "random": "dropping as many at random in each class",
+    "random_uniform": "dropping as many at random",
+}
+NOT_COMPARED = "not compared"
+"""Outcome on the card of a study without a comparison."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EffectBar:
+    """A mean difference with its interval on an axis that shows 0 and the margin; in percentage points of top-1.
+
+    Attributes:
+        low, high: ends of the interval; None with a single seed.
+        margin: smaller differences do not matter, > 0.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    margin: float
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The ends of the axis: a tenth wider than all that is drawn."""
+        drawn = [self.mean, -self.margin, self.margin, *(end for end in (self.low, self.high) if end is not None)]
+        room = 0.1 * (max(drawn) - min(drawn))
+        return min(drawn) - room, max(drawn) + room
+
+    def position(self, value: float) -> float:
+        """Return where `value` is on the axis, 0 (left end) to 100."""
+        left, right = self.ends
+        return round(100 * (value - left) / (right - left), 2)
+
+    def width(self, low: float, high: float) -> float:
+        """Return the length of an interval on the axis, 0 to 100."""
+        return round(self.position(high) - self.position(low), 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyCard:
+    """What the first screen says of one study.
+
+    Attributes:
+        outcome: helps, hurts, equivalent, undecided or `NOT_COMPARED`.
+        sentence: the verdict in at most 20 words.
+        effect: None if nothing was compared.
+        effect_text: the effect with its interval; empty if nothing was compared.
+        dropped: what the study's filter drops; empty if the study has no filtered arm.
+    """
+
+    name: str
+    outcome: str
+    sentence: str
+    effect: EffectBar | None
+    effect_text: str
+    dropped: str
+
+    @property
+    def css_class(self) -> str:
+        """The outcome as a class of the style sheet."""
+        return self.outcome.replace(" ", "-")
+
+
+def study_card(
+    study: Mapping[str, Any], config: Study, networks: Sequence[Mapping[str, Any]], planted: Sequence[Mapping[str, Any]]
+) -> StudyCard:
+    """Return the card of a study.
+
+    Args:
+        study, networks, planted: of the report's summary.
+        config: of the study.
+    """
+    dropped = dropped_sentence(config, networks, planted)
+    row = next((row for row in study["pooled"] if row["primary"]), None)
+    if row is None or not row["verdict"]:
+        sentence = _without_comparison(study, has_primary=row is not None)
+        return StudyCard(
+            name=study["name"], outcome=NOT_COMPARED, sentence=sentence, effect=None, effect_text="", dropped=dropped
+        )
+    estimate, margin = Estimate(**row["estimate"]), study["plan"]["margin"]
+    interval = points_interval(estimate)
+    return StudyCard(
+        name=study["name"],
+        outcome=row["verdict"]["outcome"],
+        sentence=short_sentence(row, margin),
+        effect=EffectBar(mean=estimate.mean, low=estimate.low, high=estimate.high, margin=margin),
+        effect_text=f"{points(estimate.mean)} percentage points ({interval})",
+        dropped=dropped,
+    )
+
+
+def short_sentence(row: Mapping[str, Any], margin: float) -> str:
+    """Return the verdict of one pooled comparison in at most 20 words; `margin` in percentage points."""
+    outcome, mean, control = row["verdict"]["outcome"], row["estimate"]["mean"], _CONTROLS[row["control"]]
+    if outcome == "undecided":
+        seen = plural(row["estimate"]["n"], row["verdict"]["unit"])
+        verb = "does" if row["estimate"]["n"] == 1 else "do"
+        return f"{seen} {verb} not show whether dropping these images beats {control}."
+    if outcome == "equivalent":
+        return f"Dropping these images stays within {margin:g} points of the test accuracy of {control}."
+    verb = {"helps": "gains", "hurts": "loses"}[outcome]
+    return f"Dropping these images {verb} {abs(mean):.2f} points of test accuracy against {control}."
+
+
+def dropped_sentence(
+    config: Study, networks: Sequence[Mapping[str, Any]], planted: Sequence[Mapping[str, Any]]
+) -> str:
+    """Return how many images the study's filter drops and, where known, how many of them have a wrong label."""
+    if "filtered" not in config.arms:
+        return ""
+    network = next(row for row in networks if row["name"] == config.filter_network)
+    n_dropped = network["n"] - network["n_kept"]
+    share = percent(1 - network["kept_share"], 1)
+    text = f"{network['name']} drops {n_dropped:,} of {plural(network['n'], 'image')} ({share} %)"
+    found = [row for entry in planted for row in entry["networks"] if row["name"] == network["name"]]
+    if not found:
+        return f"{text}."
+    (row,) = found
+    n_wrong = planted[0]["n"]
+    return (
+        f"{text}. {row['n_found']:,} of the {n_wrong:,} wrong labels are among them; a random choice finds "
+        f"{row['by_chance']:.1f}."
+    )
+
+
+def _without_comparison(study: Mapping[str, Any], *, has_primary: bool) -> str:
+    if has_primary:
+        return "No setting has finished runs of both arms."
+    missing = f"no {study['plan']['primary']} arm" if study["pooled"] else "no filtered arm or no arm to compare it with"
+    return f"The study has {missing}."

@@ -1,0 +1,79 @@
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.paths import DataPaths
+from pipeline.reporting.inputs import load_report_inputs
+from pipeline.reporting.overview import NOT_COMPARED, EffectBar, dropped_sentence, short_sentence, study_card
+from pipeline.reporting.summary import build_summary
+from tests.fixtures.report import params_with, write_artifacts
+
+_DIFFERENCES = st.floats(-50, 50, allow_nan=False)
+
+
+@given(st.tuples(_DIFFERENCES, _DIFFERENCES, _DIFFERENCES).map(sorted), st.floats(0.01, 5))
+def test_all_that_is_drawn_lies_on_the_axis_in_order(values: list[float], margin: float) -> None:
+    low, mean, high = values
+    bar = EffectBar(mean=mean, low=low, high=high, margin=margin)
+    drawn = sorted([low, mean, high, -margin, 0.0, margin])
+    positions = [bar.position(value) for value in drawn]
+    assert positions == sorted(positions)
+    assert 0 < positions[0]
+    assert positions[-1] < 100
+    assert bar.width(low, high) == pytest.approx(bar.position(high) - bar.position(low), abs=0.011)
+
+
+def test_an_effect_without_an_interval_has_an_axis() -> None:
+    bar = EffectBar(mean=3.0, low=None, high=None, margin=1.0)
+    assert bar.position(-1.0) < bar.position(0.0) < bar.position(3.0) < 100
+
+
+def _pooled(outcome: str, control: str, *, n: int = 6, unit: str = "seed", mean: float = 1.234) -> dict[str, Any]:
+    return {
+        "control": control,
+        "primary": True,
+        "verdict": {"outcome": outcome, "unit": unit},
+        "estimate": {"n": n, "mean": mean, "sd": 1.0, "low": mean - 1, "high": mean + 1},
+    }
+
+
+@pytest.mark.parametrize(
+    ("outcome", "control"),
+    [*product(("helps", "hurts", "equivalent", "undecided"), ("full", "random", "random_uniform"))],
+)
+def test_a_verdict_has_at_most_twenty_words(outcome: str, control: str) -> None:
+    for n, unit in ((1, "seed"), (12, "seed"), (3, "draw")):
+        assert len(short_sentence(_pooled(outcome, control, n=n, unit=unit), 0.5).split()) <= 20
+
+
+def test_gain_and_loss_have_the_size_of_the_effect() -> None:
+    assert "gains 1.23 points" in short_sentence(_pooled("helps", "full"), 0.5)
+    assert "loses 2.50 points" in short_sentence(_pooled("hurts", "full", mean=-2.5), 0.5)
+    assert "within 0.5 points" in short_sentence(_pooled("equivalent", "random"), 0.5)
+    assert short_sentence(_pooled("undecided", "full", n=1), 0.5).startswith("1 seed does not show")
+
+
+def test_of_planted_labels_the_card_counts_those_found() -> None:
+    networks = [{"name": "resnet18", "n": 1000, "n_kept": 900, "kept_share": 0.9}]
+    found = {"name": "resnet18", "n_found": 80, "by_chance": 9.6}
+    config = params_with(["resnet18"]).studies["digits"]
+    assert dropped_sentence(config, networks, []) == "resnet18 drops 100 of 1,000 images (10.0 %)."
+    assert dropped_sentence(config, networks, [{"n": 96, "networks": [found]}]) == (
+        "resnet18 drops 100 of 1,000 images (10.0 %). 80 of the 96 wrong labels are among them; a random choice finds 9.6."
+    )
+
+
+@pytest.mark.parametrize("arms", [["full"], ["full", "filtered"], ["full", "filtered", "random"]])
+def test_a_card_without_a_primary_comparison_says_so(arms: list[str], tmp_path: Any) -> None:
+    params, data = params_with(["resnet18"], arms=arms, seeds=[0]), DataPaths(root=tmp_path)
+    write_artifacts(data, params)
+    summary = build_summary(load_report_inputs(params, data))
+    (study,) = summary["studies"]
+    card = study_card(study, params.studies["digits"], summary["networks"], summary["planted"])
+    assert (card.outcome == NOT_COMPARED) == ("random" not in arms)
+    assert (card.effect is None) == ("random" not in arms)
+    assert (card.dropped == "") == ("filtered" not in arms)
+    assert card.sentence
