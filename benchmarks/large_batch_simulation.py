@@ -56,7 +56,7 @@ def digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 def run_here(arguments: argparse.Namespace) -> None:
     """Train on the processes of this job; rank 0 writes the loss curve and the final weights."""
-    fitting = valid_world_sizes(WORKERS, aligned=arguments.reduction == "tree")
+    fitting = valid_world_sizes(WORKERS, arguments.reduction)
     pixels, labels = digits()
     settings = settings_for(arguments.precision, arguments.steps, arguments.reduction)
     with distributed.join_process_group(

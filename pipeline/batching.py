@@ -8,6 +8,7 @@ global batch is (X, share) sample ids, simulated worker major; a worker's share 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,15 +99,20 @@ def split_groups(batch_slice: BatchSlice) -> list[BatchSlice]:
     return [BatchSlice(rows=slice(start, start + size), group_sizes=(size,)) for start, size in _groups([batch_slice])]
 
 
-def valid_world_sizes(simulated_workers: int, *, aligned: bool) -> list[int]:
+Reduction = Literal["ddp", "tree", "exact"]
+"""How gradients are summed: see `Recipe.reduction`."""
+
+
+def valid_world_sizes(simulated_workers: int, reduction: Reduction = "ddp") -> list[int]:
     """Return the numbers of processes that can share the simulated workers, ascending.
 
-    Args:
-        aligned: every process's partial sum must also be a subtree of the pairwise sum over all simulated workers:
-            one process, or a power of two of workers for each.
+    By `exact` sums any number up to theirs, by `ddp` equally many each. With `tree` every process's partial sum must
+    also be a subtree of the pairwise sum over all simulated workers: one process, or a power of two of workers each.
     """
+    if reduction == "exact":
+        return list(range(1, simulated_workers + 1))
     divisors = [count for count in range(1, simulated_workers + 1) if simulated_workers % count == 0]
-    return [n for n in divisors if not aligned or n == 1 or (simulated_workers // n).bit_count() == 1]
+    return [n for n in divisors if reduction == "ddp" or n == 1 or (simulated_workers // n).bit_count() == 1]
 
 
 def _groups(slices: Sequence[BatchSlice]) -> list[tuple[int, int]]:

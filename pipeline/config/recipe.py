@@ -153,22 +153,30 @@ def _warmup_start_has_a_reference(recipe: "Recipe") -> None:
         )
 
 
-def _tree_is_alone(recipe: "Recipe") -> None:
-    if recipe.reduction == "tree" and recipe.micro_batch != "auto":
-        raise ValueError("micro_batch: reduction tree runs one simulated worker at a time; remove the key")
-    if recipe.reduction == "tree" and recipe.communication != CommunicationConfig():
+def _equal_bits_are_possible(recipe: "Recipe") -> None:
+    reduction, communication = recipe.reduction, recipe.communication
+    if reduction == "ddp":
+        return
+    if recipe.micro_batch != "auto":
+        raise ValueError(f"micro_batch: reduction {reduction} runs one simulated worker at a time; remove the key")
+    if recipe.compile:
+        raise ValueError(
+            f"compile: reduction {reduction} guarantees equal bits, and a compiler does not; remove one of the two"
+        )
+    if reduction == "exact" and (communication.library != "ddp" or communication.compression != "none"):
+        raise ValueError(
+            "communication: reduction exact sends float64 sums, which neither Horovod nor compression carries; remove "
+            "library and compression, or reduction"
+        )
+    if reduction == "tree" and communication != CommunicationConfig():
         raise ValueError(
             "communication: reduction tree has a fixed exchange of gradients, which determines its bits; remove one "
             "of the two"
         )
-    if recipe.reduction == "tree" and recipe.compile:
-        raise ValueError(
-            "compile: reduction tree guarantees equal bits, and a compiler does not; remove one of the two"
-        )
 
 
 def _noise_has_parts(recipe: "Recipe") -> None:
-    alone = recipe.simulated_workers == 1 and (recipe.reduction == "tree" or recipe.bn_group is None)
+    alone = recipe.simulated_workers == 1 and (recipe.reduction != "ddp" or recipe.bn_group is None)
     if recipe.noise_scale_steps is not None and alone:
         raise ValueError(
             "noise_scale_steps: needs gradients of two batch sizes, of parts and of the full batch; give 2 or more "
@@ -248,17 +256,18 @@ class Recipe(Section):
         bn_group: approximate images of a BatchNorm group within each worker; null: all images of the worker.
         reduction: summation of gradients. `ddp`: overlapped with the backward pass; equal for every number of
             processes up to rounding. `tree`: in one fixed order, one simulated worker at a time; equal in every bit,
-            and slower. It requires X/Y to be a power of two.
-        workers: Y, the number of processes; must divide X. `auto`: the largest divisor of X that is not above the
+            and slower. It requires X/Y to be a power of two. `exact`: rounded to a grid and added without further
+            rounding, one simulated worker at a time; equal in every bit for every Y up to X, bucket size and hierarchy.
+        workers: Y, the number of processes; must divide X, except with `exact`. `auto`: the largest divisor of X that is not above the
             number of GPUs, or of processes that torchrun started; 1 on a machine without either.
-        threads_per_worker: CPU threads of each process. `auto`: cores / workers; 1 for `tree`. The bits of a result on
+        threads_per_worker: CPU threads of each process. `auto`: cores / workers; 1 for `tree` and `exact`. The bits of a result on
             a CPU depend on it, so another number is another run.
         micro_batch: images that pass forward at a time. `auto`: as many as fit the memory, in complete BatchNorm
-            groups. It changes the result by rounding alone; `tree` passes one simulated worker's images at a time.
+            groups. It changes the result by rounding alone; `tree` and `exact` pass one simulated worker's images at a time.
         post_local_sgd: when workers begin to take local steps; needs one process per simulated worker. Null: never.
-        communication: how gradients are exchanged; for `ddp` only.
+        communication: how gradients are exchanged; not for `tree`. `exact` takes its buckets, overlap and hierarchy.
         noise_scale_steps: steps between two samples of the gradient noise scale, which estimates the critical batch
-            size; null: never. Such a step costs as much as one of `tree`.
+            size; null: never. With `ddp` such a step costs as much as one of `tree`.
         checkpoint: how often a run's state is saved, to resume it after an interruption.
         timeout_seconds: time without an answer after which a process counts as lost, and the others fail. A torchrun
             that you start with restarts continues with the remaining processes from the last checkpoint. Give more than
@@ -280,7 +289,7 @@ class Recipe(Section):
     compile: bool | Literal["cuda_graphs"] = False
     simulated_workers: Positive = 1
     bn_group: Annotated[Positive, Field(ge=2)] | None = None
-    reduction: Literal["ddp", "tree"] = "ddp"
+    reduction: Literal["ddp", "tree", "exact"] = "ddp"
     workers: Positive | Literal["auto"] = "auto"
     threads_per_worker: Positive | Literal["auto"] = "auto"
     micro_batch: Annotated[Positive, Field(ge=2)] | Literal["auto"] = "auto"
@@ -294,7 +303,7 @@ class Recipe(Section):
     @property
     def pinned_threads(self) -> int | None:
         """CPU threads of a process if the bits of the result, which depend on them, are guaranteed; None otherwise."""
-        if self.reduction != "tree":
+        if self.reduction == "ddp":
             return None
         return 1 if self.threads_per_worker == "auto" else self.threads_per_worker
 
@@ -302,7 +311,7 @@ class Recipe(Section):
     def _rules_fit_together(self) -> Self:
         _legw_has_epochs(self)
         _warmup_start_has_a_reference(self)
-        _tree_is_alone(self)
+        _equal_bits_are_possible(self)
         _noise_has_parts(self)
         _post_local_fits(self)
         _compression_fits(self)

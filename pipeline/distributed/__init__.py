@@ -18,7 +18,8 @@ from pipeline.distributed.collectives import (
 )
 from pipeline.distributed.compression import Compression, CompressionKind
 from pipeline.distributed.data_parallel import CommConfig, data_parallel, defer_reduction
-from pipeline.distributed.hierarchical import ranks_by_node
+from pipeline.distributed.exact_sum import Grids, largest_finite, max_over_ranks_, ordered_sum, sum_over_ranks_
+from pipeline.distributed.hierarchical import NodeGroups, node_groups, ranks_by_node
 from pipeline.distributed.launch import LaunchPlan, choose_workers, launch, local_gpus, participating_ranks
 from pipeline.distributed.process_group import (
     World,
@@ -33,7 +34,9 @@ __all__ = [
     "Compression",
     "CompressionKind",
     "FlagSync",
+    "Grids",
     "LaunchPlan",
+    "NodeGroups",
     "World",
     "all_gather",
     "all_reduce_sum_",
@@ -45,14 +48,19 @@ __all__ = [
     "defer_reduction",
     "float32_arithmetic",
     "join_process_group",
+    "largest_finite",
     "launch",
     "launched_by_torchrun",
     "local_gpus",
     "local_world_size",
+    "max_over_ranks_",
+    "node_groups",
+    "ordered_sum",
     "pairwise_sum",
     "participating_ranks",
     "ranks_by_node",
     "set_collective_timeout",
+    "sum_over_ranks_",
     "threads_per_process",
     "tree_sum_",
 ]

@@ -43,9 +43,9 @@ def check_ranks(settings: TrainSettings, world: World, comm: CommConfig) -> None
         InputError: the number of processes, or of those on a node, does not fit the simulated workers.
     """
     simulated = settings.simulated_workers
-    valid = valid_world_sizes(simulated, aligned=settings.reduction == "tree")
+    valid = valid_world_sizes(simulated, settings.reduction)
     if world.size not in valid:
-        why = "a power of two of" if settings.reduction == "tree" else "equally many of"
+        why = {"ddp": "equally many of", "tree": "a power of two of", "exact": "one or more of"}[settings.reduction]
         raise InputError(
             f"workers: {world.size} processes cannot take {why} {simulated} simulated_workers each; use one of {valid}"
         )
@@ -115,7 +115,7 @@ def plan_batches(
         size: rank_slices(workers, rank=world.rank, world_size=world.size)
         for size, workers in _worker_slices(settings).items()
     }
-    if settings.reduction == "tree":
+    if settings.reduction != "ddp":
         largest = max(part.size for parts in slices.values() for part in parts)
         batches = {size: RankBatch(tree_leaves=parts, micro_batches=parts) for size, parts in slices.items()}
         return BatchPlan(batches=batches, micro_batch=largest)
@@ -196,7 +196,7 @@ def too_large(settings: TrainSettings, micro_batch: int) -> str:
     """Return the error message for memory that runs out in passes of `micro_batch` samples."""
     group = _largest_group(settings)
     fix = f"give {_SMALLER_GROUPS_HINT}"
-    if micro_batch > group and settings.reduction != "tree":
+    if micro_batch > group and settings.reduction == "ddp":
         fix = f"give micro_batch: {max(group, micro_batch // 2)}, at least {group}; or {fix.removeprefix('give ')}"
     return (
         f"micro_batch: a pass of {micro_batch} images, of a batch of {settings.batch_size} in BatchNorm groups of "

@@ -81,6 +81,10 @@ _JOBS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
         "optimizer": "radam", "optimizer_options": _MOMENTS, "learning_rate": 0.002, "simulated_workers": 4,
         "reduction": "tree", "threads": 1, "precision": "bf16", "noise_scale_steps": 5,
     }),
+    "small_cnn exact": (16, {
+        "batch_size": 15, "simulated_workers": 3, "reduction": "exact", "threads": 1, "clip_norm": 1.0,
+        "noise_scale_steps": 5, "schedule": "cosine", "warmup_steps": 4,
+    }),
     _IN_FILES: (24, {"crop_area": 0.25, "crop_padding": 0, "accuracy_examples": 100}),
 }  # fmt: skip
 

@@ -30,28 +30,28 @@ def recompute_batch_norm_statistics(
     batches: Sequence[GlobalBatch],
     micro_batches: Sequence[BatchSlice],
     *,
-    sum_over_ranks_: Callable[[Tensor], Tensor] = distributed.all_reduce_sum_,
+    sum_parts: Callable[[Iterator[Tensor]], Tensor] | None = None,
 ) -> None:
     """Set the running statistics to the mean over groups of the statistics under the final weights.
 
     A moving average kept while training would be of past weights, and of few of them in a short run of large batches
     (Wu & Johnson 2021, Rethinking "Batch" in BatchNorm, section 3). The groups are those of training. The result is
     the same for every number of processes: up to rounding, or in every bit where each micro-batch is a simulated worker
-    and the sum over ranks is `distributed.tree_sum_`.
+    and `sum_parts` is one of `BIT_EQUAL_SUMS`.
 
     Args:
         batches: global batches, with the augmentation of training.
         micro_batches: this rank's slices of each global batch.
-        sum_over_ranks_: sums a 1-dimensional tensor in place.
+        sum_parts: sums this rank's 1-dimensional tensors and those of the other ranks; None rounds in any order.
     """
+    sum_parts = sum_parts or _sum_in_any_order
     layers = [module for module in model.modules() if isinstance(module, GroupedBatchNorm2d)]
     if not layers:
         return
     model.train()
     total = torch.zeros((), dtype=torch.float64)
     for batch in batches:
-        sums = distributed.pairwise_sum(_sums_over_groups(model, train_loss, batch, micro_batches, layers))
-        total = total + sum_over_ranks_(sums).cpu()
+        total = total + sum_parts(_sums_over_groups(model, train_loss, batch, micro_batches, layers)).cpu()
     n_groups, means = int(total[0]), total[1:] / total[0]
     for layer, values in zip(layers, means.split([2 * layer.num_features for layer in layers]), strict=True):
         mean, variance = values.view(2, layer.num_features)
@@ -61,6 +61,21 @@ def recompute_batch_norm_statistics(
         layer.running_mean.copy_(mean)
         layer.running_var.copy_(variance)
         layer.num_batches_tracked.fill_(n_groups)
+
+
+def _sum_in_any_order(parts: Iterator[Tensor]) -> Tensor:
+    return distributed.all_reduce_sum_(distributed.pairwise_sum(parts))
+
+
+def _sum_in_tree(parts: Iterator[Tensor]) -> Tensor:
+    return distributed.tree_sum_(distributed.pairwise_sum(parts))
+
+
+BIT_EQUAL_SUMS: Mapping[str, Callable[[Iterator[Tensor]], Tensor]] = {
+    "tree": _sum_in_tree,
+    "exact": distributed.ordered_sum,
+}
+"""Reduction -> sum over all ranks with the same bits for every number of processes that it allows."""
 
 
 def _sums_over_groups(
@@ -130,15 +145,13 @@ class EvalWeights:
             GlobalBatch.from_stream(self._stream, start=done + index * size, size=size)
             for index in range(statistics_batches(done, size))
         ]
-        tree = settings.reduction == "tree"
-        sum_over_ranks_ = distributed.tree_sum_ if tree else distributed.all_reduce_sum_
         with compile_disabled():
             recompute_batch_norm_statistics(
                 state.model,
                 self._train_loss,
                 batches,
                 self._batches[size].micro_batches,
-                sum_over_ranks_=sum_over_ranks_,
+                sum_parts=BIT_EQUAL_SUMS.get(settings.reduction),
             )
 
     @contextmanager

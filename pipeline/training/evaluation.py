@@ -103,6 +103,8 @@ def rank_rows(n: int, world: World) -> NDArray[np.int64]:
 def evaluate(model: nn.Module, images: TrainingImages, labels: Tensor, *, batch_size: int, world: World) -> Evaluation:
     """Classify all images in single precision; each rank takes its share and all ranks return the full result.
 
+    The batches are the same for every number of ranks, each whole on one rank, and so are the bits of the result.
+
     Args:
         labels: (N,) int64 on the device.
         batch_size: images per forward pass.
@@ -113,24 +115,26 @@ def evaluate(model: nn.Module, images: TrainingImages, labels: Tensor, *, batch_
     model.eval()
     correct = torch.zeros(len(images), dtype=torch.int32, device=labels.device)
     seen = torch.zeros_like(correct)
-    loss = torch.zeros((), dtype=torch.float64, device=labels.device)
-    rows = rank_rows(len(images), world)
-    batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+    all_rows = np.arange(len(images))
+    batches = [all_rows[start : start + batch_size] for start in range(0, len(images), batch_size)]
+    own_batches = rank_rows(len(batches), world)
+    losses = torch.zeros(len(batches), dtype=torch.float64, device=labels.device)
     single_precision = distributed.float32_arithmetic(tf32=False)
     too_many = f"eval_batch_size: a pass of {batch_size} images does not fit the memory; give less"
     with (
         explain_out_of_memory(too_many),
         single_precision,
         compile_disabled(),
-        images.prefetch((rows, None) for rows in batches),
+        images.prefetch((batches[index], None) for index in own_batches),
     ):
-        for sample_ids in batches:
+        for index in own_batches:
+            sample_ids = batches[index]
             rows_on_device = torch.from_numpy(sample_ids).to(labels.device)
             logits = model(images.evaluation_batch(sample_ids))
             correct[rows_on_device] = (logits.argmax(1) == labels[rows_on_device]).int()
             seen[rows_on_device] += 1
-            loss += F.cross_entropy(logits, labels[rows_on_device], reduction="sum").double()
-    for tensor in (correct, seen, loss):
+            losses[index] = F.cross_entropy(logits, labels[rows_on_device], reduction="sum").double()
+    for tensor in (correct, seen, losses):
         distributed.all_reduce_sum_(tensor)
     assert bool((seen == 1).all()), "an image was evaluated twice or not at all"
-    return Evaluation(correct=correct.cpu().numpy().astype(np.bool_), loss=float(loss) / len(images))
+    return Evaluation(correct=correct.cpu().numpy().astype(np.bool_), loss=sum(losses.tolist()) / len(images))

@@ -1,7 +1,8 @@
-"""The gradient of a global batch, exact for any number of processes, by one of three strategies.
+"""The gradient of a global batch, the same up to rounding for any number of processes, by one of four strategies.
 
 `AveragedGradients` averages over the ranks by DistributedDataParallel, by Horovod, compressed or in two levels.
-`LocalGradients` keeps each rank's gradient (post-local SGD). `TreeGradients` sums in one fixed order.
+`LocalGradients` keeps each rank's gradient (post-local SGD). `TreeGradients` sums in one fixed order. `ExactGradients`
+(`exact_gradients`) sums without rounding.
 """
 
 from collections.abc import Iterator, Sequence
@@ -252,7 +253,7 @@ def tree_gradients(
     """Set the parameters' `grad` to the gradient of the mean loss, summed in one fixed order.
 
     The gradients of the leaves are computed one at a time and added in pairs, first on each rank and then over ranks.
-    Where the leaves are the simulated workers, every number of ranks that `valid_world_sizes(..., aligned=True)` names
+    Where the leaves are the simulated workers, every number of ranks that `valid_world_sizes(..., "tree")` names
     makes the same additions, hence the same bits.
 
     Args:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from pipeline.batching import valid_world_sizes
+from pipeline.batching import Reduction, valid_world_sizes
 from pipeline.config.base import Duration
 from pipeline.config.recipe import Recipe
 from pipeline.distributed import CommConfig, CompressionKind, LaunchPlan
@@ -39,7 +39,7 @@ class ImageFormat:
 class TrainSettings:
     """The settings of one run. Durations are in optimizer steps, and the learning rate is the peak, after scaling.
 
-    Keys of a recipe that decide only how the run is executed (workers, their threads without `tree`, micro_batch, comm,
+    Keys of a recipe that decide only how the run is executed (workers, their threads with `ddp`, micro_batch, comm,
     checkpoint, eval_batch_size) are not here: they change a result by rounding at most, and retrain nothing.
 
     Attributes:
@@ -70,7 +70,7 @@ class TrainSettings:
     batch_lr_scaling: Literal["linear", "sqrt"] | None = None
     simulated_workers: int
     bn_group: int | None = None
-    reduction: Literal["ddp", "tree"] = "ddp"
+    reduction: Reduction = "ddp"
     threads: int | None = None
     precision: Precision = "fp32"
     compile: bool | Literal["cuda_graphs"] = False
@@ -332,7 +332,7 @@ def launch_plan(recipe: Recipe) -> LaunchPlan:
     # Each worker has separate weights or compression state, so no process can simulate two.
     if recipe.post_local_sgd is not None or recipe.communication.compression != "none":
         return LaunchPlan(workers=simulated, valid_world_sizes=[simulated], threads=threads)
-    valid_sizes = valid_world_sizes(simulated, aligned=recipe.reduction == "tree")
+    valid_sizes = valid_world_sizes(simulated, recipe.reduction)
     return LaunchPlan(workers=recipe.workers, valid_world_sizes=valid_sizes, threads=threads)
 
 

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from pipeline import distributed
-from pipeline.distributed import Compression, World
+from pipeline.distributed import Compression, Grids, World
 from pipeline.errors import InputError
 from pipeline.models import build_network, load_backbone
 from pipeline.models.resnet import Network, ResNet
@@ -127,6 +127,7 @@ class TrainState:
         loss_count: samples of all ranks in these sums.
         skipped_steps: steps that the loss scaler skipped for a non-finite gradient.
         compression: of gradients, with this rank's error feedback.
+        grids: of the next exact sum of gradients; None before the first.
         tracker: sums the probabilities of the labels; None tracks none.
         links: of the hash chain so far; on rank 0, and on every rank after a checkpoint.
         micro_batch: samples that pass forward together, at most; 0 before it is chosen.
@@ -141,6 +142,7 @@ class TrainState:
     average: AveragedModel | None
     loss_sum: Tensor
     compression: Compression = field(default_factory=Compression)
+    grids: Grids | None = None
     tracker: ConfidenceTracker | None = None
     loss_count: int = 0
     step: int = 0
@@ -169,6 +171,7 @@ class TrainState:
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict() if self.scaler else None,
             "average": self.average.state_dict() if self.average else None,
+            "grids": dataclasses.asdict(self.grids) if self.grids else None,
             "track": self.tracker.state_dict() if self.tracker else None,
             "ranks": distributed.all_gather(of_this_rank),
             "micro_batch": self.micro_batch,
@@ -196,6 +199,7 @@ class TrainState:
             self.scaler.load_state_dict(saved["scaler"])
         if self.average:
             self.average.load_state_dict(saved["average"])
+        self.grids = Grids(**saved["grids"]) if saved["grids"] else None
         if self.tracker:
             self.tracker.load_state_dict(saved["track"], is_main=world.is_main)
         # For another number of ranks, rank 0 takes the total.

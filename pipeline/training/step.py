@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from pipeline.batching import RankBatch
 from pipeline.distributed import CommConfig, World
+from pipeline.training.exact_gradients import ExactGradients
 from pipeline.training.gradients import (
     AveragedGradients,
     GlobalBatch,
@@ -47,10 +48,15 @@ class TrainStep:
         self._tracked_loss, self._track_from_step = replace(train_loss, tracker=state.tracker), track_from_step
         self._batches = batches
         self._tree = TreeGradients(state.model, world)
+        self._exact = None
+        if settings.reduction == "exact":
+            self._exact = ExactGradients(
+                state.model, world, comm, simulated_workers=settings.simulated_workers, grids=state.grids
+            )
         # If the scaler makes the kernel of torch's fused SGD skip the first step, the momentum stays uninitialized.
         # With this flag, the scaler skips the call instead.
         state.optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
-        if settings.reduction == "tree":
+        if settings.reduction != "ddp":
             state.model.train()
             return
         self._averaged = AveragedGradients(state.model, world, comm, state.compression)
@@ -73,7 +79,10 @@ class TrainStep:
         strategy = self._strategy(local=local, samples_noise=samples_noise)
         state.loss_sum += strategy.compute(train_loss, batch, self._batches[batch.size], loss_scale=self._loss_scale())
         if samples_noise:
-            state.noise.append(self._tree.noise_sample())
+            assert isinstance(strategy, TreeGradients | ExactGradients)
+            state.noise.append(strategy.noise_sample())
+        if self._exact is not None:
+            state.grids = self._exact.grids
 
         # Update: once per global batch, however many micro-batches it has.
         if state.scaler:
@@ -96,7 +105,9 @@ class TrainStep:
         return first is None or step <= first or (step - first) % period == 0 or step == self._settings.steps
 
     def _strategy(self, *, local: bool, samples_noise: bool) -> GradientStrategy:
-        # Only the tree sums the leaves' norms.
+        if self._exact is not None:
+            return self._exact
+        # Of the other two only the tree sums the leaves' norms.
         if self._settings.reduction == "tree" or samples_noise:
             return self._tree
         return self._local if local else self._averaged

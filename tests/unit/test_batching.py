@@ -95,7 +95,7 @@ def test_the_parts_of_all_ranks_in_order_are_those_of_one(
 
 @given(workers=_WORKERS, share=st.integers(2, 9), data=st.data())
 def test_ranks_that_fit_have_equally_much_to_do(workers: int, share: int, data: st.DataObject) -> None:
-    ranks = data.draw(st.sampled_from(valid_world_sizes(workers, aligned=False)))
+    ranks = data.draw(st.sampled_from(valid_world_sizes(workers)))
     parts = worker_slices(share * workers, workers)
     assert [len(rank_slices(parts, rank=rank, world_size=ranks)) for rank in range(ranks)] == [workers // ranks] * ranks
 
@@ -107,19 +107,20 @@ def test_more_ranks_than_parts_are_a_bug() -> None:
 
 @given(workers=st.integers(1, 300))
 def test_fitting_ranks_are_the_divisors(workers: int) -> None:
-    assert valid_world_sizes(workers, aligned=False) == [n for n in range(1, workers + 1) if workers % n == 0]
+    assert valid_world_sizes(workers) == [n for n in range(1, workers + 1) if workers % n == 0]
 
 
 @given(workers=st.integers(1, 300))
 def test_aligned_ranks_hold_a_power_of_two_of_workers_or_are_alone(workers: int) -> None:
     powers = {2**exponent for exponent in range(10)}
     expected = {1} | {n for n in range(1, workers + 1) if workers % n == 0 and workers // n in powers}
-    assert valid_world_sizes(workers, aligned=True) == sorted(expected)
+    assert valid_world_sizes(workers, "tree") == sorted(expected)
 
 
 def test_fitting_ranks_of_twelve_workers() -> None:
-    assert valid_world_sizes(12, aligned=False) == [1, 2, 3, 4, 6, 12]
-    assert valid_world_sizes(12, aligned=True) == [1, 3, 6, 12]
+    assert valid_world_sizes(12) == [1, 2, 3, 4, 6, 12]
+    assert valid_world_sizes(12, "tree") == [1, 3, 6, 12]
+    assert valid_world_sizes(12, "exact") == list(range(1, 13))
 
 
 # Micro-batches

@@ -116,6 +116,22 @@ def _tree_cases() -> Iterator[tuple[str, Case]]:
     yield "twelve small_cnn", Case(settings=replace(SEVERAL, **twelve))
 
 
+def _exact_cases() -> Iterator[tuple[str, Case]]:
+    """Of 12 simulated workers and 50 images, which no process of several shares evenly."""
+    exact: dict[str, Any] = {"reduction": "exact", "simulated_workers": 12, "batch_size": 50}
+    small = replace(SEVERAL, **exact, noise_scale_steps=2)
+    yield "exact resnet18 sgd", Case(settings=replace(RESNET, steps=2, **exact))
+    yield "exact small_cnn sgd", Case(settings=small)
+    yield "exact small_cnn lamb", Case(settings=replace(small, **_LAMB))
+    yield "exact small_cnn small buckets", Case(settings=small, comm=CommConfig(bucket_mib=0.01))
+    yield "exact small_cnn by node", Case(settings=small, comm=CommConfig(hierarchical=True))
+    yield "exact small_cnn one message", Case(settings=small, comm=CommConfig(overlap=False))
+    yield "exact small_cnn interrupted", Case(settings=small, interrupted=True)
+    yield "exact small_cnn growing", Case(settings=replace(GROWING, **exact))
+    muon = {"optimizer": "muon", "optimizer_options": {"momentum": 0.95, "nesterov": True}, "learning_rate": 0.02}
+    yield "exact small_cnn muon bf16", Case(settings=replace(small, precision="bf16", **muon))
+
+
 def _local_cases() -> Iterator[tuple[str, Case]]:
     plain = replace(SEVERAL, ema_decay=None, simulated_workers=2)
     local = replace(plain, local_from_step=2, local_period=2)
@@ -124,7 +140,7 @@ def _local_cases() -> Iterator[tuple[str, Case]]:
     yield "local interrupted", Case(settings=local, dtype=torch.float64, interrupted=True)
 
 
-SOUND = dict((*_ddp_cases(), *_tree_cases(), *_local_cases()))
+SOUND = dict((*_ddp_cases(), *_tree_cases(), *_exact_cases(), *_local_cases()))
 MUTATED = {
     "mean of means": "ddp small_cnn uneven",
     "mean over ranks": "ddp small_cnn uneven",

@@ -1,7 +1,6 @@
 """The result depends on the simulated workers, not on the processes: real torchrun, real collectives on gloo."""
 
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,10 @@ import torch
 from torch import Tensor
 
 from pipeline.errors import InputError
-from tests.fixtures.training import run
+from tests.integration.distributed.launches import assert_equal_bits, different_bits, launch
 from tests.integration.distributed.run_steps import MUTATED
 
-SCRIPT = Path(__file__).with_name("run_steps.py")
-_TIMEOUT_S = 400.0
 pytestmark = pytest.mark.timeout(2400)  # more than the five launches of `long_results` may take
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
 
 Results = Mapping[int, Mapping[str, Any]]
 
@@ -59,17 +55,6 @@ TREE = pytest.mark.parametrize(
 )
 
 
-def _launch(ranks: int, folder: Path, *groups: str) -> Mapping[str, Any]:
-    """Run the cases in `groups`, and return what the last rank saved."""
-    output = folder / f"{ranks}.pt"
-    launcher = () if ranks == 1 else (*TORCHRUN, f"--nproc-per-node={ranks}")
-    environ = {"PYTHONPATH": str(SCRIPT.parents[3])}
-    done = run([sys.executable, *launcher, str(SCRIPT), str(output), *groups], timeout=_TIMEOUT_S, environ=environ)
-    assert done.returncode == 0, done.stderr
-    saved: Mapping[str, Any] = torch.load(output, weights_only=True)
-    return saved
-
-
 class _Launches(dict[int, Mapping[str, Any]]):
     """What each number of ranks saved, launched at the first access."""
 
@@ -87,7 +72,7 @@ class _Launches(dict[int, Mapping[str, Any]]):
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """Results of 1, 2 and 4 ranks."""
     folder = tmp_path_factory.mktemp("ranks")
-    return _Launches(lambda ranks: _launch(ranks, folder, "ddp", "tree", "local", "mutant"))
+    return _Launches(lambda ranks: launch(ranks, folder, "ddp", "tree", "local", "mutant"))
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +80,7 @@ def long_results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """Results of tree reduction on up to eight ranks."""
     folder = tmp_path_factory.mktemp("long")
     groups = {1: ("tree", "long", "twelve"), 2: ("long", "twelve"), 3: ("twelve",), 4: ("long",), 8: ("tree", "long")}
-    return {ranks: _launch(ranks, folder, *names) for ranks, names in groups.items()}
+    return {ranks: launch(ranks, folder, *names) for ranks, names in groups.items()}
 
 
 def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
@@ -141,21 +126,6 @@ def _confidence_difference(a: Tensor, b: Tensor) -> float:
     """Return the largest difference; infinite if the images are not the same."""
     seen = ~a.isnan()
     return float((a - b)[seen].abs().max()) if torch.equal(seen, ~b.isnan()) and seen.any() else math.inf
-
-
-def different_bits(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Return the names of weights and buffers that differ, and of training losses and confidences."""
-    assert list(one["state"]) == list(other["state"])
-    names = [name for name, tensor in one["state"].items() if not torch.equal(tensor, other["state"][name])]
-    if one["losses"] != other["losses"]:
-        names.append("losses")
-    same = one["confidence"].numpy().tobytes() == other["confidence"].numpy().tobytes()
-    return names if same else [*names, "confidence"]
-
-
-def assert_equal_bits(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    """Check that weights, buffers, training losses and confidences are equal in every bit."""
-    assert different_bits(one, other) == []
 
 
 @SHARED

@@ -28,13 +28,13 @@ from tests.fixtures.training import run
 )
 def test_workers(monkeypatch: pytest.MonkeyPatch, requested: int, simulated: int, gpus: int, chosen: int) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    assert choose_workers(requested, valid_world_sizes(simulated, aligned=False)) == chosen
+    assert choose_workers(requested, valid_world_sizes(simulated)) == chosen
 
 
 def test_more_workers_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(InputError) as raised:
-        choose_workers(3, valid_world_sizes(6, aligned=False))
+        choose_workers(3, valid_world_sizes(6))
     assert raised.value.key == "workers"
 
 
@@ -45,11 +45,11 @@ def test_more_workers_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
 def test_of_too_many_processes_the_largest_valid_number_takes_part(
     world: int, simulated: int, aligned: bool, joining: int
 ) -> None:
-    assert participating_ranks("auto", valid_world_sizes(simulated, aligned=aligned), world) == joining
+    assert participating_ranks("auto", valid_world_sizes(simulated, "tree" if aligned else "ddp"), world) == joining
 
 
 def test_the_error_of_a_wrong_number_of_processes_lists_the_valid_ones() -> None:
-    fitting = valid_world_sizes(6, aligned=False)
+    fitting = valid_world_sizes(6)
     assert participating_ranks(2, fitting, 3) == 3
     with pytest.raises(InputError) as raised:
         participating_ranks(2, fitting, 4)

@@ -1,0 +1,109 @@
+"""The gradient of a global batch in the same bits for every number of processes and every collective.
+
+The leaves are the simulated workers. Each leaf's gradient is rounded to a grid and added in float64, which is exact
+(`distributed.exact_sum`). The loss, the squared norms of the leaves and their number are added in the same way.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from pipeline import distributed
+from pipeline.batching import BatchSlice, RankBatch
+from pipeline.distributed import CommConfig, Grids, World
+from pipeline.training.gradients import GlobalBatch, TrainLoss
+from pipeline.training.noise_scale import NoiseSample
+
+_BUCKET_ELEMENTS_PER_MIB = (1 << 20) // 8
+# Loss, squared norm and number of the leaves.
+_N_SCALARS = 3
+
+
+class ExactGradients:
+    """Adds the gradients of the simulated workers exactly; `model` is not wrapped.
+
+    A step takes the grids that the step before it found. If a gradient has grown beyond them, the step is computed
+    again with grids that fit, and so is the first one. A repeated pass has equal gradients: forward passes in training
+    change no buffer, and the labels' probabilities are tracked once.
+
+    Args:
+        simulated_workers: the most leaves of a global batch.
+        grids: those of the step before; None before the first.
+
+    Attributes:
+        grids: for the next step; a checkpoint has to keep them.
+    """
+
+    def __init__(
+        self, model: nn.Module, world: World, comm: CommConfig, *, simulated_workers: int, grids: Grids | None
+    ) -> None:
+        self._model, self._world, self.grids = model, world, grids
+        self._n_leaves = simulated_workers
+        self._bucket_elements = max(1, int(comm.bucket_mib * _BUCKET_ELEMENTS_PER_MIB)) if comm.overlap else None
+        self._nodes = distributed.node_groups(comm.timeout_seconds) if comm.hierarchical and world.size > 1 else None
+        self._noise: NoiseSample | None = None
+
+    def compute(
+        self, train_loss: TrainLoss, batch: GlobalBatch, rank_batch: RankBatch, *, loss_scale: float | Tensor
+    ) -> Tensor:
+        """See `GradientStrategy`."""
+        parameters = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        sizes = [*(parameter.numel() for parameter in parameters), *[1] * _N_SCALARS]
+        total = torch.zeros(sum(sizes), dtype=torch.float64, device=self._world.device)
+        views = total.split(sizes)
+        grids = self.grids
+        while True:
+            largest = torch.zeros(len(sizes), dtype=torch.float64, device=self._world.device)
+            for summands in self._leaves(train_loss, batch, rank_batch.tree_leaves, parameters, loss_scale):
+                largest = torch.maximum(largest, distributed.largest_finite(summands))
+                if grids is not None:
+                    grids.add_rounded_(views, summands)
+            distributed.max_over_ranks_(largest)
+            found = Grids.for_largest(largest.tolist(), self._n_leaves, previous=grids)
+            # The same decision on all ranks, since `largest` is equal there.
+            if grids is not None and grids.cover(largest.tolist()):
+                break
+            grids, train_loss = found, replace(train_loss, tracker=None)
+            total.zero_()
+        self.grids = found
+        distributed.sum_over_ranks_(total, bucket_elements=self._bucket_elements, nodes=self._nodes)
+
+        *gradients, loss, leaf_sq_norm, n_leaves = views
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            # With the parameter's strides: fused optimizers walk both in memory order.
+            parameter.grad = torch.empty_like(parameter).copy_(gradient.view_as(parameter))
+        mean = total[:-_N_SCALARS] / loss_scale
+        self._noise = NoiseSample(
+            small_batch=batch.size / int(n_leaves),
+            big_batch=batch.size,
+            mean_small_sq_norm=float(leaf_sq_norm),
+            big_sq_norm=float(mean.square().sum()),
+        )
+        # The sum is over all ranks already, and history records add up over ranks.
+        return loss[0].clone() if self._world.is_main else torch.zeros_like(loss[0])
+
+    def noise_sample(self) -> NoiseSample:
+        """Return the noise of the last batch's gradient."""
+        assert self._noise is not None, "compute() comes first"
+        return self._noise
+
+    def _leaves(
+        self,
+        train_loss: TrainLoss,
+        batch: GlobalBatch,
+        leaves: Sequence[BatchSlice],
+        parameters: Sequence[nn.Parameter],
+        loss_scale: float | Tensor,
+    ) -> Iterator[list[Tensor]]:
+        """Yield for each leaf the summands: its flat gradients, loss, squared norm and a one, each 1-dimensional."""
+        for leaf in leaves:
+            loss = train_loss.summed_loss(self._model, batch, leaf)
+            # Divided before the backward pass: a scaled sum over the batch would overflow in half precision.
+            gradients = torch.autograd.grad(loss * (loss_scale / batch.size), parameters)
+            norms = torch.stack(torch._foreach_norm(list(gradients))).double()
+            # Of the mean gradient of the leaf's samples, weighted by their share of the batch.
+            sq_norm = norms.square().sum() * (batch.size / (leaf.size * loss_scale**2))
+            scalars = [loss.detach().double(), sq_norm, torch.ones_like(sq_norm)]
+            yield [*(gradient.reshape(-1) for gradient in gradients), *(scalar.view(1) for scalar in scalars)]

@@ -1,0 +1,110 @@
+"""Sums on grids: equal bits in any order and division, and as near to the true sum as float32 can tell."""
+
+from fractions import Fraction
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from pipeline.distributed.exact_sum import HEADROOM, Grids, largest_finite, ordered_sum
+
+FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
+LEAVES = st.integers(1, 4).flatmap(
+    lambda size: st.lists(st.lists(FLOATS, min_size=size, max_size=size), min_size=1, max_size=6)
+)
+
+
+def _tensors(leaves: list[list[float]]) -> list[Tensor]:
+    return [torch.tensor(leaf, dtype=torch.float32) for leaf in leaves]
+
+
+def _grids(leaves: list[Tensor]) -> Grids:
+    largest = torch.stack([largest_finite([leaf]) for leaf in leaves]).amax(0)
+    return Grids.for_largest(largest.tolist(), len(leaves))
+
+
+def _sum(leaves: list[Tensor], grids: Grids) -> Tensor:
+    total = torch.zeros(leaves[0].numel(), dtype=torch.float64)
+    for leaf in leaves:
+        grids.add_rounded_([total], [leaf])
+    return total
+
+
+def _bits(values: Tensor) -> bytes:
+    return values.numpy().tobytes()
+
+
+@given(LEAVES, st.randoms())
+def test_every_order_and_division_has_the_same_bits(leaves: list[list[float]], random: object) -> None:
+    tensors = _tensors(leaves)
+    grids = _grids(tensors)
+    expected = _bits(_sum(tensors, grids))
+    for order in list(permutations(tensors))[:24]:
+        assert _bits(_sum(list(order), grids)) == expected
+    for cut in range(1, len(tensors)):
+        parts = _sum(tensors[:cut], grids) + _sum(tensors[cut:], grids)
+        assert _bits(parts) == expected
+        # A collective may start from zeros, and may add in another order.
+        assert _bits(torch.zeros_like(parts) + _sum(tensors[cut:], grids) + _sum(tensors[:cut], grids)) == expected
+
+
+@given(LEAVES)
+def test_the_sum_is_within_half_a_grid_step_for_each_leaf(leaves: list[list[float]]) -> None:
+    tensors = _tensors(leaves)
+    grids = _grids(tensors)
+    step = Fraction(2) ** (grids.exponents[0] + HEADROOM + grids.sum_bits - 52)
+    for index, value in enumerate(_sum(tensors, grids).tolist()):
+        true = sum(Fraction(leaf[index].item()) for leaf in tensors)
+        assert abs(Fraction(value) - true) <= len(tensors) * step / 2
+
+
+@pytest.mark.parametrize("growth", [2.0**HEADROOM, 1.0, 2.0**-20])
+def test_summands_that_fill_the_headroom_still_add_exactly(growth: float) -> None:
+    n = 64
+    grids = Grids.for_largest([1.0], n)
+    leaf = torch.tensor([2.0 * growth - 2.0 * growth * 2**-24], dtype=torch.float32)
+    assert grids.cover(largest_finite([leaf]).tolist())
+    assert _sum([leaf] * n, grids).item() == pytest.approx(n * leaf.item(), rel=2**-27 / min(growth, 1.0))
+    assert not grids.cover([2.0 ** (1 + HEADROOM) * 1.01])
+
+
+def test_tensors_of_zeros_denormals_and_the_largest_floats_have_a_grid() -> None:
+    info = np.finfo(np.float32)
+    for value in (0.0, float(info.smallest_subnormal), float(info.max)):
+        leaf = torch.tensor([value, -value, 0.0])
+        grids = _grids([leaf, leaf])
+        total = _sum([leaf, leaf], grids)
+        if value >= 2.0**-126:
+            assert total.tolist() == [2 * value, -2 * value, 0.0]
+        assert total.isfinite().all()
+    assert Grids.for_largest([0.0], 4, previous=Grids((7,), 2)).exponents == (7,)
+
+
+def test_a_single_nan_or_infinity_stays_and_does_not_move_the_grid() -> None:
+    leaf = torch.tensor([1.0, float("inf"), float("nan"), -2.0])
+    assert largest_finite([leaf, torch.tensor([3.0])]).tolist() == [2.0, 3.0]
+    total = _sum([leaf, torch.ones(4)], Grids.for_largest([2.0], 2))
+    assert total[0] == 2.0
+    assert total[1] == float("inf")
+    assert total[2].isnan()
+    assert total[3] == -1.0
+
+
+def test_rounding_to_a_grid_is_needed() -> None:
+    """Float32 and float64 sums of the same summands depend on their order."""
+    generator = torch.Generator().manual_seed(0)
+    leaves = [torch.randn(1000, generator=generator) * 10.0 ** (3 * index - 9) for index in range(7)]
+    forward, backward = (sum(leaf.double() for leaf in order) for order in (leaves, leaves[::-1]))
+    assert not torch.equal(torch.as_tensor(forward), torch.as_tensor(backward))
+    grids = _grids(leaves)
+    assert torch.equal(_sum(leaves, grids), _sum(leaves[::-1], grids))
+
+
+def test_the_ordered_sum_of_one_process_has_no_negative_zero() -> None:
+    total = ordered_sum(torch.tensor([[-0.0, 1.0], [-0.0, 2.0], [-0.0, 3.0]]).unbind())
+    assert total.tolist() == [0.0, 6.0]
+    assert not torch.signbit(total).any()
