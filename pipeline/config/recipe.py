@@ -258,12 +258,14 @@ class Recipe(Section):
             processes up to rounding. `tree`: in one fixed order, one simulated worker at a time; equal in every bit,
             and slower. It requires X/Y to be a power of two. `exact`: rounded to a grid and added without further
             rounding, one simulated worker at a time; equal in every bit for every Y up to X, bucket size and hierarchy.
-        workers: Y, the number of processes; must divide X, except with `exact`. `auto`: the largest divisor of X that is not above the
-            number of GPUs, or of processes that torchrun started; 1 on a machine without either.
-        threads_per_worker: CPU threads of each process. `auto`: cores / workers; 1 for `tree` and `exact`. The bits of a result on
-            a CPU depend on it, so another number is another run.
+        workers: Y, the number of processes; must divide X, except with `exact`. `auto`: the largest divisor of X (with
+            `exact`: the largest number up to X) that is not above the number of GPUs, or of processes that torchrun
+            started; 1 on a machine without either.
+        threads_per_worker: CPU threads of each process. `auto`: cores / workers; 1 for `tree` and `exact`. The bits of
+            a result on a CPU depend on it, so another number is another run.
         micro_batch: images that pass forward at a time. `auto`: as many as fit the memory, in complete BatchNorm
-            groups. It changes the result by rounding alone; `tree` and `exact` pass one simulated worker's images at a time.
+            groups. It changes the result by rounding alone; `tree` and `exact` pass one simulated worker's images at a
+            time.
         post_local_sgd: when workers begin to take local steps; needs one process per simulated worker. Null: never.
         communication: how gradients are exchanged; not for `tree`. `exact` takes its buckets, overlap and hierarchy.
         noise_scale_steps: steps between two samples of the gradient noise scale, which estimates the critical batch

@@ -114,9 +114,7 @@ def short_sentence(row: Mapping[str, Any], margin: float) -> str:
     return f"Dropping these images {verb} {abs(mean):.2f} points of test accuracy against {control}."
 
 
-def dropped_sentence(
-    config: Study, networks: Sequence[Mapping[str, Any]], planted: Sequence[Mapping[str, Any]]
-) -> str:
+def dropped_sentence(config: Study, networks: Sequence[Mapping[str, Any]], planted: Sequence[Mapping[str, Any]]) -> str:
     """Return how many images the study's filter drops and, where known, how many of them have a wrong label."""
     if "filtered" not in config.arms:
         return ""
@@ -138,5 +136,7 @@ def dropped_sentence(
 def _without_comparison(study: Mapping[str, Any], *, has_primary: bool) -> str:
     if has_primary:
         return "No setting has finished runs of both arms."
-    missing = f"no {study['plan']['primary']} arm" if study["pooled"] else "no filtered arm or no arm to compare it with"
+    missing = (
+        f"no {study['plan']['primary']} arm" if study["pooled"] else "no filtered arm or no arm to compare it with"
+    )
     return f"The study has {missing}."

@@ -11,15 +11,9 @@ import torch
 from pipeline.errors import InputError
 from tests.fixtures.loopback import free_port
 from tests.fixtures.training import kill, run, start
+from tests.integration.distributed.launches import TORCHRUN, assert_equal_bits
 from tests.integration.distributed.run_communication import TRANSPORTS, WITH_RESNET
-from tests.integration.distributed.test_equivalence import (
-    TORCHRUN,
-    Results,
-    assert_equal_bits,
-    beyond_rounding,
-    distance,
-    update,
-)
+from tests.integration.distributed.test_equivalence import Results, beyond_rounding, distance, update
 
 SCRIPT = Path(__file__).with_name("run_communication.py")
 _TIMEOUT_S = 400.0

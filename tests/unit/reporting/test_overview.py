@@ -21,7 +21,7 @@ def test_all_that_is_drawn_lies_on_the_axis_in_order(values: list[float], margin
     drawn = sorted([low, mean, high, -margin, 0.0, margin])
     positions = [bar.position(value) for value in drawn]
     assert positions == sorted(positions)
-    assert 0 < positions[0]
+    assert positions[0] > 0
     assert positions[-1] < 100
     assert bar.width(low, high) == pytest.approx(bar.position(high) - bar.position(low), abs=0.011)
 

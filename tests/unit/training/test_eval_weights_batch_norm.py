@@ -121,7 +121,10 @@ def test_ranks_together_have_the_bits_of_one(ranks: int) -> None:
             everyones = [rank[len(own) - 1].clone() for rank in over_ranks] if over_ranks else [tensor]
             return distributed.pairwise_sum(everyones)
 
-        recompute_batch_norm_statistics(model, _train_loss(), _BATCHES, mine, sum_over_ranks_=sum_over_ranks_)
+        recompute_batch_norm_statistics(
+            model, _train_loss(), _BATCHES, mine,
+            sum_parts=lambda parts: sum_over_ranks_(distributed.pairwise_sum(parts)),
+        )  # fmt: skip
         partial.append(own)
         return _statistics(model)
 
