@@ -6,8 +6,8 @@ rounding is the first step of reproducible summation (Demmel & Nguyen 2013, Fast
 doi:10.1109/ARITH.2013.9), with one grid, which is known in advance.
 
 Let the grid cover summands up to 2**(e + HEADROOM), and let 2**w be at least their number. With
-u = 2**(e + HEADROOM + w - 52), a partial sum is at most 2**52 u. Elements of nearly 2**e keep 52 - HEADROOM - w bits: 34
-for 4,096 summands, where float32 has 24. docs/decisions/exact-sums.md has the error of small elements.
+u = 2**(e + HEADROOM + w - 52), a partial sum is at most 2**52 u. Elements of nearly 2**e keep 52 - HEADROOM - w bits:
+34 for 4,096 summands, where float32 has 24. docs/decisions/exact-sums.md has the error of small elements.
 """
 
 import math
