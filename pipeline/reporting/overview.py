@@ -1,4 +1,4 @@
-"""Build the first screen of the report: a card for each study with its verdict, its effect and what its filter drops."""
+"""Build the report's first screen: a card for each study with its verdict, its effect and what its filter drops."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -114,9 +114,7 @@ def short_sentence(row: Mapping[str, Any], margin: float) -> str:
     return f"Dropping these images {verb} {abs(mean):.2f} points of test accuracy against {control}."
 
 
-def dropped_sentence(
-    config: Study, networks: Sequence[Mapping[str, Any]], planted: Sequence[Mapping[str, Any]]
-) -> str:
+def dropped_sentence(config: Study, networks: Sequence[Mapping[str, Any]], planted: Sequence[Mapping[str, Any]]) -> str:
     """Return how many images the study's filter drops and, where known, how many of them have a wrong label."""
     if "filtered" not in config.arms:
         return ""
@@ -138,5 +136,6 @@ def dropped_sentence(
 def _without_comparison(study: Mapping[str, Any], *, has_primary: bool) -> str:
     if has_primary:
         return "No setting has finished runs of both arms."
-    missing = f"no {study['plan']['primary']} arm" if study["pooled"] else "no filtered arm or no arm to compare it with"
-    return f"The study has {missing}."
+    if study["pooled"]:
+        return f"The study has no {study['plan']['primary']} arm."
+    return "The study has no filtered arm or no arm to compare it with."

@@ -21,7 +21,7 @@ def test_all_that_is_drawn_lies_on_the_axis_in_order(values: list[float], margin
     drawn = sorted([low, mean, high, -margin, 0.0, margin])
     positions = [bar.position(value) for value in drawn]
     assert positions == sorted(positions)
-    assert 0 < positions[0]
+    assert positions[0] > 0
     assert positions[-1] < 100
     assert bar.width(low, high) == pytest.approx(bar.position(high) - bar.position(low), abs=0.011)
 
@@ -62,7 +62,8 @@ def test_of_planted_labels_the_card_counts_those_found() -> None:
     config = params_with(["resnet18"]).studies["digits"]
     assert dropped_sentence(config, networks, []) == "resnet18 drops 100 of 1,000 images (10.0 %)."
     assert dropped_sentence(config, networks, [{"n": 96, "networks": [found]}]) == (
-        "resnet18 drops 100 of 1,000 images (10.0 %). 80 of the 96 wrong labels are among them; a random choice finds 9.6."
+        "resnet18 drops 100 of 1,000 images (10.0 %). "
+        "80 of the 96 wrong labels are among them; a random choice finds 9.6."
     )
 
 
