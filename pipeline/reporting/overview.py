@@ -1,4 +1,4 @@
-"""Build the first screen of the report: a card for each study with its verdict, its effect and what its filter drops."""
+"""Build the report's first screen: a card for each study with its verdict, its effect and what its filter drops."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -136,7 +136,6 @@ def dropped_sentence(config: Study, networks: Sequence[Mapping[str, Any]], plant
 def _without_comparison(study: Mapping[str, Any], *, has_primary: bool) -> str:
     if has_primary:
         return "No setting has finished runs of both arms."
-    missing = (
-        f"no {study['plan']['primary']} arm" if study["pooled"] else "no filtered arm or no arm to compare it with"
-    )
-    return f"The study has {missing}."
+    if study["pooled"]:
+        return f"The study has no {study['plan']['primary']} arm."
+    return "The study has no filtered arm or no arm to compare it with."

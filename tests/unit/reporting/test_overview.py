@@ -62,7 +62,8 @@ def test_of_planted_labels_the_card_counts_those_found() -> None:
     config = params_with(["resnet18"]).studies["digits"]
     assert dropped_sentence(config, networks, []) == "resnet18 drops 100 of 1,000 images (10.0 %)."
     assert dropped_sentence(config, networks, [{"n": 96, "networks": [found]}]) == (
-        "resnet18 drops 100 of 1,000 images (10.0 %). 80 of the 96 wrong labels are among them; a random choice finds 9.6."
+        "resnet18 drops 100 of 1,000 images (10.0 %). "
+        "80 of the 96 wrong labels are among them; a random choice finds 9.6."
     )
 
 
