@@ -128,7 +128,11 @@ def _exact_cases() -> Iterator[tuple[str, Case]]:
     yield "exact small_cnn one message", Case(settings=small, comm=CommConfig(overlap=False))
     yield "exact small_cnn interrupted", Case(settings=small, interrupted=True)
     yield "exact small_cnn growing", Case(settings=replace(GROWING, **exact))
-    muon = {"optimizer": "muon", "optimizer_options": {"momentum": 0.95, "nesterov": True}, "learning_rate": 0.02}
+    muon: dict[str, Any] = {
+        "optimizer": "muon",
+        "optimizer_options": {"momentum": 0.95, "nesterov": True},
+        "learning_rate": 0.02,
+    }
     yield "exact small_cnn muon bf16", Case(settings=replace(small, precision="bf16", **muon))
 
 

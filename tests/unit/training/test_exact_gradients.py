@@ -76,7 +76,7 @@ def test_a_gradient_beyond_its_grid_is_summed_again_and_tracked_once(too_small: 
     expected, grids = gradient_of(model).clone(), exact.grids
     exponents = list(grids.exponents)
     exponents[too_small] -= 40
-    passes = []
+    passes: list[int] = []
     counted = replace(train_loss, tracker=_Counting(N, passes))
     again = _strategy(model, replace(grids, exponents=tuple(exponents)))
     _compute(again, counted, _PARTS)
