@@ -34,7 +34,7 @@ def _published(folder: Path, **study: Any) -> Summary:
 
 
 def _flat(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Top-1 of .70, .80 and .90 by seed, and .01 more at a weight decay of .005."""
+    """Top-1 of 0.70, 0.80 and 0.90 by seed, and 0.01 more at a weight decay of 0.005."""
     top1 = 0.7 + 0.1 * row["seed"] + (0.01 if row["weight_decay"] == 0.005 else 0)
     return {"top1": top1, "balanced_accuracy": top1}
 

@@ -119,7 +119,7 @@ def test_a_setting_that_lacks_a_run_is_left_out_from_the_look_that_has_its_seed(
 
 
 def test_accuracies_that_round_alike_are_not_sure() -> None:
-    """Six times one image of 360 more is no proof of equivalence within .03 points."""
+    """Six times one image of 360 more is no proof of equivalence within 0.03 points."""
     values = np.full((12, 1), 1 / 360)
     narrow = SequentialDesign(looks=LOOKS, margin=0.0031, alpha=0.05)
     assert decide(narrow, values).outcome == "equivalent"

@@ -14,7 +14,7 @@ SIMULATIONS = 1000
 
 
 def _rounded(rng: np.random.Generator, difference: float, *, n: int, images: int, sd: float) -> np.ndarray:
-    """(SIMULATIONS, n) differences of two accuracies near .9, each a count of `images`."""
+    """(SIMULATIONS, n) differences of two accuracies near 0.9, each a count of `images`."""
     common = 0.9 + rng.random((SIMULATIONS, 1)) / images
     treated, control = (
         np.round((common + mean + sd / 2**0.5 * rng.normal(size=(SIMULATIONS, n))) * images) / images
