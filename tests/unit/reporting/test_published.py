@@ -78,7 +78,7 @@ def test_what_a_study_lacks_of_a_point_is_said(tmp_path: Path) -> None:
     assert {row["measured, mean (%)"] for row in rows if row["measured as"].endswith("study")} == {"–"}
 
 
-def test_a_point_of_two_weight_decays_stands_beside_both(tmp_path: Path) -> None:
+def test_a_point_of_two_weight_decays_matches_both(tmp_path: Path) -> None:
     study = _published(
         tmp_path, paper_figure="gahlot-2020-fig7", batch_sizes=[6272], weight_decays=[0.01, 0.005, 0.02], seeds=[0, 1]
     )

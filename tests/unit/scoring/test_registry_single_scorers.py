@@ -150,7 +150,7 @@ def test_the_odds_are_against_the_mean_of_what_is_and_was_thought_of_the_label()
     np.testing.assert_allclose(values, [0.3 / 0.4, 0.6 / 0.3, 1 / 1e-7], rtol=1e-5)
 
 
-def test_the_mean_confidence_is_that_of_training_or_where_there_was_none_the_networks() -> None:
+def test_mean_confidence_is_that_of_training_if_any_else_the_networks() -> None:
     trained = np.array([0.2, np.nan, 1], dtype=np.float32)
     evidence = ScorerInputs(labels=_BELIEFS.labels, probabilities=_PROBABILITIES, training_confidence=trained)
     expected = 1 - np.array([0.2, _PROBABILITIES[1, 0], 1])
