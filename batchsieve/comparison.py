@@ -56,15 +56,15 @@ def compare_runs(
     """Compare the accuracies of paired runs, e.g. of the same seeds with and without a filter.
 
     A difference needs significance in both the paired t test and the exact sign-flip test. The latter is impossible
-    with fewer than 6 pairs at a confidence of .95. State the margin before you see the runs.
+    with fewer than 6 pairs at a confidence of 0.95. State the margin before you see the runs.
 
     Args:
         a: accuracies from 0 to 1 of the first runs: an array (n,), or a mapping of seed to accuracy.
         b: accuracies of the runs to compare with. Arrays are paired by position, mappings by seed; both have the same
             seeds.
-        margin: smaller differences of accuracy do not matter; above 0 and below 1, e.g. .005 for half a percentage
+        margin: smaller differences of accuracy do not matter; above 0 and below 1, e.g. 0.005 for half a percentage
             point.
-        confidence: of the interval, .5 to 1; each test has the level 1 - confidence.
+        confidence: of the interval, 0.5 to 1; each test has the level 1 - confidence.
         n_test: number of test samples, which gives the resolution of the accuracies; None for accuracies that are not
             rounded. If all differences are equal, only this number shows how much rounding may have changed them.
         names: of a and b in the sentence.

@@ -4,7 +4,7 @@ Reads the output of `dvc repro` for one network and lets every scorer drop the s
 
 * gallery.png: the most suspect images by each scorer, with their labels,
 * agreement.json: the Jaccard index of the images that each pair of scorers drops,
-* share_of_eps.svg: the share that DBSCAN on the map drops against eps, with the five shares of the paper's Table I.
+* share_of_eps.svg: DBSCAN's share of dropped images against eps, with the five shares of the paper's Table I.
 
     python -m benchmarks.filter_gallery --network resnet18 --out docs/results/FOLDER
 """

@@ -136,7 +136,7 @@ def measure(folder: Path, config: ReduceConfig) -> dict[str, Any]:
     """Run every step of `reduce`, without its files, and of `filter` with them, on the files of `planted_features`.
 
     Returns:
-        Seconds of each step, and the quality of neighbors, maps and scores.
+        Seconds of each step, and the quality of neighbors, embeddings and scores.
     """
     steps = StageTimer()
     features = np.load(folder / "features.npy", mmap_mode="r")

@@ -105,7 +105,7 @@ def sklearn_steps(labels: Labels, tsne: TsneConfig, share: float) -> Steps:
 
 
 def measure(features: Features, labels: Labels, steps: Steps) -> dict[str, Any]:
-    """Return the seconds of each step, the share of noise, and the neighbors' label accuracy on the map."""
+    """Return the seconds of each step, the share of noise, and the neighbors' label accuracy on the embedding."""
     reduce, embed, choose = steps
     times = [time.perf_counter()]
     components = reduce(features)

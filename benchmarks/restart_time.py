@@ -3,7 +3,7 @@
 A study of one long run, with a checkpoint after every step, is killed in the middle: its only process, one of its two
 ranks, the process that launched them, or all at once. `ended_s` is the time from the kill until none of its processes
 is left. `again_s` is the time from the restart of the same command until the first new step has its checkpoint. Under a
-torchrun agent (--max-restarts) nobody restarts the command. Then both times count from the kill, and `ended_s` ends
+torchrun agent (--max-restarts) the command is not restarted. Then both times count from the kill, and `ended_s` ends
 when the first ranks have exited.
 
     python -m benchmarks.restart_time --network small_cnn --rounds 3

@@ -74,7 +74,7 @@ class Constants:
         host_seconds: time of the hosts per byte, independent of the link.
         wire_share: bytes on the wire per byte sent; 1 if the bandwidth does not vary.
         message_delays: number of the cable's delays per message; 1 if the delays do not vary.
-        beside: what part of sending overlaps with the backward pass: all of it, the wire's part alone (hosts without a
+        overlap: what part of sending overlaps with the backward pass: all of it, the wire's part alone (hosts without a
             spare core), or nothing.
     """
 
@@ -82,13 +82,13 @@ class Constants:
     host_seconds: float
     wire_share: float
     message_delays: float
-    beside: Overlap
+    overlap: Overlap
 
     def link(self, cable: Cable | None) -> NetworkLink:
-        """Return the link over this cable; excludes the hosts' part if `beside` is "wire"."""
+        """Return the link over this cable; excludes the hosts' part if `overlap` is "wire"."""
         wire = self.wire_share / cable.bytes_per_second if cable else 0.0
         delay = (cable.delay_seconds or 0.0) if cable else 0.0
-        host = 0.0 if self.beside == "wire" else self.host_seconds
+        host = 0.0 if self.overlap == "wire" else self.host_seconds
         return NetworkLink(
             latency_seconds=self.latency_seconds + self.message_delays * delay,
             bytes_per_second=1 / max(host + wire, 1e-15),
@@ -103,7 +103,7 @@ class ConstantsFit:
         constants: the best ones.
         standard_errors: of the fitted constants, by least squares; NaN if the steps do not determine one. Constants
             without an entry were assumed.
-        errors: `beside` -> root mean square of the relative error of the steps at the best other constants.
+        errors: `overlap` -> root mean square of the relative error of the steps at the best other constants.
     """
 
     constants: Constants
@@ -175,12 +175,12 @@ def predicted_seconds(setting: MeasuredSetting, constants: Constants) -> float:
     """Return the predicted time of a step; ranks are nodes of one GPU, and gloo's all-reduce is a ring of two."""
     pair = Machine(nodes=RANKS, gpus_per_node=1, intra_node=NO_LINK, inter_node=constants.link(setting.cable))
     job = setting.job
-    if constants.beside == "wire" and setting.ranks > 1:
+    if constants.overlap == "wire" and setting.ranks > 1:
         job = _with_host_work(job, constants.host_seconds)
     communication = CommunicationModel(
         algorithm="ring",
         bucket_bytes=MIB * (setting.bucket_mib or 1),
-        overlap=constants.beside != "nothing",
+        overlap=constants.overlap != "nothing",
         compression=1.0,
         negotiation=None,
         # Torch's default size comes with torch's default first bucket.
@@ -209,7 +209,7 @@ def starting_constants(points: Mapping[Cable | None, Sequence[AllReduceTiming]])
     host, wire = _line([1 / link.bytes_per_second for link in links.values()], wires)
     latency, message_delays = _line([link.latency_seconds for link in links.values()], delays)
     return Constants(
-        latency_seconds=latency, host_seconds=host, wire_share=wire, message_delays=message_delays, beside="all"
+        latency_seconds=latency, host_seconds=host, wire_share=wire, message_delays=message_delays, overlap="all"
     )
 
 
@@ -225,7 +225,7 @@ def _line(values: Sequence[float], units: Sequence[float]) -> tuple[float, float
 
 
 def fit_constants(settings: Sequence[MeasuredSetting], start: Constants) -> ConstantsFit:
-    """Fit by least squares of the relative error of steps on two ranks, with the best `beside`."""
+    """Fit by least squares of the relative error of steps on two ranks, with the best `overlap`."""
     fitted = [setting for setting in settings if not setting.held_out and setting.ranks == RANKS]
     assert fitted
     cables = [setting.cable for setting in fitted if setting.cable]
@@ -239,28 +239,31 @@ def fit_constants(settings: Sequence[MeasuredSetting], start: Constants) -> Cons
     if len({cable.delay_seconds for cable in cables}) > 1:
         scales["message_delays"] = max(start.message_delays, 1.0)
 
-    def constants_of(units: NDArray[np.float64], beside: Overlap) -> Constants:
+    def constants_of(units: NDArray[np.float64], overlap: Overlap) -> Constants:
         fitted_values = {name: float(unit * scale) for unit, (name, scale) in zip(units, scales.items(), strict=True)}
-        return Constants(**{"wire_share": 1.0, "message_delays": 1.0, **fitted_values}, beside=beside)
+        return Constants(**{"wire_share": 1.0, "message_delays": 1.0, **fitted_values}, overlap=overlap)
 
-    def errors(units: NDArray[np.float64], beside: Overlap) -> list[float]:
-        constants = constants_of(units, beside)
+    def errors(units: NDArray[np.float64], overlap: Overlap) -> list[float]:
+        constants = constants_of(units, overlap)
         return [predicted_seconds(setting, constants) / setting.seconds - 1 for setting in fitted]
 
     # Overlap with the backward pass makes the error piecewise flat, so that a single start may not move.
     fits = {
-        beside: min(
-            (least_squares(errors, np.full(len(scales), unit), bounds=(0, np.inf), args=(beside,)) for unit in _STARTS),
+        overlap: min(
+            (
+                least_squares(errors, np.full(len(scales), unit), bounds=(0, np.inf), args=(overlap,))
+                for unit in _STARTS
+            ),
             key=lambda result: float(result.cost),
         )
-        for beside in get_args(Overlap)
+        for overlap in get_args(Overlap)
     }
-    best = min(fits, key=lambda beside: float(fits[beside].cost))
+    best = min(fits, key=lambda overlap: float(fits[overlap].cost))
     spreads = standard_errors(fits[best].jac, fits[best].fun)
     return ConstantsFit(
         constants=constants_of(fits[best].x, best),
         standard_errors={name: spread * scale for spread, (name, scale) in zip(spreads, scales.items(), strict=True)},
-        errors={beside: float(np.sqrt(np.mean(np.square(result.fun)))) for beside, result in fits.items()},
+        errors={overlap: float(np.sqrt(np.mean(np.square(result.fun)))) for overlap, result in fits.items()},
     )
 
 

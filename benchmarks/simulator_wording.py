@@ -76,12 +76,12 @@ def _fitted(fit: Mapping[str, Any]) -> str:
             return f"{value:.3g} (not determined by these steps)"
         return f"{value:.3g} ± {scale * spreads[name]:.2g}"
 
-    others = ", ".join(f"{_OVERLAPS[beside]} {error:.1%}" for beside, error in fit["errors"].items())
+    others = ", ".join(f"{_OVERLAPS[overlap]} {error:.1%}" for overlap, error in fit["errors"].items())
     return (
         f"Fitted, with standard errors: latency of a message {formatted('latency_seconds', 1e6)} µs and "
         f"{formatted('message_delays', 1)} of the cable's delays; {formatted('host_seconds', 1e9)} ns per byte for the "
         f"hosts; {formatted('wire_share', 1)} bytes on the wire per byte sent. Overlaps with the backward pass: "
-        f"{_OVERLAPS[constants.beside]}. Error of the fitted steps by what overlaps: {others}."
+        f"{_OVERLAPS[constants.overlap]}. Error of the fitted steps by what overlaps: {others}."
     )
 
 

@@ -4,13 +4,13 @@ Simulated studies with known truth pass through the functions that test real one
 the coverage of the 95 % interval, power, the error of the equivalence test at its margin, and the chance of any false
 claim among several batch sizes. Each rate has its Monte-Carlo uncertainty, Wilson's 95 % interval.
 
-The arms of a seed correlate, as do its batch sizes. Runs have a standard deviation of .18 points in addition to the
+The arms of a seed correlate, as do its batch sizes. Runs have a standard deviation of 0.18 points in addition to the
 effect of their seed on both arms. Draws of the filter have the same standard deviation if several are compared. So does
 the effect of a seed on the filtered arm of every draw, in designs with a seed effect. Noise is normal in both arms, or
 skewed to the left in the treated arm (a reversed exponential), as if some runs failed.
 
 Studies with looks, and slopes on the batch size, are simulated from differences of one standard deviation: normal, or
-gamma distributed with a skewness of .5 or 1. Effects and the margin (1.2) are in that unit.
+gamma distributed with a skewness of 0.5 or 1. Effects and the margin (1.2) are in that unit.
 
     python -m benchmarks.statistics_error_rates --out .work/error_rates.csv
 """

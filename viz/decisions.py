@@ -119,7 +119,7 @@ class Decisions:
         """Undo the last action of this object that is not undone yet; return None if there is none.
 
         Each image gets its previous line, with note and timestamp, at its previous position. Images whose line differs
-        from what the action wrote are skipped: somebody else has changed them since. Timestamps are in seconds, so two
+        from what the action wrote are skipped: another user has changed them since. Timestamps are in seconds, so two
         equal lines of one second count as one.
 
         Raises:

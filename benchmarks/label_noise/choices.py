@@ -83,7 +83,7 @@ OTHERS: Mapping[str, Comparison] = {
 COMPARISONS = (*OTHERS, "dbscan_map")
 """Methods that the default is compared with.
 
-The last is the paper's: DBSCAN per class on the joint map, with each image ranked by its release radius.
+The last is the paper's: DBSCAN per class on the joint embedding, with each image ranked by its release radius.
 """
 
 NAMES = (*CHOICES, *OTHERS)

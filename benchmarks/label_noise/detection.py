@@ -117,7 +117,7 @@ class _Ranking:
     """One scorer's groups of equal values, most suspect first: sorted once, and counted in every resample.
 
     `roc_auc_score` and `average_precision_score` with `sample_weight` sort in every resample: at 50,000 images 18 ms
-    instead of .7 ms, 1,000 times for each scorer. The cuts also need the groups, since ties count by expectation.
+    instead of 0.7 ms, 1,000 times for each scorer. The cuts also need the groups, since ties count by expectation.
     """
 
     def __init__(self, values: NDArray[np.float64], planted: NDArray[np.bool_]) -> None:

@@ -19,7 +19,7 @@ TRUE_LABEL = "true_label"
 """Column of data/prepare/train.parquet, int64, only if labels were changed on purpose."""
 
 PLANTED_COLUMN = "labels_changed_on_purpose"
-"""Column of tables for people: in every row, the number of training labels that were changed on purpose."""
+"""Column of the CSV tables: in every row, the number of training labels that were changed on purpose."""
 
 
 def planted_note(n_planted: int) -> str:

@@ -16,14 +16,14 @@ from typing import Any, Literal
 from pipeline.artifacts.prepared import planted_note
 from pipeline.commands import command_parser
 from pipeline.commands.comparison.experiments import Experiment, incomparable_reason, is_margin, read_experiment
-from pipeline.commands.comparison.judging import (
+from pipeline.commands.comparison.report import filter_lines, paragraph, study_lines
+from pipeline.commands.comparison.verdicts import (
     ArmVerdict,
     FilterComparison,
     StudyComparison,
     compare_filters,
     compare_study_runs,
 )
-from pipeline.commands.comparison.report import filter_lines, paragraph, study_lines
 from pipeline.errors import InputError
 from pipeline.stats.comparisons import in_points, verdict_values
 from pipeline.stats.verdict import DecisionRule, Verdict

@@ -86,7 +86,7 @@ class LearningCurve:
 
 def learning_chart(panels: Mapping[str, Sequence[LearningCurve]], axis: LearningAxis) -> go.Figure:
     """Return plotly panels with a shared vertical axis, by their titles: one per batch size, one line per arm."""
-    rows, columns = _shape(len(panels))
+    rows, columns = grid_shape(len(panels))
     figure = subplots.make_subplots(
         rows=rows,
         cols=columns,
@@ -116,23 +116,49 @@ def learning_chart(panels: Mapping[str, Sequence[LearningCurve]], axis: Learning
 
 def learning_figure(panels: Mapping[str, Sequence[LearningCurve]], axis: LearningAxis) -> Figure:
     """Return the panels as a matplotlib figure for papers."""
-    rows, columns = _shape(len(panels))
+    rows, columns = grid_shape(len(panels))
+    return panel_figure(
+        {name: [(curve.key, curve.style, curve.examples, curve.values) for curve in panels[name]] for name in panels},
+        size=(3.2 * columns, 0.6 + 2.4 * rows),
+        x_title=_X_TITLE,
+        y_title=axis.title,
+        log_y=axis.log,
+    )
+
+
+PanelLine = tuple[LineKey, LineStyle, Sequence[float], Sequence[float]]
+"""Key, style, x and y of a line."""
+
+
+def panel_figure(
+    panels: Mapping[str, Sequence[PanelLine]],
+    *,
+    size: tuple[float, float],
+    x_title: str,
+    y_title: str,
+    log_y: bool = False,
+) -> Figure:
+    """Return matplotlib panels with a shared vertical axis and a shared legend.
+
+    Args:
+        panels: title -> lines.
+        size: width and height in inches.
+    """
+    rows, columns = grid_shape(len(panels))
     with matplotlib_style():
-        figure = Figure(figsize=(3.2 * columns, 0.6 + 2.4 * rows), layout="constrained")
+        figure = Figure(figsize=size, layout="constrained")
         grid: Any = figure.subplots(rows, columns, sharey=True, squeeze=False)
         handles: dict[str, Any] = {}
-        for axes, (name, curves) in zip(grid.flat, panels.items(), strict=False):
-            axes.set_title(name)
-            for curve in curves:
-                (handles[str(curve.key)],) = axes.plot(
-                    curve.examples, curve.values, color=curve.style.color, linestyle=curve.style.dash[1], linewidth=1.2
-                )
-            if axis.log:
-                matplotlib_log_axis(axes, "y", _values(panels))
+        for axes, (title, lines) in zip(grid.flat, panels.items(), strict=False):
+            axes.set_title(title)
+            for key, style, x, y in lines:
+                (handles[str(key)],) = axes.plot(x, y, color=style.color, linestyle=style.dash[1], linewidth=1.2)
+            if log_y:
+                matplotlib_log_axis(axes, "y", [value for lines in panels.values() for *_, y in lines for value in y])
         for axes in grid.flat[len(panels) :]:
             axes.set_axis_off()
-        figure.supxlabel(_X_TITLE, fontsize="medium")
-        figure.supylabel(axis.title, fontsize="medium")
+        figure.supxlabel(x_title, fontsize="medium")
+        figure.supylabel(y_title, fontsize="medium")
         if handles:
             figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4, fontsize=8)
         return figure
@@ -155,7 +181,7 @@ def _values(panels: Mapping[str, Sequence[LearningCurve]]) -> list[float]:
     return [value for curves in panels.values() for curve in curves for value in curve.values]
 
 
-def _shape(panels: int) -> tuple[int, int]:
+def grid_shape(panels: int) -> tuple[int, int]:
     """Return the rows and columns of the grid of panels."""
     columns = max(1, min(_COLUMNS, panels))
     return max(1, -(-panels // columns)), columns

@@ -65,7 +65,7 @@ def _all_distinct(colors: Sequence[str]) -> bool:
 def _scatter(xy: NDArray[np.floating[Any]], colors: Colors, above: NDArray[np.bool_]) -> Figure:
     """Draw the points rasterized, so that the file does not grow with the number of images.
 
-    Axes are left out: the coordinates of a t-SNE map have no unit and no direction.
+    Axes are left out: the coordinates of a t-SNE embedding have no unit and no direction.
     """
     figure = Figure(figsize=(7.0, 7.0))
     axes = figure.add_axes((0, 0, 1, 1))

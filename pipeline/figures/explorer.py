@@ -70,7 +70,7 @@ def explorer_map(
 ) -> go.Figure:
     """Return a WebGL scatter plot; the custom data of each point is its row.
 
-    Axes are left out: the coordinates of a t-SNE map have no unit and no direction.
+    Axes are left out: the coordinates of a t-SNE embedding have no unit and no direction.
 
     Args:
         xy: (N, 2) coordinates of all images; the axes span them, so that filtering does not move points.

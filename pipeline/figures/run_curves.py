@@ -7,7 +7,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from plotly import graph_objects as go
 
-from pipeline.figures.rendering import matplotlib_style, plotly_layout, plotly_log_axis, plotly_text
+from pipeline.figures.curves import grid_shape, panel_figure
+from pipeline.figures.rendering import plotly_layout, plotly_log_axis, plotly_text
 from pipeline.figures.style import LineKey, LineStyle
 
 
@@ -88,9 +89,6 @@ def _line(key: LineKey, points: Sequence[tuple[int, float]], style: LineStyle, *
     }
 
 
-_COLUMNS = 3
-
-
 @dataclass(frozen=True, kw_only=True)
 class LossSlice:
     """One line of a panel: the mean loss of slices.
@@ -108,22 +106,10 @@ class LossSlice:
 
 def slice_figure(panels: Mapping[str, Sequence[LossSlice]]) -> Figure:
     """Return a matplotlib figure with a shared loss axis: one panel per batch size, by title, one line per arm."""
-    columns = max(1, min(_COLUMNS, len(panels)))
-    rows = max(1, -(-len(panels) // columns))
-    with matplotlib_style():
-        figure = Figure(figsize=(0.8 + 3.0 * columns, 0.8 + 2.4 * rows), layout="constrained")
-        grid: Any = figure.subplots(rows, columns, sharey=True, squeeze=False)
-        handles: dict[str, Any] = {}
-        for axes, (title, curves) in zip(grid.flat, panels.items(), strict=False):
-            axes.set_title(title)
-            for curve in curves:
-                (handles[str(curve.key)],) = axes.plot(
-                    curve.distances, curve.loss, color=curve.style.color, linestyle=curve.style.dash[1], linewidth=1.2
-                )
-        for axes in grid.flat[len(panels) :]:
-            axes.set_axis_off()
-        figure.supxlabel("distance along the direction (norms of the filters)", fontsize="medium")
-        figure.supylabel("loss (nats)", fontsize="medium")
-        if handles:
-            figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4, fontsize=8)
-        return figure
+    rows, columns = grid_shape(len(panels))
+    return panel_figure(
+        {title: [(curve.key, curve.style, curve.distances, curve.loss) for curve in panels[title]] for title in panels},
+        size=(0.8 + 3.0 * columns, 0.8 + 2.4 * rows),
+        x_title="distance along the direction (norms of the filters)",
+        y_title="loss (nats)",
+    )

@@ -77,9 +77,9 @@ def inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
 Product = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """From a vector, split into tensors, to the matrix times the vector."""
 
-# ARPACK keeps these and four more vectors of the length of all parameters in main memory: .5 GB for a ResNet-18. On
+# ARPACK keeps these and four more vectors of the length of all parameters in main memory: 0.5 GB for a ResNet-18. On
 # spectra with a few large eigenvalues, bases of 4, 8 and 20 took 7, 9 and 21 products; from 8 on the eigenvalue was
-# exact to .2 %.
+# exact to 0.2 %.
 _BASIS = 8
 
 

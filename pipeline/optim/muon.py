@@ -56,8 +56,8 @@ class Muon(Optimizer):
     """Muon for hidden matrices and filters, AdamW for all else, at the same learning rate.
 
     Filters (out, in, height, width) are matrices (out, in x height x width). Weight decay is decoupled:
-    W <- (1 - rate x decay) W - rate x .2 sqrt(max(m, n)) U V^T. The factor makes the root mean square of a step's
-    elements .2, about that of AdamW's, so that one learning rate and one weight decay serve both (Liu et al. 2025,
+    W <- (1 - rate x decay) W - rate x 0.2 sqrt(max(m, n)) U V^T. The factor makes the root mean square of a step's
+    elements 0.2, about that of AdamW's, so that one learning rate and one weight decay serve both (Liu et al. 2025,
     Muon is Scalable for LLM Training, section 2.2).
 
     Args:

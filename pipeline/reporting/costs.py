@@ -58,7 +58,7 @@ class RunCost:
     """The cost of one part of the work, over all runs of an arm.
 
     Attributes:
-        images: number of images that networks or the map processed; None if a record is missing.
+        images: number of images that networks or the embedding processed; None if a record is missing.
         seconds: wall time; None if a record is missing.
         joules: energy of the devices; a kind is unknown if a record is missing or lacks it.
     """

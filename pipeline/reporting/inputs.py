@@ -30,11 +30,11 @@ class NetworkInputs:
     """One extractor and its filter; arrays have a row for each training image.
 
     Attributes:
-        xy: (N, 2) map of the training images.
+        xy: (N, 2) embedding of the training images.
         labels, predicted: (N,) indices into the class names.
         threshold: (N,) of each image's class, in the scorer's unit.
         score: (N,) 0 to 1, higher is more suspect.
-        test_xy: (N_test, 2) map of the test images.
+        test_xy: (N_test, 2) embedding of the test images.
         finetune, reduce, filter: the stages' metrics.
     """
 

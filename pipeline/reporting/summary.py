@@ -28,7 +28,7 @@ from pipeline.stats.study import study_summary
 def agreements(networks: Sequence[NetworkInputs]) -> list[dict[str, Any]]:
     """Return the Jaccard index of the images dropped by each pair of filters, and that of chance, 0 to 1.
 
-    These are the decisions of the filter, before overrides by hand. A further map of `reduce.extra_embeddings` is
+    These are the decisions of the filter, before overrides by hand. A further embedding of `reduce.extra_embeddings` is
     compared with the first one of its network.
     """
     return [*_between_networks(networks), *_between_maps(networks)]
@@ -206,7 +206,7 @@ def _network(network: NetworkInputs, inputs: ReportInputs) -> Summary:
 
 
 def _default_kept_share(network: NetworkInputs) -> float | None:
-    """Return the share that DBSCAN on the map keeps at its library's defaults, from the filter's release radii, 0 to 1.
+    """Return the share that DBSCAN on the embedding keeps at its library's defaults, from the release radii, 0 to 1.
 
     None for a filter whose values are not these radii.
     """

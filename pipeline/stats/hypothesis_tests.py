@@ -23,7 +23,7 @@ RANDOM_ORDERS = math.factorial(ENUMERATED_ORDERS) - 1
 """Number of random orders for more values."""
 
 SIMULATED_PAIRS = 12
-"""With more pairs, both tests together have almost the power of the t test alone: .5 points less than 80 %."""
+"""With more pairs, both tests together have almost the power of the t test alone: 0.5 points less than 80 %."""
 
 _STUDIES = 10_000
 
@@ -42,7 +42,7 @@ def sign_flip_test(differences: ArrayLike, *, seed: int = 0) -> NDArray[np.float
 
     `scipy.stats.permutation_test` gives the same p if no sums tie (tests compare them), and takes about 100 times as
     long. It compares sums to within 100 eps of the observed one, so that accuracies that cancel do not tie: it gives
-    7/8 for -.013, -.015, .013, .015, although every pattern is at least as far from 0.
+    7/8 for -0.013, -0.015, 0.013, 0.015, although every pattern is at least as far from 0.
 
     Args:
         differences: (..., n), n >= 1, finite.
@@ -72,7 +72,7 @@ def smallest_p(n: int) -> float:
 def pairs_needed(alpha: float, comparisons: int = 1) -> int:
     """Return the smallest number of pairs with which the sign-flip test can reach `alpha`, Holm-adjusted.
 
-    6 for one comparison at .05, 8 for four.
+    6 for one comparison at 0.05, 8 for four.
     """
     assert 0 < alpha < 1, alpha
     return 1 + math.ceil(math.log2(comparisons / alpha) - 1e-12)

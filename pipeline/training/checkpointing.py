@@ -33,7 +33,7 @@ _NAME = re.compile(r"step-([0-9]+)\.([0-9a-f]{64})\.pt")
 _INT_BITS = 8 * 255 - 1
 
 STALE_AFTER_S = 7 * 24 * 3600.0
-"""Checkpoints of a run that saved nothing for a week are removed: nobody resumes it."""
+"""Checkpoints of a run that saved nothing for a week are removed."""
 
 
 class _File(NamedTuple):

@@ -28,6 +28,13 @@ def test_no_file_is_large() -> None:
         assert path.name == "requirements.lock" or path.stat().st_size <= _LARGEST, path
 
 
+@pytest.mark.parametrize("topic", sorted(ROOT.glob("docs/results/*/")), ids=lambda topic: topic.name)
+def test_a_topic_of_the_results_is_small(topic: Path) -> None:
+    sizes = [path.stat().st_size for path in topic.rglob("*") if path.is_file()]
+    assert sizes
+    assert sum(sizes) <= _LARGEST
+
+
 def test_no_file_names_a_path_of_one_machine() -> None:
     for path in _tracked():
         try:

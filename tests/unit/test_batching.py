@@ -13,6 +13,7 @@ from pipeline.batching import (
     SampleStream,
     merge_micro_batches,
     rank_slices,
+    split_groups,
     valid_world_sizes,
     worker_slices,
 )
@@ -151,6 +152,11 @@ def test_a_group_above_a_micro_batch_is_not_cut(
     too_few = data.draw(st.integers(1, max(_groups(parts)) - 1))
     with pytest.raises(ValueError, match=rf"\b{too_few}\b"):
         merge_micro_batches(parts, too_few)
+
+
+def test_groups_of_a_slice_are_split_in_order() -> None:
+    expected = [BatchSlice(rows=slice(4, 7), group_sizes=(3,)), BatchSlice(rows=slice(7, 11), group_sizes=(4,))]
+    assert split_groups(BatchSlice(rows=slice(4, 11), group_sizes=(3, 4))) == expected
 
 
 def test_rows_that_are_not_neighbors_do_not_pass_together() -> None:

@@ -105,7 +105,7 @@ def test_without_a_counter_the_energy_is_unknown(tmp_path: Path) -> None:
         (("intel-rapl:0", "name"), None, None),
     ],
 )
-def test_a_kind_of_which_a_device_does_not_tell_is_untold(
+def test_kind_that_a_device_does_not_report_is_unknown(
     tmp_path: Path, hidden: tuple[str, str], cpu: float | None, memory: float | None
 ) -> None:
     machine = Machine(tmp_path)
@@ -117,7 +117,7 @@ def test_a_kind_of_which_a_device_does_not_tell_is_untold(
         assert meter.read() == Energy(gpu=0.0, cpu=cpu, memory=memory)
 
 
-def test_what_ceases_to_tell_is_untold_from_then_on(tmp_path: Path) -> None:
+def test_kind_is_unknown_after_a_failed_reading(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     with measure_energy(powercap=tmp_path) as meter:
         kept = (tmp_path / "intel-rapl:1/energy_uj").read_text()
@@ -204,7 +204,7 @@ _ENERGY = st.builds(Energy, gpu=_JOULES, cpu=_JOULES, memory=_JOULES)
 
 
 @given(parts=st.lists(_ENERGY))
-def test_a_sum_is_untold_as_soon_as_a_part_is_and_for_that_kind_alone(parts: list[Energy]) -> None:
+def test_sum_is_unknown_for_a_kind_with_an_unknown_part(parts: list[Energy]) -> None:
     for kind in DEVICE_KINDS:
         reported = [getattr(part, kind) for part in parts]
         assert getattr(total_energy(parts), kind) == (None if None in reported else pytest.approx(sum(reported)))
@@ -270,7 +270,7 @@ def _loaded_anew(driver: _Driver) -> None:
 
 
 @pytest.mark.parametrize("change", [_too_old, _loaded_anew])
-def test_a_gpu_that_ceases_to_tell_is_untold(
+def test_gpu_is_unknown_after_a_failed_reading(
     driver: _Driver, tmp_path: Path, change: Callable[[_Driver], None]
 ) -> None:
     with measure_energy(gpu=_UUID, powercap=tmp_path) as meter:
@@ -278,7 +278,7 @@ def test_a_gpu_that_ceases_to_tell_is_untold(
         assert meter.read().gpu is None
 
 
-def test_a_gpu_that_never_tells_is_untold(driver: _Driver, tmp_path: Path) -> None:
+def test_gpu_without_readings_is_unknown(driver: _Driver, tmp_path: Path) -> None:
     with measure_energy(gpu="GPU-of another driver", powercap=tmp_path) as meter:
         assert meter.read().gpu is None
     driver.millijoules = _RefusedError("Not Supported")

@@ -153,6 +153,7 @@ def test_scaling_by_hand() -> None:
     assert scaled("linear") == pytest.approx(0.4)
     assert scaled("sqrt") == pytest.approx(0.2)
     assert scaled(None) == 0.1
+    assert scaled_rate(0.1, 8, rule="linear") == pytest.approx(0.8)
 
 
 @given(rate=st.floats(1e-6, 10), batch=st.integers(1, 40_000), reference=st.integers(1, 40_000))

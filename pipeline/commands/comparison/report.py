@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from pipeline.commands.comparison.judging import FilterComparison, SettingVerdict, StudyComparison
 from pipeline.commands.comparison.pairing import ColumnDifference, PairSetting
+from pipeline.commands.comparison.verdicts import FilterComparison, SettingVerdict, StudyComparison
 from pipeline.stats.comparisons import in_points
 from pipeline.stats.estimates import Estimate
 from pipeline.stats.formatting import MISSING, count, finding, number, p_value, percent, plural, points, points_interval

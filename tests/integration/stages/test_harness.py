@@ -149,7 +149,7 @@ def test_the_record_tells_the_energy_here_and_elsewhere(
         ("prepare", "tcp://elsewhere:8786", 2.5),
     ],
 )
-def test_what_dask_workers_of_other_machines_draw_is_not_told(
+def test_energy_of_dask_workers_on_other_machines_is_unknown(
     tmp_path: Path, argv: list[str], meter: _Meter, stage: str, scheduler: str, cpu: float | None
 ) -> None:
     meter.used = Energy(gpu=0.0, cpu=2.5)

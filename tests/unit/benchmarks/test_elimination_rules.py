@@ -35,12 +35,12 @@ def test_how_far_trials_might_go_is_in_the_summary(tmp_path: Path) -> None:
 
 
 def test_a_late_bloomer_is_what_a_rule_loses(tmp_path: Path) -> None:
-    """The second, .15 behind after an epoch, is .2 ahead at the end."""
+    """The second, 0.15 behind after an epoch, is 0.2 ahead at the end."""
     folder = tmp_path / "late"
     folder.mkdir()
     rows = {row["rule"]: row for row in rows_of(_curves(folder / "curves.csv", CURVES), 3)}
     assert (rows["10% absolute"]["epochs"], rows["10% absolute"]["below_best_points"]) == (2, 20.0)
-    # With .2 of tolerance both stay, and the first is out when it has fallen behind, at the end.
+    # With 0.2 of tolerance both stay, and the first is out when it has fallen behind, at the end.
     assert (rows["20% absolute"]["epochs"], rows["20% absolute"]["below_best_points"]) == (6, 0.0)
     assert rows["20% absolute"]["saved_%"] == 0
 

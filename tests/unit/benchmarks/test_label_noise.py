@@ -86,7 +86,7 @@ def test_arguments_that_cannot_be_are_refused(
     assert error.count("\n") == 1
 
 
-def test_parameters_that_one_of_the_cases_cannot_have_are_refused_before_anything_is_trained(
+def test_parameters_that_do_not_fit_a_case_are_refused_before_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_project(tmp_path)

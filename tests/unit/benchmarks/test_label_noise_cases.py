@@ -95,7 +95,7 @@ def test_every_audit_is_done_by_every_variant_and_number_of_folds() -> None:
     assert names == [f"symmetric-0.2-{variant}-folds{folds}" for variant in ("scratch", "frozen") for folds in (1, 5)]
 
 
-def test_make_labels_a_file_are_audited_against_the_prepared_ones_and_the_other_way_round(tmp_path: Path) -> None:
+def test_label_file_is_audited_against_prepared_labels_and_vice_versa(tmp_path: Path) -> None:
     file = _csv(tmp_path, "train/ash/00000.png,birch\n")
     own = _load(tmp_path).truth
     changed = own.copy()
@@ -166,7 +166,7 @@ def test_a_case_has_its_labels_and_parameters_and_the_prepared_files(tmp_path: P
     assert refused.value.key == str(folder / "case.json")
 
 
-def test_a_frozen_extractor_starts_from_the_file_and_keeps_the_budget_that_it_does_not_use(tmp_path: Path) -> None:
+def test_frozen_extractor_starts_from_the_file_and_keeps_the_unused_budget(tmp_path: Path) -> None:
     params = load_params(write_params(tmp_path))
     weights = tmp_path / "weights.pth"
     made = check_params(

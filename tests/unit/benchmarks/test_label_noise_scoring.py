@@ -129,7 +129,7 @@ def test_a_default_that_does_not_run_is_refused() -> None:
     assert refused.value.key == "--default"
 
 
-def test_fewer_neighbors_than_a_scorer_looks_at_are_refused_before_anything_is_trained() -> None:
+def test_too_few_neighbors_for_a_scorer_are_refused_before_training() -> None:
     for name in ("knn_agreement", "confidence_and_knn"):
         with pytest.raises(InputError) as refused:
             check_names(("margin", name), "margin", n_neighbors=24, frozen=False)
@@ -160,7 +160,7 @@ def test_peak_memory_is_that_of_the_work_and_not_of_who_asked() -> None:
     assert much - little == pytest.approx(299, abs=30)
 
 
-def test_select_scorers_a_training_are_refused_where_there_is_none_before_anything_is_trained() -> None:
+def test_scorers_of_training_records_are_refused_without_training() -> None:
     for name in ("mean_confidence", "label_odds"):
         with pytest.raises(InputError) as refused:
             check_names(("margin", name), "margin", n_neighbors=25, frozen=True)

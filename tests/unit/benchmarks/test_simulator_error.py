@@ -110,11 +110,11 @@ def _evaluated(
     )
 
 
-@pytest.mark.parametrize("beside", ["all", "nothing"])
-def test_constants_of_this_machine_are_found_and_predict_what_was_held_out(beside: Overlap) -> None:
-    truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside=beside)
+@pytest.mark.parametrize("overlap", ["all", "nothing"])
+def test_constants_of_this_machine_are_found_and_predict_what_was_held_out(overlap: Overlap) -> None:
+    truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, overlap=overlap)
     found = _evaluated(truth, [None], noise=0.01)
-    assert found["fit"]["constants"]["beside"] == beside
+    assert found["fit"]["constants"]["overlap"] == overlap
     assert found["fit"]["constants"]["host_seconds"] == pytest.approx(1e-9, rel=0.2)
     # Nine of two ranks less four, and one of one rank.
     assert {kind: of["settings"] for kind, of in found["held_out"].items()} == {"all": 6, "size": 5, "one rank": 1}
@@ -123,7 +123,7 @@ def test_constants_of_this_machine_are_found_and_predict_what_was_held_out(besid
 
 
 def test_constants_of_a_slowed_cable_predict_a_bandwidth_that_was_held_out() -> None:
-    truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=1.05, message_delays=1.0, beside="all")
+    truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=1.05, message_delays=1.0, overlap="all")
     found = _evaluated(truth, SLOWED, [HELD_OUT_SLOWED], noise=0.01)
     assert found["fit"]["constants"]["wire_share"] == pytest.approx(1.05, rel=0.05)
     rows = [row for row in found["rows"] if row["mbit_per_second"] == 1000]
@@ -134,16 +134,16 @@ def test_constants_of_a_slowed_cable_predict_a_bandwidth_that_was_held_out() -> 
 
 def test_a_host_without_a_spare_core_is_distinguished_from_its_wire() -> None:
     """Its part makes the backward pass longer, whatever the bandwidth; the wire's part is hidden."""
-    truth = Constants(latency_seconds=2e-4, host_seconds=8e-9, wire_share=1.05, message_delays=1.0, beside="wire")
+    truth = Constants(latency_seconds=2e-4, host_seconds=8e-9, wire_share=1.05, message_delays=1.0, overlap="wire")
     found = _evaluated(truth, SLOWED, [HELD_OUT_SLOWED], noise=0.01)
-    assert found["fit"]["constants"]["beside"] == "wire"
+    assert found["fit"]["constants"]["overlap"] == "wire"
     assert found["fit"]["constants"]["host_seconds"] == pytest.approx(8e-9, rel=0.2)
     assert found["held_out"]["all"]["within_aim"]
 
 
 def test_constants_of_a_delayed_cable_predict_a_delay_that_was_held_out() -> None:
     """At one bandwidth a byte on the wire for each is taken for granted."""
-    truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=1.05, message_delays=1.5, beside="all")
+    truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=1.05, message_delays=1.5, overlap="all")
     found = _evaluated(truth, DELAYED, [HELD_OUT_DELAYED], noise=0.01)
     assert found["fit"]["constants"]["message_delays"] == pytest.approx(1.5, rel=0.1)
     assert found["fit"]["constants"]["wire_share"] == 1
@@ -156,7 +156,7 @@ def test_constants_of_a_delayed_cable_predict_a_delay_that_was_held_out() -> Non
 
 def test_steps_that_do_not_follow_the_model_miss_the_goal() -> None:
     """Between the fitted bucket sizes something else happens: steps of 5 MiB take half as long again."""
-    truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside="all")
+    truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, overlap="all")
     timings = _timings(truth, None)
     changed = _longer(timings, 1.5, lambda of: of.way == HELD_OUT_BUCKET)
     found = evaluate(_ARGUMENTS, {None: changed}, {})
@@ -176,7 +176,7 @@ def test_a_step_lasts_until_the_slower_rank_has_done_it() -> None:
 
 
 def _assert_predicted(launch: Callable[[Constants, Cable | None], Timings]) -> None:
-    truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=1.05, message_delays=1.0, beside="all")
+    truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=1.05, message_delays=1.0, overlap="all")
     fitted, held_out = (
         dict[Cable | None, Timings]({cable: launch(truth, cable) for cable in of}) for of in (SLOWED, [HELD_OUT_SLOWED])
     )
@@ -187,7 +187,7 @@ def _assert_predicted(launch: Callable[[Constants, Cable | None], Timings]) -> N
 
 def test_held_out_steps_do_not_change_the_pace() -> None:
     """Steps of the held-out batch that take ten times as long change what is measured of them alone."""
-    truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside="all")
+    truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, overlap="all")
     timings = _timings(truth, None)
     changed = _longer(timings, 10, lambda of: of.local_batch == HELD_OUT_BATCH)
     usual, slow = (evaluate(_ARGUMENTS, {None: of}, {})["rows"] for of in (timings, changed))
@@ -208,7 +208,7 @@ def test_typical_seconds_are_those_of_the_slowest_rank() -> None:
 
 def test_constants_are_reported_as_fitted_assumed_or_undetermined() -> None:
     """With one bucket size that is not held out there are as many steps as constants."""
-    truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside="all")
+    truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, overlap="all")
     two_steps = argparse.Namespace(**{**vars(_ARGUMENTS), "held_out_buckets_mib": [1, 5]})
     for arguments, said in ((_ARGUMENTS, " ± "), (two_steps, " (not determined by these steps) ")):
         found = evaluate(arguments, {None: _timings(truth, None, noise=0.01)}, {})
@@ -257,7 +257,7 @@ def test_what_is_held_out_is_not_fitted_to(
 
 
 def test_a_launch_that_fails_costs_its_experiment_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=1.05, message_delays=1.0, beside="all")
+    truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=1.05, message_delays=1.0, overlap="all")
 
     def measured(_: object, cable: Cable | None) -> Timings:
         if cable and cable.delay_seconds:

@@ -82,7 +82,7 @@ def test_names_of_ranks_do_not_matter(order: list[int], slow: float) -> None:
 
 @pytest.mark.parametrize("way", ["full", "local"])
 def test_what_is_paid_at_every_fourth_step_alone_is_seen(way: str) -> None:
-    """Of .1 s steps each fourth takes 1 s longer, in the mean .25 s: 71 % of a step."""
+    """Of 0.1 s steps each fourth takes 1 s longer, in the mean 0.25 s: 71 % of a step."""
     late = np.full((8, 2, 12), 0.1)
     late[..., ::4] += 1.0
     even = np.full_like(late, 0.1)

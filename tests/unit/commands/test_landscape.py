@@ -50,7 +50,7 @@ def test_every_network_has_a_row_and_the_slices_pass_through_its_weights(project
         slices = np.array(row["slices"])
         assert slices.shape == (2, 21)
         np.testing.assert_allclose(slices[:, 10], row["loss"], rtol=1e-5)
-        assert row["rise"] == pytest.approx(slices[:, 5:16].mean() - row["loss"])  # distances from -.5 to .5
+        assert row["rise"] == pytest.approx(slices[:, 5:16].mean() - row["loss"])  # distances from -0.5 to 0.5
         assert row["converged"]
         assert row["top_eigenvalue"] > 0
     # The same network, seen by other images.

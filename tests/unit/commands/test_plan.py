@@ -245,7 +245,7 @@ def test_runs_that_studies_share_are_counted_once() -> None:
     plans = {name: plan_from_sizes(params, name, size, kept) for name in params.studies}
     once = deduplicate_runs(plans)
     assert [once[f"table1_{network}"].shared for network in params.networks] == [0, 6, 6, 6, 6]
-    # All arms at 256 and .005 with table1_resnet101; the full one at 64 and 128 with fig4, which has four seeds.
+    # All arms at 256 and 0.005 with table1_resnet101; the full one at 64 and 128 with fig4, which has four seeds.
     assert once["fig6"].shared == 3 * 6 + 2 * 4
     assert once["fig6_epochs"].shared == 3 * 4 * 6
     assert once["fig7_epochs"].shared == 11 * 2 * 6

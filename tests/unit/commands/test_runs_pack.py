@@ -12,13 +12,18 @@ from ruamel.yaml import YAML
 from pipeline.__main__ import main
 from pipeline.artifacts.files import write_json
 from pipeline.artifacts.plans import register_plan, write_run_dates
+from pipeline.commands.comparison.experiments import read_experiment
+from pipeline.config.params import load_params
 from pipeline.config.study import build_plan
 from pipeline.paths import DataPaths, WorkPaths
+from pipeline.reporting.inputs import report_input_files
 from pipeline.stages.harness import run_stage
 from pipeline.stages.report import report
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.report import params_tree, params_with, write_artifacts
+from tests.fixtures.source_tree import ROOT
 
+_PACKED = sorted(ROOT.glob("docs/results/*/*/results.tar.xz"))
 _TEXT = {"question": "Does it help?", "hypotheses": ["It does."], "rate_selection": "On val."}
 
 
@@ -73,6 +78,17 @@ def test_packed_twice_it_has_the_same_bytes_and_no_images(project: Path, tmp_pat
     assert files[0].read_bytes() == files[1].read_bytes()
     with tarfile.open(files[0]) as archive:
         assert not [name for name in archive.getnames() if "prepare/" in name or name.endswith(".pt")]
+
+
+@pytest.mark.parametrize("packed", _PACKED, ids=lambda packed: packed.parent.name)
+def test_archive_of_an_earlier_version_has_the_inputs_of_report_and_compare(packed: Path, tmp_path: Path) -> None:
+    with tarfile.open(packed) as archive:
+        archive.extractall(tmp_path, filter="data")
+    params = load_params(tmp_path / "params.yaml", accept_old_keys=True)
+    assert [path for path in report_input_files(params, DataPaths(root=tmp_path / "data")) if not path.exists()] == []
+    experiment = read_experiment(str(tmp_path))
+    assert set(experiment.studies) == set(params.studies)
+    assert set(experiment.filters) == set(params.networks)
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_the_searches_of_the_tuning_preset_can_be_run_and_compared() -> None:
     for name, tuning in params.tuning.items():
         check_space(f"tuning.{name}", tuning, params.studies[tuning.study], params.train)
     check_fair(params.tuning)
-    # What the searches judge by and run on.
+    # The metric of the searches, and what they run on.
     assert params.prepare.val_size > 0
     assert (params.dask.scheduler, {tuning.scheduler for tuning in params.tuning.values()}) == ("local", {"parallel"})
 

@@ -12,7 +12,7 @@ from pipeline.errors import InputError
 from tests.fixtures.params import digits_tree
 from tests.fixtures.printed_errors import key_within
 
-_PACKED = Path("docs/results/replication/2026-11-22-convergence/params.yaml")
+_PACKED = Path("docs/results/convergence/2026-11-22-convergence/params.yaml")
 
 
 def _tree_with(path: str) -> tuple[dict[str, Any], str]:

@@ -54,7 +54,7 @@ def test_classes_may_be_called_train_and_test() -> None:
     assert layout.class_names == ("bus", "test", "train")
 
 
-def test_notes_beside_the_class_folders_are_no_matter() -> None:
+def test_text_files_next_to_the_class_folders_are_ignored() -> None:
     assert find_layout(_tree(*_ONE, "README.md", "labels.csv"), "x").class_names == ("cat", "dog")
     assert find_layout(_tree(*_SPLIT, "LICENSE", "train/notes.txt"), "x").class_names == ("cat", "dog")
 

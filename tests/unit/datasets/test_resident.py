@@ -118,7 +118,7 @@ def test_a_crop_larger_than_the_image_is_a_bug() -> None:
         _resident(_pixels(1, 4), crop_size=7, crop_padding=1)
 
 
-def test_another_seed_shares_the_pixels_and_draws_anew() -> None:
+def test_another_seed_shares_the_pixels_with_other_crops() -> None:
     pixels = _pixels(12, 8)
     ids, epochs = np.arange(12), np.zeros(12, dtype=np.int64)
     first = _resident(pixels, crop_size=8, crop_padding=2, flip=True, seed=1)

@@ -44,7 +44,7 @@ def test_labels_that_no_folds_fit_are_refused() -> None:
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_each_fold_is_judged_by_a_regression_on_the_others(n_classes: int) -> None:
+def test_each_fold_is_predicted_by_a_regression_on_the_others(n_classes: int) -> None:
     points, labels = class_blobs(np.random.default_rng(0), n_classes, per_class=20, dimensions=5, spread=8)
     folds = probe_folds(labels, 3, seed=1)
     actual = cross_validated_probabilities(points, labels, folds=folds, n_classes=n_classes)
@@ -57,7 +57,7 @@ def test_each_fold_is_judged_by_a_regression_on_the_others(n_classes: int) -> No
     assert actual.converged
 
 
-def test_a_fold_that_does_not_converge_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fold_that_does_not_converge_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     points, labels = class_blobs(np.random.default_rng(0), 3, per_class=20, dimensions=5, spread=8)
     monkeypatch.setattr(linear, "MAX_ITERATIONS", 2)
     actual = _probe(points, labels, 3)

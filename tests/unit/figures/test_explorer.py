@@ -104,7 +104,7 @@ def test_a_scale_goes_from_0_to_1_whatever_is_drawn() -> None:
 
 
 @pytest.mark.parametrize("colors", [_GROUPS, _SCALE])
-def test_a_recolored_map_is_as_if_drawn_anew(colors: Groups | Scale) -> None:
+def test_recolored_map_equals_a_new_one(colors: Groups | Scale) -> None:
     whole = explorer_map(_XY, _ALL, colors, view="a").to_dict()["data"][POINTS]["marker"]
     patched = explorer_map(_XY, _ALL, _GROUPS, view="a").to_dict()
     patched["data"][POINTS]["marker"] = recolored(colors, _ALL)

@@ -12,7 +12,7 @@ def test_each_arm_has_one_look_whatever_else_is_drawn() -> None:
     assert line_styles(two) == {key: everything[key] for key in two}
 
 
-def test_with_several_arms_the_variant_is_told_by_the_dash() -> None:
+def test_with_several_arms_the_dash_shows_the_variant() -> None:
     keys = [LineKey(arm, variant) for arm in ("full", "filtered") for variant in ("wd 0.005", "wd 0.01")]
     styles = line_styles(keys)
     assert len(set(styles.values())) == 4

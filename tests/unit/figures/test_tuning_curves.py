@@ -29,7 +29,7 @@ def _legend(figure: Figure) -> set[str]:
     return {text.get_text() for text in figure.legends[0].get_texts()}
 
 
-def test_each_trial_is_a_curve_each_elimination_a_cross_and_what_came_afterwards_is_dotted() -> None:
+def test_trials_are_curves_with_crosses_and_dotted_after_pruning() -> None:
     (axes,) = tuning_figure(CURVES).axes
     lines = [(line.get_marker(), line.get_linestyle(), np.array(line.get_data()).T.tolist()) for line in axes.lines]
     searched = [points for marker, _, points in lines if marker == "o"]

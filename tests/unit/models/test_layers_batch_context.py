@@ -8,7 +8,7 @@ from pipeline.models import set_batch_context
 from pipeline.models.layers import GroupedBatchNorm2d, KeyedDropout
 
 
-def test_every_layer_that_needs_it_is_told() -> None:
+def test_every_layer_that_needs_it_gets_the_batch_context() -> None:
     norm, dropout = GroupedBatchNorm2d(3), KeyedDropout(0.5, layer=1)
     model = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Sequential(norm, dropout))
     keys = torch.arange(5)

@@ -108,7 +108,7 @@ def test_repeats_are_equal_to_the_bit() -> None:
     assert first.coordinates.tobytes() == second.coordinates.tobytes()
 
 
-def test_a_duplicate_of_a_landmark_is_placed_beside_it() -> None:
+def test_duplicate_of_a_landmark_is_placed_next_to_it() -> None:
     points, labels = _blobs(per_class=60)
     rows = landmark_rows(labels, 180, seed=0)
     others = np.setdiff1d(np.arange(len(points)), rows)

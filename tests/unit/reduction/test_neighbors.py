@@ -80,9 +80,10 @@ def test_the_inverted_file_finds_nearly_all(monkeypatch: pytest.MonkeyPatch) -> 
     assert (approximate.rows != np.arange(6000)[:, None]).all()
 
 
-def test_the_inverted_file_repeats_itself_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seed", [3, 2**31, 2**32 - 1])
+def test_the_inverted_file_repeats_itself_to_the_bit(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     _inverted(monkeypatch)
-    first, second = (nearest_neighbors(_points(0, 4000, 6), 10, seed=3) for _ in range(2))
+    first, second = (nearest_neighbors(_points(0, 4000, 6), 10, seed=seed) for _ in range(2))
     assert first.rows.tobytes() == second.rows.tobytes()
     assert first.distances.tobytes() == second.distances.tobytes()
 

@@ -46,7 +46,7 @@ def test_each_arm_has_a_row_and_each_comparison_a_sentence(tmp_path: Path) -> No
 def test_an_accuracy_stands_before_the_loss_and_is_interpolated(tmp_path: Path) -> None:
     accuracy, loss = _sections(tmp_path, _params(target_train_loss=1.0, target_top1=0.08, accuracy_every={"steps": 1}))
     assert (accuracy["target"], loss["target"]) == ("a test accuracy of 8 %", "a training loss of 1 nats")
-    # Measured .01 after step 1 and .15 after step 15, so that .08 is half way.
+    # Measured 0.01 after step 1 and 0.15 after step 15, so that 0.08 is half way.
     assert {row[2] for row in accuracy["table"].rows} == {"8"}
 
 

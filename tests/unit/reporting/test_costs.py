@@ -113,7 +113,7 @@ def test_energy_of_a_kind_is_summed_over_the_parts_that_all_tell_it(study: Study
     assert random.total.joules == UNKNOWN_ENERGY
 
 
-def test_each_kind_of_energy_that_is_told_has_columns_of_its_own(study: StudyInputs) -> None:
+def test_each_known_kind_of_energy_has_columns(study: StudyInputs) -> None:
     table = cost_table(arm_costs([study], SOME_TELL))
     columns = {head: [row[i] for row in table.rows] for i, head in enumerate(table.columns) if "energy" in head}
     assert [row[1] for row in table.rows] == ["full", "filtered", "random"]

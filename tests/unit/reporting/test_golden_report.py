@@ -32,7 +32,7 @@ from tests.fixtures.report import default_outcome, params_tree, params_with, wri
 _SEEDS = list(range(6))
 _CHARTS = ("accuracy", "best_batch", "differences", "learning", "progress", "test_loss")
 _GAINS = {"helps": 0.05, "hurts": -0.05, "at_looks": 0.05, "equivalent": 0.0}
-"""Filtered minus the other arms, by study, in accuracy; the margin is .02."""
+"""Filtered minus the other arms, by study, in accuracy; the margin is 0.02."""
 
 Found = tuple[Params, Summary, Landscapes, PlanHistories]
 

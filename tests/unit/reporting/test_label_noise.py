@@ -45,7 +45,7 @@ def test_chance_is_the_mean_of_many_random_choices_of_as_many_images_of_each_cla
         sum(wrong[rng.choice(rows, n, replace=False)].sum() for rows, n in zip(of_class, counts, strict=True))
         for _ in range(4000)
     ]
-    # The standard error is about .008.
+    # The standard error is about 0.008.
     assert detection(network, wrong)["by_chance"] == pytest.approx(np.mean(drawn), abs=0.04)
 
 

@@ -113,7 +113,7 @@ def test_a_network_that_converges_by_no_split_is_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_shows_the_slices_of_the_very_numbers_beside_them(tmp_path: Path) -> None:
+def test_page_draws_slices_of_the_numbers_in_its_table(tmp_path: Path) -> None:
     _write(tmp_path)
     before = _slices(_page(tmp_path))
     data = DataPaths(root=tmp_path)

@@ -34,7 +34,7 @@ def _published(folder: Path, **study: Any) -> Summary:
 
 
 def _flat(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Top-1 of .70, .80 and .90 by seed, and .01 more at a weight decay of .005."""
+    """Top-1 of 0.70, 0.80 and 0.90 by seed, and 0.01 more at a weight decay of 0.005."""
     top1 = 0.7 + 0.1 * row["seed"] + (0.01 if row["weight_decay"] == 0.005 else 0)
     return {"top1": top1, "balanced_accuracy": top1}
 
@@ -78,7 +78,7 @@ def test_what_a_study_lacks_of_a_point_is_said(tmp_path: Path) -> None:
     assert {row["measured, mean (%)"] for row in rows if row["measured as"].endswith("study")} == {"–"}
 
 
-def test_a_point_of_two_weight_decays_stands_beside_both(tmp_path: Path) -> None:
+def test_a_point_of_two_weight_decays_matches_both(tmp_path: Path) -> None:
     study = _published(
         tmp_path, paper_figure="gahlot-2020-fig7", batch_sizes=[6272], weight_decays=[0.01, 0.005, 0.02], seeds=[0, 1]
     )

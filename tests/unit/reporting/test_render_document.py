@@ -127,7 +127,7 @@ def test_the_document_has_the_notes_of_the_page(tmp_path: Path) -> None:
     assert [note for note in notes if note not in said] == []
 
 
-def test_hostile_names_stay_text_and_figures_are_files_beside_it(made: tuple[str, list[Table]]) -> None:
+def test_hostile_names_stay_text_and_figures_are_separate_files(made: tuple[str, list[Table]]) -> None:
     rendered = Rendered(made[0])
     assert {*CLASS_NAMES} <= {row[0] for row in rendered.rows}
     assert not {tag for tag, _ in rendered.tags} & {"script", "a", "iframe"}

@@ -234,7 +234,7 @@ def test_all_combinations_are_rows_and_lines_none_is_chosen(build: Build) -> Non
     assert {len(curves) for curves in panels.values()} == {24}
 
 
-def test_table_one_stands_beside_the_papers(build: Build) -> None:
+def test_table_one_is_compared_with_the_paper(build: Build) -> None:
     table = kept_table(build()["networks"])
     row = dict(zip(table.columns, table.rows[0], strict=True))
     assert (row["kept (%)"], row["paper, CIFAR-10: kept (%)"]) == ("92.50", "93.79")

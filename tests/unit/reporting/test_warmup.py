@@ -63,7 +63,7 @@ def test_siblings_tell_how_the_best_warm_up_grows(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_law_is_drawn_beside_what_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warmup_law_is_drawn_with_the_published_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     params = _params(0.0, 4.0, 1.0, 2.0)
     data = _write(tmp_path, params)
     inputs = load_report_inputs(params, data)
@@ -80,7 +80,7 @@ def test_the_law_is_drawn_beside_what_is_published(tmp_path: Path, monkeypatch: 
     assert "](figures/warmups.svg)" in render_document(params, data)[0]
 
 
-def test_intervals_end_at_no_warm_up_and_groups_of_siblings_are_told_apart() -> None:
+def test_intervals_end_at_no_warm_up_and_groups_of_siblings_differ() -> None:
     wide = {"n": 2, "mean": 1.5, "sd": 0.7, "low": -4.9, "high": 7.9}
     law: dict[str, Any] = {
         "studies": ["a", "b"],

@@ -53,7 +53,7 @@ def test_the_tuned_radius_drops_little_of_what_belongs_where_it_is() -> None:
     assert actual == search_planted(points, labels, 5)
 
 
-def test_where_no_radius_can_be_told_there_is_none() -> None:
+def test_no_radius_without_separation() -> None:
     labels = np.arange(40) % 2
     assert search_planted(np.zeros((40, 2)), labels, 5) is None
     assert search_planted(np.random.default_rng(0).normal(size=(40, 2)), labels, 30) is None

@@ -153,7 +153,7 @@ def _uniform(n: int, labels: np.ndarray) -> ScorerInputs:
 
 
 @_ALL
-def test_images_that_are_all_alike_are_all_judged_alike(scorer: dict[str, Any]) -> None:
+def test_equal_images_have_equal_scores(scorer: dict[str, Any]) -> None:
     name, options = split_options(scorer)
     values = SCORERS[name].values(_uniform(60, np.arange(60) % 2), **options)
     assert not np.isnan(values).any()

@@ -47,6 +47,30 @@ def test_percent_has_no_exponent(probability: float, text: str) -> None:
         assert "e+" not in reason
 
 
+def test_margin_reason_states_the_difference_to_the_strongest_other_class() -> None:
+    values = SCORERS["margin"].values(_BELIEFS)
+    scored = ScoredImages(
+        inputs=_BELIEFS, options={}, values=values, thresholds=np.full(3, 0.5), class_names=["cat", "dog", "ship"]
+    )
+    endings = [reason.rpartition(", ")[2] for reason in SCORERS["margin"].reasons(scored)]
+    assert endings == [f"its strongest other class {points} points more" for points in ("-50", "+50", "-25")]
+
+
+def test_hdbscan_reason_follows_its_own_decision() -> None:
+    values = np.array([0.25, 1.0, 1.5])
+    inputs = ScorerInputs(labels=np.zeros(3, dtype=np.int64), components=np.zeros((3, 2), dtype=np.float32))
+    scored = ScoredImages(
+        inputs=inputs,
+        options={"space": "components", "min_cluster_size": 5},
+        values=values,
+        thresholds=np.full(3, 1.0),
+        class_names=["cat"],
+    )
+    reasons = SCORERS["hdbscan"].reasons(scored)
+    assert [reason.startswith("in no cluster of 5 or more") for reason in reasons] == [False, False, True]
+    assert reasons[0].endswith("with strength 0.75")
+
+
 def test_the_networks_view_of_neighbours_counts_half() -> None:
     evidence = ScorerInputs(
         labels=np.array([0, 0, 2]),
@@ -150,7 +174,7 @@ def test_the_odds_are_against_the_mean_of_what_is_and_was_thought_of_the_label()
     np.testing.assert_allclose(values, [0.3 / 0.4, 0.6 / 0.3, 1 / 1e-7], rtol=1e-5)
 
 
-def test_the_mean_confidence_is_that_of_training_or_where_there_was_none_the_networks() -> None:
+def test_mean_confidence_is_that_of_training_if_any_else_the_networks() -> None:
     trained = np.array([0.2, np.nan, 1], dtype=np.float32)
     evidence = ScorerInputs(labels=_BELIEFS.labels, probabilities=_PROBABILITIES, training_confidence=trained)
     expected = 1 - np.array([0.2, _PROBABILITIES[1, 0], 1])

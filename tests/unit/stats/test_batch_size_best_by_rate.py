@@ -59,6 +59,15 @@ def test_what_diverged_is_never_the_best_and_what_was_skipped_was_not_tried() ->
     assert (first.batch_sizes, first.at_end) == ([32, 64, 128, 256], True)
 
 
+def test_a_size_that_one_seed_skipped_is_left_out_for_all_seeds() -> None:
+    runs = [
+        replace(run, top1=None, status="skipped") if (run.setting.batch_size, run.seed) == (512, 0) else run
+        for run in _peaked([(4, 4), (2, 2), (2, 2)])
+    ]
+    first = best_by_rate(runs, 0.95)[0]
+    assert (first.batch_sizes, first.of_seeds) == ([32, 64, 128, 256], [256, 256])
+
+
 def test_a_rate_at_which_a_seed_finished_nothing_is_left_out() -> None:
     runs = [
         replace(run, top1=None, status="diverged") if run.seed == 1 and run.setting.learning_rate == 0.2 else run

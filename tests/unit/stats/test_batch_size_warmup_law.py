@@ -48,7 +48,7 @@ def test_no_logarithm_of_no_warm_up_and_no_line_through_one_batch() -> None:
     assert of_one.per_doubling is None
 
 
-def test_growth_by_doubling_is_told_where_no_warm_up_is_best() -> None:
+def test_growth_by_doubling_is_known_where_no_warm_up_is_best() -> None:
     """Seeds whose best grow from 0 to 2 and from 2 to 8 epochs over two doublings."""
     grows = warmup_law(_peaked(np.array([[0, 2], [1, 3], [2, 4]])), WARMUPS, BATCHES, 0.95).per_doubling
     assert grows is not None
@@ -57,7 +57,7 @@ def test_growth_by_doubling_is_told_where_no_warm_up_is_best() -> None:
     assert grows.low is not None
 
 
-def test_what_did_not_finish_is_never_the_best_and_the_end_is_told() -> None:
+def test_unfinished_run_is_never_best_and_end_of_grid_is_reported() -> None:
     top1 = _peaked(np.array([[2, 2], [2, 2], [4, 4]]))
     top1[2, 0, 0] = np.nan
     law = warmup_law(top1, WARMUPS, BATCHES, 0.95)

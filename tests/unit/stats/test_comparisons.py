@@ -100,7 +100,7 @@ def test_the_seeds_needed_find_the_margin_by_both_tests(spread: float) -> None:
     assert needed is not None
     assert needed.n == seeds_for_both_tests(spread, 0.5, 0.05, 0.8)
     assert needed.low <= needed.n <= needed.high
-    # Of 3 values from .52 to 6.28 times their standard deviation.
+    # Of 3 values from 0.52 to 6.28 times their standard deviation.
     assert needed.high == seeds_for_both_tests(6.2847 * spread, 0.5, 0.05, 0.8)
 
 

@@ -22,7 +22,7 @@ def test_mean_interval_is_scipys_one_sample_t(sample: np.ndarray, confidence: fl
 
 
 def test_paired_difference_by_hand() -> None:
-    # Differences 1, 2, 3: mean 2, sd 1, t(.975, 2) = 4.302653.
+    # Differences 1, 2, 3: mean 2, sd 1, t(0.975, 2) = 4.302653.
     estimate = mean_estimate(np.subtract([2, 4, 6], [1, 2, 3]), 0.95)
     assert (estimate.n, estimate.mean, estimate.sd) == (3, 2.0, 1.0)
     half = 4.302653 / 3**0.5
@@ -50,7 +50,7 @@ def test_paired_interval_covers_the_truth_as_often_as_stated() -> None:
         shared = rng.normal(0, 5, 4)
         estimate = mean_estimate(shared + rng.normal(0.3, 1, 4) - shared, 0.9)
         found.append((estimate.low, estimate.high))
-    # Binomial spread of 2,000 simulations: sd .0067.
+    # Binomial spread of 2,000 simulations: sd 0.0067.
     assert _coverage(found, 0.3) == pytest.approx(0.9, abs=0.02)
 
 

@@ -49,6 +49,6 @@ def test_equal_differences_are_certain() -> None:
 
 def test_many_samples_at_once_are_each_on_their_own() -> None:
     values = np.random.default_rng(0).normal(size=(3, 2, 4, 5))
-    for judge in (student_mean, crossed_mean):
-        together = judge(values).p_difference()
-        assert together[1, 0] == pytest.approx(judge(values[1, 0]).p_difference())
+    for estimator in (student_mean, crossed_mean):
+        together = estimator(values).p_difference()
+        assert together[1, 0] == pytest.approx(estimator(values[1, 0]).p_difference())

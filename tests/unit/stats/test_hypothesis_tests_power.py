@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -28,6 +30,12 @@ def test_power_is_the_share_of_simulated_studies_that_find_the_difference(n: int
 
 def test_power_without_a_difference_is_alpha() -> None:
     assert paired_t_power(4, spread=1, difference=0, alpha=0.03) == pytest.approx(0.03)
+
+
+@pytest.mark.parametrize("wrong", [{"n": 1}, {"spread": 0.0}, {"alpha": 0.0}, {"alpha": 1.0}])
+def test_power_without_meaning_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        paired_t_power(**({"n": 6, "spread": 1.0, "difference": 1.0, "alpha": 0.05} | wrong))
 
 
 def test_seeds_for_runs_of_the_pilots_spread() -> None:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from pipeline.stats.comparisons import Comparison, comparisons
-from pipeline.stats.per_class import image_values
+from pipeline.stats.per_class import correctness_differences, hierarchical_bootstrap, image_values
 from pipeline.stats.runs import Run
 from tests.fixtures.runs import PLAN, Draws, made_draws, made_runs
 
@@ -37,6 +37,9 @@ def test_classes_are_compared_run_by_run_and_the_worst_need_not_be_the_same() ->
     assert -10 < worst["low"] < 25 < worst["high"] < 60
     # Seeds are alike, so that images alone widen the interval.
     assert found["n_images"] == 12
+    arm, control = (correct_of(made_runs({name: [0.9] * 3}))[None] for name in ("filtered", "random"))
+    low, high = hierarchical_bootstrap(correctness_differences([(arm, control)]), confidence=0.95)
+    assert (found["bootstrap"]["low"], found["bootstrap"]["high"]) == pytest.approx((100 * low, 100 * high))
     assert -30 < found["bootstrap"]["low"] < 100 / 12 < found["bootstrap"]["high"] < 45
 
 

@@ -1,6 +1,7 @@
 """Ratios of the treated arm to others."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,3 +40,12 @@ def test_with_several_draws_of_the_filter_they_are_what_counts() -> None:
     draws: Draws = {f"resnet18{suffix}": [0.9] * 4 for suffix in ("", "-r1", "-r2")}
     runs = made_draws({"filtered": draws, "random": draws})
     assert ratios(runs, [1.0 + 0.01 * row for row in range(len(runs))], 0.05)[0].n == 3
+
+
+@pytest.mark.parametrize(("draws", "unit"), [(1, "seed"), (2, "draw")])
+def test_the_unit_is_the_draw_from_two_draws_on(draws: int, unit: str) -> None:
+    networks = [f"resnet18{suffix}" for suffix in ("", "-r1")][:draws]
+    table: Draws = {network: [0.9] * 4 for network in networks}
+    runs = made_draws({"filtered": table, "random": table})
+    (ratio,) = ratios(runs, [1.0 + 0.01 * row for row in range(len(runs))], 0.05)
+    assert (ratio.unit, ratio.draws, ratio.seeds) == (unit, draws, 4)

@@ -43,7 +43,7 @@ def test_a_straight_loss_is_crossed_where_the_line_is(slope: float, start: float
         (((10, 0.9), (20, 1.1), (30, 0.9)), "at once"),
     ],
 )
-def test_what_cannot_be_told_is_said(history: tuple[tuple[int, float | None], ...], found: str) -> None:
+def test_unknown_step_has_a_reason(history: tuple[tuple[int, float | None], ...], found: str) -> None:
     assert images_to_loss(history, 1.0) == found
 
 
@@ -92,7 +92,7 @@ def test_an_accuracy_on_a_straight_line_is_reached_where_the_line_is(places: lis
     ("curve", "found"),
     [((), "never"), (((10, 0.4),), "never"), (((10, 0.1), (20, 0.4)), "never"), (((10, 0.6), (20, 0.7)), "at once")],
 )
-def test_an_accuracy_that_cannot_be_told_is_said(curve: tuple[tuple[int, float], ...], found: str) -> None:
+def test_unknown_accuracy_has_a_reason(curve: tuple[tuple[int, float], ...], found: str) -> None:
     assert images_to_accuracy(curve, 0.5) == found
 
 

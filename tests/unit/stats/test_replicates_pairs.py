@@ -81,7 +81,7 @@ def test_all_draws_have_the_full_data_in_common_and_their_own_random_arm() -> No
     assert differences(study, random) == pytest.approx(np.array([[0.01, 0.03], [0.01, -0.01]]))
 
 
-def test_a_seed_that_one_draw_lacks_is_left_out_of_all_and_makes_the_setting_incomplete() -> None:
+def test_seed_that_one_draw_lacks_makes_the_setting_incomplete() -> None:
     own: Draws = {"resnet18": [0.9, 0.9], "resnet18-r1": [0.9, None]}
     study = made_draws({"filtered": own, "full": {"resnet18": [0.8, 0.8]}})
     (pairs,) = find_pairs(study, "full")

@@ -103,6 +103,12 @@ def test_one_study_and_many_at_once_agree(seed: int) -> None:
     ]
 
 
+def test_an_undecided_study_uses_the_seeds_of_the_last_look() -> None:
+    unclear = 0.01 * np.array([[1.0, -1.0] * 6])
+    outcome, used = first_outcomes(DESIGN, unclear)
+    assert (outcome.tolist(), used.tolist()) == (["undecided"], [DESIGN.looks[-1]])
+
+
 def test_seeds_between_two_looks_wait_for_the_next() -> None:
     values = 0.01 * np.random.default_rng(3).normal(size=12)
     assert _decide(values[:5]) == SequentialDecision(outcome="undecided", seeds=0)
@@ -119,7 +125,7 @@ def test_a_setting_that_lacks_a_run_is_left_out_from_the_look_that_has_its_seed(
 
 
 def test_accuracies_that_round_alike_are_not_sure() -> None:
-    """Six times one image of 360 more is no proof of equivalence within .03 points."""
+    """Six times one image of 360 more is no proof of equivalence within 0.03 points."""
     values = np.full((12, 1), 1 / 360)
     narrow = SequentialDesign(looks=LOOKS, margin=0.0031, alpha=0.05)
     assert decide(narrow, values).outcome == "equivalent"

@@ -12,7 +12,7 @@ from pipeline.stats.verdict import DecisionRule, Outcome, Verdict, pooled_verdic
 from tests.fixtures.golden import check_golden
 
 RULE = DecisionRule(margin=0.003, alpha=0.05)
-# Eight seeds around 0, of standard deviation .001.
+# Eight seeds around 0, of standard deviation 0.001.
 NOISE = np.array([-0.0015, -0.0010, -0.0005, -0.0002, 0.0002, 0.0005, 0.0010, 0.0015])
 
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from pipeline.stats.comparisons import comparisons
+from pipeline.stats.estimates import rounding_sd
+from pipeline.stats.replicates import level_estimate
 from pipeline.stats.verdict import DecisionRule, pooled_verdict, verdicts_by_setting
 from tests.fixtures.runs import PLAN, made_runs
 
@@ -14,7 +16,7 @@ SIMULATIONS = 1000
 
 
 def _rounded(rng: np.random.Generator, difference: float, *, n: int, images: int, sd: float) -> np.ndarray:
-    """(SIMULATIONS, n) differences of two accuracies near .9, each a count of `images`."""
+    """(SIMULATIONS, n) differences of two accuracies near 0.9, each a count of `images`."""
     common = 0.9 + rng.random((SIMULATIONS, 1)) / images
     treated, control = (
         np.round((common + mean + sd / 2**0.5 * rng.normal(size=(SIMULATIONS, n))) * images) / images
@@ -33,6 +35,16 @@ def test_two_seeds_that_differ_by_one_image_each_are_not_equivalent() -> None:
     assert found.estimate.low < 0 < 0.005 < found.estimate.high
     (same,) = verdicts_by_setting([np.full((1, 2), 1 / 360)], RULE, step=1 / 360)
     assert same.tests == found.tests
+
+
+@pytest.mark.parametrize("settings", [1, 4])
+def test_rounding_of_both_accuracies_is_independent_at_each_setting(settings: int) -> None:
+    found = pooled_verdict(np.zeros((1, 6, settings)), RULE, step=1 / 360)
+    rounding = rounding_sd(1 / 360) * math.sqrt(2 / settings)
+    expected = level_estimate(np.zeros((1, 6)), 1 - found.levels.difference, rounding=rounding)
+    assert found.estimate == expected
+    assert expected.high is not None
+    assert expected.high > 0
 
 
 @pytest.mark.parametrize(("n", "images", "sd"), [(2, 360, 0.003), (3, 360, 0.001), (6, 360, 0.002), (5, 1000, 0.001)])

@@ -135,7 +135,7 @@ def test_a_local_gradient_is_of_this_ranks_images() -> None:
 
 
 @pytest.mark.parametrize("find", [_exact, tree_gradients], ids=["accumulated", "tree"])
-def test_a_loss_scale_multiplies_the_gradient_and_nothing_that_is_told(find: Callable[..., Any]) -> None:
+def test_loss_scale_multiplies_the_gradient_and_no_reported_value(find: Callable[..., Any]) -> None:
     model, batch, parts = _small_cnn(), _batch(12), worker_slices(12, 3)
     plain = find(model, _TRAIN_LOSS, batch, parts)
     expected = gradient_of(model)

@@ -180,7 +180,7 @@ def test_measured_values_are_those_that_were_measured() -> None:
     assert measured(None) == ("skipped", None, None, None, None, None)
 
 
-def test_what_a_cell_ran_on_and_in_which_groups_is_told() -> None:
+def test_hardware_and_batch_norm_groups_of_a_run_are_recorded() -> None:
     (spec, *_) = _specs({"simulated_workers": 4, "bn_group": 2}, batch_sizes=[20])
     row = run_row("s", spec, "k", _result("finished", 10))
     noise = ("critical_batch", "critical_batch_low", "critical_batch_high")
@@ -206,5 +206,5 @@ def test_a_row_has_the_last_link_of_its_chain() -> None:
     assert [run_row("s", spec, "k", result)["chain_end"] for result in results] == ["bb", None, None]
 
 
-def test_the_figure_that_a_study_is_held_beside_changes_no_cell() -> None:
+def test_paper_figure_of_a_study_changes_no_run() -> None:
     assert _specs(paper_figure="gahlot-2020-fig7") == _specs()

@@ -210,7 +210,7 @@ def test_the_noise_scale_is_sampled_where_asked_and_changes_nothing_else() -> No
     assert torch.equal(weights_of(plain), weights_of(metered))
 
 
-def test_what_a_run_ran_on_is_told() -> None:
+def test_hardware_of_a_run_is_recorded() -> None:
     threads = torch.get_num_threads()
     run = train_bright(replace(TINY, steps=1))
     assert run.hardware == [f"1 processes of {threads} threads on cpu, 20 images at a time"]

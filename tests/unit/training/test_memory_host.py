@@ -73,7 +73,7 @@ def test_without_control_groups_it_is_the_machines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_job_has_its_limit_less_what_it_uses_for_good(tmp_path: Path, version: int) -> None:
+def test_job_has_its_limit_minus_memory_that_cannot_be_freed(tmp_path: Path, version: int) -> None:
     """As Slurm nests them: node, job, step."""
     job = [Group(None, 20 * _GIB), Group(4 * _GIB, 3 * _GIB, _GIB), Group(None, 3 * _GIB)]
     _chain(tmp_path, job, version)

@@ -196,7 +196,7 @@ def test_an_identity_survives_a_file() -> None:
     assert re.fullmatch("[0-9a-f]{24}", identity.fingerprint)
 
 
-def test_job_and_machine_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_and_machine_have_separate_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     before = _identity()
     monkeypatch.setattr(torch, "__version__", "0.0")
     after = _identity()

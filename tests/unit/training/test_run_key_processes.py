@@ -54,7 +54,7 @@ def test_the_key_names_avx512_where_it_changes_bits() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "value"), VARIABLES)
-def test_each_variable_is_told_by_the_key_where_it_changes_bits(name: str, value: str) -> None:
+def test_key_has_each_variable_that_changes_bits(name: str, value: str) -> None:
     assert_keys_tell(trained(), trained(**{name: value}))
 
 

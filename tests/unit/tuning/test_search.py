@@ -129,7 +129,7 @@ def test_an_eliminated_trial_that_overtakes_the_winner_is_found(
     assert (outcome.winner, outcome.epochs) == (0, (1, 1))
     summary = found_by(made, tmp_path, tuning, outcome).summary()
     assert summary["late_bloomers"] == late
-    # What the rule saved, whatever was trained afterwards to judge it.
+    # What the rule saved, regardless of what was trained afterwards to test it.
     assert (summary["epochs"], summary["epochs_saved"], summary["epochs_afterwards"]) == (2, 4, afterwards)
     assert summary["context_switch"] == {"epochs": 2 + afterwards, "median_seconds": 0.5, "median_share": 0.25}
 

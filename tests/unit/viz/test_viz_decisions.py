@@ -91,7 +91,7 @@ def test_a_missing_file_is_created_and_no_change_writes_nothing(file: Path) -> N
     assert list(_lines(file)) == [_A]
 
 
-def test_changed_lines_stay_in_place_new_ones_come_last_and_undo_gives_the_same_bytes(file: Path) -> None:
+def test_changed_lines_keep_their_place_and_undo_gives_the_same_bytes(file: Path) -> None:
     chosen = Decisions(file)
     chosen.decide([_A, _B, _C], "drop", "first")
     before = file.read_bytes()

@@ -56,7 +56,7 @@ def test_a_link_restores_its_state(state: dict[str, Any], rule: FilterSettings) 
     assert settings_from_json(read_link(link)["rule"]) == rule
 
 
-def test_without_a_link_the_page_begins_with_the_first_network_and_compares_it_with_the_last() -> None:
+def test_page_without_a_link_compares_the_first_network_with_the_last() -> None:
     assert (_DEFAULTS["network"], _DEFAULTS["network-b"]) == ("resnet18", "resnet34")
     assert (_DEFAULTS["view"], _DEFAULTS["list"], _DEFAULTS["focus"]) == ("explore", "goes", None)
 
