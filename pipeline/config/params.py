@@ -13,6 +13,7 @@ from pipeline.config.base import MAX_SEED, Duration, Section, describe_validatio
 from pipeline.config.extractors import ExtractConfig, NetworkName, replicate_number
 from pipeline.config.filter import NEEDS_TRAINING_CONFIDENCE, EnsembleScorer, FilterConfig
 from pipeline.config.finetune import FinetuneConfig
+from pipeline.config.network_checks import check_networks
 from pipeline.config.optimization import order_conflict
 from pipeline.config.prepare import PrepareConfig
 from pipeline.config.recipe import Recipe
@@ -164,6 +165,7 @@ def _check_across_sections(params: Params, source: str) -> None:
                 f"{key}.accuracy_every: with post_local_sgd each worker has its own weights between averages; remove "
                 "one of the two"
             )
+    check_networks(params, source)
     if params.report.target_top1 is not None and not any(study.accuracy_every for study in params.studies.values()):
         raise InputError(
             f"{source}: report.target_top1: {params.report.target_top1:g}, but no study measures accuracy during "
