@@ -11,7 +11,7 @@ from ruamel.yaml.error import YAMLError
 
 from pipeline.config.base import MAX_SEED, Duration, Section, describe_validation_error
 from pipeline.config.extractors import ExtractConfig, NetworkName, replicate_number
-from pipeline.config.filter import NEEDS_TRAINING_CONFIDENCE, EnsembleScorer, FilterConfig
+from pipeline.config.filter import NEEDS_TRAINING, EnsembleScorer, FilterConfig
 from pipeline.config.finetune import FinetuneConfig
 from pipeline.config.network_checks import check_networks
 from pipeline.config.optimization import order_conflict
@@ -192,11 +192,11 @@ def _check_head(key: str, params: Params) -> None:
     scorer = params.filter.scorer
     scorers = scorer.scorers if isinstance(scorer, EnsembleScorer) else (scorer,)
     if params.finetune.trainable == "head" and (
-        missing := [single.name for single in scorers if single.name in NEEDS_TRAINING_CONFIDENCE]
+        missing := [single.name for single in scorers if single.name in NEEDS_TRAINING]
     ):
         raise InputError(
-            f"{key}: {missing[0]} needs confidences recorded in training, which finetune.trainable: head does "
-            "not make; use smoothed_confidence"
+            f"{key}: {missing[0]} needs a record of the training, which finetune.trainable: head does not "
+            "make; use smoothed_confidence"
         )
 
 

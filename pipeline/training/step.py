@@ -27,7 +27,8 @@ class TrainStep:
     Args:
         batches: by batch size, what this rank computes of a global batch.
         warmup_batch: any two samples that the run trains on.
-        track_from_step: first step at which `state.tracker`, if not None, records the labels' probabilities.
+        track_from_step: first step at which `state.tracker`, if not None, records the labels' probabilities;
+            `state.dynamics` records from the first step on.
     """
 
     def __init__(
@@ -43,8 +44,8 @@ class TrainStep:
         comm: CommConfig,
     ) -> None:
         self._settings, self._state, self._world = settings, state, world
-        self._train_loss = train_loss
-        self._tracked_loss, self._track_from_step = replace(train_loss, tracker=state.tracker), track_from_step
+        self._train_loss = replace(train_loss, dynamics=state.dynamics)
+        self._tracked_loss, self._track_from_step = replace(self._train_loss, tracker=state.tracker), track_from_step
         self._batches = batches
         self._tree = TreeGradients(state.model, world)
         # If the scaler makes the kernel of torch's fused SGD skip the first step, the momentum stays uninitialized.
