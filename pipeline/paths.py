@@ -37,6 +37,10 @@ class DataPaths:
         """float32 (N,): mean probability of each training image's label late in training, NaN if not trained on."""
         return self.root / "finetune" / f"{network}.confidence.npy"
 
+    def training_dynamics(self, network: str) -> Path:
+        """One row per training image: averaged logit margin and forgetting events, NaN if not trained on."""
+        return self.root / "finetune" / f"{network}.dynamics.parquet"
+
     def finetune_metrics(self, network: str) -> Path:
         return self.root / "finetune" / f"{network}.json"
 

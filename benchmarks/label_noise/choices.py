@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.config.filter import NEEDS_TRAINING_CONFIDENCE
+from pipeline.config.filter import NEEDS_TRAINING
 from pipeline.errors import InputError
 from pipeline.reduction.neighbors import exact_neighbors
 from pipeline.scoring.base import ScorerInputs
@@ -29,6 +29,8 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
     "self_confidence": _CONFIDENCE,
     "smoothed_confidence": {"name": "smoothed_confidence", "k": 25},
     "mean_confidence": {"name": "mean_confidence"},
+    "aum": {"name": "aum"},
+    "forgetting": {"name": "forgetting"},
     "label_odds": {"name": "label_odds"},
     "margin": _MARGIN,
     "el2n": {"name": "el2n"},
@@ -130,7 +132,7 @@ def check_names(names: tuple[str, ...], default: str, *, n_neighbors: int, froze
 
 
 def _reads_training(name: str) -> bool:
-    return any(scorer["name"] in NEEDS_TRAINING_CONFIDENCE for scorer in _members(name))
+    return any(scorer["name"] in NEEDS_TRAINING for scorer in _members(name))
 
 
 def _members(name: str) -> Iterator[Mapping[str, Any]]:

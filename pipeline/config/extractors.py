@@ -1,14 +1,20 @@
 """Names of the extractor networks, and the `extract` section."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, WithJsonSchema
 
 from pipeline.config.base import Positive, Section
 
-Architecture = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
-"""Architectures of extractors, by torchvision's names."""
+Architecture = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnet9", "resnet9_wide"]
+"""Architectures of extractors: torchvision's, by its names, and `resnet9` for small images in two widths."""
+
+MIN_PIXELS: Mapping[str, int] = {"resnet9": 9, "resnet9_wide": 9}
+"""Smallest side of the images that an architecture reads, if above that of `prepare.image_size`."""
+
+WITHOUT_IMAGENET_WEIGHTS = frozenset({"resnet9", "resnet9_wide"})
 
 _ARCHITECTURES: tuple[str, ...] = get_args(Architecture)
 _REPLICATE = r"-r[1-9][0-9]?"

@@ -85,6 +85,22 @@ class LabelOddsScorer(Section):
     name: Literal["label_odds"]
 
 
+class AumScorer(Section):
+    """Ratio of the strongest other class to the label, averaged over training: exp(-AUM).
+
+    AUM, the area under the margin, is the mean over all epochs of the label's logit minus the largest other one
+    (Pleiss et al. 2020).
+    """
+
+    name: Literal["aum"]
+
+
+class ForgettingScorer(Section):
+    """Number of epochs in which the network forgot the label (Toneva et al. 2019); infinite if it never learned it."""
+
+    name: Literal["forgetting"]
+
+
 class MarginScorer(Section):
     """Probability of the strongest other class minus that of the label."""
 
@@ -128,6 +144,8 @@ _Single = (
     | SmoothedConfidenceScorer
     | MeanConfidenceScorer
     | LabelOddsScorer
+    | AumScorer
+    | ForgettingScorer
     | MarginScorer
     | ConfidentLearningScorer
     | El2nScorer
@@ -149,8 +167,8 @@ class EnsembleScorer(Section):
 
 ScorerConfig = Annotated[_Single | EnsembleScorer, Field(discriminator="name")]
 
-NEEDS_TRAINING_CONFIDENCE = ("label_odds", "mean_confidence")
-"""Scorers that need the label confidences recorded during fine-tuning."""
+NEEDS_TRAINING = ("aum", "forgetting", "label_odds", "mean_confidence")
+"""Scorers that need what fine-tuning records of each label."""
 
 
 class FilterConfig(Section):

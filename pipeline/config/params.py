@@ -11,8 +11,9 @@ from ruamel.yaml.error import YAMLError
 
 from pipeline.config.base import MAX_SEED, Duration, Section, describe_validation_error
 from pipeline.config.extractors import ExtractConfig, NetworkName, replicate_number
-from pipeline.config.filter import NEEDS_TRAINING_CONFIDENCE, EnsembleScorer, FilterConfig
+from pipeline.config.filter import NEEDS_TRAINING, EnsembleScorer, FilterConfig
 from pipeline.config.finetune import FinetuneConfig
+from pipeline.config.network_checks import check_networks
 from pipeline.config.optimization import order_conflict
 from pipeline.config.prepare import PrepareConfig
 from pipeline.config.recipe import Recipe
@@ -164,6 +165,7 @@ def _check_across_sections(params: Params, source: str) -> None:
                 f"{key}.accuracy_every: with post_local_sgd each worker has its own weights between averages; remove "
                 "one of the two"
             )
+    check_networks(params, source)
     if params.report.target_top1 is not None and not any(study.accuracy_every for study in params.studies.values()):
         raise InputError(
             f"{source}: report.target_top1: {params.report.target_top1:g}, but no study measures accuracy during "
@@ -190,11 +192,11 @@ def _check_head(key: str, params: Params) -> None:
     scorer = params.filter.scorer
     scorers = scorer.scorers if isinstance(scorer, EnsembleScorer) else (scorer,)
     if params.finetune.trainable == "head" and (
-        missing := [single.name for single in scorers if single.name in NEEDS_TRAINING_CONFIDENCE]
+        missing := [single.name for single in scorers if single.name in NEEDS_TRAINING]
     ):
         raise InputError(
-            f"{key}: {missing[0]} needs confidences recorded in training, which finetune.trainable: head does "
-            "not make; use smoothed_confidence"
+            f"{key}: {missing[0]} needs a record of the training, which finetune.trainable: head does not "
+            "make; use smoothed_confidence"
         )
 
 

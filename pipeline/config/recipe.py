@@ -16,7 +16,9 @@ from pipeline.config.base import (
 )
 from pipeline.config.optimization import BatchSchedule, ConstantSchedule, OptimizerConfig, ScheduleConfig, SgdConfig
 
-ModelName = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "small_cnn"]
+ModelName = Literal[
+    "resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnet9", "resnet9_wide", "small_cnn"
+]
 """Models that studies can train."""
 
 
@@ -237,7 +239,8 @@ class Recipe(Section):
     """Optimizer, schedule, regularization and distribution of the global batch.
 
     Attributes:
-        stem: `imagenet` (7x7 stride 2 and max-pooling) or `cifar` (3x3, no pooling).
+        stem: of ResNet-18 to 152: `imagenet` (7x7 stride 2 and max-pooling) or `cifar` (3x3, no pooling). Other
+            networks have one stem.
         lr_scaling: null uses the learning rate as written.
         batch_schedule: smaller batches at the start of a run, as fractions of its batch size; null: none.
         decay_norm_and_bias: whether weight decay also applies to BatchNorm parameters and biases.

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pipeline.artifacts.prepared import PreparedData
 from pipeline.config.finetune import FinetuneConfig
 from pipeline.models.resnet import Network
+from pipeline.training.dynamics import TrainingDynamics
 from pipeline.training.evaluation import Evaluation
 from pipeline.training.settings import TrainSettings
 
@@ -116,6 +117,7 @@ class TrainedExtractor:
         n_train: images that it was trained on.
         train_loss: in nats.
         confidence: (N,) float32, mean confidence in each image's label during training; NaN for other images.
+        dynamics: of the training; None if none was recorded.
     """
 
     model: Network
@@ -123,6 +125,7 @@ class TrainedExtractor:
     n_train: int
     train_loss: float
     confidence: NDArray[np.float32]
+    dynamics: TrainingDynamics | None
 
 
 def mean_confidence(networks: Sequence[TrainedExtractor]) -> NDArray[np.float32]:
@@ -130,6 +133,28 @@ def mean_confidence(networks: Sequence[TrainedExtractor]) -> NDArray[np.float32]
     stacked = np.stack([trained.confidence for trained in networks])
     counts = np.isfinite(stacked).sum(axis=0)
     return np.where(counts > 0, np.nansum(stacked, axis=0) / np.maximum(counts, 1), np.nan).astype(np.float32)
+
+
+def mean_dynamics(networks: Sequence[TrainedExtractor]) -> TrainingDynamics | None:
+    """Return the means over the networks that trained on each image, NaN without one; None if a network has none.
+
+    A label that a network never learned counts as forgotten in each of its epochs. If no network learned it, the mean
+    is infinite.
+    """
+    found = [trained.dynamics for trained in networks if trained.dynamics is not None]
+    if len(found) < len(networks):
+        return None
+    epochs = [run.settings.batch_sizes.examples(run.settings.steps) / run.n_train for run in networks]
+    margins = np.stack([dynamics.margin for dynamics in found])
+    events = np.stack([dynamics.forgetting for dynamics in found])
+    counted = np.where(np.isinf(events), np.array(epochs, dtype=np.float32)[:, None], events)
+    counts = np.isfinite(margins).sum(axis=0)
+    divisor = np.where(counts > 0, counts, np.nan)
+    never = (counts > 0) & ~np.isfinite(events).any(axis=0)
+    return TrainingDynamics(
+        margin=(np.nansum(margins, axis=0) / divisor).astype(np.float32),
+        forgetting=np.where(never, np.inf, np.nansum(counted, axis=0) / divisor).astype(np.float32),
+    )
 
 
 def extractor_metrics(

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pipeline.artifacts.dynamics import read_dynamics
 from pipeline.artifacts.files import open_array, read_json
 from pipeline.artifacts.overrides import Override, locate_overrides, read_overrides
 from pipeline.artifacts.tables import list_column, read_parquet
@@ -53,7 +54,10 @@ class FilterInputs(NetworkData):
 
 def input_files(data: DataPaths, network: str) -> list[Path]:
     """Return the files that `load_filter_inputs` reads, except for overrides.csv."""
+    dynamics = data.training_dynamics(network)
     return [
+        # Versions before the scorers that read it did not write it.
+        *([dynamics] if dynamics.exists() else []),
         data.manifest("train"),
         data.prepare_metrics,
         data.predictions(network),
@@ -100,6 +104,7 @@ def load_network_data(data: DataPaths, network: str) -> NetworkData:
     class_names = metrics["class_names"]
     if labels.max() >= len(class_names):
         raise InputError(f"{data.manifest('train')}: has more classes than {data.prepare_metrics}; run `dvc repro`")
+    margin, forgetting = read_dynamics(data.training_dynamics(network), n) or (None, None)
     images = manifest.select(list(_MANIFEST))
     for column in ("predicted", "confidence"):
         images = images.append_column(column, predictions[column])
@@ -116,6 +121,8 @@ def load_network_data(data: DataPaths, network: str) -> NetworkData:
             neighbors=_neighbors(embedding, n, data.embedding(network)),
             probabilities=_probabilities(data.probabilities(network), n, len(class_names)),
             training_confidence=_training_confidence(data.training_confidence(network), n),
+            training_margin=margin,
+            training_forgetting=forgetting,
         ),
         class_names=class_names,
         n_planted=metrics.get("n_planted"),

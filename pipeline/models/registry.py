@@ -7,22 +7,28 @@ from torch import Tensor
 
 from pipeline.errors import InputError
 from pipeline.models.resnet import RESNETS, Network, ResNet, Stem, resnet
+from pipeline.models.resnet9 import ResNet9
 from pipeline.models.small_cnn import SmallCnn
 
 _HEAD = ("fc.weight", "fc.bias")
 # BatchNorm's count of batches is unused here; files from before torch 0.4.1 lack it, torchvision's too.
 _COUNTER = "num_batches_tracked"
 
-_FEATURES = {"resnet18": 512, "resnet34": 512, "resnet50": 2048, "resnet101": 2048, "resnet152": 2048, "small_cnn": 128}
+# Channels of the blocks. The second has those of airbench94 (Jordan 2024).
+_RESNET9_WIDTHS = {"resnet9": (32, 128, 128), "resnet9_wide": (64, 256, 256)}
+_FEATURES = {
+    "resnet18": 512, "resnet34": 512, "resnet50": 2048, "resnet101": 2048, "resnet152": 2048, "small_cnn": 128,
+    **{network: widths[-1] for network, widths in _RESNET9_WIDTHS.items()},
+}  # fmt: skip
 NETWORKS = tuple(_FEATURES)
 """The names used in params.yaml."""
 
 
 def set_head(model: ResNet, weight: Tensor, bias: Tensor) -> None:
-    """Overwrite the last linear layer with `weight` (n_classes, D) and `bias` (n_classes,)."""
+    """Make the logits of `model` its features times `weight` (n_classes, D) plus `bias` (n_classes,)."""
     with torch.no_grad():
-        model.backbone.fc.weight.copy_(weight)
-        model.backbone.fc.bias.copy_(bias)
+        model.backbone.fc.weight.copy_(weight / model.logit_scale)
+        model.backbone.fc.bias.copy_(bias / model.logit_scale)
 
 
 def load_backbone(model: ResNet, state: Mapping[str, Tensor], *, source: str) -> None:
@@ -59,12 +65,16 @@ def build_network(network: str, n_classes: int, *, stem: Stem, seed: int) -> Net
 
     Args:
         network: one of `NETWORKS`.
-        stem: of a ResNet, see `resnet`; `small_cnn` has no choice.
+        stem: of torchvision's ResNets, see `resnet`; the other networks have no choice.
     """
     with torch.random.fork_rng(devices=[]):
         # `torch.manual_seed` would reseed the generators of all GPUs as well.
         torch.default_generator.manual_seed(seed)
-        return resnet(network, n_classes, stem=stem) if network in RESNETS else SmallCnn(n_classes)
+        if network in RESNETS:
+            return resnet(network, n_classes, stem=stem)
+        if network in _RESNET9_WIDTHS:
+            return ResNet9(n_classes, widths=_RESNET9_WIDTHS[network])
+        return SmallCnn(n_classes)
 
 
 def feature_dimension(network: str) -> int:

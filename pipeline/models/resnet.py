@@ -49,7 +49,12 @@ class ResNet(Network):
     """A torchvision ResNet that exposes its penultimate features.
 
     The wrapped network is `backbone`; its state dict keeps torchvision's names under that prefix.
+
+    Attributes:
+        logit_scale: factor of the classifier's output.
     """
+
+    logit_scale = 1.0
 
     def __init__(self, backbone: "Backbone") -> None:
         super().__init__()

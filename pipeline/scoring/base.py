@@ -13,7 +13,16 @@ Space = Literal["embedding", "components"]
 SPACE_NAMES: Mapping[Space, str] = {"embedding": "on the embedding", "components": "among the principal components"}
 """The spaces in words, for reasons."""
 
-Need = Literal["classes", "components", "embedding", "neighbors", "probabilities", "training_confidence"]
+Need = Literal[
+    "classes",
+    "components",
+    "embedding",
+    "neighbors",
+    "probabilities",
+    "training_confidence",
+    "training_forgetting",
+    "training_margin",
+]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,6 +38,9 @@ class ScorerInputs:
         probabilities: (N, C) float32, the network's probability of each class; rows sum to 1.
         training_confidence: (N,) float32, mean probability of the label while the network trained; NaN where
             training did not use the image.
+        training_margin: (N,) float32, mean margin of the label's logit over training; NaN likewise.
+        training_forgetting: (N,) float32, how often training forgot the label, infinite if it never learned it; NaN
+            likewise.
         map_fn: runs one task per class; it does not change results.
     """
 
@@ -38,6 +50,8 @@ class ScorerInputs:
     neighbors: NDArray[np.integer] | None = None
     probabilities: NDArray[np.float32] | None = None
     training_confidence: NDArray[np.float32] | None = None
+    training_margin: NDArray[np.float32] | None = None
+    training_forgetting: NDArray[np.float32] | None = None
     map_fn: MapFn = map
 
     def points(self, space: Space) -> NDArray[np.float64]:

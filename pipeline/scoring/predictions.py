@@ -12,7 +12,7 @@ from pipeline.scoring.base import ScoredImages, Scorer, ScorerInputs
 _BLOCK_BYTES = 2**26
 _NEIGHBOR_ROWS = 8192
 # The smallest probability that single precision resolves; a quotient by it is still finite.
-_MIN_PROBABILITY = 1e-7
+MIN_PROBABILITY = 1e-7
 # Keeps confident-learning values inside their half, off the threshold of 1/2.
 _EDGE = 1e-9
 
@@ -151,7 +151,7 @@ def _label_odds_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
     of its mean in training, when the network has not memorized wrong labels.
     """
     label = (confidence(inputs) + confidence_in_training(inputs)) / 2
-    return np.asarray(max_other_probability(inputs) / np.maximum(label, _MIN_PROBABILITY))
+    return np.asarray(max_other_probability(inputs) / np.maximum(label, MIN_PROBABILITY))
 
 
 def _label_odds_reasons(scored: ScoredImages) -> list[str]:

@@ -8,9 +8,13 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from pipeline.errors import InputError
-from pipeline.scoring import density, distances, predictions, sampling
+from pipeline.scoring import density, distances, dynamics, predictions, sampling
 from pipeline.scoring.base import Need, ScoredImages, Scorer, ScorerInputs
 
+_NO_DYNAMICS = (
+    "none was recorded: run `dvc repro --force finetune`, whose log says what to remove if it keeps a network of an "
+    "earlier version; a fitted head and features made elsewhere have none, use self_confidence"
+)
 _FIX_HINTS: Mapping[Need, str] = {
     "classes": "there is one class only; use dbscan, hdbscan, knn_distance or centroid",
     "components": "there are no principal components; set reduce.pca.n_components",
@@ -21,6 +25,8 @@ _FIX_HINTS: Mapping[Need, str] = {
         "there is none: a fitted head and features made elsewhere have no training on these labels; "
         "use smoothed_confidence"
     ),
+    "training_forgetting": _NO_DYNAMICS,
+    "training_margin": _NO_DYNAMICS,
 }
 
 
@@ -70,10 +76,12 @@ def uses_embedding(scorer: Scorer, options: Mapping[str, Any]) -> bool:
 
 
 _SINGLE: dict[str, Scorer] = {
+    "aum": dynamics.AUM_SCORER,
     "centroid": distances.CENTROID_SCORER,
     "confident_learning": predictions.CONFIDENT_LEARNING_SCORER,
     "dbscan": density.DBSCAN_SCORER,
     "el2n": predictions.EL2N_SCORER,
+    "forgetting": dynamics.FORGETTING_SCORER,
     "grid": sampling.GRID_SCORER,
     "hdbscan": density.HDBSCAN_SCORER,
     "knn_agreement": distances.KNN_AGREEMENT_SCORER,

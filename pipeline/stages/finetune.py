@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline import distributed
+from pipeline.artifacts.dynamics import write_dynamics
 from pipeline.artifacts.files import remove_leftovers, write_array, write_json
 from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_digest
 from pipeline.artifacts.provenance import sha256_of_file, write_provenance
@@ -23,7 +24,7 @@ from pipeline.energy import UNKNOWN_ENERGY
 from pipeline.errors import InputError
 from pipeline.features.extract import features_cache_key
 from pipeline.features.frozen import fit_frozen_networks
-from pipeline.features.trained import TrainedExtractor, extractor_metrics, mean_confidence
+from pipeline.features.trained import TrainedExtractor, extractor_metrics, mean_confidence, mean_dynamics
 from pipeline.models.resnet import Network
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
@@ -69,13 +70,21 @@ def finetune(context: StageContext, world: World) -> None:
     else:
         save_fold_networks(path, [trained.model for trained in networks], folds, settings, data.class_names)
     write_array(context.data.training_confidence(name), mean_confidence(networks))
+    dynamics, unknown = mean_dynamics(networks), np.full(len(folds), np.nan, dtype=np.float32)
+    margin, forgetting = (dynamics.margin, dynamics.forgetting) if dynamics else (unknown, unknown)
+    write_dynamics(context.data.training_dynamics(name), margin, forgetting)
     write_json(context.data.finetune_metrics(name), extractor_metrics(config, data, networks, results))
     write_provenance(
         context.data.provenance("finetune", name),
         stage=context.name,
         parameters=config.model_dump(mode="json"),
         inputs=[context.data.images("train"), context.data.manifest("train")],
-        outputs=[path, context.data.training_confidence(name), context.data.finetune_metrics(name)],
+        outputs=[
+            path,
+            context.data.training_confidence(name),
+            context.data.training_dynamics(name),
+            context.data.finetune_metrics(name),
+        ],
     )
     remove_stale_checkpoints(context.work.checkpoints(context.name), max_age_s=STALE_AFTER_S)
     NetworkCache(context.work.file_cache(context.name)).clear(max_age_s=STALE_AFTER_S)
@@ -169,7 +178,8 @@ def _train_all(
         if run.resumed:
             context.extra_joules.append(UNKNOWN_ENERGY)
         yield TrainedExtractor(
-            model=run.model, settings=fold_settings, n_train=size, train_loss=run.train_loss, confidence=run.confidence
+            model=run.model, settings=fold_settings, n_train=size, train_loss=run.train_loss,
+            confidence=run.confidence, dynamics=run.dynamics,
         )  # fmt: skip
 
 
@@ -238,7 +248,7 @@ def _head_extractor(
 ) -> TrainedExtractor:
     return TrainedExtractor(
         model=head.model(settings, world.device), settings=settings, n_train=int(rows.sum()),
-        train_loss=head.train_loss, confidence=head.confidence,
+        train_loss=head.train_loss, confidence=head.confidence, dynamics=None,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from pipeline.distributed import World
 from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
 from pipeline.training.checkpointing import make_checkpointer, stop_and_save_flags
+from pipeline.training.dynamics import TrainingDynamics
 from pipeline.training.loop import RunOptions, TrainData, train
 from pipeline.training.result_cache import CachedNetwork, NetworkCache
 from pipeline.training.run_key import checkpoint_folder_name, run_key
@@ -48,6 +49,7 @@ class FoldResult:
         resumed: whether an earlier process took some or all of its steps.
         earlier_seconds: wall time of earlier processes.
         confidence: (N,) float32, see `loop.TrainedRun`.
+        dynamics: None if an earlier version, which recorded none, trained the network.
     """
 
     model: Network
@@ -55,6 +57,7 @@ class FoldResult:
     resumed: bool
     earlier_seconds: float
     confidence: NDArray[np.float32]
+    dynamics: TrainingDynamics | None
 
 
 def train_folds(
@@ -85,9 +88,11 @@ def train_folds(
         title = options.title if len(settings) == 1 else f"{options.title} fold {fold}"
         if cached := distributed.broadcast(store.cache.get(key) if world.is_main else None):
             log.info(f"{title}: finished before, and not trained again")
+            if cached.dynamics is None:
+                log.info(f"{title}: recorded no margins; to train again, remove {store.cache.folder(key)}")
             yield FoldResult(
                 model=cached.model(fold_settings, world.device), train_loss=cached.train_loss, resumed=True,
-                earlier_seconds=cached.seconds, confidence=cached.confidence,
+                earlier_seconds=cached.seconds, confidence=cached.confidence, dynamics=cached.dynamics,
             )  # fmt: skip
             continue
         start = time.monotonic()
@@ -107,7 +112,7 @@ def train_folds(
             loss = run.history[-1].train_loss
             if loss is not None and world.is_main:
                 network = CachedNetwork(
-                    state=run.model.state_dict(), train_loss=loss, confidence=run.confidence,
+                    state=run.model.state_dict(), train_loss=loss, confidence=run.confidence, dynamics=run.dynamics,
                     seconds=run.earlier_seconds + time.monotonic() - start,
                 )  # fmt: skip
                 store.cache.put(key, network, steps=fold_settings.steps)
@@ -115,7 +120,7 @@ def train_folds(
         train_loss = math.nan if loss is None else loss
         yield FoldResult(
             model=run.model, train_loss=train_loss, resumed=resumed, earlier_seconds=run.earlier_seconds,
-            confidence=run.confidence,
+            confidence=run.confidence, dynamics=run.dynamics,
         )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from pipeline.datasets.sources import TrainingImages
 from pipeline.distributed import CommConfig, Compression, World
 from pipeline.models.layers import sample_keys, set_batch_context
 from pipeline.training.confidence import ConfidenceTracker
+from pipeline.training.dynamics import DynamicsTracker
 from pipeline.training.noise_scale import NoiseSample
 from pipeline.training.numerics import Precision, autocast, compile_disabled
 
@@ -57,6 +58,7 @@ class TrainLoss:
         label_smoothing: 0 to 1.
         seed: of dropout.
         tracker: records the probabilities of the labels; None records nothing.
+        dynamics: records margins and forgotten labels; None records nothing.
     """
 
     images: TrainingImages
@@ -65,6 +67,7 @@ class TrainLoss:
     precision: Precision = "fp32"
     seed: int = 0
     tracker: ConfidenceTracker | None = None
+    dynamics: DynamicsTracker | None = None
 
     def summed_loss(self, model: nn.Module, batch: GlobalBatch, part: BatchSlice) -> Tensor:
         """Sum the cross-entropy of the samples of `part`, 0-dimensional; `model` is in training mode."""
@@ -80,6 +83,8 @@ class TrainLoss:
         logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
         if self.tracker is not None:
             self.tracker.update(rows, targets, logits)
+        if self.dynamics is not None:
+            self.dynamics.update(rows, torch.from_numpy(epochs).to(device), targets, logits)
         return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=self.label_smoothing)
 
 

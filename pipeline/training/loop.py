@@ -21,6 +21,7 @@ from pipeline.run_log import RunLog
 from pipeline.training.batch_plan import check_ranks, plan_batches, too_large, too_large_to_begin
 from pipeline.training.checkpointing import CheckpointScheduler
 from pipeline.training.confidence import first_tracked_step
+from pipeline.training.dynamics import TrainingDynamics
 from pipeline.training.eval_weights import EvalWeights
 from pipeline.training.evaluation import Evaluation
 from pipeline.training.gradients import GlobalBatch, TrainLoss
@@ -82,6 +83,7 @@ class TrainedRun:
         hardware: what the run ran on, in order, each once.
         confidence: (N,) float32, mean probability of each sample's label late in training (see
             `confidence`), NaN for samples not trained on; None unless it was tracked.
+        dynamics: margins and forgetting events of the whole training; None unless they were tracked.
         earlier_seconds: wall time of the interrupted processes before this one.
     """
 
@@ -94,6 +96,7 @@ class TrainedRun:
     micro_batch: int
     hardware: list[str]
     confidence: NDArray[np.float32] | None
+    dynamics: TrainingDynamics | None
     earlier_seconds: float
 
 
@@ -133,7 +136,7 @@ def train(
         initialize: overwrites fresh weights, e.g. by pretrained ones.
         eval_fn: evaluates a network on the test images, the same on all ranks; for settings that evaluate while
             training.
-        track_confidence: return the mean probability of each sample's label.
+        track_confidence: return the mean probability and the training dynamics of each sample's label.
 
     Raises:
         InputError: the number of processes does not fit the simulated workers.
@@ -149,7 +152,8 @@ def train(
 
     # State: fresh, or from the latest checkpoint.
     n_tracked = len(data.labels) if track_confidence else 0
-    state = start_state(settings, world, initialize, n_tracked_samples=n_tracked)
+    n_epochs = math.ceil(settings.batch_sizes.examples(settings.steps) / int(data.train_mask.sum()))
+    state = start_state(settings, world, initialize, n_tracked_samples=n_tracked, n_tracked_epochs=n_epochs)
     if checkpointer is not None:
         checkpointer.resume(state, world, log)
 
@@ -225,6 +229,7 @@ def train(
         micro_batch=plan.micro_batch,
         hardware=state.hardware,
         confidence=confidence,
+        dynamics=state.dynamics.dynamics() if state.dynamics else None,
         earlier_seconds=state.earlier_seconds,
     )
 

@@ -19,6 +19,7 @@ from pipeline.errors import InputError
 from pipeline.models import build_network
 from pipeline.models.resnet import Network
 from pipeline.training.checkpointing import Checkpoints, remove_stale_checkpoints
+from pipeline.training.dynamics import TrainingDynamics
 from pipeline.training.run_key import RunKey
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import ChainLink, HistoryRecord
@@ -184,12 +185,14 @@ class CachedNetwork:
         train_loss: in nats.
         confidence: (N,) float32, see `loop.TrainedRun`.
         seconds: wall time of its training, over all processes.
+        dynamics: see `loop.TrainedRun`; None if an earlier version or no training recorded any.
     """
 
     state: Mapping[str, Tensor]
     train_loss: float
     confidence: NDArray[np.float32]
     seconds: float
+    dynamics: TrainingDynamics | None = None
 
     def model(self, settings: TrainSettings, device: torch.device) -> Network:
         """Build the network with the saved bits."""
@@ -209,8 +212,13 @@ class NetworkCache:
 
     def put(self, key: str, network: CachedNetwork, *, steps: int) -> None:
         """Add a network; only rank 0 calls it."""
-        content = {**vars(network), "confidence": torch.from_numpy(network.confidence)}
-        Checkpoints(self._root / key, keep=1).save(steps, content)
+        dynamics = vars(network.dynamics) if network.dynamics else {}
+        content = {
+            **vars(network),
+            "confidence": torch.from_numpy(network.confidence),
+            "dynamics": {name: torch.from_numpy(values) for name, values in dynamics.items()},
+        }
+        Checkpoints(self.folder(key), keep=1).save(steps, content)
 
     def get(self, key: str) -> CachedNetwork | None:
         """Load a network; None if there is none. Only rank 0 calls it.
@@ -218,15 +226,25 @@ class NetworkCache:
         Raises:
             InputError: the entry is damaged.
         """
-        folder, reasons = self._root / key, list[str]()
+        folder, reasons = self.folder(key), list[str]()
         if not any(folder.glob("step-*.pt")):
             return None
         latest = Checkpoints(folder).load_latest(reasons.append)
-        if latest is None or latest[1].keys() != CachedNetwork.__dataclass_fields__.keys():
+        # Entries of earlier versions have no dynamics.
+        saved: dict[str, Any] = {"dynamics": {}, **(latest[1] if latest else {})}
+        if saved.keys() != CachedNetwork.__dataclass_fields__.keys():
             raise _damaged(folder)
-        saved: dict[str, Any] = latest[1]
         os.utime(folder)
-        return CachedNetwork(**{**saved, "confidence": np.asarray(saved["confidence"])})
+        dynamics = {name: np.asarray(values) for name, values in saved["dynamics"].items()}
+        saved |= {
+            "confidence": np.asarray(saved["confidence"]),
+            "dynamics": TrainingDynamics(**dynamics) if dynamics else None,
+        }
+        return CachedNetwork(**saved)
+
+    def folder(self, key: str) -> Path:
+        """Return the folder of an entry."""
+        return self._root / key
 
     def clear(self, *, max_age_s: float) -> None:
         """Remove networks that were neither put nor read for `max_age_s` seconds."""

@@ -20,6 +20,7 @@ from pipeline.models import build_network, load_backbone
 from pipeline.models.resnet import Network, ResNet
 from pipeline.optim import OPTIMIZERS, parameter_groups
 from pipeline.training.confidence import ConfidenceTracker
+from pipeline.training.dynamics import DynamicsTracker
 from pipeline.training.noise_scale import NoiseSample
 from pipeline.training.numerics import make_scaler
 from pipeline.training.settings import TrainSettings
@@ -129,6 +130,7 @@ class TrainState:
         compression: of gradients, with this rank's error feedback.
         grids: of the next exact sum of gradients; None before the first.
         tracker: sums the probabilities of the labels; None tracks none.
+        dynamics: sums the margins of the labels; None tracks none.
         links: of the hash chain so far; on rank 0, and on every rank after a checkpoint.
         micro_batch: samples that pass forward together, at most; 0 before it is chosen.
         hardware: what the run ran on, in order, each once.
@@ -144,6 +146,7 @@ class TrainState:
     compression: Compression = field(default_factory=Compression)
     grids: Grids | None = None
     tracker: ConfidenceTracker | None = None
+    dynamics: DynamicsTracker | None = None
     loss_count: int = 0
     step: int = 0
     skipped_steps: int = 0
@@ -173,6 +176,7 @@ class TrainState:
             "average": self.average.state_dict() if self.average else None,
             "grids": dataclasses.asdict(self.grids) if self.grids else None,
             "track": self.tracker.state_dict() if self.tracker else None,
+            "dynamics": self.dynamics.state_dict() if self.dynamics else None,
             "ranks": distributed.all_gather(of_this_rank),
             "micro_batch": self.micro_batch,
             "counted": self.loss_count,
@@ -202,6 +206,8 @@ class TrainState:
         self.grids = Grids(**saved["grids"]) if saved["grids"] else None
         if self.tracker:
             self.tracker.load_state_dict(saved["track"], is_main=world.is_main)
+        if self.dynamics:
+            self.dynamics.load_state_dict(saved["dynamics"], is_main=world.is_main)
         # For another number of ranks, rank 0 takes the total.
         total = sum(rank["loss_sum"] for rank in saved["ranks"])
         self.loss_sum.fill_(of_this_rank["loss_sum"] if same_size else total if world.is_main else 0.0)
@@ -218,12 +224,14 @@ def start_state(
     world: World,
     initialize: Callable[[Network], None] | None = None,
     n_tracked_samples: int = 0,
+    n_tracked_epochs: int = 0,
 ) -> TrainState:
     """Build the state before the first step.
 
     Args:
         initialize: overwrites fresh weights, e.g. by pretrained ones.
-        n_tracked_samples: samples whose labels' probabilities are tracked; 0 tracks none.
+        n_tracked_samples: samples whose labels' probabilities and margins are tracked; 0 tracks none.
+        n_tracked_epochs: epochs that the run begins.
     """
     model = build_network(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
     if initialize is not None:
@@ -246,6 +254,7 @@ def start_state(
         compression=Compression(settings.compression, settings.powersgd_rank),
         loss_sum=torch.zeros((), dtype=torch.float64, device=world.device),
         tracker=ConfidenceTracker(n_tracked_samples, world.device) if n_tracked_samples else None,
+        dynamics=DynamicsTracker(n_tracked_samples, n_tracked_epochs, world.device) if n_tracked_samples else None,
     )
 
 

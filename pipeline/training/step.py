@@ -28,7 +28,8 @@ class TrainStep:
     Args:
         batches: by batch size, what this rank computes of a global batch.
         warmup_batch: any two samples that the run trains on.
-        track_from_step: first step at which `state.tracker`, if not None, records the labels' probabilities.
+        track_from_step: first step at which `state.tracker`, if not None, records the labels' probabilities;
+            `state.dynamics` records from the first step on.
     """
 
     def __init__(
@@ -44,8 +45,8 @@ class TrainStep:
         comm: CommConfig,
     ) -> None:
         self._settings, self._state, self._world = settings, state, world
-        self._train_loss = train_loss
-        self._tracked_loss, self._track_from_step = replace(train_loss, tracker=state.tracker), track_from_step
+        self._train_loss = replace(train_loss, dynamics=state.dynamics)
+        self._tracked_loss, self._track_from_step = replace(self._train_loss, tracker=state.tracker), track_from_step
         self._batches = batches
         self._tree = TreeGradients(state.model, world)
         self._exact = None

@@ -94,6 +94,7 @@ def _written_by(stage: str) -> set[Path]:
         "finetune": [
             paths.extractor(network),
             paths.training_confidence(network),
+            paths.training_dynamics(network),
             paths.finetune_metrics(network),
         ],
         "extract": [paths.features(network, s) for s in splits]

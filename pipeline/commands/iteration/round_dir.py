@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.artifacts.dynamics import read_dynamics, write_dynamics
 from pipeline.artifacts.files import open_array, read_json, write_array, write_bytes, write_json
 from pipeline.artifacts.tables import read_parquet
 from pipeline.commands.iteration.processes import StageProcesses
@@ -35,6 +36,11 @@ def install_extractor(
     confidence = np.full(len(keep), np.nan, dtype=np.float32)
     confidence[keep] = open_array(kept.training_confidence(network), dtype=np.float32, ndim=1, rows=int(keep.sum()))
     write_array(all_images.training_confidence(network), confidence)
+    recorded = read_dynamics(kept.training_dynamics(network), int(keep.sum()))
+    dynamics = np.full((2, len(keep)), np.nan, dtype=np.float32)
+    if recorded is not None:
+        dynamics[:, keep] = recorded
+    write_dynamics(all_images.training_dynamics(network), *dynamics)
     if config.folds == 1:
         link(all_images.extractor(network), kept.extractor(network))
         return

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torchvision
 
+from pipeline.artifacts.dynamics import read_dynamics
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.training.checkpointing import Checkpoints
 from pipeline.training.state import IMAGENET_MEAN, IMAGENET_STD
@@ -52,6 +53,7 @@ def test_metrics_are_those_of_the_saved_network(tmp_path: Path) -> None:
 def test_equal_runs_are_equal_bytes(tmp_path: Path) -> None:
     data = write_project(tmp_path)
     files = [data.extractor(NETWORK), data.finetune_metrics(NETWORK), data.provenance("finetune", NETWORK)]
+    files.append(data.training_dynamics(NETWORK))
     written = []
     for _ in range(2):
         assert stage("finetune", tmp_path) == 0
@@ -77,6 +79,23 @@ def test_separable_images_are_learned(tmp_path: Path) -> None:
     data = write_project(tmp_path, finetune={"budget": {"steps": 30}})
     assert stage("finetune", tmp_path) == 0
     assert _metrics(data)["top1"] >= 0.9  # type: ignore[operator]
+
+
+def test_a_resnet9_is_an_extractor_and_records_its_training(tmp_path: Path) -> None:
+    data = write_project(tmp_path, finetune={"budget": {"steps": 60}, "learning_rate": 0.05, "ema_decay": 0.9})
+    name_networks(tmp_path / "params.yaml", ["resnet9"])
+    assert stage("finetune", tmp_path, "resnet9") == stage("extract", tmp_path, "resnet9") == 0
+    n = len(np.load(data.images("train"), mmap_mode="r"))
+    features = np.load(data.features("resnet9"))
+    assert features.shape == (n, 128)
+    assert features.std() > 0
+    assert json.loads(data.finetune_metrics("resnet9").read_text())["top1"] >= 0.9
+    dynamics = read_dynamics(data.training_dynamics("resnet9"), n)
+    assert dynamics is not None
+    margin, forgetting = dynamics
+    assert (margin > 0).mean() > 0.9
+    assert (forgetting == np.rint(forgetting)).all()
+    assert np.isfinite(forgetting).mean() > 0.9
 
 
 def test_imagenet_weights_through_a_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,7 +161,7 @@ def test_peak_memory_is_that_of_the_work_and_not_of_who_asked() -> None:
 
 
 def test_scorers_of_training_records_are_refused_without_training() -> None:
-    for name in ("mean_confidence", "label_odds"):
+    for name in ("mean_confidence", "label_odds", "aum", "forgetting"):
         with pytest.raises(InputError) as refused:
             check_names(("margin", name), "margin", n_neighbors=25, frozen=True)
         assert name in str(refused.value)
@@ -170,5 +170,7 @@ def test_scorers_of_training_records_are_refused_without_training() -> None:
 
 def test_all_scorers_are_those_that_find_what_they_need() -> None:
     assert select_scorers(None, frozen=False) == NAMES
-    assert set(NAMES) - set(select_scorers(None, frozen=True)) == {"mean_confidence", "label_odds"}
+    assert set(NAMES) - set(select_scorers(None, frozen=True)) == {
+        "aum", "forgetting", "label_odds", "mean_confidence",
+    }  # fmt: skip
     assert select_scorers(["margin", "label_odds"], frozen=True) == ("margin", "label_odds")

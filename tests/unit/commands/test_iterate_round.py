@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.artifacts.dynamics import read_dynamics, write_dynamics
 from pipeline.artifacts.files import read_json, write_array
 from pipeline.artifacts.prepared import count_planted, load_prepared
 from pipeline.artifacts.tables import read_parquet
@@ -72,12 +73,19 @@ def test_the_extractor_of_the_images_kept_is_one_of_all(tmp_path: Path, folds: i
         kept.extractor(NETWORK), [build_resnet(seed=seed) for seed in range(folds)], sampled, TINY, CLASSES
     )
     kept.finetune_metrics(NETWORK).write_text("{}")
-    write_array(kept.training_confidence(NETWORK), np.full(keep.sum(), 0.5, dtype=np.float32))
+    half = np.full(keep.sum(), 0.5, dtype=np.float32)
+    write_array(kept.training_confidence(NETWORK), half)
+    if folds == 2:  # an earlier version recorded none
+        write_dynamics(kept.training_dynamics(NETWORK), half, 2 * half)
     config = load_params(tmp_path / "params.yaml").finetune
     for _ in range(2):  # an interrupted round does so again
         install_extractor(kept, everything, NETWORK, keep, config)
     assert everything.finetune_metrics(NETWORK).read_text() == "{}"
     np.testing.assert_array_equal(np.load(everything.training_confidence(NETWORK)), np.where(keep, 0.5, np.nan))
+    dynamics = read_dynamics(everything.training_dynamics(NETWORK), N)
+    assert (dynamics is None) == (folds == 1)
+    if dynamics is not None:
+        np.testing.assert_array_equal(dynamics, [np.where(keep, 0.5, np.nan), np.where(keep, 1, np.nan)])
     handed, own = (load_fold_networks(data.extractor(NETWORK)) for data in (everything, kept))
     if folds == 1:
         assert everything.extractor(NETWORK).readlink() == kept.extractor(NETWORK)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.config.filter import NEEDS_TRAINING_CONFIDENCE
+from pipeline.config.filter import NEEDS_TRAINING
 from pipeline.config.params import check_params
 from pipeline.config.study import TrainConfig
 from pipeline.errors import InputError
@@ -89,7 +89,8 @@ def test_a_frozen_backbone_needs_weights() -> None:
 
 
 @pytest.mark.parametrize(
-    "scorer", [{}, {"name": "mean_confidence"}, {"name": "ensemble", "scorers": [{"name": "label_odds"}]}]
+    "scorer",
+    [{}, {"name": "mean_confidence"}, {"name": "aum"}, {"name": "ensemble", "scorers": [{"name": "label_odds"}]}],
 )
 def test_a_fitted_head_has_no_training_to_read(scorer: dict[str, Any]) -> None:
     tree = digits_tree()
@@ -102,8 +103,8 @@ def test_a_fitted_head_has_no_training_to_read(scorer: dict[str, Any]) -> None:
 
 
 def test_scorers_that_read_the_training_are_those_that_say_so() -> None:
-    assert set(NEEDS_TRAINING_CONFIDENCE) == {
-        name for name, scorer in SCORERS.items() if "training_confidence" in scorer.needs
+    assert set(NEEDS_TRAINING) == {
+        name for name, scorer in SCORERS.items() if any(need.startswith("training_") for need in scorer.needs)
     }
 
 

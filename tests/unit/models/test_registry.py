@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from pipeline.config.extractors import MIN_PIXELS
 from pipeline.config.recipe import ModelName
 from pipeline.models import NETWORKS, build_network, feature_dimension, set_batch_context
 from pipeline.models.layers import KeyedDropout
@@ -13,7 +14,7 @@ from pipeline.models.resnet import Network
 
 _EVERY = pytest.mark.parametrize("network", NETWORKS)
 # The deeper ones are more of the same.
-_SMALL = pytest.mark.parametrize("network", ["resnet18", "resnet50", "small_cnn"])
+_SMALL = pytest.mark.parametrize("network", ["resnet18", "resnet50", "resnet9", "small_cnn"])
 
 
 def _build(network: str, *, seed: int = 0) -> Network:
@@ -46,6 +47,7 @@ def test_features_and_logits(network: str) -> None:
 @_SMALL
 @pytest.mark.parametrize("size", [8, 15, 28, 64])
 def test_images_of_other_sizes_pass(network: str, size: int) -> None:
+    size = max(size, MIN_PIXELS.get(network, 0))
     with torch.inference_mode():
         assert _build(network).eval().features(_images(1, size)).shape == (1, feature_dimension(network))
 
@@ -102,4 +104,5 @@ def test_training_passes_change_no_buffer(network: str) -> None:
 def test_dimensions() -> None:
     assert {network: feature_dimension(network) for network in NETWORKS} == {
         "resnet18": 512, "resnet34": 512, "resnet50": 2048, "resnet101": 2048, "resnet152": 2048, "small_cnn": 128,
+        "resnet9": 128, "resnet9_wide": 256,
     }  # fmt: skip

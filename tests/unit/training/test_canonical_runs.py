@@ -2,6 +2,7 @@
 
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,13 +12,13 @@ from pipeline.commands.canonical_runs import CanonicalHashes, earlier_hashes, ru
 from pipeline.config.recipe import Recipe
 from pipeline.optim import OPTIMIZERS
 from pipeline.schedules import SCHEDULES
-from pipeline.training import canonical_runs, evaluation, step
+from pipeline.training import canonical_runs, dynamics, evaluation, step
 from pipeline.training.canonical_runs import STEPS, canonical_hashes, canonical_jobs
 from pipeline.training.code_families import FAMILIES_FILE, canonical_runs_cover, find_family, read_families
 from pipeline.training.run_key import machine_info, training_code_digest
 
 JOBS = canonical_jobs()
-QUICK = ("small_cnn muon", "small_cnn adamw", "small_cnn radam bf16 tree", "images in files")
+QUICK = ("small_cnn muon", "small_cnn adamw", "small_cnn radam bf16 tree", "resnet9 dynamics", "images in files")
 
 
 def test_every_choice_that_they_stand_for_is_in_one() -> None:
@@ -30,6 +31,7 @@ def test_every_choice_that_they_stand_for_is_in_one() -> None:
         ("resnet18", "imagenet"),
         ("resnet18", "cifar"),
         ("resnet50", "imagenet"),
+        ("resnet9", "imagenet"),
     }
     for name in ("label_smoothing", "ema_decay", "clip_norm", "batch_stages", "batch_lr_scaling", "warmup_steps"):
         assert any(getattr(job, name) for job in settings), name
@@ -82,6 +84,12 @@ def _wrong_by_one(model: Any, *arguments: Any, **options: Any) -> Any:
 
 
 _evaluate = evaluation.evaluate
+
+
+def _never_forgotten(correct: Any, passes: Any) -> Any:
+    return np.zeros(len(passes), dtype=np.float32)
+
+
 # What is replaced, by what, and the jobs that notice.
 _MUTANTS: dict[str, tuple[Any, str, Any, set[str]]] = {
     "clipping": (step, "nn", _Nn, {"small_cnn muon"}),
@@ -91,6 +99,7 @@ _MUTANTS: dict[str, tuple[Any, str, Any, set[str]]] = {
         lambda values: sum(list(values)[::-1]) * (1 + 2**-20),
         {"small_cnn radam bf16 tree"},
     ),
+    "forgetting": (dynamics, "_forgetting", _never_forgotten, {"resnet9 dynamics"}),
     "evaluation": (canonical_runs, "evaluate", _wrong_by_one, set(QUICK)),
     "order of samples": (batching.SampleStream, "_order", lambda self, _: self._train_mask.nonzero()[0], set(QUICK)),
 }

@@ -12,6 +12,7 @@ import torch
 from pipeline.errors import InputError
 from pipeline.models import build_network
 from pipeline.training.checkpointing import Checkpoints
+from pipeline.training.dynamics import TrainingDynamics
 from pipeline.training.result_cache import CachedNetwork, NetworkCache
 from tests.fixtures.training import ALONE, TINY
 
@@ -22,7 +23,10 @@ KEY = "0f" * 12
 def _network(seed: int = 7) -> CachedNetwork:
     model = build_network("small_cnn", SETTINGS.n_classes, stem="imagenet", seed=seed)
     confidence = np.array([0.25, np.nan], dtype=np.float32)
-    return CachedNetwork(state=model.state_dict(), train_loss=1 / 3, confidence=confidence, seconds=2.5)
+    dynamics = TrainingDynamics(margin=-confidence, forgetting=np.array([np.inf, np.nan], dtype=np.float32))
+    return CachedNetwork(
+        state=model.state_dict(), train_loss=1 / 3, confidence=confidence, seconds=2.5, dynamics=dynamics
+    )
 
 
 def test_a_network_comes_back(tmp_path: Path) -> None:
@@ -33,9 +37,27 @@ def test_a_network_comes_back(tmp_path: Path) -> None:
     assert actual is not None
     assert (actual.train_loss, actual.seconds) == (1 / 3, 2.5)
     np.testing.assert_array_equal(actual.confidence, network.confidence)
+    assert actual.dynamics is not None
+    np.testing.assert_array_equal(actual.dynamics.margin, [-0.25, np.nan])
+    np.testing.assert_array_equal(actual.dynamics.forgetting, [np.inf, np.nan])
     state = actual.model(SETTINGS, ALONE.device).state_dict()
     assert state.keys() == network.state.keys()
     assert all(torch.equal(state[name], network.state[name]) for name in state)
+
+
+def test_an_entry_of_an_earlier_version_has_no_dynamics(tmp_path: Path) -> None:
+    network = _network()
+    content = {**vars(network), "confidence": torch.from_numpy(network.confidence)}
+    del content["dynamics"]
+    kept = NetworkCache(tmp_path)
+    Checkpoints(kept.folder(KEY), keep=1).save(9, content)
+    actual = kept.get(KEY)
+    assert actual is not None
+    assert actual.dynamics is None
+    np.testing.assert_array_equal(actual.confidence, network.confidence)
+    kept.put(KEY, actual, steps=9)  # as a head, which has none either
+    assert (again := kept.get(KEY)) is not None
+    assert again.dynamics is None
 
 
 def _flip(path: Path) -> None:
