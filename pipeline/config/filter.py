@@ -71,7 +71,10 @@ class SmoothedConfidenceScorer(Section):
 
 
 class MeanConfidenceScorer(Section):
-    """1 - mean probability of the label over the second half of training, or its last two epochs if they are more."""
+    """1 - mean probability of the label over the second half of training, or its last two epochs if they are more.
+
+    It is in sample, with `finetune.folds` too: the mean over the networks that trained on the image.
+    """
 
     name: Literal["mean_confidence"]
 
@@ -80,6 +83,7 @@ class LabelOddsScorer(Section):
     """Ratio of the probability of the strongest other class to that of the label.
 
     The label's probability is the mean of the trained network's prediction and of the predictions during training.
+    With `finetune.folds` all probabilities are those of the network that did not train on the image.
     """
 
     name: Literal["label_odds"]

@@ -26,9 +26,11 @@ class ScorerInputs:
             ensembles use all.
         components: (N, d) float32, finite: principal components of the features.
         neighbors: (N, k) rows of the nearest other images by components, nearest first.
-        probabilities: (N, C) float32, the network's probability of each class; rows sum to 1.
+        probabilities: (N, C) float32, the network's probability of each class; rows sum to 1. With folds, that of
+            the network that did not train on the image.
         training_confidence: (N,) float32, mean probability of the label while the network trained; NaN where
-            training did not use the image.
+            training did not use the image. In sample: with folds, the mean over the networks that trained on it.
+        folds: (N,) the fold of each image; None if one network trained on all images.
         map_fn: runs one task per class; it does not change results.
     """
 
@@ -38,6 +40,7 @@ class ScorerInputs:
     neighbors: NDArray[np.integer] | None = None
     probabilities: NDArray[np.float32] | None = None
     training_confidence: NDArray[np.float32] | None = None
+    folds: NDArray[np.int32] | None = None
     map_fn: MapFn = map
 
     def points(self, space: Space) -> NDArray[np.float64]:

@@ -113,8 +113,9 @@ def confidence_in_training(inputs: ScorerInputs) -> NDArray[np.float64]:
     """Return the mean probability (N,), 0 to 1, of the label late in training.
 
     The mean over training (confidence in Swayamdipta et al., 2020, Dataset Cartography, section 2.1) includes
-    epochs before the network had memorized a wrong label. An image that training did not use, in a run of
-    less than an epoch, has the trained network's probability.
+    epochs before the network had memorized a wrong label. It is in sample, with folds too: the mean over the
+    networks that trained on the image. An image that training did not use, in a run of less than an epoch, has
+    the trained network's probability.
     """
     assert inputs.training_confidence is not None
     mean = np.asarray(inputs.training_confidence, dtype=np.float64)
@@ -147,10 +148,13 @@ def _label_odds_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
     """Return the probability of the strongest other class over that of the label (N,): 0 to 1e7.
 
     A wrong label puts another class far ahead, for a clear image and for one between two classes, which
-    self-confidence takes for merely hard. The label's probability is the mean of the trained network's and
-    of its mean in training, when the network has not memorized wrong labels.
+    self-confidence takes for merely hard. Without folds, the label's probability is the mean of the trained
+    network's and of its mean in training, when the network has not memorized wrong labels. With folds, all is
+    out of fold: the probabilities of the network that did not train on the image.
     """
-    label = (confidence(inputs) + confidence_in_training(inputs)) / 2
+    label = confidence(inputs)
+    if inputs.folds is None:
+        label = (label + confidence_in_training(inputs)) / 2
     return np.asarray(max_other_probability(inputs) / np.maximum(label, _MIN_PROBABILITY))
 
 

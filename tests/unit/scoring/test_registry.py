@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
@@ -102,6 +103,19 @@ def test_what_is_not_needed_may_be_missing(scorer: dict[str, Any]) -> None:
     missing = {{"embedding": "embeddings"}.get(need, need): None for need in arrays - needs}
     bare = ScorerInputs(**{**vars(evidence), **missing})
     assert SCORERS[name].values(bare, **options).tobytes() == SCORERS[name].values(evidence, **options).tobytes()
+
+
+@_ALL
+def test_only_mean_confidence_reads_probabilities_in_sample_where_there_are_folds(scorer: dict[str, Any]) -> None:
+    evidence, _ = _planted(0)
+    name, options = split_options(scorer)
+    assert evidence.training_confidence is not None
+    in_sample = [evidence.training_confidence, np.sqrt(evidence.training_confidence)]
+    values = [
+        SCORERS[name].values(replace(evidence, folds=np.arange(_N) % 2, training_confidence=seen), **options).tobytes()
+        for seen in in_sample
+    ]
+    assert (values[0] != values[1]) == (name == "mean_confidence")
 
 
 _RULES = [

@@ -150,6 +150,15 @@ def test_the_odds_are_against_the_mean_of_what_is_and_was_thought_of_the_label()
     np.testing.assert_allclose(values, [0.3 / 0.4, 0.6 / 0.3, 1 / 1e-7], rtol=1e-5)
 
 
+def test_with_folds_the_odds_are_out_of_fold() -> None:
+    trained = np.array([1, 1, 1], dtype=np.float32)
+    folds = np.array([0, 1, 1], dtype=np.int32)
+    evidence = ScorerInputs(
+        labels=_BELIEFS.labels, probabilities=_PROBABILITIES, training_confidence=trained, folds=folds
+    )
+    np.testing.assert_allclose(SCORERS["label_odds"].values(evidence), [0.2 / 0.7, 0.6 / 0.1, 0.25 / 0.5], rtol=1e-6)
+
+
 def test_the_mean_confidence_is_that_of_training_or_where_there_was_none_the_networks() -> None:
     trained = np.array([0.2, np.nan, 1], dtype=np.float32)
     evidence = ScorerInputs(labels=_BELIEFS.labels, probabilities=_PROBABILITIES, training_confidence=trained)
