@@ -157,6 +157,17 @@ NEEDS_TRAINING_CONFIDENCE = ("label_odds", "mean_confidence")
 """Scorers that need the label confidences recorded during fine-tuning."""
 
 
+class TunedEps(Section):
+    """The radius of the scorer dbscan with the highest F1 on images that the search plants in other classes.
+
+    The search assumes that `planted_fraction` of the labels is wrong: a larger one gives a smaller radius, which drops
+    more. `tuned` alone stands for 0.05.
+    """
+
+    name: Literal["tuned"]
+    planted_fraction: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
+
+
 class FilterConfig(Section):
     """The `filter` section: which images are removed.
 
@@ -170,7 +181,7 @@ class FilterConfig(Section):
             as the class sizes allow.
         eps: radius of the scorer dbscan, the same for all classes: a number, in units of the embedding or of the
             principal components; `knee` of the k-distance curve; or `tuned`, the radius that best detects images
-            planted in other classes.
+            planted in other classes, which assumes a noise of 5 %; `{name: tuned, planted_fraction: 0.1}` assumes 10 %.
         threshold: for the other scorers: drop images with a higher score, in the scorer's unit.
         allow_empty: whether a class may lose all its images.
     """
@@ -178,9 +189,15 @@ class FilterConfig(Section):
     scorer: ScorerConfig = LabelOddsScorer(name="label_odds")
     drop_fraction: UnitFraction | dict[str, UnitFraction] | None = None
     allocation: Literal["overall", "per_class", "balanced"] = "overall"
-    eps: PositiveFloat | Literal["knee", "tuned"] | None = None
+    eps: PositiveFloat | Literal["knee", "tuned"] | TunedEps | None = None
     threshold: PositiveFloat | None = None
     allow_empty: bool = False
+
+    @property
+    def planted_fraction(self) -> float | None:
+        """Fraction of images that a tuned `eps` plants in other classes; None for other rules."""
+        eps = TunedEps(name="tuned") if self.eps == "tuned" else self.eps
+        return eps.planted_fraction if isinstance(eps, TunedEps) else None
 
     @model_validator(mode="after")
     def _one_rule(self) -> Self:

@@ -85,6 +85,11 @@ class ScoredImages:
         """Value and threshold of each image."""
         return zip(self.values.tolist(), self.thresholds.tolist(), strict=True)
 
+    @property
+    def dropped(self) -> list[bool]:
+        """Whether each image is dropped; a reason must read accordingly."""
+        return [value > threshold for value, threshold in self.pairs]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scorer:
@@ -98,7 +103,9 @@ class Scorer:
         needs: the inputs without which it cannot work; with an option `space`, that space too.
         min_per_class: options that give a minimum number of images for every class.
         clusters: from inputs, thresholds (N,) and options, clusters (N,) int32 numbered from 0 within
-            each class, noise -1; None for scorers that find no clusters.
+            each class, noise -1; None for scorers without clusters, or whose clusters need no threshold.
+        values_and_clusters: from the inputs and options, both at once, for clusters that need no threshold:
+            one fit gives both. None for other scorers.
     """
 
     values: Callable[..., NDArray[np.float64]]
@@ -106,6 +113,7 @@ class Scorer:
     needs: frozenset[Need] = field(default=frozenset())
     min_per_class: tuple[str, ...] = ()
     clusters: Callable[..., NDArray[np.int32]] | None = None
+    values_and_clusters: Callable[..., tuple[NDArray[np.float64], NDArray[np.int32]]] | None = None
 
 
 def each_class(

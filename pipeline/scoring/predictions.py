@@ -31,10 +31,15 @@ def confidence(inputs: ScorerInputs) -> NDArray[np.float64]:
 
 
 def confidence_phrases(scored: ScoredImages) -> list[str]:
-    """Return for each image "the network gives its label cat 3.1 %"."""
+    """Return for each image "the network gives its label cat 81 %", for a dropped one "only 3.1 %"."""
+    return _label_phrases(scored, "the network gives its label", confidence(scored.inputs))
+
+
+def _label_phrases(scored: ScoredImages, beginning: str, shares: NDArray[np.float64]) -> list[str]:
+    """Return for each image the beginning, its label, and the label's share (N,) in percent."""
     return [
-        f"the network gives its label {scored.class_names[label]} {_two_digits(100 * share)} %"
-        for label, share in zip(scored.inputs.labels.tolist(), confidence(scored.inputs).tolist(), strict=True)
+        f"{beginning} {scored.class_names[label]} {'only ' * dropped}{_two_digits(100 * share)} %"
+        for label, share, dropped in zip(scored.inputs.labels.tolist(), shares.tolist(), scored.dropped, strict=True)
     ]
 
 
@@ -75,7 +80,8 @@ def _margin_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
 
 def _margin_reasons(scored: ScoredImages) -> list[str]:
     return [
-        f"{belief}, its strongest other class {'+' * (value >= 0.5)}{_two_digits(100 * (2 * value - 1))} points more"
+        f"{belief}, its strongest other class {_two_digits(100 * abs(2 * value - 1))} points "
+        f"{'more' if value >= 0.5 else 'less'}"
         for belief, value in zip(confidence_phrases(scored), scored.values.tolist(), strict=True)
     ]
 
@@ -123,13 +129,8 @@ def confidence_in_training(inputs: ScorerInputs) -> NDArray[np.float64]:
 
 
 def training_phrases(scored: ScoredImages) -> list[str]:
-    """Return for each image "while it trained, the network gave its label cat 3.1 %"."""
-    return [
-        f"while it trained, the network gave its label {scored.class_names[label]} {_two_digits(100 * share)} %"
-        for label, share in zip(
-            scored.inputs.labels.tolist(), confidence_in_training(scored.inputs).tolist(), strict=True
-        )
-    ]
+    """Return for each image "while it trained, the network gave its label cat 81 %", for a dropped one "only 3.1 %"."""
+    return _label_phrases(scored, "while it trained, the network gave its label", confidence_in_training(scored.inputs))
 
 
 def _mean_confidence_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
@@ -160,9 +161,24 @@ def _label_odds_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
 
 def _label_odds_reasons(scored: ScoredImages) -> list[str]:
     return [
-        f"another class is {value:.2g} times as probable as its label {scored.class_names[label]}"
-        for label, value in zip(scored.inputs.labels.tolist(), scored.values.tolist(), strict=True)
+        _odds_phrase(value, scored.class_names[label], dropped=dropped)
+        for label, value, dropped in zip(
+            scored.inputs.labels.tolist(), scored.values.tolist(), scored.dropped, strict=True
+        )
     ]
+
+
+def _odds_phrase(odds: float, label: str, *, dropped: bool) -> str:
+    """Say which is how many times as probable, with "only" where that is against the label's side of the decision."""
+    first, second = ("another class", f"its label {label}")[:: 1 if odds >= 1 else -1]
+    only = "only " * (dropped == (odds < 1))
+    times = odds if odds >= 1 else 1 / max(odds, _MIN_PROBABILITY)
+    number = f"{times:.2g}" if times < 99.5 else f"{times:,.0f}"
+    if number == "1":
+        return f"{first} is {only}about as probable as {second}"
+    if times * _MIN_PROBABILITY > 1 - _EDGE:
+        number = f"at least {number}"
+    return f"{first} is {only}{number} times as probable as {second}"
 
 
 LABEL_ODDS_SCORER = Scorer(
@@ -235,10 +251,12 @@ def _confident_learning_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
 
 
 def _confident_learning_reasons(scored: ScoredImages) -> list[str]:
-    return [
-        f"{belief}; confident learning {'names' if value > 0.5 else 'does not name'} it"
-        for belief, value in zip(confidence_phrases(scored), scored.values.tolist(), strict=True)
-    ]
+    phrases = []
+    for belief, value, dropped in zip(confidence_phrases(scored), scored.values.tolist(), scored.dropped, strict=True):
+        named = value > 0.5
+        but = "" if named == dropped else f", but {'more' if dropped else 'fewer'} images are to be dropped"
+        phrases.append(f"{belief}; confident learning {'names' if named else 'does not name'} it{but}")
+    return phrases
 
 
 CONFIDENT_LEARNING_SCORER = Scorer(

@@ -153,6 +153,49 @@ def test_every_image_gets_a_phrase(scorer: dict[str, Any]) -> None:
     assert all(phrase and "nan" not in phrase for phrase in phrases)
 
 
+@_ALL
+def test_an_image_reads_differently_dropped_and_kept(scorer: dict[str, Any]) -> None:
+    evidence, _ = _planted(0)
+    name, options = split_options(scorer)
+    values = SCORERS[name].values(evidence, **options)
+    dropped, kept = (
+        SCORERS[name].reasons(
+            ScoredImages(
+                inputs=evidence,
+                options=options,
+                values=values + 1e-6,
+                thresholds=values + 1e-6 + change,
+                class_names=["cat", "dog"],
+            )
+        )
+        for change in (-5e-7, 5e-7)
+    )
+    assert all(left != right for left, right in zip(dropped, kept, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("odds", "threshold", "phrase"),
+    [
+        (3.2, 2, "another class is 3.2 times as probable as its label cat"),
+        (3.2, 4, "another class is only 3.2 times as probable as its label cat"),
+        (0.71, 0.5, "its label cat is only 1.4 times as probable as another class"),
+        (0.71, 0.9, "its label cat is 1.4 times as probable as another class"),
+        (0.999, 0.5, "its label cat is only about as probable as another class"),
+        (1234.5, 2, "another class is 1,234 times as probable as its label cat"),
+        (0.0, 0.5, "its label cat is at least 10,000,000 times as probable as another class"),
+    ],
+)
+def test_odds_in_words(odds: float, threshold: float, phrase: str) -> None:
+    scored = ScoredImages(
+        inputs=ScorerInputs(labels=np.array([0])),
+        options={},
+        values=np.array([odds]),
+        thresholds=np.array([threshold]),
+        class_names=["cat", "dog"],
+    )
+    assert SCORERS["label_odds"].reasons(scored) == [phrase]
+
+
 def _uniform(n: int, labels: np.ndarray) -> ScorerInputs:
     """All images alike, in place and in the network's eyes."""
     n_classes = int(labels.max()) + 1
