@@ -153,6 +153,12 @@ class EnsembleScorer(Section):
 
 ScorerConfig = Annotated[_Single | EnsembleScorer, Field(discriminator="name")]
 
+
+def scorer_names(scorer: _Single | EnsembleScorer) -> list[str]:
+    """Return the name of a scorer, or those of the members of an ensemble."""
+    return [member.name for member in scorer.scorers] if isinstance(scorer, EnsembleScorer) else [scorer.name]
+
+
 NEEDS_TRAINING_CONFIDENCE = ("label_odds", "mean_confidence")
 """Scorers that need the label confidences recorded during fine-tuning."""
 
