@@ -2,10 +2,10 @@
 
 Gahlot et al. (2020) leave "using the technique recursively" to future work. Round 0 is what
 `dvc repro` wrote. Each later round trains the extractor on the images that the previous round
-kept, then scores all training images, so that dropped images can return. Each round has --folds
-networks, so that no image is scored by a network that trained on it, kept or not. The rounds stop when
-the set of suspect images converges, or after --rounds. Run the same command again to resume.
-Changed parameters, images, code or overrides restart the rounds.
+kept, then scores all training images, so that dropped images can return. With --folds 2 or more, no
+image is scored by a network that trained on it, kept or not. The rounds stop when the set of suspect
+images converges, or after --rounds. Run the same command again to resume. Changed parameters, images,
+code or overrides restart the rounds.
 """
 
 import argparse
@@ -61,9 +61,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--folds",
         type=int,
-        default=2,
-        help="folds of a round's extractor, if `finetune.folds` is less (default: 2); 1 scores the kept images in "
-        "sample and the dropped ones out of sample, so that few return",
+        default=1,
+        help="folds of a round's extractor, if `finetune.folds` is less (default: 1, which scores the kept images in "
+        "sample and the dropped ones out of sample; with 2 or more all are out of sample)",
     )
     return parser
 
