@@ -74,7 +74,7 @@ def sieve(
             `{"name": "dbscan", "space": "components", "min_samples": 10}`. `space: components` needs no t-SNE.
         drop_fraction: fraction of the samples to drop, 0 to 1: the most suspect ones, as close to it as ties allow.
         eps: radius of DBSCAN, in units of the embedding or components; `knee` of the curve of k-distances; or `tuned`,
-            the radius that best detects samples planted in other classes.
+            the radius that best detects samples planted in other classes, 5 % of all.
         threshold: for the other scorers: drop samples with a higher score, in the scorer's unit.
         allocation: division of `drop_fraction` among the classes. `overall`: the highest scores, regardless of class;
             `per_class`: the same fraction of each class; `balanced`: the remaining class counts are as equal as the

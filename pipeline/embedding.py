@@ -12,6 +12,13 @@ from numpy.typing import NDArray
 from pipeline.artifacts.files import open_array, write_array
 from pipeline.config.reduce import ReduceConfig, TsneConfig
 from pipeline.errors import InputError
+from pipeline.reduction.fold_neighbors import (
+    PointsOf,
+    exact_neighbors_by_network,
+    expected_same_fold_share,
+    neighbors_by_network,
+    same_fold_share,
+)
 from pipeline.reduction.landmarks import check_landmarks, landmark_count
 from pipeline.reduction.neighbors import (
     Neighbors,
@@ -28,6 +35,19 @@ from pipeline.typing import MapFn
 
 
 @dataclass(frozen=True, kw_only=True)
+class FoldFeatures:
+    """Features of N images by each of K networks, aligned with those of the first.
+
+    Attributes:
+        features: (K, N, D) float32, may be memory-mapped.
+        folds: (N,), the network that did not train on the image.
+    """
+
+    features: NDArray[np.float32]
+    folds: NDArray[np.int32]
+
+
+@dataclass(frozen=True, kw_only=True)
 class EmbeddingResult:
     """Reduced features of N images.
 
@@ -35,7 +55,7 @@ class EmbeddingResult:
         axes: the fitted PCA; None without PCA.
         components: (N, d) float32, memory-mapped.
         embeddings: the main one, then those of `reduce.extra_embeddings`.
-        neighbors: by components.
+        neighbors: by components; with folds, each image among all images by the network of its fold.
         metrics: quality and settings.
     """
 
@@ -59,6 +79,7 @@ def embed(
     components_file: Path,
     log: RunLog,
     map_fn: MapFn,
+    by_network: FoldFeatures | None = None,
 ) -> EmbeddingResult:
     """Compute principal components, nearest neighbors and t-SNE embeddings of features (N, D).
 
@@ -66,6 +87,7 @@ def embed(
         labels: (N,), used only to choose landmarks and to measure quality.
         components_file: file to write the components to; later steps memory-map it.
         map_fn: runs tasks.
+        by_network: with folds, what `features` were chosen from.
 
     Raises:
         InputError: the settings do not fit the number of images.
@@ -75,8 +97,7 @@ def embed(
     write_array(components_file, axes.transform(features, map_fn=map_fn) if axes else features)
     components = open_array(components_file, dtype=np.float32, ndim=2, rows=len(features))
     embeddings = _fit_embeddings(components, labels, config, landmarks, log, map_fn)
-    neighbors = nearest_neighbors(components, config.n_neighbors, seed=config.tsne.random_state)
-    quality = _quality(components, embeddings[0], neighbors, labels)
+    neighbors, quality = _neighbors(components, axes, embeddings[0], labels, config, by_network)
     log.info(
         f"embedding of {len(features)} images: KL divergence {embeddings[0].kl_divergence:.3f}, "
         f"{quality['neighbour_preservation']:.1%} of {config.n_neighbors} nearest neighbors preserved"
@@ -184,18 +205,62 @@ def _iterations(tsne: TsneConfig) -> int:
     return tsne.early_exaggeration_iter + tsne.n_iter
 
 
-def _quality(
-    components: NDArray[np.float32], embedding: TsneResult, neighbors: Neighbors, labels: NDArray[np.int64]
-) -> dict[str, Any]:
-    """Return quality measures, 0 to 1, over a fixed sample of images and their exact nearest neighbors (Euclidean)."""
-    rows, k = quality_sample(len(labels)), neighbors.rows.shape[1]
+def _neighbors(
+    components: NDArray[np.float32],
+    axes: FittedPca | None,
+    embedding: TsneResult,
+    labels: NDArray[np.int64],
+    config: ReduceConfig,
+    by_network: FoldFeatures | None,
+) -> tuple[Neighbors, dict[str, Any]]:
+    """Return the neighbors, and quality measures (0 to 1) over a fixed sample of images and their exact neighbors."""
+    rows, k, seed = quality_sample(len(labels)), config.n_neighbors, config.tsne.random_state
     before = exact_neighbors(components, rows, k)
     after = exact_neighbors(embedding.coordinates, rows, k)
+    if by_network is None:
+        neighbors = nearest_neighbors(components, k, seed=seed)
+        return neighbors, _quality(neighbors, rows, before, after, before, labels)
+    folds, points_of = by_network.folds, _components_of(by_network, axes)
+    neighbors = neighbors_by_network(points_of, folds, k, seed=seed)
+    exact = exact_neighbors_by_network(points_of, folds, rows, k)
+    same_fold = {
+        "expected": expected_same_fold_share(folds),
+        "neighbours": same_fold_share(neighbors.rows, np.arange(len(folds)), folds),
+        "components": same_fold_share(before, rows, folds),
+        "map": same_fold_share(after, rows, folds),
+    }
+    return neighbors, {**_quality(neighbors, rows, before, after, exact, labels), "same_fold_share": same_fold}
+
+
+def _components_of(by_network: FoldFeatures, axes: FittedPca | None) -> PointsOf:
+    def points(network: int) -> NDArray[np.float32]:
+        features = by_network.features[network]
+        # Not by `map_fn`, which would send a part of a memory-mapped file.
+        return axes.transform(features) if axes else features
+
+    return points
+
+
+def _quality(
+    neighbors: Neighbors,
+    rows: NDArray[np.int64],
+    before: NDArray[np.int64],
+    after: NDArray[np.int64],
+    exact: NDArray[np.int64],
+    labels: NDArray[np.int64],
+) -> dict[str, Any]:
+    """Return quality measures, 0 to 1, over the images `rows` (n,).
+
+    Args:
+        before, after: (n, k) exact nearest neighbors among the components and on the embedding.
+        exact: (n, k) what `neighbors` would be by brute force.
+    """
+    k = neighbors.rows.shape[1]
     return {
         "quality_sample": len(rows),
         "quality_neighbours": k,
         "neighbour_preservation": neighbor_recall(after, before),
-        "neighbour_search_recall": neighbor_recall(neighbors.rows[rows], before),
+        "neighbour_search_recall": neighbor_recall(neighbors.rows[rows], exact),
         "knn_label_accuracy": {
             "components": knn_label_accuracy(before, rows, labels),
             "map": knn_label_accuracy(after, rows, labels),

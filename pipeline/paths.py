@@ -49,6 +49,10 @@ class DataPaths:
         """float32 (N, D); names of the test split contain `.test`."""
         return self.root / "extract" / f"{network}{_suffix(split)}.npy"
 
+    def features_by_network(self, network: str) -> Path:
+        """float32 (K, N, D): the training images' features by each of K fold networks; K = 0 without folds."""
+        return self.root / "extract" / f"{network}.by_network.npy"
+
     def probabilities(self, network: str) -> Path:
         """float32 (N, n_classes) of the training images, rows summing to 1."""
         return self.root / "extract" / f"{network}.probabilities.npy"

@@ -1,8 +1,8 @@
 """`python -m pipeline calibrate`: find the embedding, space, min_samples and eps with which DBSCAN works best.
 
-The objective needs no test images: five times, 5 % of the training images move to another class, and DBSCAN must find
-them (`scoring.eps_search`). Evaluates the embedding, every embedding of `reduce.extra_embeddings` and the principal
-components with each of `--min-samples`.
+The objective needs no test images: five times, `--planted-fraction` of the training images move to another class, and
+DBSCAN must find them (`scoring.eps_search`). That fraction is the noise that the found eps assumes. Evaluates the
+embedding, every embedding of `reduce.extra_embeddings` and the principal components with each of `--min-samples`.
 """
 
 import argparse
@@ -15,13 +15,16 @@ import numpy as np
 
 from pipeline.artifacts.files import read_json
 from pipeline.commands import command_parser
+from pipeline.config.filter import TunedEps
 from pipeline.config.params import load_params
 from pipeline.errors import InputError
 from pipeline.filtering.inputs import load_filter_inputs
 from pipeline.paths import DataPaths
 from pipeline.scoring.base import ScorerInputs, Space
 from pipeline.scoring.density import release_radii_by_class
-from pipeline.scoring.eps_search import PLANTED_SHARE, k_distances, knee, search_planted
+from pipeline.scoring.eps_search import k_distances, knee, search_planted
+
+_DEFAULT_FRACTION = TunedEps(name="tuned").planted_fraction
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -29,6 +32,12 @@ def make_parser() -> argparse.ArgumentParser:
     parser = command_parser("calibrate", __doc__, "params", "data")
     parser.add_argument("--network", required=True, help="one of `networks` in the parameter file")
     parser.add_argument("--min-samples", type=int, nargs="+", default=[3, 5, 10, 20], help="(default: 3 5 10 20)")
+    parser.add_argument(
+        "--planted-fraction",
+        type=float,
+        default=_DEFAULT_FRACTION,
+        help=f"share of wrong labels to assume, above 0 and below 0.5 (default: {_DEFAULT_FRACTION:g})",
+    )
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     return parser
 
@@ -48,25 +57,29 @@ def main(argv: Sequence[str]) -> int:
         raise InputError(f"--network {arguments.network}: not in {arguments.params}; it has {[*params.networks]}")
     if min(arguments.min_samples) < 2:
         raise InputError(f"--min-samples {min(arguments.min_samples)}: with 1 no image is noise; give 2 or more")
+    fraction = arguments.planted_fraction
+    if not 0 < fraction < 0.5:
+        raise InputError(f"--planted-fraction {fraction:g}: not above 0 and below 0.5; give one like 0.05")
     data = DataPaths(root=arguments.data)
     inputs = load_filter_inputs(data, arguments.network).scorer_inputs
     if not inputs.has("classes"):
         raise InputError("calibrate: there is only one class, and planted images need another; set filter.eps: knee")
     embedding_metrics = read_json(data.reduce_metrics(arguments.network))["maps"]
-    rows = sorted(_rows(inputs, embedding_metrics, arguments.min_samples), key=lambda row: -row["average_precision"])
+    rows = list(_rows(inputs, embedding_metrics, arguments.min_samples, fraction))
+    rows.sort(key=lambda row: -row["average_precision"])
     if not rows:
         raise InputError(
             "calibrate: no eps separates images: they coincide, or every class has fewer images than --min-samples; "
             "give smaller numbers"
         )
-    _print(rows)
+    _print(rows, fraction)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
     return 0
 
 
 def _rows(
-    inputs: ScorerInputs, embedding_metrics: Sequence[Mapping[str, Any]], min_samples: Sequence[int]
+    inputs: ScorerInputs, embedding_metrics: Sequence[Mapping[str, Any]], min_samples: Sequence[int], fraction: float
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for each space and min_samples; `embedding_metrics`: from the metrics of `reduce`, one each."""
     assert inputs.embeddings is not None
@@ -79,7 +92,7 @@ def _rows(
     for name, space, space_inputs in spaces:
         points, labels = space_inputs.points(space), space_inputs.labels
         for count in min_samples:
-            best = search_planted(points, labels, count)
+            best = search_planted(points, labels, count, fraction=fraction)
             if best is None:
                 continue
             radii = release_radii_by_class(points, labels, min_samples=count)
@@ -100,8 +113,8 @@ def _embedding_name(changes: Mapping[str, Any]) -> str:
     return ", ".join(["embedding", *(f"{key} {value}" for key, value in changes.items())])
 
 
-def _print(rows: Sequence[Mapping[str, Any]]) -> None:
-    print(f"finding the {PLANTED_SHARE:.0%} of images that moved to another class; chance is {PLANTED_SHARE:g}")
+def _print(rows: Sequence[Mapping[str, Any]], fraction: float) -> None:
+    print(f"finding the {100 * fraction:g} % of images that moved to another class; chance is {fraction:g}")
     width = max(len(row["space"]) for row in rows)
     print(
         f"{'space':{width}} {'min_samples':>11} {'average precision':>17} {'best F1':>8} {'at eps':>9} {'drops':>7} "
@@ -114,8 +127,9 @@ def _print(rows: Sequence[Mapping[str, Any]]) -> None:
         )
     best = rows[0]
     space = "components" if best["space"] == "components" else "embedding"
+    eps = "tuned" if fraction == _DEFAULT_FRACTION else f"{{name: tuned, planted_fraction: {fraction:g}}}"
     print(
-        f"\nbest: filter: {{scorer: {{name: dbscan, space: {space}, min_samples: {best['min_samples']}}}, eps: tuned}}"
+        f"\nbest: filter: {{scorer: {{name: dbscan, space: {space}, min_samples: {best['min_samples']}}}, eps: {eps}}}"
     )
     if best["space"].startswith("embedding, "):
         print(f"and reduce.tsne with {best['space'].removeprefix('embedding, ')}")

@@ -119,7 +119,7 @@ def _folds(external: ExternalFeatures, scorer: Mapping[str, Any]) -> NDArray[np.
 
 def _check_filter(external: ExternalFeatures, params: Params, *, probed: bool) -> None:
     """Raise errors of labels and settings before the embedding, which may take an hour."""
-    if params.filter.eps == "tuned" and len(external.class_names) < 2:
+    if params.filter.planted_fraction is not None and len(external.class_names) < 2:
         raise InputError("filter.eps: tuned plants images in other classes, but there is only one class; use knee")
 
     def placeholder(*shape: int) -> NDArray[Any]:

@@ -2,9 +2,10 @@
 
 Gahlot et al. (2020) leave "using the technique recursively" to future work. Round 0 is what
 `dvc repro` wrote. Each later round trains the extractor on the images that the previous round
-kept, then scores all training images, so that dropped images can return. The rounds stop when
-the set of suspect images converges, or after --rounds. Run the same command again to resume.
-Changed parameters, images, code or overrides restart the rounds.
+kept, then scores all training images, so that dropped images can return. With --folds 2 or more, no
+image is scored by a network that trained on it, kept or not. The rounds stop when the set of suspect
+images converges, or after --rounds. Run the same command again to resume. Changed parameters, images,
+code or overrides restart the rounds.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from pipeline.commands.iteration.rounds import (
     read_first_round,
     round_inputs,
 )
+from pipeline.config.filter import scorer_names
 from pipeline.config.params import Params, load_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
@@ -56,6 +58,13 @@ def make_parser() -> argparse.ArgumentParser:
         default=0.95,
         help="stop when two successive rounds reach this Jaccard index of suspect images, in (0, 1] (default: 0.95)",
     )
+    parser.add_argument(
+        "--folds",
+        type=int,
+        default=1,
+        help="folds of a round's extractor, if `finetune.folds` is less (default: 1, which scores the kept images in "
+        "sample and the dropped ones out of sample; with 2 or more all are out of sample)",
+    )
     return parser
 
 
@@ -74,7 +83,9 @@ def main(argv: Sequence[str]) -> int:
         name = f"iterate@{arguments.network}"
         with file_lock(work.lock(name), name):
             try:
-                rounds_dir = RoundsDir(data=data, work=work, network=arguments.network, finetune=params.finetune)
+                folds = max(params.finetune.folds, arguments.folds)
+                finetune = params.finetune.model_copy(update={"folds": folds})
+                rounds_dir = RoundsDir(data=data, work=work, network=arguments.network, finetune=finetune)
                 lines = _run_rounds(arguments, params, rounds_dir)
             except StageFailedError as failed:
                 return failed.code
@@ -87,6 +98,13 @@ def _check(arguments: argparse.Namespace, params: Params) -> None:
         raise InputError(f"--network {arguments.network}: not in {arguments.params}; it has {[*params.networks]}")
     if arguments.rounds < 1:
         raise InputError(f"--rounds {arguments.rounds}: nothing would be trained; use 1 or more")
+    if arguments.folds < 1:
+        raise InputError(f"--folds {arguments.folds}: not a number of folds; use 2 or more, or 1 to score in sample")
+    if max(arguments.folds, params.finetune.folds) > 1 and "mean_confidence" in scorer_names(params.filter.scorer):
+        raise InputError(
+            "filter.scorer: mean_confidence is the confidence in training, and dropped images have none, so that they "
+            "cannot be compared; use label_odds"
+        )
     if not 0 < arguments.min_jaccard <= 1:
         raise InputError(
             f"--min-jaccard {arguments.min_jaccard:g}: a Jaccard index is above 0 and at most 1; use one like 0.95"
@@ -122,7 +140,8 @@ def _run_rounds(arguments: argparse.Namespace, params: Params, rounds_dir: Round
 def _inputs(params: Params, rounds_dir: RoundsDir) -> tuple[FirstRound, dict[str, Any]]:
     """Return round 0 and all inputs of the next rounds."""
     first = read_first_round(params, rounds_dir.data, rounds_dir.network)
-    return first, round_inputs(params, rounds_dir.data, rounds_dir.network, first.result)
+    inputs = round_inputs(params, rounds_dir.data, rounds_dir.network, first.result)
+    return first, {**inputs, "--folds": rounds_dir.finetune.folds}
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -71,7 +71,10 @@ class SmoothedConfidenceScorer(Section):
 
 
 class MeanConfidenceScorer(Section):
-    """1 - mean probability of the label over the second half of training, or its last two epochs if they are more."""
+    """1 - mean probability of the label over the second half of training, or its last two epochs if they are more.
+
+    It is in sample, with `finetune.folds` too: the mean over the networks that trained on the image.
+    """
 
     name: Literal["mean_confidence"]
 
@@ -80,6 +83,7 @@ class LabelOddsScorer(Section):
     """Ratio of the probability of the strongest other class to that of the label.
 
     The label's probability is the mean of the trained network's prediction and of the predictions during training.
+    With `finetune.folds` all probabilities are those of the network that did not train on the image.
     """
 
     name: Literal["label_odds"]
@@ -167,8 +171,25 @@ class EnsembleScorer(Section):
 
 ScorerConfig = Annotated[_Single | EnsembleScorer, Field(discriminator="name")]
 
+
+def scorer_names(scorer: _Single | EnsembleScorer) -> list[str]:
+    """Return the name of a scorer, or those of the members of an ensemble."""
+    return [member.name for member in scorer.scorers] if isinstance(scorer, EnsembleScorer) else [scorer.name]
+
+
 NEEDS_TRAINING = ("aum", "forgetting", "label_odds", "mean_confidence")
 """Scorers that need what fine-tuning records of each label."""
+
+
+class TunedEps(Section):
+    """The radius of the scorer dbscan with the highest F1 on images that the search plants in other classes.
+
+    The search assumes that `planted_fraction` of the labels is wrong: a larger one gives a smaller radius, which drops
+    more. `tuned` alone stands for 0.05.
+    """
+
+    name: Literal["tuned"]
+    planted_fraction: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
 
 
 class FilterConfig(Section):
@@ -184,7 +205,7 @@ class FilterConfig(Section):
             as the class sizes allow.
         eps: radius of the scorer dbscan, the same for all classes: a number, in units of the embedding or of the
             principal components; `knee` of the k-distance curve; or `tuned`, the radius that best detects images
-            planted in other classes.
+            planted in other classes, which assumes a noise of 5 %; `{name: tuned, planted_fraction: 0.1}` assumes 10 %.
         threshold: for the other scorers: drop images with a higher score, in the scorer's unit.
         allow_empty: whether a class may lose all its images.
     """
@@ -192,9 +213,15 @@ class FilterConfig(Section):
     scorer: ScorerConfig = LabelOddsScorer(name="label_odds")
     drop_fraction: UnitFraction | dict[str, UnitFraction] | None = None
     allocation: Literal["overall", "per_class", "balanced"] = "overall"
-    eps: PositiveFloat | Literal["knee", "tuned"] | None = None
+    eps: PositiveFloat | Literal["knee", "tuned"] | TunedEps | None = None
     threshold: PositiveFloat | None = None
     allow_empty: bool = False
+
+    @property
+    def planted_fraction(self) -> float | None:
+        """Fraction of images that a tuned `eps` plants in other classes; None for other rules."""
+        eps = TunedEps(name="tuned") if self.eps == "tuned" else self.eps
+        return eps.planted_fraction if isinstance(eps, TunedEps) else None
 
     @model_validator(mode="after")
     def _one_rule(self) -> Self:

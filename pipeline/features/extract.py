@@ -101,14 +101,15 @@ def extract_by_fold(
     world: World,
     progress: Progress,
 ) -> list[float]:
-    """Extract the features of each image with the network of its fold, which was not trained on it.
+    """Extract the features of all images with each network, and the probabilities with that of the image's fold.
 
-    The features of network k are aligned with those of network 0 by the similarity transform that fits best on all
-    images (`fit_similarity`). Therefore every network processes all images once.
+    The network of fold k was not trained on the images of fold k. Its features are aligned with those of network 0 by
+    the similarity transform that fits best on all images (`fit_similarity`).
 
     Args:
-        extractor: the networks, and the fold of each image; a single network gives the features of all images.
-        images, out, probabilities, batch_size, flip_tta: as in `extract_features`.
+        extractor: K networks, and the fold of each image.
+        out: float32 (K, N, D), writable: of image i, row out[fold of i, i] is out of fold.
+        images, probabilities, batch_size, flip_tta: as in `extract_features`.
 
     Returns:
         For each network but the first, the fraction of the variance of the first one's features that its aligned
@@ -119,20 +120,20 @@ def extract_by_fold(
     """
     networks = extractor.networks
     folds = np.zeros(len(images), dtype=np.int32) if extractor.folds is None else extractor.folds
-    sums = [PairedSums(out.shape[1]) for _ in networks[1:]]
+    sums = [PairedSums(out.shape[2]) for _ in networks[1:]]
     rows = rank_rows(len(images), world)
     for where, batch in _batches(images, networks[0], batch_size, rows, world.device):
         outputs = [_outputs(network, batch, flip_tta=flip_tta) for network in networks]
         for pairs, (features, _) in zip(sums, outputs[1:], strict=True):
             pairs.add(features, outputs[0][0])
         held_out = folds[where], np.arange(len(batch))
-        out[where] = np.stack([features for features, _ in outputs])[held_out]
+        out[:, where] = np.stack([features for features, _ in outputs])
         probabilities[where] = np.stack([predicted for _, predicted in outputs])[held_out]
         progress.update(len(batch))
     explained = []
     for fold, pairs in enumerate(sums, start=1):
         transform = _fit_over_ranks(pairs, fold, world)
-        transform.apply_to_rows(out, rows[folds[rows] == fold])
+        transform.apply_to_rows(out[fold], rows)
         explained.append(transform.explained)
     return explained
 

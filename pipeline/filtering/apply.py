@@ -12,12 +12,13 @@ from pipeline.config.filter import DbscanScorer, FilterConfig
 from pipeline.errors import InputError
 from pipeline.scoring.base import ScoredImages, ScorerInputs, neighbor_phrases, network_phrases, override_reason
 from pipeline.scoring.decision import FilterDecision, ShareRule, decide
-from pipeline.scoring.eps_search import PLANTED_SHARE, k_distances, knee, search_planted
+from pipeline.scoring.eps_search import k_distances, knee, search_planted
 from pipeline.scoring.registry import SCORERS, check_scorer, split_options, uses_embedding
 from pipeline.scoring.thresholds import jaccard
 
-# With less lift over chance, the best radius for planted images may classify nearly every image as noise.
-_MIN_LIFT_OVER_CHANCE = 2
+# Of the way from chance to perfect average precision; with less, the best radius for planted images may classify
+# nearly every image as noise. At a planted fraction of 5 % it requires twice the chance.
+_MIN_SKILL = 1 / 19
 
 SHOWN_NEIGHBORS = 10
 """Largest number of nearest neighbors in reasons and tables."""
@@ -44,17 +45,20 @@ def rule_for(config: FilterConfig, network: str, inputs: ScorerInputs) -> ShareR
     assert isinstance(config.scorer, DbscanScorer)
     points, min_samples = inputs.points(config.scorer.space), config.scorer.min_samples
     ordered = k_distances(points, inputs.labels, min_samples, map_fn=inputs.map_fn)
+    searched = "knee" if config.eps == "knee" else "tuned"
     if not (np.isfinite(ordered) & (ordered > 0)).any():
         raise InputError(
-            f"filter.eps: {config.eps} finds no radius: in space {config.scorer.space} each image coincides with its "
+            f"filter.eps: {searched} finds no radius: in space {config.scorer.space} each image coincides with its "
             f"{min_samples} nearest, counting itself; give a number, or a larger filter.scorer.min_samples"
         )
     if config.eps == "knee":
         return knee(ordered)
     if not inputs.has("classes"):
         raise InputError("filter.eps: tuned plants images in other classes, and there is only one; use knee")
-    best = search_planted(points, inputs.labels, min_samples, map_fn=inputs.map_fn)
-    if best is None or best.average_precision < _MIN_LIFT_OVER_CHANCE * PLANTED_SHARE:
+    fraction = config.planted_fraction
+    assert fraction is not None
+    best = search_planted(points, inputs.labels, min_samples, fraction=fraction, map_fn=inputs.map_fn)
+    if best is None or best.average_precision < fraction + (1 - fraction) * _MIN_SKILL:
         raise InputError(
             "filter.eps: tuned finds no radius: images planted in other classes are detected hardly better than by "
             f"chance, so space {config.scorer.space} does not separate classes; train the extractor longer, or "

@@ -22,7 +22,7 @@ _MANIFEST = {
     "label": pa.int64(),
     "label_name": pa.string(),
 }
-_PREDICTIONS = {"sample_id": pa.int64(), "predicted": pa.int64(), "confidence": pa.float32()}
+_PREDICTIONS = {"sample_id": pa.int64(), "predicted": pa.int64(), "confidence": pa.float32(), "fold": pa.int32()}
 _EMBEDDING = {"sample_id": pa.int64(), "neighbours": pa.list_(pa.int32())}
 
 _ROWS = 8192
@@ -123,6 +123,7 @@ def load_network_data(data: DataPaths, network: str) -> NetworkData:
             training_confidence=_training_confidence(data.training_confidence(network), n),
             training_margin=margin,
             training_forgetting=forgetting,
+            folds=_folds(predictions),
         ),
         class_names=class_names,
         n_planted=metrics.get("n_planted"),
@@ -166,6 +167,12 @@ def _training_confidence(path: Path, n: int) -> NDArray[np.float32] | None:
     if values.size and (np.nanmin(values, initial=0) < 0 or np.nanmax(values, initial=0) > 1):
         raise InputError(f"{path}: values are not probabilities; delete it and run `dvc repro`")
     return None if np.isnan(values).all() else values
+
+
+def _folds(predictions: pa.Table) -> NDArray[np.int32] | None:
+    """Return (N,); None if one network trained on all images."""
+    folds: NDArray[np.int32] = predictions["fold"].to_numpy()
+    return folds if folds.any() else None
 
 
 def _neighbors(embedding: pa.Table, n: int, path: Path) -> NDArray[np.int32]:

@@ -86,7 +86,9 @@ class Neighbors:
     search: dict[str, str | int]
 
 
-def nearest_neighbors(points: NDArray[np.float32], k: int, *, seed: int) -> Neighbors:
+def nearest_neighbors(
+    points: NDArray[np.float32], k: int, *, seed: int, queries: NDArray[np.int64] | None = None
+) -> Neighbors:
     """Return the `k` nearest other points of each of points (N, d); a point is never its own neighbor.
 
     Exact up to 100,000 points, see `NeighborSearch`.
@@ -94,15 +96,17 @@ def nearest_neighbors(points: NDArray[np.float32], k: int, *, seed: int) -> Neig
     Args:
         k: at most N - 1.
         seed: of the inverted file's k-means.
+        queries: (n,) rows whose neighbors to return; None for all.
     """
-    n = len(points)
-    assert 1 <= k < n, (k, n)
+    queries = np.arange(len(points)) if queries is None else queries
+    n = len(queries)
+    assert 1 <= k < len(points), (k, len(points))
     search = NeighborSearch(points, queries=n, seed=seed)
     rows = np.empty((n, k), dtype=np.int32)
     distances = np.empty((n, k), dtype=np.float32)
     for block in _blocks(n):
-        nearest, nearest_distances = search.query(points[block], k + 1)
-        columns = _columns_of_others(nearest, np.arange(block.start, block.start + len(nearest)))
+        nearest, nearest_distances = search.query(points[queries[block]], k + 1)
+        columns = _columns_of_others(nearest, queries[block])
         rows[block] = np.take_along_axis(nearest, columns, axis=1)
         distances[block] = np.take_along_axis(nearest_distances, columns, axis=1)
     return Neighbors(rows=rows, distances=distances, search=search.settings)

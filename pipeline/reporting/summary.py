@@ -186,7 +186,7 @@ def _network(network: NetworkInputs, inputs: ReportInputs) -> Summary:
         "n_by_hand": int((network.keep == network.is_noise).sum()),
         "requested_drop_share": network.filter["requested_share"],
         "share_note": network.filter["share_note"],
-        "eps_searched": eps if isinstance(eps, str) else None,
+        "eps_searched": eps["name"] if isinstance(eps, dict) else eps if isinstance(eps, str) else None,
         "scorer": scorer["name"],
         "space": scorer.get("space"),
         "eps": network.filter["eps"],

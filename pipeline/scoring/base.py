@@ -35,12 +35,14 @@ class ScorerInputs:
             ensembles use all.
         components: (N, d) float32, finite: principal components of the features.
         neighbors: (N, k) rows of the nearest other images by components, nearest first.
-        probabilities: (N, C) float32, the network's probability of each class; rows sum to 1.
+        probabilities: (N, C) float32, the network's probability of each class; rows sum to 1. With folds, that of
+            the network that did not train on the image.
         training_confidence: (N,) float32, mean probability of the label while the network trained; NaN where
-            training did not use the image.
+            training did not use the image. In sample: with folds, the mean over the networks that trained on it.
         training_margin: (N,) float32, mean margin of the label's logit over training; NaN likewise.
         training_forgetting: (N,) float32, how often training forgot the label, infinite if it never learned it; NaN
             likewise.
+        folds: (N,) the fold of each image; None if one network trained on all images.
         map_fn: runs one task per class; it does not change results.
     """
 
@@ -52,6 +54,7 @@ class ScorerInputs:
     training_confidence: NDArray[np.float32] | None = None
     training_margin: NDArray[np.float32] | None = None
     training_forgetting: NDArray[np.float32] | None = None
+    folds: NDArray[np.int32] | None = None
     map_fn: MapFn = map
 
     def points(self, space: Space) -> NDArray[np.float64]:
@@ -96,6 +99,11 @@ class ScoredImages:
         """Value and threshold of each image."""
         return zip(self.values.tolist(), self.thresholds.tolist(), strict=True)
 
+    @property
+    def dropped(self) -> list[bool]:
+        """Whether each image is dropped; a reason must read accordingly."""
+        return [value > threshold for value, threshold in self.pairs]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scorer:
@@ -109,7 +117,9 @@ class Scorer:
         needs: the inputs without which it cannot work; with an option `space`, that space too.
         min_per_class: options that give a minimum number of images for every class.
         clusters: from inputs, thresholds (N,) and options, clusters (N,) int32 numbered from 0 within
-            each class, noise -1; None for scorers that find no clusters.
+            each class, noise -1; None for scorers without clusters, or whose clusters need no threshold.
+        values_and_clusters: from the inputs and options, both at once, for clusters that need no threshold:
+            one fit gives both. None for other scorers.
     """
 
     values: Callable[..., NDArray[np.float64]]
@@ -117,6 +127,7 @@ class Scorer:
     needs: frozenset[Need] = field(default=frozenset())
     min_per_class: tuple[str, ...] = ()
     clusters: Callable[..., NDArray[np.int32]] | None = None
+    values_and_clusters: Callable[..., tuple[NDArray[np.float64], NDArray[np.int32]]] | None = None
 
 
 def each_class(

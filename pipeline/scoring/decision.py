@@ -62,7 +62,11 @@ def decide(inputs: ScorerInputs, scorer: Mapping[str, Any], rule: ShareRule | fl
     """
     name, options = split_options(scorer)
     method = SCORERS[name]
-    values = method.values(inputs, **options)
+    found = None
+    if method.values_and_clusters is None:
+        values = method.values(inputs, **options)
+    else:
+        values, found = method.values_and_clusters(inputs, **options)
     assert values.shape == inputs.labels.shape, (name, values.shape)
     note = None
     if isinstance(rule, ShareRule):
@@ -72,10 +76,12 @@ def decide(inputs: ScorerInputs, scorer: Mapping[str, Any], rule: ShareRule | fl
         thresholds, note = by_label[inputs.labels], _share_note(values, inputs.labels, rule, by_class)
     else:
         thresholds = np.full(len(values), rule)
-    if method.clusters is None:
-        clusters = -(values > thresholds).astype(np.int32)
-    else:
+    if found is not None:
+        clusters = found
+    elif method.clusters is not None:
         clusters = method.clusters(inputs, thresholds, **options)
+    else:
+        clusters = -(values > thresholds).astype(np.int32)
     if name == "dbscan":
         values = reconcile_radii(values, thresholds, clusters == -1)
     return FilterDecision(values=values, thresholds=thresholds, clusters=clusters, share_note=note)

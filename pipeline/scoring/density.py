@@ -127,63 +127,61 @@ DBSCAN_SCORER = Scorer(
 )
 
 
-def suspicion(points: NDArray[np.float64], min_cluster_size: int, min_samples: int) -> NDArray[np.float64]:
-    """Return 1 - membership strength (n,) for points (n, d) in a cluster of HDBSCAN, 1 to 2 for noise.
+_SUSPICION_AND_CLUSTER = np.dtype([("suspicion", np.float64), ("cluster", np.int32)])
 
-    HDBSCAN (Campello, Moulavi and Sander, 2013) gives noise no order. Here the noise point with the largest
-    core distance has 2, and the others less in proportion. A threshold of 1 is HDBSCAN's own decision.
+
+def fit_hdbscan(points: NDArray[np.float64], min_cluster_size: int, min_samples: int) -> NDArray[np.void]:
+    """Return the fields `suspicion` and `cluster` (n,) of points (n, d) from one fit of HDBSCAN.
+
+    `suspicion` is 1 - membership strength for a point in a cluster, and 1 to 2 for noise. HDBSCAN (Campello, Moulavi
+    and Sander, 2013) gives noise no order. Here the noise point with the largest core distance has 2, and the others
+    less in proportion. A threshold of 1 is HDBSCAN's own decision. `cluster` is -1 for noise.
     """
-    fitted = _fit(points, min_cluster_size, min_samples)
+    # Most classes are one cluster; without allow_single_cluster such a class would be split, or all noise.
+    fitted = HDBSCAN(
+        min_cluster_size=min_cluster_size, min_samples=min_samples, allow_single_cluster=True, copy=True
+    ).fit(points)
     core = core_distances(points, min_samples)
     isolation = core / core.max() if core.max() > 0 else np.ones(len(points))
     noise = fitted.labels_ == -1
+    result = np.empty(len(points), dtype=_SUSPICION_AND_CLUSTER)
     # Above 1 even for the least isolated noise, which may have duplicates at distance 0.
-    return np.where(noise, np.maximum(1 + isolation, np.nextafter(1, 2)), 1 - fitted.probabilities_)
+    result["suspicion"] = np.where(noise, np.maximum(1 + isolation, np.nextafter(1, 2)), 1 - fitted.probabilities_)
+    result["cluster"] = fitted.labels_
+    return result
 
 
-def _fit(points: NDArray[np.float64], min_cluster_size: int, min_samples: int) -> HDBSCAN:
-    # Most classes are one cluster; without allow_single_cluster such a class would be split, or all noise.
-    return HDBSCAN(
-        min_cluster_size=min_cluster_size, min_samples=min_samples, allow_single_cluster=True, copy=True
-    ).fit(points)
+def _hdbscan(
+    inputs: ScorerInputs, *, space: Space, min_cluster_size: int, min_samples: int
+) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+    task = partial(fit_hdbscan, min_cluster_size=min_cluster_size, min_samples=min_samples)
+    fitted = each_class(task, inputs.labels, inputs.points(space), map_fn=inputs.map_fn)
+    return np.ascontiguousarray(fitted["suspicion"]), np.ascontiguousarray(fitted["cluster"])
 
 
 def _hdbscan_scores(
     inputs: ScorerInputs, *, space: Space, min_cluster_size: int, min_samples: int
 ) -> NDArray[np.float64]:
-    task = partial(suspicion, min_cluster_size=min_cluster_size, min_samples=min_samples)
-    return each_class(task, inputs.labels, inputs.points(space), map_fn=inputs.map_fn)
-
-
-def _hdbscan_clusters(
-    inputs: ScorerInputs,
-    thresholds: NDArray[np.float64],  # noqa: ARG001
-    *,
-    space: Space,
-    min_cluster_size: int,
-    min_samples: int,
-) -> NDArray[np.int32]:
-    task = partial(_labels, min_cluster_size=min_cluster_size, min_samples=min_samples)
-    return each_class(task, inputs.labels, inputs.points(space), map_fn=inputs.map_fn)
-
-
-def _labels(points: NDArray[np.float64], *, min_cluster_size: int, min_samples: int) -> NDArray[np.int32]:
-    return np.asarray(_fit(points, min_cluster_size, min_samples).labels_, dtype=np.int32)
+    return _hdbscan(inputs, space=space, min_cluster_size=min_cluster_size, min_samples=min_samples)[0]
 
 
 def _hdbscan_reasons(scored: ScoredImages) -> list[str]:
     where, min_size = SPACE_NAMES[scored.options["space"]], scored.options["min_cluster_size"]
-    return [
-        f"in no cluster of {min_size} or more {where}"
-        if value > 1
-        else f"in a cluster of its class {where} with strength {1 - value:.2f}"
-        for value in scored.values.tolist()
-    ]
+    phrases = []
+    for value, threshold in scored.pairs:
+        dropped = value > threshold
+        if value > 1:
+            phrase = f"in no cluster of {min_size} or more {where}"
+            phrases.append(phrase if dropped else f"{phrase}, but less isolated than the threshold")
+        else:
+            strength = f"in a cluster of its class {where} with strength"
+            phrases.append(f"{strength} {'only ' * dropped}{1 - value:.2f}")
+    return phrases
 
 
 HDBSCAN_SCORER = Scorer(
     values=_hdbscan_scores,
     reasons=_hdbscan_reasons,
-    clusters=_hdbscan_clusters,
+    values_and_clusters=_hdbscan,
     min_per_class=("min_cluster_size", "min_samples"),
 )

@@ -6,7 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.neighbors import NearestNeighbors
 
-from pipeline.scoring.base import ScoredImages, Scorer, ScorerInputs, each_class, neighbor_phrases
+from pipeline.scoring.base import (
+    ScoredImages,
+    Scorer,
+    ScorerInputs,
+    each_class,
+    format_distinct,
+    neighbor_phrases,
+)
 
 
 def centroid_distances(points: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -20,10 +27,12 @@ def _centroid_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
 
 
 def _centroid_reasons(scored: ScoredImages) -> list[str]:
-    return [
-        f"{value / threshold:.2g} times as far from the mean of its class as the threshold"
-        for value, threshold in scored.pairs
-    ]
+    return [f"{times} times as far from the mean of its class as the threshold" for times in _times(scored)]
+
+
+def _times(scored: ScoredImages) -> list[str]:
+    """Return each value over its threshold, with as many digits as show on which side of 1 it is."""
+    return [format_distinct(value / threshold, 1)[0] for value, threshold in scored.pairs]
 
 
 CENTROID_SCORER = Scorer(values=_centroid_scores, reasons=_centroid_reasons, needs=frozenset({"components"}))
@@ -57,10 +66,7 @@ def _knn_distance_scores(inputs: ScorerInputs, *, k: int) -> NDArray[np.float64]
 
 def _knn_distance_reasons(scored: ScoredImages) -> list[str]:
     k = scored.options["k"]
-    return [
-        f"{value / threshold:.2g} times as far from its {k}-th nearest of the class as the threshold"
-        for value, threshold in scored.pairs
-    ]
+    return [f"{times} times as far from its {k}-th nearest of the class as the threshold" for times in _times(scored)]
 
 
 KNN_DISTANCE_SCORER = Scorer(
@@ -83,7 +89,18 @@ def _knn_agreement_scores(inputs: ScorerInputs, *, k: int) -> NDArray[np.float64
 def _knn_agreement_reasons(scored: ScoredImages) -> list[str]:
     neighbors = scored.inputs.neighbors
     assert neighbors is not None
-    return neighbor_phrases(neighbors[:, : scored.options["k"]], scored.inputs.labels, scored.class_names)
+    k, labels = scored.options["k"], scored.inputs.labels
+    votes = neighbor_phrases(neighbors[:, :k], labels, scored.class_names)
+    n_same = (labels[neighbors[:, :k]] == labels[:, None]).sum(axis=1).tolist()
+    phrases = []
+    for vote, same, dropped in zip(votes, n_same, scored.dropped, strict=True):
+        if not dropped:
+            phrases.append(f"{same} of {k} nearest neighbors share its label")
+        elif vote.endswith("share its label"):
+            phrases.append(f"{k - same} of {k} nearest neighbors have another label")
+        else:
+            phrases.append(vote)
+    return phrases
 
 
 KNN_AGREEMENT_SCORER = Scorer(

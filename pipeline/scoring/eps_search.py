@@ -15,9 +15,6 @@ from pipeline.scoring.density import core_distances, release_radii_by_class
 from pipeline.scoring.thresholds import curve_thresholds
 from pipeline.typing import MapFn
 
-PLANTED_SHARE = 0.05
-"""Share of the images that `search_planted` moves to another class."""
-
 _REPEATS, _SEED = 5, 17
 
 
@@ -53,7 +50,7 @@ class PlantedSearch:
     Attributes:
         eps: radius of the highest mean F1.
         f1: that mean, 0 to 1.
-        average_precision: mean over the repeats, 0 to 1; `PLANTED_SHARE` for random scores.
+        average_precision: mean over the repeats, 0 to 1; the planted fraction for random scores.
     """
 
     eps: float
@@ -62,9 +59,14 @@ class PlantedSearch:
 
 
 def search_planted(
-    points: NDArray[np.float64], labels: NDArray[np.int64], min_samples: int, *, map_fn: MapFn = map
+    points: NDArray[np.float64],
+    labels: NDArray[np.int64],
+    min_samples: int,
+    *,
+    fraction: float,
+    map_fn: MapFn = map,
 ) -> PlantedSearch | None:
-    """Move `PLANTED_SHARE` of the images to another class, five times, and find the eps that detects them best.
+    """Move `fraction` of the images to another class, five times, and find the eps that detects them best.
 
     Only labels change: the search tunes how far from its class an image must be. Labels that are already
     wrong count as right. That lowers all scores and does not change their order.
@@ -72,6 +74,8 @@ def search_planted(
     Args:
         points: (N, d); the embedding or the principal components.
         labels: (N,), two classes at least.
+        fraction: 0 to 1, the assumed noise: F1 weighs precision and recall at this fraction, so that a larger one
+            gives a smaller eps. The labels do not show the true one.
 
     Returns:
         None if there is no radius to choose: all points coincide, or no class has `min_samples`.
@@ -79,7 +83,7 @@ def search_planted(
     classes = np.unique(labels)
     assert len(classes) > 1
     rng = np.random.default_rng(_SEED)
-    n_planted = max(1, round(PLANTED_SHARE * len(labels)))
+    n_planted = max(1, round(fraction * len(labels)))
     radii, planted = [], []
     for _ in range(_REPEATS):
         rows = rng.choice(len(labels), size=n_planted, replace=False)

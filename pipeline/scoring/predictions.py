@@ -31,10 +31,15 @@ def confidence(inputs: ScorerInputs) -> NDArray[np.float64]:
 
 
 def confidence_phrases(scored: ScoredImages) -> list[str]:
-    """Return for each image "the network gives its label cat 3.1 %"."""
+    """Return for each image "the network gives its label cat 81 %", for a dropped one "only 3.1 %"."""
+    return _label_phrases(scored, "the network gives its label", confidence(scored.inputs))
+
+
+def _label_phrases(scored: ScoredImages, beginning: str, shares: NDArray[np.float64]) -> list[str]:
+    """Return for each image the beginning, its label, and the label's share (N,) in percent."""
     return [
-        f"the network gives its label {scored.class_names[label]} {_two_digits(100 * share)} %"
-        for label, share in zip(scored.inputs.labels.tolist(), confidence(scored.inputs).tolist(), strict=True)
+        f"{beginning} {scored.class_names[label]} {'only ' * dropped}{_two_digits(100 * share)} %"
+        for label, share, dropped in zip(scored.inputs.labels.tolist(), shares.tolist(), scored.dropped, strict=True)
     ]
 
 
@@ -75,7 +80,8 @@ def _margin_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
 
 def _margin_reasons(scored: ScoredImages) -> list[str]:
     return [
-        f"{belief}, its strongest other class {'+' * (value >= 0.5)}{_two_digits(100 * (2 * value - 1))} points more"
+        f"{belief}, its strongest other class {_two_digits(100 * abs(2 * value - 1))} points "
+        f"{'more' if value >= 0.5 else 'less'}"
         for belief, value in zip(confidence_phrases(scored), scored.values.tolist(), strict=True)
     ]
 
@@ -113,8 +119,9 @@ def confidence_in_training(inputs: ScorerInputs) -> NDArray[np.float64]:
     """Return the mean probability (N,), 0 to 1, of the label late in training.
 
     The mean over training (confidence in Swayamdipta et al., 2020, Dataset Cartography, section 2.1) includes
-    epochs before the network had memorized a wrong label. An image that training did not use, in a run of
-    less than an epoch, has the trained network's probability.
+    epochs before the network had memorized a wrong label. It is in sample, with folds too: the mean over the
+    networks that trained on the image. An image that training did not use, in a run of less than an epoch, has
+    the trained network's probability.
     """
     assert inputs.training_confidence is not None
     mean = np.asarray(inputs.training_confidence, dtype=np.float64)
@@ -122,13 +129,8 @@ def confidence_in_training(inputs: ScorerInputs) -> NDArray[np.float64]:
 
 
 def training_phrases(scored: ScoredImages) -> list[str]:
-    """Return for each image "while it trained, the network gave its label cat 3.1 %"."""
-    return [
-        f"while it trained, the network gave its label {scored.class_names[label]} {_two_digits(100 * share)} %"
-        for label, share in zip(
-            scored.inputs.labels.tolist(), confidence_in_training(scored.inputs).tolist(), strict=True
-        )
-    ]
+    """Return for each image "while it trained, the network gave its label cat 81 %", for a dropped one "only 3.1 %"."""
+    return _label_phrases(scored, "while it trained, the network gave its label", confidence_in_training(scored.inputs))
 
 
 def _mean_confidence_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
@@ -147,18 +149,36 @@ def _label_odds_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
     """Return the probability of the strongest other class over that of the label (N,): 0 to 1e7.
 
     A wrong label puts another class far ahead, for a clear image and for one between two classes, which
-    self-confidence takes for merely hard. The label's probability is the mean of the trained network's and
-    of its mean in training, when the network has not memorized wrong labels.
+    self-confidence takes for merely hard. Without folds, the label's probability is the mean of the trained
+    network's and of its mean in training, when the network has not memorized wrong labels. With folds, all is
+    out of fold: the probabilities of the network that did not train on the image.
     """
-    label = (confidence(inputs) + confidence_in_training(inputs)) / 2
+    label = confidence(inputs)
+    if inputs.folds is None:
+        label = (label + confidence_in_training(inputs)) / 2
     return np.asarray(max_other_probability(inputs) / np.maximum(label, MIN_PROBABILITY))
 
 
 def _label_odds_reasons(scored: ScoredImages) -> list[str]:
     return [
-        f"another class is {value:.2g} times as probable as its label {scored.class_names[label]}"
-        for label, value in zip(scored.inputs.labels.tolist(), scored.values.tolist(), strict=True)
+        _odds_phrase(value, scored.class_names[label], dropped=dropped)
+        for label, value, dropped in zip(
+            scored.inputs.labels.tolist(), scored.values.tolist(), scored.dropped, strict=True
+        )
     ]
+
+
+def _odds_phrase(odds: float, label: str, *, dropped: bool) -> str:
+    """Say which is how many times as probable, with "only" where that is against the label's side of the decision."""
+    first, second = ("another class", f"its label {label}")[:: 1 if odds >= 1 else -1]
+    only = "only " * (dropped == (odds < 1))
+    times = odds if odds >= 1 else 1 / max(odds, MIN_PROBABILITY)
+    number = f"{times:.2g}" if times < 99.5 else f"{times:,.0f}"
+    if number == "1":
+        return f"{first} is {only}about as probable as {second}"
+    if times * MIN_PROBABILITY > 1 - _EDGE:
+        number = f"at least {number}"
+    return f"{first} is {only}{number} times as probable as {second}"
 
 
 LABEL_ODDS_SCORER = Scorer(
@@ -231,10 +251,12 @@ def _confident_learning_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
 
 
 def _confident_learning_reasons(scored: ScoredImages) -> list[str]:
-    return [
-        f"{belief}; confident learning {'names' if value > 0.5 else 'does not name'} it"
-        for belief, value in zip(confidence_phrases(scored), scored.values.tolist(), strict=True)
-    ]
+    phrases = []
+    for belief, value, dropped in zip(confidence_phrases(scored), scored.values.tolist(), scored.dropped, strict=True):
+        named = value > 0.5
+        but = "" if named == dropped else f", but {'more' if dropped else 'fewer'} images are to be dropped"
+        phrases.append(f"{belief}; confident learning {'names' if named else 'does not name'} it{but}")
+    return phrases
 
 
 CONFIDENT_LEARNING_SCORER = Scorer(

@@ -59,8 +59,11 @@ def make_ensemble(registry: Mapping[str, Scorer]) -> Scorer:
 
     def reasons(scored: ScoredImages) -> list[str]:
         members = ", ".join(split_options(member)[0] for member in scored.options["scorers"])
-        ranks = (100 * scored.values).tolist()
-        return [f"more suspect than {rank:.3g} % of all images in the mean of {members}" for rank in ranks]
+        return [
+            f"{'more' if dropped else 'less'} suspect than {100 * (rank if dropped else 1 - rank):.3g} % of all images "
+            f"in the mean of {members}"
+            for rank, dropped in zip(scored.values.tolist(), scored.dropped, strict=True)
+        ]
 
     return Scorer(values=values, reasons=reasons)
 

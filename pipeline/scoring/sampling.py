@@ -10,20 +10,23 @@ def _grid_scores(inputs: ScorerInputs, *, cells: int, seed: int) -> NDArray[np.f
     """Return (rank + u) / count, 0 to 1, of each image in a random order of its class and grid cell (N,).
 
     Stratified sampling by the cells of a grid on the embedding, which Gahlot et al. (2020) name as future work.
-    Each cell of each class loses the dropped share of its images, up to a single image, for which the random number u
-    decides. The grid covers the embedding with `cells` x `cells` cells.
+    Each cell of each class loses the dropped share of its images in expectation, and never differs from it by more
+    than one image, for which the random number u decides. The grid covers the embedding with `cells` x `cells` cells.
     """
     points = inputs.points("embedding")
     low, extent = points.min(axis=0), np.ptp(points, axis=0)
     scaled = (points - low) / np.where(extent > 0, extent, 1) * cells
     column, row = np.minimum(scaled, cells - 1).astype(np.int64).T
-    uniform = np.random.default_rng(seed).random(len(points))
-    return each_class(_normalized_ranks, inputs.labels, row * cells + column, uniform, map_fn=inputs.map_fn)
+    # Separate numbers: the last of ten in the order of `u` has a large u, so its cell would lose it nearly always.
+    shuffle, uniform = np.random.default_rng(seed).random((2, len(points)))
+    return each_class(_normalized_ranks, inputs.labels, row * cells + column, shuffle, uniform, map_fn=inputs.map_fn)
 
 
-def _normalized_ranks(cell: NDArray[np.int64], uniform: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the rank (n,) of each row in the random order of its cell, spread evenly over 0 to 1."""
-    order = np.lexsort((uniform, cell))
+def _normalized_ranks(
+    cell: NDArray[np.int64], shuffle: NDArray[np.float64], uniform: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return (rank + uniform) / count (n,) of each row in its cell, ranked by `shuffle`; each is uniform on 0 to 1."""
+    order = np.lexsort((shuffle, cell))
     starts = np.flatnonzero(np.diff(cell[order], prepend=-1))
     counts = np.diff(starts, append=len(cell))
     ranks = np.empty(len(cell))

@@ -31,6 +31,7 @@ from pipeline.training.weights import FoldNetworks, load_fold_networks
 
 # Each process takes a share of the rows, so any number of processes fits.
 _MAX_PROCESSES = 4096
+_COPIED_ROWS = 4096
 
 
 def extract(context: StageContext, world: World) -> None:
@@ -76,7 +77,8 @@ def extract(context: StageContext, world: World) -> None:
 def _output_files(paths: DataPaths, name: str) -> dict[str, Path]:
     """Return the files that the stage writes, by file name."""
     per_split = [file(name, split) for split in ("train", "test") for file in (paths.features, paths.predictions)]
-    return {path.name: path for path in (*per_split, paths.probabilities(name), paths.extract_metrics(name))}
+    once = (paths.features_by_network(name), paths.probabilities(name), paths.extract_metrics(name))
+    return {path.name: path for path in (*per_split, *once)}
 
 
 def _cache_key(context: StageContext, world: World) -> str:
@@ -109,21 +111,28 @@ def _check_extractor(context: StageContext, extractor: FoldNetworks, data: Prepa
 def _extract_train(context: StageContext, world: World, extractor: FoldNetworks, data: PreparedData) -> None:
     name, paths, n = str(context.item), context.data, len(data.train.labels)
     folds = np.zeros(n, np.int32) if extractor.folds is None else extractor.folds
+    n_networks = len(extractor.networks)
     with (
         _shared_array(paths.features(name), (n, _dimensions(name)), world) as out,
+        # Without folds it would be a copy of the features.
+        _shared_array(
+            paths.features_by_network(name), (n_networks if n_networks > 1 else 0, n, _dimensions(name)), world
+        ) as by_network,
         _shared_array(paths.probabilities(name), (n, len(data.class_names)), world) as probabilities,
         context.log.progress(f"{context.name} train", len(rank_rows(n, world)), "images") as progress,
     ):
         explained = extract_by_fold(
             extractor,
             data.train.source,
-            out,
+            by_network if n_networks > 1 else out[None],
             probabilities,
             batch_size=context.params.extract.batch_size,
             flip_tta=context.params.extract.flip_tta,
             world=world,
             progress=progress,
         )
+        if n_networks > 1:
+            _copy_held_out(by_network, folds, out, rank_rows(n, world))
     if not world.is_main:
         return
     table = _predictions(open_array(paths.probabilities(name), dtype=np.float32, ndim=2, rows=n))
@@ -158,8 +167,17 @@ def _extract_test(context: StageContext, world: World, extractor: FoldNetworks, 
         write_parquet(paths.predictions(name, "test"), _predictions(probabilities))
 
 
+def _copy_held_out(
+    by_network: NDArray[np.float32], folds: NDArray[np.int32], out: NDArray[np.float32], rows: NDArray[np.int64]
+) -> None:
+    """Copy each of `rows` from the network that did not train on it, in blocks: both arrays may exceed memory."""
+    for start in range(0, len(rows), _COPIED_ROWS):
+        block = rows[start : start + _COPIED_ROWS]
+        out[block] = by_network[folds[block], block]
+
+
 @contextmanager
-def _shared_array(path: Path, shape: tuple[int, int], world: World) -> Iterator[NDArray[np.float32]]:
+def _shared_array(path: Path, shape: tuple[int, ...], world: World) -> Iterator[NDArray[np.float32]]:
     """Yield a float32 array that becomes `path` when all ranks have left the block; each rank writes its own rows."""
     with ExitStack() as stack:
         # Rank 0 creates the file; the others map it.

@@ -11,7 +11,7 @@ from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import list_array, read_parquet, write_parquet
 from pipeline.config.extractors import replicate_number
 from pipeline.config.reduce import ReduceConfig, TsneConfig
-from pipeline.embedding import EmbeddingResult, embed, tsne_with_progress
+from pipeline.embedding import EmbeddingResult, FoldFeatures, embed, tsne_with_progress
 from pipeline.errors import InputError, explain_out_of_memory
 from pipeline.parallel import task_pool
 from pipeline.reduction.tsne import TsneResult, check_features, max_perplexity
@@ -43,7 +43,15 @@ def reduce(context: StageContext) -> None:
         explain_out_of_memory(out_of_memory),
         task_pool(context.dask.scheduler, workers=context.dask.workers, threads=config.tsne.n_jobs) as map_fn,
     ):
-        result = embed(train, labels, config, components_file=data.components(network), log=log, map_fn=map_fn)
+        result = embed(
+            train,
+            labels,
+            config,
+            components_file=data.components(network),
+            log=log,
+            map_fn=map_fn,
+            by_network=_fold_features(context, train),
+        )
         test_components = result.axes.transform(test) if result.axes else np.asarray(test)
         test_embedding = tsne_with_progress(
             test_components, _test_settings(config.tsne, len(test)), log, "t-SNE of the test images"
@@ -76,6 +84,22 @@ def _features(context: StageContext, split: str, rows: int) -> NDArray[np.float3
     return features
 
 
+def _fold_features(context: StageContext, train: NDArray[np.float32]) -> FoldFeatures | None:
+    """Return the features by each network of the folds; None if one network trained on all images."""
+    network, data = str(context.item), context.data
+    path = data.features_by_network(network)
+    features = open_array(path, dtype=np.float32, ndim=3)
+    if len(features) == 0:
+        return None
+    folds = read_parquet(data.predictions(network), {"fold": pa.int32()})["fold"].to_numpy()
+    expected = (folds.max(initial=-1) + 1, *train.shape)
+    if len(folds) != len(train) or features.shape != expected:
+        raise InputError(f"{path}: is {features.shape}, needed is {expected}; delete it and run `dvc repro`")
+    for by_one in features:
+        check_features(by_one, str(path))
+    return FoldFeatures(features=features, folds=folds)
+
+
 def _test_settings(tsne: TsneConfig, n: int) -> TsneConfig:
     """Return the settings of the embedding of the test images, which is for display alone.
 
@@ -100,7 +124,9 @@ def _write(context: StageContext, result: EmbeddingResult, test_embedding: TsneR
             data.manifest("train"),
             data.manifest("test"),
             data.features(network),
+            data.features_by_network(network),
             data.features(network, "test"),
+            data.predictions(network),
         ],
         outputs=[
             data.components(network),

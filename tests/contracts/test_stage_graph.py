@@ -99,7 +99,7 @@ def _written_by(stage: str) -> set[Path]:
         ],
         "extract": [paths.features(network, s) for s in splits]
         + [paths.predictions(network, s) for s in splits]
-        + [paths.probabilities(network), paths.extract_metrics(network)],
+        + [paths.features_by_network(network), paths.probabilities(network), paths.extract_metrics(network)],
         "reduce": [paths.embedding(network, s) for s in splits]
         + [paths.components(network), paths.embeddings(network), paths.reduce_metrics(network)],
         "filter": [paths.points(network), paths.kept(network), paths.dropped(network), paths.filter_metrics(network)],

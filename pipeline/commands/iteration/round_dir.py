@@ -3,11 +3,13 @@
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from ruamel.yaml import YAML
 
 from pipeline.artifacts.dynamics import read_dynamics, write_dynamics
 from pipeline.artifacts.files import open_array, read_json, write_array, write_bytes, write_json
@@ -16,6 +18,7 @@ from pipeline.commands.iteration.processes import StageProcesses
 from pipeline.commands.iteration.rounds import STAGES, RoundResult, link, read_round, write_kept_images
 from pipeline.config.extractors import replicate_number
 from pipeline.config.finetune import FinetuneConfig
+from pipeline.config.params import parse_params, read_params_text
 from pipeline.datasets.splits import assign_folds
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import RunLog
@@ -65,7 +68,7 @@ class RoundsDir:
         data: data folder of round 0.
         work: work folder of the command. Each round has a work folder below it.
         network: DVC item of the extractor.
-        finetune: the section `finetune`, which trains the extractors.
+        finetune: the section `finetune`, which trains the extractors; its folds may differ from the file's.
     """
 
     data: DataPaths
@@ -81,8 +84,8 @@ class RoundsDir:
             inputs: all inputs of the rounds, as `round_inputs` returns them.
 
         Returns:
-            Path of a copy of `params`. The overrides are copied as well: rounds take long, and edits must
-            not change half of one.
+            Path of a copy of `params` with the folds of `finetune`. The overrides are copied as well: rounds take
+            long, and edits must not change half of one.
         """
         folder = self.work.iteration(self.network)
         record = folder / "inputs.json"
@@ -96,9 +99,18 @@ class RoundsDir:
                 shutil.rmtree(folder)
             write_json(record, inputs)
         copy = folder / "params.yaml"
-        write_bytes(copy, params.read_bytes())
+        write_bytes(copy, self._with_folds(params))
         write_bytes(self._overrides, self.data.overrides.read_bytes())
         return copy
+
+    def _with_folds(self, params: Path) -> bytes:
+        tree = parse_params(read_params_text(params), source=str(params))
+        if tree["finetune"].get("folds", 1) == self.finetune.folds:
+            return params.read_bytes()
+        tree["finetune"]["folds"] = self.finetune.folds
+        text = BytesIO()
+        YAML(typ="safe", pure=True).dump(tree, text)
+        return text.getvalue()
 
     def run_round(
         self, number: int, keep: NDArray[np.bool_], *, params: Path, processes: StageProcesses, log: RunLog

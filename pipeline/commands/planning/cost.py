@@ -170,10 +170,11 @@ def extract_cost(
     alignment = (folds - 1) * (_PRODUCT_S * size.n_train * dimensions**2 / workers + _ROTATION_S * dimensions**3)
     weights = folds * speed.weight_bytes + (folds - 1) * 8 * dimensions**2
     passes = folds * n * (2 if config.flip_tta else 1)
+    by_network = folds if folds > 1 else 0
     return PlannedCost(
         seconds=_START_WITH_TORCH_S + passes / workers * speed.evaluation_s + n * size.decode_s + alignment,
         memory=_BASE_MEMORY_WITH_TORCH + weights + config.batch_size * speed.activation_bytes / 2 + chunk,
-        disk=_CACHED_TWICE * 4 * (n * dimensions + size.n_train * settings.n_classes),
+        disk=_CACHED_TWICE * 4 * (n * dimensions + size.n_train * (settings.n_classes + by_network * dimensions)),
     )
 
 

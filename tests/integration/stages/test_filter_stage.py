@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from sklearn.cluster import DBSCAN
 from sklearn.metrics import roc_auc_score
 
 from pipeline.artifacts.files import read_json, write_array, write_json
 from pipeline.artifacts.overrides import COLUMNS
-from pipeline.artifacts.tables import read_parquet
+from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.paths import DataPaths
 from pipeline.stages.filter import filter_images
 from pipeline.stages.harness import run_stage
@@ -111,6 +112,18 @@ def test_noise_is_that_of_dbscan_per_class_at_the_recorded_eps(tmp_path: Path, k
     if metrics["requested_share"] is not None:
         assert noise.mean() == pytest.approx(metrics["requested_share"], abs=0.003)
         assert metrics["achieved_share"] == noise.mean()
+
+
+def test_label_odds_of_folds_do_not_read_the_confidence_of_networks_that_trained_on_the_image(tmp_path: Path) -> None:
+    data, scores = _project(tmp_path, scorer={"name": "label_odds"}), []
+    folds = pa.array(np.arange(_N, dtype=np.int32) % 2)
+    table = read_parquet(data.predictions(NETWORK))
+    write_parquet(data.predictions(NETWORK), table.set_column(table.column_names.index("fold"), "fold", folds))
+    for in_sample in (0.1, 0.9):
+        write_array(data.training_confidence(NETWORK), np.full(_N, in_sample, dtype=np.float32))
+        _run(tmp_path)
+        scores.append(read_parquet(data.points(NETWORK))["score"].to_numpy())
+    np.testing.assert_array_equal(*scores)
 
 
 def test_images_at_random_coordinates_are_noise(tmp_path: Path) -> None:

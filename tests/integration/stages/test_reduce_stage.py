@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from pipeline.artifacts.files import read_json
-from pipeline.artifacts.tables import read_parquet
+from pipeline.artifacts.files import read_json, write_array
+from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.config.reduce import TsneConfig
 from pipeline.paths import DataPaths
 from pipeline.reduction.landmarks import landmark_rows
@@ -28,6 +29,7 @@ from tests.fixtures.projects import (
     write_features,
     write_manifest,
     write_params,
+    write_predictions,
 )
 
 _TSNE = {"perplexity": 12.0, "early_exaggeration_iter": 50, "n_iter": 80, "n_jobs": 1}
@@ -48,6 +50,7 @@ def _project(
     write_manifest(data, "train", labels[:n_train])
     write_manifest(data, "test", labels[n_train:])
     write_features(data, features[:n_train], features[n_train:])
+    write_predictions(data, labels[:n_train])
     reduce = {"pca": {"n_components": pca}, "tsne": {**_TSNE, **tsne}, "n_neighbors": 6, **(keys or {})}
     write_params(folder, reduce=reduce, dask=dask or {})
     return data
@@ -99,6 +102,40 @@ def test_all_artifacts(tmp_path: Path) -> None:
     assert metrics["knn_label_accuracy"]["map"] > 0.9
     assert metrics["kl_divergence"] > 0
     assert metrics["tsne"]["effective"]["perplexity"] == 12
+
+
+def test_with_folds_neighbors_are_those_by_the_network_of_the_image(tmp_path: Path) -> None:
+    data = _project(tmp_path)
+    features, folds = np.load(data.features(NETWORK)), np.arange(180, dtype=np.int32) // 4 % 2
+    rng = np.random.default_rng(1)
+    by_network = np.stack([features + rng.normal(size=24), features * rng.uniform(0.5, 2, size=24)]).astype(np.float32)
+    write_features(data, by_network[folds, np.arange(180)], np.load(data.features(NETWORK, "test")))
+    write_array(data.features_by_network(NETWORK), by_network)
+    write_parquet(data.predictions(NETWORK), pa.table({"fold": folds}))
+    _run(tmp_path)
+    axes = fit_pca(np.load(data.features(NETWORK)), 10)
+    neighbours = np.array(read_parquet(data.embedding(NETWORK))["neighbours"].to_pylist())
+    for fold in range(2):
+        rows = np.flatnonzero(folds == fold)
+        np.testing.assert_array_equal(neighbours[rows], exact_neighbors(axes.transform(by_network[fold]), rows, 6))
+    metrics = read_json(data.reduce_metrics(NETWORK))
+    same_fold = metrics["same_fold_share"]
+    assert same_fold["neighbours"] == pytest.approx((folds[neighbours] == folds[:, None]).mean())
+    assert same_fold["components"] > 0.6 > same_fold["neighbours"] > 0.4
+    assert same_fold["expected"] == pytest.approx((92 * 91 + 88 * 87) / (180 * 179))
+    assert metrics["neighbour_search_recall"] == 1
+    assert metrics["neighbour_search"]["networks"] == 2
+
+
+def test_features_of_another_number_of_networks_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = _project(tmp_path)
+    features = np.load(data.features(NETWORK))
+    write_array(data.features_by_network(NETWORK), np.stack([features] * 3))
+    write_parquet(data.predictions(NETWORK), pa.table({"fold": np.arange(180, dtype=np.int32) % 2}))
+    with pytest.raises(SystemExit) as exited:
+        _run(tmp_path)
+    assert exited.value.code == 2
+    assert printed_error(capsys.readouterr().err).key == str(data.features_by_network(NETWORK))
 
 
 def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
@@ -257,6 +294,8 @@ def test_a_replicate_has_the_embedding_of_the_next_seed(tmp_path: Path) -> None:
     name_networks(tmp_path / "params.yaml", [f"{NETWORK}-r3"])
     for split in ("train", "test"):
         data.features(NETWORK, split).rename(data.features(f"{NETWORK}-r3", split))
+    for path in (data.features_by_network, data.predictions):
+        path(NETWORK).rename(path(f"{NETWORK}-r3"))
     arguments = [f"{NETWORK}-r3" if argument == NETWORK else argument for argument in stage_arguments(tmp_path)]
     run_stage("reduce", reduce, item="network", argv=arguments)
     assert data.embedding(f"{NETWORK}-r3").read_bytes() == expected

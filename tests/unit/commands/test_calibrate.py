@@ -9,6 +9,7 @@ from ruamel.yaml import YAML
 
 from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json, write_array, write_json
+from pipeline.config.filter import FilterConfig
 from pipeline.paths import DataPaths
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import (
@@ -62,6 +63,13 @@ def test_the_settings_of_the_best_embedding_are_printed(tmp_path: Path, capsys: 
     assert "reduce.tsne with perplexity 50.0" in capsys.readouterr().out
 
 
+def test_an_assumed_fraction_is_printed_as_a_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*_project(tmp_path), "--min-samples", "5", "--planted-fraction", "0.2"]) == 0
+    best = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("best: "))
+    written = YAML(typ="safe").load(best.removeprefix("best: "))["filter"]
+    assert FilterConfig.model_validate(written).planted_fraction == 0.2
+
+
 def test_a_min_samples_that_no_class_has_is_left_out_and_alone_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,6 +84,7 @@ def test_a_min_samples_that_no_class_has_is_left_out_and_alone_refused(
     ("arguments", "key"),
     [
         ({"--min-samples": "0"}, "--min-samples 0"),
+        ({"--planted-fraction": "0.5"}, "--planted-fraction 0.5"),
         ({"--network": "resnet50"}, "--network resnet50"),
         ({"--data": "nowhere"}, "nowhere/prepare/train.parquet"),
     ],

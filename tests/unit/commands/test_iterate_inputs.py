@@ -84,6 +84,40 @@ def test_changed_overrides_start_again_and_are_named(tmp_path: Path) -> None:
     assert not made.exists()
 
 
+def test_rounds_have_as_many_folds_as_the_command_or_the_file_says_whichever_is_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_project(tmp_path)
+    pretend_first_round(tmp_path)
+    given: list[int] = []
+
+    def run_round(place: RoundsDir, _: int, keep: NDArray[np.bool_], *, params: Path, **__: object) -> RoundResult:
+        written, original = load_params(params), load_params(tmp_path / "params.yaml")
+        assert written == original.model_copy(update={"finetune": written.finetune})
+        assert place.finetune == written.finetune
+        given.append(written.finetune.folds)
+        return RoundResult(is_noise=~keep, keep=keep, top1=0.75)
+
+    monkeypatch.setattr(RoundsDir, "run_round", run_round)
+    command = iterate_arguments(tmp_path)
+    assert main(command) == 0
+    assert main([*command, "--folds", "3"]) == 0
+    assert main([*command, "--folds", "2"]) == 0
+    write_project(tmp_path, finetune={"folds": 4})
+    pretend_first_round(tmp_path)
+    assert main(command) == 0
+    assert given == [1, 3, 2, 4]
+
+
+def test_a_score_that_dropped_images_lack_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_project(tmp_path, filter={"scorer": {"name": "mean_confidence"}})
+    pretend_first_round(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main([*iterate_arguments(tmp_path), "--folds", "2"])
+    assert ended.value.code == 2
+    assert printed_error(capsys.readouterr().err).key == "filter.scorer"
+
+
 def _nothing_filtered(folder: Path) -> list[str]:
     DataPaths(root=folder / "data").points(NETWORK).unlink()
     return []
@@ -114,6 +148,7 @@ def _other_images(folder: Path) -> list[str]:
     ("harm", "key"),
     [
         (lambda _: ["--rounds", "0"], "--rounds 0"),
+        (lambda _: ["--folds", "0"], "--folds 0"),
         (lambda _: ["--min-jaccard", "0"], "--min-jaccard 0"),
         (lambda _: ["--min-jaccard", "nan"], "--min-jaccard nan"),
         (lambda _: ["--network", "resnet34"], "--network resnet34"),

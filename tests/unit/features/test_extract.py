@@ -105,7 +105,8 @@ def _network(seed: int) -> TrainedNetwork:
 def _by_fold(
     networks: list[TrainedNetwork], folds: NDArray[np.int32], batch_size: int = 8
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], list[float]]:
-    out, sure = np.zeros((N, 512), np.float32), np.zeros((N, len(NAMES)), np.float32)
+    """Return the out-of-fold features and probabilities, and the shares that alignment explains."""
+    out, sure = np.zeros((len(networks), N, 512), np.float32), np.zeros((N, len(NAMES)), np.float32)
     with RunLog.silent().progress("", N, "images") as progress:
         aligned = extract_by_fold(
             FoldNetworks(networks=tuple(networks), folds=folds),
@@ -116,7 +117,7 @@ def _by_fold(
             world=ALONE,
             progress=progress,
         )
-    return out, sure, aligned
+    return out[folds, np.arange(N)], sure, aligned
 
 
 def _alone(network: TrainedNetwork, *, mirrored: bool = False) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -192,7 +193,9 @@ def test_with_mirror_images_the_means_of_both_views_are_given(n_networks: int) -
         extract_features(networks, bright_images(N)[0], out, sure, **options)
         np.testing.assert_allclose(out, features[:, 0].mean(0), rtol=1e-3, atol=1e-5)
         np.testing.assert_allclose(sure, sure_of.mean((0, 1)), atol=1e-5)
-        extract_by_fold(FoldNetworks(networks=tuple(networks), folds=folds), bright_images(N)[0], out, sure, **options)
+        by_network = np.empty((n_networks, N, 512), np.float32)
+        extractor = FoldNetworks(networks=tuple(networks), folds=folds)
+        extract_by_fold(extractor, bright_images(N)[0], by_network, sure, **options)
         np.testing.assert_allclose(sure, sure_of.mean(0)[folds, np.arange(N)], atol=1e-5)
 
 

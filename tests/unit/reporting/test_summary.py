@@ -285,9 +285,15 @@ def test_the_share_of_a_given_eps_is_measured(build: Build) -> None:
 
 
 @pytest.mark.parametrize(
-    ("eps", "said"), [(1.5, "measured: "), ("knee", "searched: knee "), ("tuned", "searched: tuned ")]
+    ("eps", "said"),
+    [
+        (1.5, "measured: "),
+        ("knee", "searched: knee "),
+        ("tuned", "searched: tuned "),
+        ({"name": "tuned", "planted_fraction": 0.1}, "searched: tuned "),
+    ],
 )
-def test_the_origin_of_the_share_names_the_search(tmp_path: Path, eps: float | str, said: str) -> None:
+def test_the_origin_of_the_share_names_the_search(tmp_path: Path, eps: Any, said: str) -> None:
     params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
     write_artifacts(data, params)
     metrics = read_json(data.filter_metrics("resnet18"))

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.cluster import HDBSCAN
 
+from pipeline.scoring import density
 from pipeline.scoring.base import ScorerInputs
 from pipeline.scoring.decision import FilterDecision, ShareRule, decide
 from pipeline.scoring.thresholds import Allocation
@@ -91,6 +93,26 @@ def test_quotas_give_each_class_a_radius_and_dbscan_agrees(seed: int, share: flo
         assert len(set(decision.thresholds[rows])) == 1
         # Mutual nearest neighbours share a radius, so that a class may miss its allocation by a few images.
         assert decision.is_noise[rows].sum() == pytest.approx(share * rows.sum(), abs=5)
+
+
+@pytest.mark.parametrize("rule", [1.0, ShareRule(share=0.1)], ids=str)
+def test_hdbscan_is_fitted_once_per_class(rule: ShareRule | float, monkeypatch: pytest.MonkeyPatch) -> None:
+    fits = []
+
+    class Counted(HDBSCAN):
+        def fit(self, points: np.ndarray) -> HDBSCAN:
+            fits.append(len(points))
+            return super().fit(points)
+
+    monkeypatch.setattr(density, "HDBSCAN", Counted)
+    evidence = _cloud(0)
+    scorer = {"name": "hdbscan", "space": "embedding", "min_cluster_size": 10, "min_samples": 5}
+    decision = decide(evidence, scorer, rule)
+    assert fits == [100] * 4
+    for label in range(4):
+        rows = evidence.labels == label
+        expected = HDBSCAN(min_cluster_size=10, min_samples=5, allow_single_cluster=True, copy=True)
+        np.testing.assert_array_equal(decision.clusters[rows], expected.fit(evidence.points("embedding")[rows]).labels_)
 
 
 def test_a_threshold_is_taken_at_its_word() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.scoring.density import core_distances, release_radii_by_class
-from pipeline.scoring.eps_search import PLANTED_SHARE, k_distances, knee, search_planted
+from pipeline.scoring.eps_search import k_distances, knee, search_planted
 
 
 def _blobs(seed: int, spacing: float) -> tuple[np.ndarray, np.ndarray]:
@@ -36,24 +36,31 @@ def test_distances_are_those_of_each_class() -> None:
 
 
 def test_planted_images_are_found_where_classes_lie_apart_and_not_where_they_overlap() -> None:
-    apart, mixed = search_planted(*_blobs(0, 12), 5), search_planted(*_blobs(0, 0), 5)
+    apart, mixed = (search_planted(*_blobs(0, spacing), 5, fraction=0.05) for spacing in (12, 0))
     assert apart is not None
     assert mixed is not None
     assert apart.f1 > 0.9
     assert apart.average_precision > 0.9
-    assert mixed.average_precision < 3 * PLANTED_SHARE
+    assert mixed.average_precision < 3 * 0.05
 
 
 def test_the_tuned_radius_drops_little_of_what_belongs_where_it_is() -> None:
     points, labels = _blobs(1, 12)
-    actual = search_planted(points, labels, 5)
+    actual = search_planted(points, labels, 5, fraction=0.05)
     assert actual is not None
     noise = release_radii_by_class(points, labels, min_samples=5) > actual.eps
     assert noise.mean() < 0.05
-    assert actual == search_planted(points, labels, 5)
+    assert actual == search_planted(points, labels, 5, fraction=0.05)
 
 
 def test_no_radius_without_separation() -> None:
     labels = np.arange(40) % 2
-    assert search_planted(np.zeros((40, 2)), labels, 5) is None
-    assert search_planted(np.random.default_rng(0).normal(size=(40, 2)), labels, 30) is None
+    assert search_planted(np.zeros((40, 2)), labels, 5, fraction=0.05) is None
+    assert search_planted(np.random.default_rng(0).normal(size=(40, 2)), labels, 30, fraction=0.05) is None
+
+
+def test_a_larger_assumed_noise_gives_a_smaller_radius() -> None:
+    points, labels = _blobs(2, 4)
+    found = [search_planted(points, labels, 5, fraction=fraction) for fraction in (0.02, 0.1, 0.3)]
+    radii = [search.eps for search in found if search is not None]
+    assert radii[0] > radii[1] > radii[2]

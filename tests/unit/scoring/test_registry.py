@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
@@ -107,6 +108,19 @@ def test_what_is_not_needed_may_be_missing(scorer: dict[str, Any]) -> None:
     assert SCORERS[name].values(bare, **options).tobytes() == SCORERS[name].values(evidence, **options).tobytes()
 
 
+@_ALL
+def test_only_mean_confidence_reads_probabilities_in_sample_where_there_are_folds(scorer: dict[str, Any]) -> None:
+    evidence, _ = _planted(0)
+    name, options = split_options(scorer)
+    assert evidence.training_confidence is not None
+    in_sample = [evidence.training_confidence, np.sqrt(evidence.training_confidence)]
+    values = [
+        SCORERS[name].values(replace(evidence, folds=np.arange(_N) % 2, training_confidence=seen), **options).tobytes()
+        for seen in in_sample
+    ]
+    assert (values[0] != values[1]) == (name == "mean_confidence")
+
+
 _RULES = [
     0.4,
     *(ShareRule(share=share, allocation=quota) for share in (0.0, 0.1) for quota in get_args(Allocation)),
@@ -140,6 +154,49 @@ def test_every_image_gets_a_phrase(scorer: dict[str, Any]) -> None:
     phrases = SCORERS[name].reasons(scored)
     assert len(phrases) == _N
     assert all(phrase and "nan" not in phrase for phrase in phrases)
+
+
+@_ALL
+def test_an_image_reads_differently_dropped_and_kept(scorer: dict[str, Any]) -> None:
+    evidence, _ = _planted(0)
+    name, options = split_options(scorer)
+    values = SCORERS[name].values(evidence, **options)
+    dropped, kept = (
+        SCORERS[name].reasons(
+            ScoredImages(
+                inputs=evidence,
+                options=options,
+                values=values + 1e-6,
+                thresholds=values + 1e-6 + change,
+                class_names=["cat", "dog"],
+            )
+        )
+        for change in (-5e-7, 5e-7)
+    )
+    assert all(left != right for left, right in zip(dropped, kept, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("odds", "threshold", "phrase"),
+    [
+        (3.2, 2, "another class is 3.2 times as probable as its label cat"),
+        (3.2, 4, "another class is only 3.2 times as probable as its label cat"),
+        (0.71, 0.5, "its label cat is only 1.4 times as probable as another class"),
+        (0.71, 0.9, "its label cat is 1.4 times as probable as another class"),
+        (0.999, 0.5, "its label cat is only about as probable as another class"),
+        (1234.5, 2, "another class is 1,234 times as probable as its label cat"),
+        (0.0, 0.5, "its label cat is at least 10,000,000 times as probable as another class"),
+    ],
+)
+def test_odds_in_words(odds: float, threshold: float, phrase: str) -> None:
+    scored = ScoredImages(
+        inputs=ScorerInputs(labels=np.array([0])),
+        options={},
+        values=np.array([odds]),
+        thresholds=np.array([threshold]),
+        class_names=["cat", "dog"],
+    )
+    assert SCORERS["label_odds"].reasons(scored) == [phrase]
 
 
 def _uniform(n: int, labels: np.ndarray) -> ScorerInputs:
