@@ -153,6 +153,9 @@ NEEDS_TRAINING_CONFIDENCE = ("label_odds", "mean_confidence")
 """Scorers that need the label confidences recorded during fine-tuning."""
 
 
+DropFraction = UnitFraction | Literal["estimated"]
+
+
 class FilterConfig(Section):
     """The `filter` section: which images are removed.
 
@@ -160,7 +163,9 @@ class FilterConfig(Section):
 
     Attributes:
         scorer: computes a suspicion score for each image.
-        drop_fraction: fraction of all images to drop, 0 to less than 1: one for all networks, or network -> fraction.
+        drop_fraction: fraction of all images to drop, 0 to less than 1, or `estimated`: the share of wrong labels that
+            the network's probabilities suggest, best out of fold (`finetune.folds`). One for all networks, or
+            network -> fraction.
         allocation: how `drop_fraction` is divided among the classes. `overall`: the highest scores, regardless of
             class; `per_class`: the same fraction of each class; `balanced`: the remaining class counts are as equal
             as the class sizes allow.
@@ -172,7 +177,7 @@ class FilterConfig(Section):
     """
 
     scorer: ScorerConfig = LabelOddsScorer(name="label_odds")
-    drop_fraction: UnitFraction | dict[str, UnitFraction] | None = None
+    drop_fraction: DropFraction | dict[str, DropFraction] | None = None
     allocation: Literal["overall", "per_class", "balanced"] = "overall"
     eps: PositiveFloat | Literal["knee", "tuned"] | None = None
     threshold: PositiveFloat | None = None
