@@ -31,7 +31,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--scorer", choices=get_args(LabelScorer), default="label_odds", help="default: label_odds")
     parser.add_argument(
         "--fraction",
-        type=_fraction,
+        type=fraction_or_estimated,
         help="share of the samples to flag, or estimated: from the probabilities; default: scores above 0.5",
     )
     parser.add_argument("--out", type=Path, required=True, help="the table, .csv")
@@ -53,7 +53,8 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _fraction(text: str) -> float | Literal["estimated"]:
+def fraction_or_estimated(text: str) -> float | Literal["estimated"]:
+    """Read the option `--fraction`; its name is in argparse's message."""
     return "estimated" if text == "estimated" else float(text)
 
 

@@ -32,7 +32,7 @@ from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_t
 from pipeline.parallel import task_pool
 from pipeline.run_log import stderr_log
 from pipeline.scoring.base import ScorerInputs
-from pipeline.scoring.registry import SCORERS, check_scorer
+from pipeline.scoring.registry import SCORERS, check_scorer, member_scorers
 
 _PROBE_FOLDS = 5
 
@@ -115,7 +115,7 @@ def _run(external: ExternalFeatures, params: Params, arguments: argparse.Namespa
 def _folds(external: ExternalFeatures, config: FilterConfig) -> NDArray[np.int64] | None:
     """Return the (N,) folds of a linear probe if the filter needs class probabilities and the user gives none."""
     scorer = config.scorer.model_dump()
-    needs = {need for member in (scorer, *scorer.get("scorers", ())) for need in SCORERS[member["name"]].needs}
+    needs = {need for member in (scorer, *member_scorers(scorer).values()) for need in SCORERS[member["name"]].needs}
     if config.drop_fraction == "estimated":
         needs.add("probabilities")
     if external.probabilities is not None or "probabilities" not in needs or len(external.class_names) < 2:

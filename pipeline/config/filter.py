@@ -147,7 +147,22 @@ class EnsembleScorer(Section):
     scorers: Annotated[tuple[SingleScorer, ...], Field(min_length=1)]
 
 
-ScorerConfig = Annotated[_Single | EnsembleScorer, Field(discriminator="name")]
+class CcsScorer(Section):
+    """Coverage-centric coreset selection (Zheng et al. 2023), for keeping few images: of every difficulty equally many.
+
+    The share `beta` of the most suspect images by `scorer` is dropped first. The others are divided into `bins` strata
+    of its values, and random images of each are kept, equally many of each as far as they have them. `drop_fraction` is
+    the share that is not kept.
+    """
+
+    name: Literal["ccs"]
+    scorer: SingleScorer = MarginScorer(name="margin")
+    beta: UnitFraction = 0.1
+    bins: Positive = 50
+    seed: Seed = 0
+
+
+ScorerConfig = Annotated[_Single | EnsembleScorer | CcsScorer, Field(discriminator="name")]
 
 NEEDS_TRAINING_CONFIDENCE = ("label_odds", "mean_confidence")
 """Scorers that need the label confidences recorded during fine-tuning."""

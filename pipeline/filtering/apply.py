@@ -13,7 +13,7 @@ from pipeline.errors import InputError
 from pipeline.scoring.base import ScoredImages, ScorerInputs, neighbor_phrases, network_phrases, override_reason
 from pipeline.scoring.decision import FilterDecision, ShareRule, decide
 from pipeline.scoring.eps_search import PLANTED_SHARE, k_distances, knee, search_planted
-from pipeline.scoring.registry import SCORERS, check_scorer, split_options, uses_embedding
+from pipeline.scoring.registry import SCORERS, check_scorer, member_scorers, split_options, uses_embedding
 from pipeline.scoring.thresholds import jaccard
 from pipeline.scoring.wrong_share import WrongShare, estimate_wrong_share
 
@@ -172,10 +172,12 @@ def sieve(
 
 
 def _with_seed_offset(scorer: Mapping[str, Any], offset: int) -> dict[str, Any]:
-    """Return the scorer, and its members, with `offset` added to every seed."""
+    """Return the scorer, and those that it combines or selects by, with `offset` added to every seed."""
     moved = {key: value + offset if key == "seed" else value for key, value in scorer.items()}
     if "scorers" in scorer:
         moved["scorers"] = [_with_seed_offset(member, offset) for member in scorer["scorers"]]
+    if "scorer" in scorer:
+        moved["scorer"] = _with_seed_offset(scorer["scorer"], offset)
     return moved
 
 
@@ -183,8 +185,8 @@ def _stability(
     inputs: ScorerInputs, scorer: Mapping[str, Any], rule: ShareRule | float, decision: FilterDecision
 ) -> list[float]:
     name, options = split_options(scorer)
-    # An ensemble averages over all embeddings, so no single one has a result.
-    if inputs.embeddings is None or "scorers" in options or not uses_embedding(SCORERS[name], options):
+    # An ensemble averages over all embeddings, so no single one has a result; a selection is by chance.
+    if inputs.embeddings is None or member_scorers(options) or not uses_embedding(SCORERS[name], options):
         return []
     share = rule if isinstance(rule, ShareRule) else ShareRule(share=float(decision.is_noise.mean()))
     others = (inputs.with_embedding(index) for index in range(1, len(inputs.embeddings)))

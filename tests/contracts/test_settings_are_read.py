@@ -35,6 +35,7 @@ _PASSED_ON: dict[type[BaseModel], Callable[..., Any]] = {
     optimization.SgdConfig: OPTIMIZERS["sgd"],
     optimization.StepSchedule: SCHEDULES["step"],
     TsneConfig: openTSNE.TSNE,
+    scorers.CcsScorer: SCORERS["ccs"].values,
     scorers.CentroidScorer: SCORERS["centroid"].values,
     scorers.ConfidentLearningScorer: SCORERS["confident_learning"].values,
     scorers.DbscanScorer: SCORERS["dbscan"].values,
