@@ -58,7 +58,7 @@ def plant(known: KnownImages, kind: str, rate: float, seed: int) -> NDArray[np.i
     rng = np.random.default_rng([seed, [*KINDS, HARD].index(kind)])
     if kind == HARD:
         return _plant_on_hard_images(known, rate, seed, rng)
-    noise = KINDS[KINDS.index(kind)]  # type: ignore[arg-type]
+    noise = KINDS[KINDS.index(kind)]
     return plant_label_noise(known.labels, noise, rate, images=known.images, rng=rng)
 
 
@@ -83,7 +83,7 @@ def _out_of_fold(features: NDArray[np.float32], labels: NDArray[np.int64], seed:
 
 def _in_sample(features: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float32]:
     head = fit_head(features, labels)
-    return softmax(features @ head.weight.T + head.bias, axis=1).astype(np.float32)
+    return np.asarray(softmax(features @ head.weight.T + head.bias, axis=1), dtype=np.float32)
 
 
 def measure(known: KnownImages, kind: str, rate: float, seed: int) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def off_diagonal_shares(
     thresholds = np.array([_thresholds(labels, own, weights, n_classes) for weights in samples])
     candidates = _Candidates(labels, probabilities, thresholds.min(axis=0))
     for weights, limits in zip(samples, thresholds, strict=True):
-        totals = np.bincount(labels, weights, minlength=n_classes)
+        totals = np.bincount(labels, weights, minlength=n_classes).astype(np.float64)
         yield _off_diagonal(candidates.counts(weights, limits), totals)
 
 
@@ -99,7 +99,7 @@ class _Candidates:
         first = confident[np.diff(rows, prepend=-1) > 0]
         n_classes = self._n_classes
         counts = np.bincount(self._cells[first], weights[self._rows[first]], minlength=n_classes**2)
-        return counts.reshape(n_classes, n_classes)
+        return np.asarray(counts.reshape(n_classes, n_classes), dtype=np.float64)
 
 
 def _off_diagonal(counts: NDArray[np.float64], totals: NDArray[np.float64]) -> float:
