@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -148,6 +148,19 @@ def checked_share(value: float, key: str) -> float:
     if not 0 <= value < 1:
         raise InputError(f"{key}: {value}; give a share of the samples, at least 0 and below 1")
     return float(value)
+
+
+def checked_fraction(value: float | str, key: str) -> float | Literal["estimated"]:
+    """Check that a fraction is a share of the samples, in [0, 1), or "estimated".
+
+    Raises:
+        InputError: naming `key`.
+    """
+    if not isinstance(value, str):
+        return checked_share(value, key)
+    if value != "estimated":
+        raise InputError(f"{key}: {value!r}; give a share of the samples, at least 0 and below 1, or 'estimated'")
+    return "estimated"
 
 
 def _check_length(key: str, rows: int, n: int) -> None:

@@ -11,6 +11,7 @@ from pipeline.errors import InputError
 from pipeline.features.linear import cross_validated_probabilities, probe_folds
 from pipeline.reduction.landmarks import landmark_count
 from pipeline.reduction.pca import fit_pca
+from pipeline.scoring.registry import member_scorers
 
 N_COMPONENTS = 50
 """Default number of principal components, as in params.yaml."""
@@ -117,11 +118,9 @@ def tsne_coordinates(
 
 
 def scorer_settings(scorer: Mapping[str, object]) -> Iterable[Mapping[str, object]]:
-    """Yield the settings of a scorer and, for an ensemble, those of its members."""
+    """Yield the settings of a scorer, and those of the scorers that it combines or selects by."""
     yield scorer
-    members = scorer.get("scorers", ())
-    assert isinstance(members, list | tuple)
-    yield from members
+    yield from member_scorers(scorer).values()
 
 
 def _needs_extra(key: str, error: ModuleNotFoundError) -> InputError:

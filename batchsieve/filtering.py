@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from batchsieve.arrays import (
     Labels,
     checked_features,
+    checked_fraction,
     checked_labels,
     checked_probabilities,
-    checked_share,
     probability_columns,
 )
 from batchsieve.evidence import (
@@ -28,11 +28,12 @@ from batchsieve.evidence import (
 from pipeline.config.base import describe_validation_error
 from pipeline.config.filter import FilterConfig
 from pipeline.errors import InputError
-from pipeline.filtering.apply import FilterContext
+from pipeline.filtering.apply import FilterContext, check_estimate
 from pipeline.filtering.apply import sieve as apply_filter
 from pipeline.scoring.base import ScorerInputs
 from pipeline.scoring.registry import SCORERS, check_scorer
 
+_NETWORK = "features"
 _FOLDS = 5
 _VOTING_NEIGHBORS = 10
 
@@ -46,7 +47,7 @@ def sieve(
     pred_probs: ArrayLike | None = None,
     *,
     scorer: str | Mapping[str, Any] = "dbscan",
-    drop_fraction: float | None = None,
+    drop_fraction: float | Literal["estimated"] | None = None,
     eps: float | Literal["knee", "tuned"] | None = None,
     threshold: float | None = None,
     allocation: Literal["overall", "per_class", "balanced"] = "overall",
@@ -73,6 +74,7 @@ def sieve(
         scorer: name of a scorer of `filter.scorer` in params.yaml, or a mapping of its `name` and options, e.g.
             `{"name": "dbscan", "space": "components", "min_samples": 10}`. `space: components` needs no t-SNE.
         drop_fraction: fraction of the samples to drop, 0 to 1: the most suspect ones, as close to it as ties allow.
+            "estimated": the share of wrong labels that the class probabilities suggest.
         eps: radius of DBSCAN, in units of the embedding or components; `knee` of the curve of k-distances; or `tuned`,
             the radius that best detects samples planted in other classes, 5 % of all.
         threshold: for the other scorers: drop samples with a higher score, in the scorer's unit.
@@ -112,8 +114,8 @@ def sieve(
     order = content_order(values, checked.codes)
     ordered = Labels(codes=checked.codes[order], classes=checked.classes)
     settings = config.scorer.model_dump()
-    _check_scorer(settings, ordered, n)
-    needs = _needs(settings)
+    _check_inputs(config, ordered, n)
+    needs = _needs(settings) | ({"probabilities"} if drop_fraction == "estimated" else set())
     components = principal_components(values[order], n_components)
     embeddings = neighbors = probabilities = None
     if "embedding" in needs:
@@ -135,7 +137,7 @@ def sieve(
         # NaN: without a record of the training, scorers use the model's probability.
         training_confidence=np.full(n, np.nan, dtype=np.float32),
     )
-    context = FilterContext(network="features", class_names=checked.names, overrides={})
+    context = FilterContext(network=_NETWORK, class_names=checked.names, overrides={})
     try:
         sieved = apply_filter(inputs, config, context, fix="give more samples")
     except InputError as error:
@@ -147,7 +149,7 @@ def sieve(
 
 def _config(
     scorer: str | Mapping[str, Any],
-    drop_fraction: float | None,
+    drop_fraction: float | Literal["estimated"] | None,
     eps: float | str | None,
     threshold: float | None,
     allocation: str,
@@ -173,12 +175,12 @@ def _config(
     elif not set_rules:
         raise InputError(f"drop_fraction: missing for the scorer {name}; give it, or a threshold")
     if drop_fraction is not None:
-        checked_share(drop_fraction, "drop_fraction")
+        drop_fraction = checked_fraction(drop_fraction, "drop_fraction")
     elif allocation != "overall":
         raise InputError(f"allocation: {allocation} divides a drop_fraction; give one, or leave allocation out")
     tree = {
         "scorer": options,
-        "drop_fraction": None if drop_fraction is None else float(drop_fraction),
+        "drop_fraction": drop_fraction,
         "eps": eps if eps is None or isinstance(eps, str) else float(eps),
         "threshold": None if threshold is None else float(threshold),
         "allocation": allocation,
@@ -192,8 +194,9 @@ def _config(
         raise _naming_arguments(InputError(f"filter.{message}")) from None
 
 
-def _check_scorer(settings: Mapping[str, Any], labels: Labels, n: int) -> None:
+def _check_inputs(config: FilterConfig, labels: Labels, n: int) -> None:
     """Reject invalid labels and settings before t-SNE, which may take an hour."""
+    settings = config.scorer.model_dump()
 
     def unknown(*shape: int) -> NDArray[Any]:
         """Return a placeholder of the shape of a later array, which takes no memory."""
@@ -208,6 +211,10 @@ def _check_scorer(settings: Mapping[str, Any], labels: Labels, n: int) -> None:
         training_confidence=unknown(n),
     )
     check_scorer(future_inputs, settings, labels.names, "scorer")
+    try:
+        check_estimate(future_inputs, config, _NETWORK)
+    except InputError as error:
+        raise _naming_arguments(error) from None
 
 
 def _needs(settings: Mapping[str, Any]) -> set[str]:

@@ -9,7 +9,7 @@ is_issue, suggested_label (if there are probabilities) and reason.
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--pred-probs", type=Path, help=".npy, out-of-fold class probabilities (N, C)")
     parser.add_argument("--features", type=Path, help=".npy, numbers (N, D)")
     parser.add_argument("--scorer", choices=get_args(LabelScorer), default="label_odds", help="default: label_odds")
-    parser.add_argument("--fraction", type=float, help="share of the samples to flag; default: scores above 0.5")
+    parser.add_argument(
+        "--fraction",
+        type=fraction_or_estimated,
+        help="share of the samples to flag, or estimated: from the probabilities; default: scores above 0.5",
+    )
     parser.add_argument("--out", type=Path, required=True, help="the table, .csv")
     return parser
 
@@ -43,8 +47,15 @@ def main(argv: Sequence[str]) -> int:
     arrays = [_read(option, getattr(arguments, option)) for option in ("labels", "pred_probs", "features")]
     issues = find_issues(*arrays, scorer=arguments.scorer, fraction=arguments.fraction)
     write_csv(out, _table(issues))
+    if issues.wrong_share is not None:
+        print(f"--fraction estimated: {issues.wrong_share}")
     print(f"{out}: {issues}")
     return 0
+
+
+def fraction_or_estimated(text: str) -> float | Literal["estimated"]:
+    """Read the option `--fraction`; its name is in argparse's message."""
+    return "estimated" if text == "estimated" else float(text)
 
 
 def _read(option: str, path: Path | None) -> Any:

@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from batchsieve.arrays import (
     Labels,
     checked_features,
+    checked_fraction,
     checked_labels,
     checked_probabilities,
-    checked_share,
     probability_columns,
 )
 from batchsieve.evidence import N_COMPONENTS, content_order, neighbor_rows, principal_components, voted_probabilities
@@ -21,6 +21,7 @@ from pipeline.errors import InputError
 from pipeline.scoring.base import ScorerInputs, neighbor_phrases
 from pipeline.scoring.registry import SCORERS
 from pipeline.scoring.thresholds import threshold_for_share
+from pipeline.scoring.wrong_share import WrongShare, estimate_wrong_share
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,6 +47,7 @@ class LabelIssues:
         suggested_label: (N,) the most probable class, in the type of the labels; None without probabilities.
         scorer: name of the scorer.
         threshold: of the score.
+        wrong_share: estimated share of wrong labels with its interval; None unless `fraction` is "estimated".
     """
 
     score: NDArray[np.float64]
@@ -55,6 +57,7 @@ class LabelIssues:
     suggested_label: NDArray[Any] | None
     scorer: str
     threshold: float
+    wrong_share: WrongShare | None = None
 
     def __post_init__(self) -> None:
         for array in (self.score, self.is_issue, self.reason, self.label, self.suggested_label):
@@ -111,7 +114,7 @@ def find_issues(
     features: ArrayLike | None = None,
     *,
     scorer: LabelScorer = "label_odds",
-    fraction: float | None = None,
+    fraction: float | Literal["estimated"] | None = None,
     class_names: Sequence[int] | Sequence[str] | None = None,
     n_neighbors: int = 10,
     n_components: int = N_COMPONENTS,
@@ -147,13 +150,14 @@ def find_issues(
         features: (N, D) numbers, e.g. of the layer before a network's last.
         scorer: one of the above.
         fraction: fraction of the samples, 0 to 1, to flag: those with the highest scores, as close to it as ties allow.
-            None flags scores above 1/2.
+            "estimated": the share of wrong labels that the probabilities suggest, see `WrongShare`. None flags scores
+            above 1/2.
         class_names: (C,) classes in the order of the columns of `pred_probs`. None: 0 to C - 1 if all labels are
             integers in this range, else the distinct labels in ascending order, as in scikit-learn.
         n_neighbors: number of nearest other samples, by Euclidean distance; at most N - 1.
         n_components: principal components to which more features are reduced; at most N are used.
         folds: of the cross-validation.
-        seed: of the folds.
+        seed: of the folds, and of the interval of an estimated share.
 
     Returns:
         Scores, flags, reasons and suggested labels, in the order of the samples.
@@ -192,7 +196,7 @@ def find_issues(
         raise InputError(
             f"labels: {checked.names[0]} is the only class; give labels of two or more, or find outliers by sieve"
         )
-    share = None if fraction is None else checked_share(fraction, "fraction")
+    share = None if fraction is None else checked_fraction(fraction, "fraction")
     n = len(checked.codes)
     probabilities = None if columns is None else checked_probabilities(columns, n)
     order, inputs = np.arange(n), ScorerInputs(labels=checked.codes, probabilities=probabilities)
@@ -204,10 +208,15 @@ def find_issues(
         ordered = Labels(codes=checked.codes[order], classes=checked.classes)
         if probabilities is not None:
             probabilities = probabilities[order]
-        elif scorer != "knn_agreement":
+        elif scorer != "knn_agreement" or share == "estimated":
             probabilities = voted_probabilities(components, neighbors, ordered, folds=folds, seed=seed)
         inputs = ScorerInputs(labels=ordered.codes, probabilities=probabilities, neighbors=neighbors)
     score = _score(inputs, scorer, n_neighbors)
+    estimate = None
+    if share == "estimated":
+        assert inputs.probabilities is not None
+        estimate = estimate_wrong_share(inputs.labels, inputs.probabilities, seed=seed)
+        share = estimate.extrapolated.share
     threshold = 0.5 if share is None else threshold_for_share(score, share).value
     inverse = np.argsort(order)
     predicted = None if inputs.probabilities is None else inputs.probabilities.argmax(axis=1)
@@ -219,6 +228,7 @@ def find_issues(
         suggested_label=None if predicted is None else checked.classes[predicted[inverse]],
         scorer=scorer,
         threshold=threshold,
+        wrong_share=estimate,
     )
 
 

@@ -111,6 +111,8 @@ def _type_of(node: dict[str, Any], headings: dict[str, str]) -> str:
         if choice in node:
             parts = [_type_of(part, headings) for part in node[choice]]
             return " or ".join(dict.fromkeys(parts))
+    if "const" in node:
+        return f"`{_yaml(node['const'])}`"
     if "enum" in node:
         return ", ".join(f"`{_yaml(value)}`" for value in node["enum"])
     if "patternProperties" in node or isinstance(node.get("additionalProperties"), dict):

@@ -21,17 +21,18 @@ from pipeline.artifacts.files import write_array, write_json
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_csv, write_parquet
 from pipeline.commands import command_parser
+from pipeline.config.filter import FilterConfig
 from pipeline.config.params import Params, load_params
 from pipeline.embedding import embed
 from pipeline.errors import InputError
 from pipeline.features.linear import cross_validated_probabilities, probe_folds
-from pipeline.filtering.apply import FilterContext, sieve
+from pipeline.filtering.apply import FilterContext, check_estimate, sieve
 from pipeline.filtering.external_features import ExternalFeatures, agreement, read_external_features
 from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_table
 from pipeline.parallel import task_pool
 from pipeline.run_log import stderr_log
 from pipeline.scoring.base import ScorerInputs
-from pipeline.scoring.registry import SCORERS, check_scorer
+from pipeline.scoring.registry import SCORERS, check_scorer, member_scorers
 
 _PROBE_FOLDS = 5
 
@@ -76,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(external: ExternalFeatures, params: Params, arguments: argparse.Namespace) -> None:
     out, config, log = arguments.out, params.filter, stderr_log(None)
-    folds = _folds(external, config.scorer.model_dump())
+    folds = _folds(external, config)
     _check_filter(external, params, probed=folds is not None)
     with task_pool(params.dask.scheduler, workers=params.dask.workers, threads=params.reduce.tsne.n_jobs) as map_fn:
         embedded = embed(
@@ -106,12 +107,17 @@ def _run(external: ExternalFeatures, params: Params, arguments: argparse.Namespa
     }
     write_array(out / "maps.npy", embedded.coordinates)
     _write(out, points, metrics, params, arguments)
+    if filtered.estimate is not None:
+        print(f"filter.drop_fraction: {filtered.estimate}")
     _print_summary(out, metrics)
 
 
-def _folds(external: ExternalFeatures, scorer: Mapping[str, Any]) -> NDArray[np.int64] | None:
-    """Return the (N,) folds of a linear probe if a scorer needs class probabilities and the user gives none."""
-    needs = {need for member in (scorer, *scorer.get("scorers", ())) for need in SCORERS[member["name"]].needs}
+def _folds(external: ExternalFeatures, config: FilterConfig) -> NDArray[np.int64] | None:
+    """Return the (N,) folds of a linear probe if the filter needs class probabilities and the user gives none."""
+    scorer = config.scorer.model_dump()
+    needs = {need for member in (scorer, *member_scorers(scorer).values()) for need in SCORERS[member["name"]].needs}
+    if config.drop_fraction == "estimated":
+        needs.add("probabilities")
     if external.probabilities is not None or "probabilities" not in needs or len(external.class_names) < 2:
         return None
     return probe_folds(external.labels, _PROBE_FOLDS, seed=0)
@@ -135,6 +141,7 @@ def _check_filter(external: ExternalFeatures, params: Params, *, probed: bool) -
         probabilities=placeholder(n, len(external.class_names)) if probed else external.probabilities,
     )
     check_scorer(shapes, params.filter.scorer.model_dump(), external.class_names, "filter.scorer")
+    check_estimate(shapes, params.filter, "")
 
 
 def _class_probabilities(

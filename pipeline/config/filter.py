@@ -169,7 +169,22 @@ class EnsembleScorer(Section):
     scorers: Annotated[tuple[SingleScorer, ...], Field(min_length=1)]
 
 
-ScorerConfig = Annotated[_Single | EnsembleScorer, Field(discriminator="name")]
+class CcsScorer(Section):
+    """Coverage-centric coreset selection (Zheng et al. 2023), for keeping few images: of every difficulty equally many.
+
+    The share `beta` of the most suspect images by `scorer` is dropped first. The others are divided into `bins` strata
+    of its values, and random images of each are kept, equally many of each as far as they have them. `drop_fraction` is
+    the share that is not kept.
+    """
+
+    name: Literal["ccs"]
+    scorer: SingleScorer = MarginScorer(name="margin")
+    beta: UnitFraction = 0.1
+    bins: Positive = 50
+    seed: Seed = 0
+
+
+ScorerConfig = Annotated[_Single | EnsembleScorer | CcsScorer, Field(discriminator="name")]
 
 
 def scorer_names(scorer: _Single | EnsembleScorer) -> list[str]:
@@ -192,6 +207,9 @@ class TunedEps(Section):
     planted_fraction: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
 
 
+DropFraction = UnitFraction | Literal["estimated"]
+
+
 class FilterConfig(Section):
     """The `filter` section: which images are removed.
 
@@ -199,7 +217,9 @@ class FilterConfig(Section):
 
     Attributes:
         scorer: computes a suspicion score for each image.
-        drop_fraction: fraction of all images to drop, 0 to less than 1: one for all networks, or network -> fraction.
+        drop_fraction: fraction of all images to drop, 0 to less than 1, or `estimated`: the share of wrong labels that
+            the network's probabilities suggest, best out of fold (`finetune.folds`). One for all networks, or
+            network -> fraction.
         allocation: how `drop_fraction` is divided among the classes. `overall`: the highest scores, regardless of
             class; `per_class`: the same fraction of each class; `balanced`: the remaining class counts are as equal
             as the class sizes allow.
@@ -211,7 +231,7 @@ class FilterConfig(Section):
     """
 
     scorer: ScorerConfig = LabelOddsScorer(name="label_odds")
-    drop_fraction: UnitFraction | dict[str, UnitFraction] | None = None
+    drop_fraction: DropFraction | dict[str, DropFraction] | None = None
     allocation: Literal["overall", "per_class", "balanced"] = "overall"
     eps: PositiveFloat | Literal["knee", "tuned"] | TunedEps | None = None
     threshold: PositiveFloat | None = None

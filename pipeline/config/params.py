@@ -11,7 +11,7 @@ from ruamel.yaml.error import YAMLError
 
 from pipeline.config.base import MAX_SEED, Duration, Section, describe_validation_error
 from pipeline.config.extractors import ExtractConfig, NetworkName, replicate_number
-from pipeline.config.filter import NEEDS_TRAINING, EnsembleScorer, FilterConfig
+from pipeline.config.filter import NEEDS_TRAINING, CcsScorer, EnsembleScorer, FilterConfig
 from pipeline.config.finetune import FinetuneConfig
 from pipeline.config.network_checks import check_networks
 from pipeline.config.optimization import order_conflict
@@ -190,7 +190,11 @@ def _check_replicates(key: str, seed: int, networks: Sequence[str]) -> None:
 
 def _check_head(key: str, params: Params) -> None:
     scorer = params.filter.scorer
-    scorers = scorer.scorers if isinstance(scorer, EnsembleScorer) else (scorer,)
+    scorers: tuple[Any, ...] = (scorer,)
+    if isinstance(scorer, EnsembleScorer):
+        scorers = scorer.scorers
+    elif isinstance(scorer, CcsScorer):
+        scorers = (scorer.scorer,)
     if params.finetune.trainable == "head" and (
         missing := [single.name for single in scorers if single.name in NEEDS_TRAINING]
     ):

@@ -8,13 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.artifacts.overrides import Override
-from pipeline.config.filter import DbscanScorer, FilterConfig
+from pipeline.config.filter import DbscanScorer, DropFraction, FilterConfig
 from pipeline.errors import InputError
 from pipeline.scoring.base import ScoredImages, ScorerInputs, neighbor_phrases, network_phrases, override_reason
 from pipeline.scoring.decision import FilterDecision, ShareRule, decide
 from pipeline.scoring.eps_search import k_distances, knee, search_planted
-from pipeline.scoring.registry import SCORERS, check_scorer, split_options, uses_embedding
+from pipeline.scoring.registry import SCORERS, check_scorer, member_scorers, split_options, uses_embedding
 from pipeline.scoring.thresholds import jaccard
+from pipeline.scoring.wrong_share import WrongShare, estimate_wrong_share
 
 # Of the way from chance to perfect average precision; with less, the best radius for planted images may classify
 # nearly every image as noise. At a planted fraction of 5 % it requires twice the chance.
@@ -25,17 +26,49 @@ SHOWN_NEIGHBORS = 10
 
 
 def share_for(config: FilterConfig, network: str) -> float | None:
-    """Return `drop_fraction` of a network; None if the section gives another rule."""
+    """Return `drop_fraction` of a network; None if it is estimated or the section gives another rule."""
+    share = _drop_fraction(config, network)
+    return None if share == "estimated" else share
+
+
+def estimates_share(config: FilterConfig, network: str) -> bool:
+    """Return whether the share of a network's images to drop is estimated."""
+    return _drop_fraction(config, network) == "estimated"
+
+
+def _drop_fraction(config: FilterConfig, network: str) -> DropFraction | None:
     return config.drop_fraction[network] if isinstance(config.drop_fraction, dict) else config.drop_fraction
 
 
-def rule_for(config: FilterConfig, network: str, inputs: ScorerInputs) -> ShareRule | float:
+def check_estimate(inputs: ScorerInputs, config: FilterConfig, network: str) -> None:
+    """Check that the share can be estimated if it is asked for, before anything is computed.
+
+    Raises:
+        InputError: there are no class probabilities, or there is one class only.
+    """
+    if not estimates_share(config, network):
+        return
+    if not inputs.has("classes"):
+        raise InputError("filter.drop_fraction: estimated compares classes, but there is one class only; give a number")
+    if not inputs.has("probabilities"):
+        raise InputError(
+            "filter.drop_fraction: estimated needs class probabilities of a network, but there are none; give them, "
+            "or a number"
+        )
+
+
+def rule_for(
+    config: FilterConfig, network: str, inputs: ScorerInputs, estimate: WrongShare | None = None
+) -> ShareRule | float:
     """Return the share of one network's images to drop, or the threshold; `knee` and `tuned` are searched here.
+
+    Args:
+        estimate: of the wrong labels, for `drop_fraction: estimated`.
 
     Raises:
         InputError: the search finds no radius: there is one class only, or images coincide.
     """
-    share = share_for(config, network)
+    share = share_for(config, network) if estimate is None else estimate.extrapolated.share
     if share is not None:
         return ShareRule(share=share, allocation=config.allocation)
     if config.threshold is not None:
@@ -92,6 +125,8 @@ class SieveResult:
         decision: before overrides.
         keep: (N,) after overrides.
         reasons: N texts.
+        estimate: of the share of wrong labels, which is then the share to drop; None if `drop_fraction` does not ask
+            for it.
         stability: Jaccard index of the images dropped by the first embedding and by each other one. With a
             radius the others drop the same share, since embeddings differ in scale. Empty if there is no
             other embedding or the scorer uses none.
@@ -101,6 +136,7 @@ class SieveResult:
     keep: NDArray[np.bool_]
     reasons: list[str]
     stability: list[float]
+    estimate: WrongShare | None
 
 
 def sieve(
@@ -112,11 +148,16 @@ def sieve(
         fix: how to keep images of a class that would lose all, other than by another parameter; for messages.
 
     Raises:
-        InputError: the scorer lacks an input, or a class would be left empty.
+        InputError: the scorer or the estimate lacks an input, or a class would be left empty.
     """
     scorer = _with_seed_offset(config.scorer.model_dump(), context.replicate)
     check_scorer(inputs, scorer, context.class_names, "filter.scorer")
-    rule = rule_for(config, context.network, inputs)
+    check_estimate(inputs, config, context.network)
+    estimate = None
+    if estimates_share(config, context.network):
+        assert inputs.probabilities is not None
+        estimate = estimate_wrong_share(inputs.labels, inputs.probabilities)
+    rule = rule_for(config, context.network, inputs, estimate)
     decision = decide(inputs, scorer, rule)
     keep = ~decision.is_noise
     for row, override in context.overrides.items():
@@ -130,14 +171,17 @@ def sieve(
         keep=keep,
         reasons=_reasons(inputs, config, decision, context),
         stability=_stability(inputs, scorer, rule, decision),
+        estimate=estimate,
     )
 
 
 def _with_seed_offset(scorer: Mapping[str, Any], offset: int) -> dict[str, Any]:
-    """Return the scorer, and its members, with `offset` added to every seed."""
+    """Return the scorer, and those that it combines or selects by, with `offset` added to every seed."""
     moved = {key: value + offset if key == "seed" else value for key, value in scorer.items()}
     if "scorers" in scorer:
         moved["scorers"] = [_with_seed_offset(member, offset) for member in scorer["scorers"]]
+    if "scorer" in scorer:
+        moved["scorer"] = _with_seed_offset(scorer["scorer"], offset)
     return moved
 
 
@@ -145,8 +189,8 @@ def _stability(
     inputs: ScorerInputs, scorer: Mapping[str, Any], rule: ShareRule | float, decision: FilterDecision
 ) -> list[float]:
     name, options = split_options(scorer)
-    # An ensemble averages over all embeddings, so no single one has a result.
-    if inputs.embeddings is None or "scorers" in options or not uses_embedding(SCORERS[name], options):
+    # An ensemble averages over all embeddings, so no single one has a result; a selection is by chance.
+    if inputs.embeddings is None or member_scorers(options) or not uses_embedding(SCORERS[name], options):
         return []
     share = rule if isinstance(rule, ShareRule) else ShareRule(share=float(decision.is_noise.mean()))
     others = (inputs.with_embedding(index) for index in range(1, len(inputs.embeddings)))

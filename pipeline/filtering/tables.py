@@ -1,5 +1,6 @@
 """Build the filter's tables and metrics: points, kept.csv, dropped.csv and metrics.json."""
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -61,8 +62,11 @@ def kept_and_dropped(points: pa.Table, n_planted: int | None = None) -> tuple[pa
 def filter_metrics(
     inputs: ScorerInputs, sieved: SieveResult, config: FilterConfig, context: FilterContext
 ) -> dict[str, Any]:
-    """Return the content of metrics.json. `eps` is the threshold in the scorer's unit, null if classes differ."""
-    labels, decision = inputs.labels, sieved.decision
+    """Return the content of metrics.json.
+
+    `eps` is the threshold in the scorer's unit, null if classes differ; `wrong_share` is null if it was not estimated.
+    """
+    labels, decision, estimate = inputs.labels, sieved.decision, sieved.estimate
     noise, thresholds = decision.is_noise, decision.thresholds
     curve = curve_thresholds(decision.values)
     decisions = [override.decision for override in context.overrides.values()]
@@ -70,7 +74,8 @@ def filter_metrics(
     return {
         **_counts(sieved.keep, noise),
         "eps": float(thresholds[0]) if is_shared else None,
-        "requested_share": share_for(config, context.network),
+        "requested_share": share_for(config, context.network) if estimate is None else estimate.extrapolated.share,
+        "wrong_share": estimate and asdict(estimate),
         "achieved_share": float(noise.mean()),
         "share_note": decision.share_note,
         "overrides": {"keep": decisions.count("keep"), "drop": decisions.count("drop")},

@@ -185,6 +185,8 @@ def _network(network: NetworkInputs, inputs: ReportInputs) -> Summary:
         "noise_share": float(network.is_noise.mean()),
         "n_by_hand": int((network.keep == network.is_noise).sum()),
         "requested_drop_share": network.filter["requested_share"],
+        # Files of earlier versions have no such key.
+        "wrong_share": network.filter.get("wrong_share"),
         "share_note": network.filter["share_note"],
         "eps_searched": eps["name"] if isinstance(eps, dict) else eps if isinstance(eps, str) else None,
         "scorer": scorer["name"],

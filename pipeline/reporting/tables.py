@@ -161,4 +161,12 @@ def _share_origin(network: Mapping[str, Any]) -> str:
     if network["requested_drop_share"] is None:
         return _SEARCHED[network["eps_searched"]] if network["eps_searched"] else "measured: at the given threshold"
     requested = f"requested: {percent(network['requested_drop_share'])} % dropped, threshold computed"
+    if estimate := network["wrong_share"]:
+        wrong, joint = (_interval(estimate[key]) for key in ("extrapolated", "confident_joint"))
+        requested = f"estimated wrong labels: {wrong}; by the confident joint {joint}"
     return f"{requested}; {network['share_note']}" if network["share_note"] else requested
+
+
+def _interval(estimate: Mapping[str, float]) -> str:
+    share, low, high = (percent(estimate[key]) for key in ("share", "low", "high"))
+    return f"{share} % ({low} to {high} %)"

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from pipeline.errors import InputError
-from pipeline.scoring import density, distances, dynamics, predictions, sampling
+from pipeline.scoring import coverage, density, distances, dynamics, predictions, sampling
 from pipeline.scoring.base import Need, ScoredImages, Scorer, ScorerInputs
 
 _NO_DYNAMICS = (
@@ -73,6 +73,12 @@ def split_options(scorer: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     return scorer["name"], {key: value for key, value in scorer.items() if key != "name"}
 
 
+def member_scorers(options: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the scorers that a scorer combines or selects by, by their key within its options; empty for most."""
+    members = {f"scorers[{index}]": member for index, member in enumerate(options.get("scorers", ()))}
+    return {**members, "scorer": options["scorer"]} if "scorer" in options else members
+
+
 def uses_embedding(scorer: Scorer, options: Mapping[str, Any]) -> bool:
     """Return whether the scorer's values depend on the embedding."""
     return "embedding" in scorer.needs or options.get("space") == "embedding"
@@ -97,7 +103,7 @@ _SINGLE: dict[str, Scorer] = {
     "smoothed_confidence": predictions.SMOOTHED_CONFIDENCE_SCORER,
 }
 
-SCORERS: dict[str, Scorer] = {**_SINGLE, "ensemble": make_ensemble(_SINGLE)}
+SCORERS: dict[str, Scorer] = {**_SINGLE, "ccs": coverage.make_ccs(_SINGLE), "ensemble": make_ensemble(_SINGLE)}
 """Scorers by the name that `filter.scorer` gives."""
 
 
@@ -113,8 +119,8 @@ def check_scorer(inputs: ScorerInputs, scorer: Mapping[str, Any], class_names: S
         InputError: naming the key, the value and a fix.
     """
     name, options = split_options(scorer)
-    for index, member in enumerate(options.get("scorers", ())):
-        check_scorer(inputs, member, class_names, f"{key}.scorers[{index}]")
+    for member_key, member in member_scorers(options).items():
+        check_scorer(inputs, member, class_names, f"{key}.{member_key}")
     needs = sorted(SCORERS[name].needs | ({options["space"]} if "space" in options else set()))
     for need in needs:
         if not inputs.has(need):

@@ -42,6 +42,8 @@ def filter_images(context: StageContext) -> None:
     )
     if inputs.n_planted is not None:
         context.log.info(f"{network}: {planted_note(inputs.n_planted)}")
+    if sieved.estimate is not None:
+        context.log.info(f"filter.drop_fraction: {network}: {sieved.estimate}")
     if metrics["share_note"]:
         context.log.info(f"filter.drop_fraction: {metrics['share_note']}")
     context.log.info(

@@ -36,6 +36,7 @@ _PASSED_ON: dict[type[BaseModel], Callable[..., Any]] = {
     optimization.StepSchedule: SCHEDULES["step"],
     TsneConfig: openTSNE.TSNE,
     scorers.AumScorer: SCORERS["aum"].values,
+    scorers.CcsScorer: SCORERS["ccs"].values,
     scorers.CentroidScorer: SCORERS["centroid"].values,
     scorers.ConfidentLearningScorer: SCORERS["confident_learning"].values,
     scorers.DbscanScorer: SCORERS["dbscan"].values,

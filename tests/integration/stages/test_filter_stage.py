@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from scipy.special import softmax
 from sklearn.cluster import DBSCAN
 from sklearn.metrics import roc_auc_score
 
@@ -67,6 +68,24 @@ def _run(folder: Path) -> None:
 def _csv(path: Path) -> list[dict[str, str]]:
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+def test_the_estimated_share_of_wrong_labels_is_dropped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = _project(tmp_path, drop_fraction="estimated", scorer={"name": "self_confidence"})
+    labels = read_parquet(data.manifest("train"))["label"].to_numpy()
+    rng = np.random.default_rng(1)
+    contradicted = rng.permutation(_N) < 40
+    logits = 4 * np.eye(4)[np.where(contradicted, (labels + 1) % 4, labels)] + rng.normal(size=(_N, 4))
+    write_array(data.probabilities(NETWORK), softmax(logits, axis=1).astype(np.float32))
+    _run(tmp_path)
+    metrics = read_json(data.filter_metrics(NETWORK))
+    estimate = metrics["wrong_share"]
+    assert 0.07 < estimate["extrapolated"]["share"] == metrics["requested_share"] < 0.13
+    assert estimate["extrapolated"]["low"] < 0.1 < estimate["extrapolated"]["high"]
+    assert 0.07 < estimate["confident_joint"]["share"] < 0.13
+    assert metrics["n_noise"] == round(metrics["requested_share"] * _N)
+    said = capsys.readouterr()
+    assert f"{100 * metrics['requested_share']:.1f} % of the labels are wrong" in said.out + said.err
 
 
 def test_points_have_the_columns_of_the_contract(tmp_path: Path) -> None:

@@ -101,6 +101,14 @@ def test_sieve_takes_a_single_class_and_given_probabilities() -> None:
     assert np.flatnonzero(~keep).tolist() == [11]
 
 
+def test_the_estimated_share_is_dropped() -> None:
+    features, truth = class_blobs(np.random.default_rng(0), n_classes=3, per_class=100, dimensions=8)
+    planted = np.arange(len(truth)) % 10 == 7
+    labels = np.where(planted, (truth + 1) % 3, truth)
+    keep = sieve(10 * features, labels, scorer=ON_COMPONENTS, drop_fraction="estimated")
+    assert (~keep).sum() == pytest.approx(planted.sum(), abs=6)
+
+
 _FEATURES, _LABELS = np.random.default_rng(0).normal(size=(24, 3)), np.arange(24) % 3
 
 
@@ -112,6 +120,8 @@ _FEATURES, _LABELS = np.random.default_rng(0).normal(size=(24, 3)), np.arange(24
         ({"perplexity": 5, "n_jobs": 0}, "n_jobs"),
         ({"scorer": "margin"}, "drop_fraction"),
         ({"scorer": "margin", "drop_fraction": 1.5}, "drop_fraction"),
+        ({"scorer": "margin", "drop_fraction": "some"}, "drop_fraction"),
+        ({"labels": _LABELS * 0, "scorer": ON_COMPONENTS, "drop_fraction": "estimated"}, "drop_fraction"),
         ({"drop_fraction": 0.1, "eps": 1.0}, "drop_fraction"),
         ({"scorer": "margin", "eps": 1.0}, "eps"),
         ({"threshold": 1.0}, "threshold"),

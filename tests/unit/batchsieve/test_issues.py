@@ -69,6 +69,19 @@ def test_find_issues_scores_lie_in_the_unit_interval(scorer: LabelScorer) -> Non
     assert issues.suggested_label is None or issues.suggested_label.dtype == labels.dtype
 
 
+@pytest.mark.parametrize("scorer", ["label_odds", "knn_agreement"])
+def test_find_issues_flags_the_estimated_share(scorer: LabelScorer) -> None:
+    features, truth = class_blobs(np.random.default_rng(0), n_classes=CLASSES, per_class=100, dimensions=8)
+    planted = np.arange(len(truth)) % 10 == 7
+    labels = np.where(planted, (truth + 1) % CLASSES, truth)
+    issues = find_issues(labels, features=10 * features, scorer=scorer, fraction="estimated")
+    assert issues.wrong_share is not None
+    share = issues.wrong_share.extrapolated
+    assert share.low <= share.share == pytest.approx(0.1, abs=0.02)
+    assert abs(issues.is_issue.sum() - share.share * len(labels)) <= 1
+    assert find_issues(labels, features=features, scorer=scorer).wrong_share is None
+
+
 @settings(max_examples=8)
 @given(st.integers(0, 1000))
 @pytest.mark.parametrize("scorer", [*OF_PROBABILITIES, "smoothed_confidence", "knn_agreement"])
@@ -201,6 +214,7 @@ _HOLE = np.where(np.arange(48).reshape(12, 4) == 17, np.nan, _PLACES)
         ([0, 1, 1, 1, 1, 1], {"features": _PLACES[:6], "n_neighbors": 2}, "labels"),
         (_LABELS, {"pred_probs": _SURE, "fraction": 1.0}, "fraction"),
         (_LABELS, {"pred_probs": _SURE, "fraction": np.nan}, "fraction"),
+        (_LABELS, {"pred_probs": _SURE, "fraction": "most"}, "fraction"),
         (_LABELS, {"pred_probs": _SURE, "scorer": "dbscan"}, "scorer"),
         (_LABELS, {"pred_probs": _SURE, "scorer": "knn_agreement"}, "scorer"),
         (_LABELS, {"pred_probs": _SURE, "class_names": [0, 1]}, "pred_probs"),

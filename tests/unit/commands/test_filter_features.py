@@ -99,6 +99,17 @@ def test_the_probe_tells_how_it_ended_and_how_often_it_agrees(
     assert f" {agree:.2%} " in capsys.readouterr().out
 
 
+def test_an_estimated_share_comes_from_the_probe_though_the_scorer_reads_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, planted = _write(tmp_path, scorer={"name": "knn_agreement"}, drop_fraction="estimated")
+    assert main(command) == 0
+    metrics = read_json(tmp_path / "out/metrics.json")
+    assert metrics["requested_share"] == metrics["wrong_share"]["extrapolated"]["share"]
+    assert metrics["requested_share"] == pytest.approx(planted.mean(), abs=0.02)
+    assert "filter.drop_fraction: " in capsys.readouterr().out
+
+
 def test_the_command_imports_no_torch() -> None:
     result = subprocess.run(
         [sys.executable, "-c", "import pipeline.commands.filter_features, sys; print('torch' in sys.modules)"],
@@ -144,6 +155,7 @@ def _class_of_one(folder: Path) -> None:
     [
         (_one_class, {"scorer": {"name": "knn_agreement"}}, "filter.scorer"),
         (_one_class, {"scorer": {"name": "dbscan"}, "drop_fraction": None, "eps": "tuned"}, "filter.eps"),
+        (_one_class, {"scorer": {"name": "dbscan"}, "drop_fraction": "estimated"}, "filter.drop_fraction"),
         (_class_of_three, {"scorer": {"name": "dbscan", "min_samples": 5}}, "filter.scorer.min_samples"),
         (None, {"scorer": {"name": "knn_agreement", "k": 60}}, "filter.scorer.k"),
         (_class_of_one, {"scorer": {"name": "el2n"}}, "filter.scorer"),

@@ -93,6 +93,7 @@ _BAD = [
     ("networks", "resnet18", "networks"),
     ("filter.eps", 0.5, "filter"),
     ("filter.drop_fraction", 1.0, "filter.drop_fraction"),
+    ("filter.drop_fraction", "guessed", "filter.drop_fraction"),
     ("reduce.n_neighbors", 0, "reduce.n_neighbors"),
     ("reduce.landmarks", "some", "reduce.landmarks"),
     ("reduce.landmarks", 3, "reduce.landmarks"),

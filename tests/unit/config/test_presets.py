@@ -30,7 +30,7 @@ def test_paper_preset_holds_what_the_paper_states() -> None:
     assert params.finetune.weights == "imagenet"
     assert isinstance(params.filter.drop_fraction, dict)
     # Table I, in images.
-    assert {name: round(50_000 * share) for name, share in params.filter.drop_fraction.items()} == {
+    assert {name: round(50_000 * float(share)) for name, share in params.filter.drop_fraction.items()} == {
         "resnet18": 3105, "resnet34": 3275, "resnet50": 3667, "resnet101": 2562, "resnet152": 620,
     }  # fmt: skip
     assert params.train.simulated_workers == 8

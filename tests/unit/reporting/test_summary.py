@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -282,6 +283,11 @@ def test_the_share_of_a_given_eps_is_measured(build: Build) -> None:
     assert kept_table([network]).rows[0][9].startswith("measured: ")
     missed = network | {"requested_drop_share": 0.05, "share_note": "0.0750 is the nearest"}
     assert kept_table([missed]).rows[0][9].endswith("; 0.0750 is the nearest")
+    estimate = {"share": 0.05, "low": 0.04, "high": 0.06}
+    wrong = {"extrapolated": estimate, "confident_joint": estimate | {"share": 0.055}, "confidence": 0.95}
+    origin = kept_table([missed | {"wrong_share": wrong}]).rows[0][9]
+    assert re.findall(r"\d+\.\d+ %", origin) == ["5.00 %", "6.00 %", "5.50 %", "6.00 %"]
+    assert origin.startswith("estimated ")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,143 @@
+"""Estimate the share of wrong labels from class probabilities."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+from scipy.stats import rankdata
+
+from pipeline.scoring.confident_joint import off_diagonal_shares
+from pipeline.scoring.predictions import row_blocks
+
+CONFIDENCE = 0.95
+RESAMPLES = 200
+
+_BINS = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareInterval:
+    """A share, 0 to 1, with the ends of its interval."""
+
+    share: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrongShare:
+    """Two estimates of the share of wrong labels among N images, with intervals of the bootstrap over images.
+
+    The intervals cover the choice of the images, given the network. They do not cover its training, nor a violation of
+    what an estimate assumes.
+
+    Attributes:
+        extrapolated: the share of labels that the network contradicts where it is most confident. It assumes that
+            the images of which the network is sure have as many wrong labels as the others. It is too low if people
+            mislabel mainly ambiguous images.
+        confident_joint: the share that contradicts a confident class (Northcutt et al. 2021). Confident errors of
+            the network count as wrong labels: it is too high if the network confuses classes.
+        confidence: of the intervals, 0 to 1.
+        resamples: number of bootstrap samples.
+        seed: of the bootstrap.
+    """
+
+    extrapolated: ShareInterval
+    confident_joint: ShareInterval
+    confidence: float = CONFIDENCE
+    resamples: int = RESAMPLES
+    seed: int
+
+    def __str__(self) -> str:
+        """Return "9.8 % of the labels are wrong (95 % interval 8.2 to 11.5 %; 12.1 % by the confident joint)"."""
+        best, joint = self.extrapolated, self.confident_joint
+        return (
+            f"{100 * best.share:.1f} % of the labels are wrong ({100 * self.confidence:g} % interval "
+            f"{100 * best.low:.1f} to {100 * best.high:.1f} %; {100 * joint.share:.1f} % by the confident joint)"
+        )
+
+
+def estimate_wrong_share(labels: NDArray[np.int64], probabilities: NDArray[np.float32], *, seed: int = 0) -> WrongShare:
+    """Estimate which share of the labels is wrong.
+
+    The network contradicts a label because the label is wrong or because the image is hard. Hard images are those of
+    which it is less confident. So the estimate is the share of contradicted labels, as a function of the rank of
+    confidence within the predicted class, at the most confident end. The function is fitted by least squares among
+    those that rise, and rise faster with less confidence (monotone and convex): this has no parameter to choose.
+
+    Args:
+        labels: (N,), 0 to C - 1, at least two different ones.
+        probabilities: (N, C); rows sum to 1. Out of fold: a network that has memorized its labels contradicts none.
+        seed: of the bootstrap.
+    """
+    samples = _Samples(len(labels), seed)
+    predicted, confidence = _predictions(probabilities)
+    curve = _ContradictionCurve(predicted != labels, _confidence_ranks(predicted, confidence))
+    return WrongShare(
+        extrapolated=_interval([curve.intercept(weights) for weights in samples]),
+        confident_joint=_interval(list(off_diagonal_shares(labels, probabilities, samples))),
+        seed=seed,
+    )
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """How often each of `n` images occurs (n,): once in the data, then in each bootstrap sample."""
+
+    n: int
+    seed: int
+
+    def __iter__(self) -> Iterator[NDArray[np.float64]]:
+        yield np.ones(self.n)
+        rng = np.random.default_rng(self.seed)
+        for _ in range(RESAMPLES):
+            yield np.bincount(rng.integers(self.n, size=self.n), minlength=self.n).astype(np.float64)
+
+
+def _interval(shares: list[float]) -> ShareInterval:
+    """Return the first share with the interval of the others."""
+    share, *resampled = shares
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(resampled, [tail, 1 - tail]).tolist()
+    # All samples of a skewed bootstrap may lie on one side of the estimate.
+    return ShareInterval(share=share, low=min(low, share), high=max(high, share))
+
+
+def _predictions(probabilities: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return the most probable class (N,) and its probability (N,)."""
+    blocks = row_blocks(probabilities)
+    predicted = np.concatenate([probabilities[rows].argmax(axis=1) for rows in blocks])
+    return predicted, np.concatenate([probabilities[rows].max(axis=1) for rows in blocks])
+
+
+def _confidence_ranks(predicted: NDArray[np.int64], confidence: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the rank (N,) of each image within its predicted class, above 0 for the most confident one, below 1."""
+    ranks = np.empty(len(predicted))
+    for label in np.unique(predicted):
+        rows = np.flatnonzero(predicted == label)
+        ranks[rows] = (rankdata(-confidence[rows]) - 0.5) / len(rows)
+    return ranks
+
+
+class _ContradictionCurve:
+    """The share of contradicted labels as a monotone convex function of the rank of confidence, 0 to 1."""
+
+    def __init__(self, contradicted: NDArray[np.bool_], ranks: NDArray[np.float64]) -> None:
+        self._contradicted = contradicted.astype(np.float64)
+        self._bins = np.minimum((ranks * _BINS).astype(np.int64), _BINS - 1)
+        edges = np.arange(_BINS) / _BINS
+        centers = edges + 0.5 / _BINS
+        # A function of these, with coefficients of 0 or more, is nonnegative, monotone and convex.
+        self._basis = np.column_stack([np.ones(_BINS), np.maximum(centers[:, None] - edges, 0)])
+
+    def intercept(self, weights: NDArray[np.float64]) -> float:
+        """Return the function at rank 0, 0 to 1, from images that occur as often as `weights` (N,) says."""
+        counts = np.bincount(self._bins, weights, minlength=_BINS)
+        sums = np.bincount(self._bins, weights * self._contradicted, minlength=_BINS)
+        # Least squares of the shares, weighted by the counts; an empty bin has no equation.
+        root = np.sqrt(counts)
+        target = np.divide(sums, root, out=np.zeros(_BINS), where=counts > 0)
+        coefficients, _ = nnls(self._basis * root[:, None], target)
+        return min(float(coefficients[0]), 1.0)
