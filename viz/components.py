@@ -37,13 +37,13 @@ def empty(message: str) -> html.P:
 
 
 def point_lines(state: MapState, row: int) -> list[html.P]:
-    """Return the text about one image: label, prediction, true label, score, the filter's reason and the override."""
+    """Return the text about one image: its labels, score, the filter's reason and the override."""
     points, preview = state.points, state.preview
-    predicted = points.class_names[points.predicted[row]]
+    suggested = points.class_names[points.predicted[row]]
     return [
         html.P(html.Strong(f"#{row}  {points.name(row)}")),
         html.P(
-            f"network: {predicted} ({points.confidence[row]:.0%})",
+            f"suggested label: {suggested} ({points.confidence[row]:.0%})",
             className="" if points.predicted[row] == points.labels[row] else "contradicts",
         ),
         *_true_label_lines(points, row),
@@ -75,7 +75,7 @@ def card(state: MapState, row: int) -> list[Any]:
 
 
 def tile(state: MapState, row: int) -> html.Button:
-    """Return an image as a button, with its label and prediction; the frame shows whether it is kept or dropped."""
+    """Return an image as a button, with its labels; the frame shows whether it is kept or dropped."""
     outcome = "kept" if state.preview.keep[row] else "dropped"
     classes = ["tile", outcome, *(["hand"] if row in state.preview.overrides else [])]
     return html.Button(
@@ -171,7 +171,7 @@ def _paper_note(points: Points) -> str:
 
 
 def _tile_lines(points: Points, row: int) -> list[html.Span]:
-    """Return the prediction if it differs from the label, and the true class if the label was changed on purpose."""
+    """Return the suggested label if it differs from the label, and the true one if that was changed on purpose."""
     lines = []
     if points.predicted[row] != points.labels[row]:
         lines.append(html.Span(f"→ {points.class_names[points.predicted[row]]}", className="contradicts"))

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from pipeline.artifacts.overrides import Override
 from pipeline.config.filter import DbscanScorer, FilterConfig
 from pipeline.errors import InputError
-from pipeline.scoring.base import ScoredImages, ScorerInputs, neighbor_phrases, network_phrases, override_reason
+from pipeline.scoring.base import ScoredImages, ScorerInputs, neighbor_phrases, override_reason, suggestion_phrases
 from pipeline.scoring.decision import FilterDecision, ShareRule, decide
 from pipeline.scoring.eps_search import PLANTED_SHARE, k_distances, knee, search_planted
 from pipeline.scoring.registry import SCORERS, check_scorer, split_options, uses_embedding
+from pipeline.scoring.suggestion import SuggestedLabels, suggest_labels
 from pipeline.scoring.thresholds import jaccard
 
 # With less lift over chance, the best radius for planted images may classify nearly every image as noise.
@@ -91,12 +92,14 @@ class SieveResult:
         stability: Jaccard index of the images dropped by the first embedding and by each other one. With a
             radius the others drop the same share, since embeddings differ in scale. Empty if there is no
             other embedding or the scorer uses none.
+        suggestion: a label for each image; None without class probabilities and neighbors.
     """
 
     decision: FilterDecision
     keep: NDArray[np.bool_]
     reasons: list[str]
     stability: list[float]
+    suggestion: SuggestedLabels | None
 
 
 def sieve(
@@ -121,11 +124,13 @@ def sieve(
         _check_no_class_is_empty(inputs, config, context.class_names, decision, keep, fix)
     elif not keep.any():
         raise InputError(f"filter.{_rule_key(config)}: drops every image; drop fewer, or {fix}")
+    suggestion = suggest_labels(inputs)
     return SieveResult(
         decision=decision,
         keep=keep,
-        reasons=_reasons(inputs, config, decision, context),
+        reasons=_reasons(inputs, config, decision, suggestion, context),
         stability=_stability(inputs, scorer, rule, decision),
+        suggestion=suggestion,
     )
 
 
@@ -173,7 +178,13 @@ def _rule_key(config: FilterConfig) -> str:
     return next(key for key in ("drop_fraction", "eps", "threshold") if getattr(config, key) is not None)
 
 
-def _reasons(inputs: ScorerInputs, config: FilterConfig, decision: FilterDecision, context: FilterContext) -> list[str]:
+def _reasons(
+    inputs: ScorerInputs,
+    config: FilterConfig,
+    decision: FilterDecision,
+    suggestion: SuggestedLabels | None,
+    context: FilterContext,
+) -> list[str]:
     class_names = context.class_names
     name, options = split_options(_with_seed_offset(config.scorer.model_dump(), context.replicate))
     scored = ScoredImages(
@@ -186,10 +197,9 @@ def _reasons(inputs: ScorerInputs, config: FilterConfig, decision: FilterDecisio
     parts = [SCORERS[name].reasons(scored)]
     if inputs.neighbors is not None and inputs.has("classes") and name != "knn_agreement":
         parts.append(neighbor_phrases(inputs.neighbors[:, :SHOWN_NEIGHBORS], inputs.labels, class_names))
-    if inputs.probabilities is not None:
-        predicted = inputs.probabilities.argmax(axis=1)
-        confidence = np.take_along_axis(inputs.probabilities, predicted[:, None], axis=1)[:, 0]
-        parts.append(network_phrases(predicted, confidence, inputs.labels, class_names))
+    # A vote of neighbors is in their phrase already.
+    if suggestion is not None and inputs.probabilities is not None:
+        parts.append(suggestion_phrases(suggestion.labels, suggestion.probabilities, inputs.labels, class_names))
     reasons = ["; ".join(filter(None, phrases)) for phrases in zip(*parts, strict=True)]
     for row, override in context.overrides.items():
         reasons[row] = override_reason(override.decision, override.note)

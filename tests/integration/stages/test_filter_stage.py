@@ -89,6 +89,9 @@ def test_points_have_the_columns_of_the_contract(tmp_path: Path) -> None:
         "neighbours": "list<element: int32>",
         "neighbour_labels": "list<element: int32>",
         "keep": "bool",
+        "suggested_label": "int64",
+        "suggested_label_name": "string",
+        "suggested_probability": "float",
     }
 
 
@@ -129,8 +132,10 @@ def test_lists_and_metrics_agree_with_the_points(tmp_path: Path) -> None:
         (point["sample_id"], point["path"], point["label_name"]) for point in points if point["keep"]
     ]
     suspects = sorted((p for p in points if not p["keep"]), key=lambda p: (-p["score"], p["sample_id"]))
-    assert [(r["path"], float(r["score"]), r["reason"]) for r in dropped] == [
-        (p["path"], p["score"], p["reason"]) for p in suspects
+    columns = ("path", "reason", "suggested_label_name")
+    assert [[r[name] for name in columns] for r in dropped] == [[p[name] for name in columns] for p in suspects]
+    assert [(float(r["score"]), float(r["suggested_probability"])) for r in dropped] == [
+        (p["score"], pytest.approx(p["suggested_probability"])) for p in suspects
     ]
     assert metrics["n_total"] == _N == len(kept) + len(dropped)
     assert metrics["n_kept"] == len(kept)
@@ -161,7 +166,7 @@ def test_a_class_without_kept_images_is_written(tmp_path: Path) -> None:
     probabilities[:, 4] = 0.96
     write_array(data.probabilities(NETWORK), probabilities)
     _run(tmp_path)
-    assert read_parquet(data.points(NETWORK))["reason"][0].as_py().endswith("the network sees zebra (96 %)")
+    assert read_parquet(data.points(NETWORK))["reason"][0].as_py().endswith("suggested label: zebra (96 %)")
 
 
 def test_names_of_any_kind_survive(tmp_path: Path) -> None:
