@@ -207,7 +207,10 @@ def _read_overrides(file: Path, points: Points) -> dict[int, Override]:
     overrides = read_overrides(file) if file.exists() else []
     if not overrides:
         return {}
-    return locate_overrides(overrides, file=file, paths=points.paths.to_pylist(), sha256=points.sha256.to_pylist())
+    return locate_overrides(
+        overrides, file=file, paths=points.paths.to_pylist(), sha256=points.sha256.to_pylist(),
+        class_names=points.class_names,
+    )  # fmt: skip
 
 
 def _read_scorer_inputs(data: DataPaths, points: Points) -> ScorerInputs:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.artifacts.overrides import Override
+from pipeline.artifacts.overrides import Override, apply_labels
 from pipeline.config.filter import DbscanScorer, FilterConfig
 from pipeline.errors import InputError
 from pipeline.scoring.base import ScoredImages, ScorerInputs, neighbor_phrases, override_reason, suggestion_phrases
@@ -88,6 +88,8 @@ class SieveResult:
     Attributes:
         decision: before overrides.
         keep: (N,) after overrides.
+        labels: (N,) after overrides. Scores, suggestions and votes are of the labels as given, so that a relabel
+            changes nothing about other images.
         reasons: N texts.
         stability: Jaccard index of the images dropped by the first embedding and by each other one. With a
             radius the others drop the same share, since embeddings differ in scale. Empty if there is no
@@ -97,6 +99,7 @@ class SieveResult:
 
     decision: FilterDecision
     keep: NDArray[np.bool_]
+    labels: NDArray[np.int64]
     reasons: list[str]
     stability: list[float]
     suggestion: SuggestedLabels | None
@@ -119,15 +122,17 @@ def sieve(
     decision = decide(inputs, scorer, rule)
     keep = ~decision.is_noise
     for row, override in context.overrides.items():
-        keep[row] = override.decision == "keep"
+        keep[row] = override.keeps
+    labels = apply_labels(inputs.labels, context.overrides, context.class_names)
     if not config.allow_empty:
-        _check_no_class_is_empty(inputs, config, context.class_names, decision, keep, fix)
+        _check_no_class_is_empty(inputs, config, context.class_names, decision, labels[keep], fix)
     elif not keep.any():
         raise InputError(f"filter.{_rule_key(config)}: drops every image; drop fewer, or {fix}")
     suggestion = suggest_labels(inputs)
     return SieveResult(
         decision=decision,
         keep=keep,
+        labels=labels,
         reasons=_reasons(inputs, config, decision, suggestion, context),
         stability=_stability(inputs, scorer, rule, decision),
         suggestion=suggestion,
@@ -159,19 +164,18 @@ def _check_no_class_is_empty(
     config: FilterConfig,
     class_names: Sequence[str],
     decision: FilterDecision,
-    keep: NDArray[np.bool_],
+    kept_labels: NDArray[np.int64],
     fix: str,
 ) -> None:
     key = _rule_key(config)
     direction = {"drop_fraction": "lower it"}.get(key, "raise it")
-    for label in np.unique(inputs.labels):
+    for label in np.setdiff1d(inputs.labels, kept_labels):
         rows = inputs.labels == label
-        if not keep[rows].any():
-            raise InputError(
-                f"filter.{key}: {getattr(config, key)} leaves none of the {rows.sum()} images of class "
-                f"{class_names[label]!r} ({decision.is_noise[rows].sum()} exceed {decision.thresholds[rows][0]:.4g}, "
-                f"the rest dropped by hand); {direction}, {fix}, or set filter.allow_empty: true"
-            )
+        raise InputError(
+            f"filter.{key}: {getattr(config, key)} leaves none of the {rows.sum()} images of class "
+            f"{class_names[label]!r} ({decision.is_noise[rows].sum()} exceed {decision.thresholds[rows][0]:.4g}, "
+            f"the rest decided by hand); {direction}, {fix}, or set filter.allow_empty: true"
+        )
 
 
 def _rule_key(config: FilterConfig) -> str:
@@ -202,5 +206,5 @@ def _reasons(
         parts.append(suggestion_phrases(suggestion.labels, suggestion.probabilities, inputs.labels, class_names))
     reasons = ["; ".join(filter(None, phrases)) for phrases in zip(*parts, strict=True)]
     for row, override in context.overrides.items():
-        reasons[row] = override_reason(override.decision, override.note)
+        reasons[row] = override_reason(override.decision, override.note, override.label)
     return reasons

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pipeline.artifacts.overrides import DECISIONS
 from pipeline.artifacts.prepared import PLANTED_COLUMN
 from pipeline.artifacts.tables import list_array
 from pipeline.config.filter import FilterConfig
@@ -40,6 +41,8 @@ def points_table(images: pa.Table, inputs: ScorerInputs, sieved: SieveResult, cl
         added["neighbours"] = list_array(nearest)
         added["neighbour_labels"] = list_array(inputs.labels[nearest].astype(np.int32))
     added["keep"] = pa.array(sieved.keep)
+    added["corrected_label"] = pa.array(sieved.labels)
+    added["corrected_label_name"] = _names(sieved.labels, class_names)
     if (suggestion := sieved.suggestion) is not None:
         added["suggested_label"] = pa.array(suggestion.labels)
         added["suggested_label_name"] = _names(suggestion.labels, class_names)
@@ -56,6 +59,8 @@ def _names(labels: NDArray[np.int64], class_names: Sequence[str]) -> pa.Array:
 def kept_and_dropped(points: pa.Table, n_planted: int | None = None) -> tuple[pa.Table, pa.Table]:
     """Return the tables kept.csv, and dropped.csv with the most suspect image first.
 
+    In kept.csv, label_name is the label after overrides.
+
     Args:
         n_planted: number of training labels that were changed on purpose. Both tables then say so in every
             row, so that nobody who reads a part of the file overlooks it.
@@ -64,7 +69,8 @@ def kept_and_dropped(points: pa.Table, n_planted: int | None = None) -> tuple[pa
         points = points.append_column(PLANTED_COLUMN, pa.array(np.full(len(points), n_planted)))
     columns = [name for name in ("sample_id", "path", "label_name", PLANTED_COLUMN) if name in points.column_names]
     suggestion = [name for name in ("suggested_label_name", "suggested_probability") if name in points.column_names]
-    kept = points.filter(points["keep"]).select(columns)
+    corrected = points.set_column(points.column_names.index("label_name"), "label_name", points["corrected_label_name"])
+    kept = corrected.filter(points["keep"]).select(columns)
     dropped = points.filter(pa.compute.invert(points["keep"])).select([*columns, "score", "reason", *suggestion])
     return kept, dropped.sort_by([("score", "descending"), ("sample_id", "ascending")])
 
@@ -84,7 +90,7 @@ def filter_metrics(
         "requested_share": share_for(config, context.network),
         "achieved_share": float(noise.mean()),
         "share_note": decision.share_note,
-        "overrides": {"keep": decisions.count("keep"), "drop": decisions.count("drop")},
+        "overrides": {decision: decisions.count(decision) for decision in DECISIONS},
         "stability_over_maps": sieved.stability,
         "classes": {
             context.class_names[label]: {

@@ -167,9 +167,9 @@ def suggestion_phrases(
     ]
 
 
-def override_reason(decision: str, note: str) -> str:
-    """Return "kept by hand: <note>" for a person's `decision`, keep or drop."""
-    done = {"keep": "kept by hand", "drop": "dropped by hand"}[decision]
+def override_reason(decision: str, note: str, label: str = "") -> str:
+    """Return "kept by hand: <note>" for a person's `decision`: keep, drop, or relabel as `label`."""
+    done = {"keep": "kept by hand", "drop": "dropped by hand", "relabel": f"relabeled as {label} by hand"}[decision]
     return f"{done}: {note}" if note else done
 
 
