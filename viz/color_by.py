@@ -60,9 +60,11 @@ def colors_by(coloring: str, color_data: ColorData) -> Colors:
 
 
 def _by_decision(color_data: ColorData) -> Groups:
-    names = ("kept", "dropped", "kept by hand", "dropped by hand")
+    names = ("kept", "dropped", "kept by hand", "dropped by hand", "relabeled by hand")
     codes = (~color_data.preview.keep).astype(np.uint8) + 2 * color_data.is_overridden.astype(np.uint8)
-    return Groups(codes=codes, names=names, colors=(_KEPT, _DROPPED, SERIES[2], _DROPPED_BY_HAND))
+    overrides = color_data.preview.overrides
+    codes[[row for row, override in overrides.items() if override.decision == "relabel"]] = names.index(names[-1])
+    return Groups(codes=codes, names=names, colors=(_KEPT, _DROPPED, SERIES[2], _DROPPED_BY_HAND, SERIES[4]))
 
 
 def _by_class(color_data: ColorData) -> Groups:

@@ -21,10 +21,15 @@ _SEEDS = st.integers(0, 2**16)
 def _color_data(n: int, classes: int, seed: int, clusters: int = 3) -> ColorData:
     rng = np.random.default_rng(seed)
     values, thresholds = rng.random(n), np.full(n, 0.7)
-    noise, decisions = values > thresholds, rng.choice(["", "keep", "drop"], n, p=[0.8, 0.1, 0.1]).tolist()
+    noise, decisions = (
+        values > thresholds,
+        rng.choice(["", "keep", "drop", "relabel"], n, p=[0.7, 0.1, 0.1, 0.1]).tolist(),
+    )
     points = points_of(np.zeros((n, 2)), rng.integers(0, classes, n), n_classes=classes)
     overrides = {
-        row: Override(path="", sha256="", decision=decision, note="", timestamp="", line=0)
+        row: Override(
+            path="", sha256="", decision=decision, label="x" * (decision == "relabel"), note="", timestamp="", line=0
+        )
         for row, decision in enumerate(decisions)
         if decision
     }
@@ -63,7 +68,9 @@ def test_codes_agree_with_names_and_colors(n: int, classes: int, seed: int, colo
 def test_decisions_classes_and_correctness_are_named(n: int, seed: int) -> None:
     color_data = _color_data(n, 4, seed)
     expected = [
-        f"{'kept' if keep else 'dropped'}{' by hand' if row in color_data.preview.overrides else ''}"
+        "relabeled by hand"
+        if (line := color_data.preview.overrides.get(row)) and line.decision == "relabel"
+        else f"{'kept' if keep else 'dropped'}{' by hand' if line else ''}"
         for row, keep in enumerate(color_data.preview.keep)
     ]
     assert _names(color_data, "decision") == expected
