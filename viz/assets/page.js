@@ -102,7 +102,7 @@
 
   function confirmRelabel() {
     const chosen = element("new-label").value;
-    if (chosen === "") return;
+    if (chosen === "" || !element("relabel-dialog").open) return;
     element("relabel-dialog").close();
     queue({ ...relabel, label: Number(chosen) });
   }
@@ -153,7 +153,8 @@
     // Enter leaves the note, so that keys decide again.
     if (event.target.id === "note" && event.key === "Enter") return event.target.blur();
     if (event.target.id === "new-label" && event.key === "Enter") return confirmRelabel();
-    const typing = event.target.closest(
+    // A list in a dialog that was just closed keeps the focus until the browser renders again.
+    const typing = event.target.checkVisibility() && event.target.closest(
       "input:not([type=radio], [type=checkbox]), textarea, select, [contenteditable], [role=listbox], dialog",
     );
     // These keys move a slider.
