@@ -3,7 +3,7 @@
     batchsieve find-issues --labels y.npy --features f.npy --out issues.csv
 
 The table has a row for each sample, the most suspect first: sample (its position, from 0), label, score (0 to 1),
-is_issue, suggested_label (if there are probabilities) and reason.
+is_issue, suggested_label, suggested_probability (0 to 1) and reason.
 """
 
 import argparse

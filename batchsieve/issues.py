@@ -20,6 +20,7 @@ from batchsieve.evidence import N_COMPONENTS, content_order, neighbor_rows, prin
 from pipeline.errors import InputError
 from pipeline.scoring.base import ScorerInputs, neighbor_phrases
 from pipeline.scoring.registry import SCORERS
+from pipeline.scoring.suggestion import suggest_labels
 from pipeline.scoring.thresholds import threshold_for_share
 from pipeline.scoring.wrong_share import WrongShare, estimate_wrong_share
 
@@ -44,7 +45,9 @@ class LabelIssues:
         is_issue: (N,) bool, whether the score is above the threshold.
         reason: (N,) str, the evidence in words, for all samples.
         label: (N,) the labels of the input.
-        suggested_label: (N,) the most probable class, in the type of the labels; None without probabilities.
+        suggested_label: (N,) the most probable class, in the type of the labels; it may be the label. From
+            features alone, `knn_agreement` suggests the label of most of the ten nearest neighbors.
+        suggested_probability: (N,) float32, 0 to 1, of the suggested label; of a vote its share.
         scorer: name of the scorer.
         threshold: of the score.
         wrong_share: estimated share of wrong labels with its interval; None unless `fraction` is "estimated".
@@ -54,15 +57,16 @@ class LabelIssues:
     is_issue: NDArray[np.bool_]
     reason: NDArray[np.object_]
     label: NDArray[Any]
-    suggested_label: NDArray[Any] | None
+    suggested_label: NDArray[Any]
+    suggested_probability: NDArray[np.float32]
     scorer: str
     threshold: float
     wrong_share: WrongShare | None = None
 
     def __post_init__(self) -> None:
-        for array in (self.score, self.is_issue, self.reason, self.label, self.suggested_label):
-            if array is not None:
-                array.flags.writeable = False
+        arrays = (self.score, self.is_issue, self.reason, self.label, self.suggested_label, self.suggested_probability)
+        for array in arrays:
+            array.flags.writeable = False
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -73,13 +77,13 @@ class LabelIssues:
         return np.argsort(-self.score, kind="stable")
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Return label, score, is_issue, suggested_label (if there are probabilities) and reason, by sample."""
-        suggested = {} if self.suggested_label is None else {"suggested_label": self.suggested_label}
+        """Return label, score, is_issue, suggested_label, suggested_probability and reason, by sample."""
         return {
             "label": self.label,
             "score": self.score,
             "is_issue": self.is_issue,
-            **suggested,
+            "suggested_label": self.suggested_label,
+            "suggested_probability": self.suggested_probability,
             "reason": self.reason,
         }
 
@@ -219,13 +223,15 @@ def find_issues(
         share = estimate.extrapolated.share
     threshold = 0.5 if share is None else threshold_for_share(score, share).value
     inverse = np.argsort(order)
-    predicted = None if inputs.probabilities is None else inputs.probabilities.argmax(axis=1)
+    suggestion = suggest_labels(inputs)
+    assert suggestion is not None, "there are two classes, and probabilities or neighbors"
     return LabelIssues(
         score=score[inverse],
         is_issue=score[inverse] > threshold,
         reason=np.array(_reasons(inputs, checked.names), dtype=object)[inverse],
         label=checked.classes[checked.codes],
-        suggested_label=None if predicted is None else checked.classes[predicted[inverse]],
+        suggested_label=checked.classes[suggestion.labels[inverse]],
+        suggested_probability=suggestion.probabilities[inverse],
         scorer=scorer,
         threshold=threshold,
         wrong_share=estimate,
@@ -270,4 +276,4 @@ def _reasons(inputs: ScorerInputs, names: Sequence[str]) -> list[str]:
 
 
 def _cell(value: Any) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    return f"{value:.3f}" if isinstance(value, float | np.floating) else str(value)

@@ -103,7 +103,7 @@ def write_tables(
             "label_name": pa.DictionaryArray.from_arrays(inputs.labels, list(names)).dictionary_decode(),
         }
     )
-    points = points_table(images, inputs, sieved)
+    points = points_table(images, inputs, sieved, names)
     kept, dropped = kept_and_dropped(points)
     write_parquet(folder / "points.parquet", points)
     write_csv(folder / "kept.csv", kept)

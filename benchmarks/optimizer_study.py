@@ -26,6 +26,7 @@ from pipeline.artifacts.tables import read_parquet
 from pipeline.distributed import World
 from pipeline.paths import DataPaths
 from pipeline.run_log import stderr_log
+from pipeline.training.arm_rows import TrainRows
 from pipeline.training.grid import RunSpec
 from pipeline.training.loop import RunOptions
 from pipeline.training.result_cache import RunCache, RunResult
@@ -77,13 +78,12 @@ class Runner:
         self._digest = prepared_digest(paths)
         test = LoadedSplits(
             train_images=self.data.train.images,
-            train_labels=self.data.train.labels,
             test_images=self.data.test.images,
             test_labels=self.data.test.labels,
             class_names=self.data.class_names,
         )
         rows = np.flatnonzero(val)
-        held_out = replace(test, test_images=self.data.train.images[rows], test_labels=test.train_labels[rows])
+        held_out = replace(test, test_images=self.data.train.images[rows], test_labels=self.data.train.labels[rows])
         self._splits = {"val": held_out, "test": test}
 
     def top1(self, settings: TrainSettings, split: str) -> float:
@@ -108,8 +108,9 @@ class Runner:
             settings=settings,
         )
         title = f"{settings.optimizer}, batch {settings.batch_size}, rate {settings.learning_rate:g}, {split}"
+        rows = TrainRows(mask=self._train_mask, labels=self.data.train.labels)
         return execute_run(
-            spec, self._splits[split], self._train_mask, world=self._world, log=self._log, weights=None,
+            spec, self._splits[split], rows, world=self._world, log=self._log, weights=None,
             eval_batch_size=500, options=RunOptions(title=title),
         )  # fmt: skip
 

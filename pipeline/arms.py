@@ -3,6 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
+WHOLE_ARMS = frozenset({"full", "relabeled"})
+"""Arms of all images."""
+
 # Separate the random streams of the two random arms, and of training, under one seed.
 _MATCHED, _UNIFORM = 11, 12
 
@@ -12,8 +15,8 @@ def arm_mask(
 ) -> NDArray[np.bool_]:
     """Return the rows that `arm` trains on, (N,) bool.
 
-    `full` is all rows, `filtered` those in `keep`. `random` samples exactly as many of each class as the filter kept,
-    `random_uniform` as many in total. Both sample again for every seed and draw.
+    `full` and `relabeled` are all rows, `filtered` those in `keep`. `random` samples exactly as many of each class as
+    the filter kept, `random_uniform` as many in total. Both sample again for every seed and draw.
 
     Args:
         labels: (N,) class of each row.
@@ -21,7 +24,7 @@ def arm_mask(
         draw: index of the filter among a study's filters; filters of equal counts have separate random arms.
     """
     match arm:
-        case "full":
+        case "full" | "relabeled":
             return np.ones(len(labels), dtype=np.bool_)
         case "filtered":
             return keep.copy()

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from pipeline.arms import arm_mask
 from pipeline.figures.style import MAX_NAMES, NOISE, SERIES, Colors, Groups, Scale, class_color
+from pipeline.scoring.suggestion import neighbor_vote
 from viz.data import Points
 from viz.filter_settings import FilterPreview
 
@@ -58,23 +59,12 @@ def colors_by(coloring: str, color_data: ColorData) -> Colors:
     return COLORINGS[coloring][1](color_data)
 
 
-def neighbor_vote(neighbors: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the most frequent label (N,) of each image's neighbors (N, k).
-
-    In a tie, the label of the image wins if it is among the most frequent.
-    """
-    votes = labels[neighbors]
-    # Pairwise comparison: k is small, and there may be a thousand classes.
-    counts = (votes[:, :, None] == votes[:, None, :]).sum(axis=2)
-    most = np.take_along_axis(votes, counts.argmax(axis=1)[:, None], axis=1)[:, 0]
-    n_same = (votes == labels[:, None]).sum(axis=1)
-    return np.where(n_same >= counts.max(axis=1, initial=0), labels, most)
-
-
 def _by_decision(color_data: ColorData) -> Groups:
-    names = ("kept", "dropped", "kept by hand", "dropped by hand")
+    names = ("kept", "dropped", "kept by hand", "dropped by hand", "relabeled by hand")
     codes = (~color_data.preview.keep).astype(np.uint8) + 2 * color_data.is_overridden.astype(np.uint8)
-    return Groups(codes=codes, names=names, colors=(_KEPT, _DROPPED, SERIES[2], _DROPPED_BY_HAND))
+    overrides = color_data.preview.overrides
+    codes[[row for row, override in overrides.items() if override.decision == "relabel"]] = names.index(names[-1])
+    return Groups(codes=codes, names=names, colors=(_KEPT, _DROPPED, SERIES[2], _DROPPED_BY_HAND, SERIES[4]))
 
 
 def _by_class(color_data: ColorData) -> Groups:

@@ -1,5 +1,6 @@
 """Components of the page: cards, tiles, tables, legends and messages."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ from dash import html
 from numpy.typing import NDArray
 from plotly.colors import get_colorscale
 
+from pipeline.artifacts.overrides import Override
 from pipeline.figures.style import MAX_NAMES, NOISE, SCALE, SERIES, Colors, Groups
 from viz.data import Points
 from viz.filter_settings import AS_FILTERED, FilterPreview
@@ -37,13 +39,13 @@ def empty(message: str) -> html.P:
 
 
 def point_lines(state: MapState, row: int) -> list[html.P]:
-    """Return the text about one image: label, prediction, true label, score, the filter's reason and the override."""
+    """Return the text about one image: its labels, score, the filter's reason and the override."""
     points, preview = state.points, state.preview
-    predicted = points.class_names[points.predicted[row]]
+    suggested = points.class_names[points.predicted[row]]
     return [
         html.P(html.Strong(f"#{row}  {points.name(row)}")),
         html.P(
-            f"network: {predicted} ({points.confidence[row]:.0%})",
+            f"suggested label: {suggested} ({points.confidence[row]:.0%})",
             className="" if points.predicted[row] == points.labels[row] else "contradicts",
         ),
         *_true_label_lines(points, row),
@@ -75,11 +77,15 @@ def card(state: MapState, row: int) -> list[Any]:
 
 
 def tile(state: MapState, row: int) -> html.Button:
-    """Return an image as a button, with its label and prediction; the frame shows whether it is kept or dropped."""
+    """Return an image as a button, with its labels; the frame shows whether it is kept or dropped."""
     outcome = "kept" if state.preview.keep[row] else "dropped"
     classes = ["tile", outcome, *(["hand"] if row in state.preview.overrides else [])]
     return html.Button(
-        [picture(state.points, row), html.Span(state.points.name(row)), *_tile_lines(state.points, row)],
+        [
+            picture(state.points, row),
+            html.Span(state.points.name(row)),
+            *_tile_lines(state.points, row, state.preview.overrides),
+        ],
         className=" ".join(classes),
         title=f"#{row}, score {state.preview.scores[row]:.3f}: "
         f"{_outcome_text(state, row)}{_true_label_text(state.points, row)}",
@@ -170,10 +176,13 @@ def _paper_note(points: Points) -> str:
     return f"In the paper (table I), {points.network} drops {fraction:.2%} of CIFAR-10. It gives no numbers by class."
 
 
-def _tile_lines(points: Points, row: int) -> list[html.Span]:
-    """Return the prediction if it differs from the label, and the true class if the label was changed on purpose."""
+def _tile_lines(points: Points, row: int, overrides: Mapping[int, Override]) -> list[html.Span]:
+    """Return the label given by hand, else the suggested one if it differs; and the true one of a planted label."""
     lines = []
-    if points.predicted[row] != points.labels[row]:
+    override = overrides.get(row)
+    if override is not None and override.decision == "relabel":
+        lines.append(html.Span(f"→ {override.label}", className="relabeled"))
+    elif points.predicted[row] != points.labels[row]:
         lines.append(html.Span(f"→ {points.class_names[points.predicted[row]]}", className="contradicts"))
     if points.true_labels is not None and points.planted[row]:
         lines.append(html.Span(f"true: {points.class_names[points.true_labels[row]]}", className="truth"))
@@ -198,14 +207,19 @@ def _override_lines(state: MapState, row: int) -> list[html.P]:
         return []
     date = f", {override.timestamp}" if override.timestamp else ""
     note: list[Any] = [": ", html.Q(override.note)] if override.note else []
-    return [html.P([f"{override.decision} by hand{date}", *note])]
+    return [html.P([f"{override.action} by hand{date}", *note])]
 
 
 def _data_attributes(points: Points, row: int) -> dict[str, Any]:
     """Return the attributes by which page.js identifies an image. Dash accepts any `data-*`, unlike its type hints."""
-    return {"data-row": str(row), "data-generation": points.generation}
+    suggested, label = int(points.predicted[row]), int(points.labels[row])
+    attributes = {"data-row": str(row), "data-generation": points.generation}
+    return attributes | ({"data-suggested": str(suggested)} if suggested != label else {})
 
 
 def _outcome_text(state: MapState, row: int) -> str:
     outcome = "kept" if state.preview.keep[row] else "dropped"
-    return f"{outcome} by hand" if row in state.preview.overrides else outcome
+    override = state.preview.overrides.get(row)
+    if override is None:
+        return outcome
+    return f"relabeled as {override.label} by hand" if override.decision == "relabel" else f"{outcome} by hand"

@@ -41,7 +41,8 @@ class Points:
         paths, sha256: of the image files; overrides refer to both, so that they stay valid after `prepare`.
         coordinates: (N, 2) in the embedding.
         labels: (N,) int64 indices into `class_names`.
-        predicted, confidence: (N,) class that the fine-tuned network predicts, and its probability, 0 to 1.
+        predicted, confidence: (N,) class that the fine-tuned network predicts, and its probability, 0 to 1: the
+            suggested label.
         clusters: (N,) int32 numbered from 0 within each class, noise -1.
         is_noise: (N,) decision of the filter.
         thresholds: (N,) in the unit of the scorer; values of dropped images exceed them.
@@ -206,7 +207,10 @@ def _read_overrides(file: Path, points: Points) -> dict[int, Override]:
     overrides = read_overrides(file) if file.exists() else []
     if not overrides:
         return {}
-    return locate_overrides(overrides, file=file, paths=points.paths.to_pylist(), sha256=points.sha256.to_pylist())
+    return locate_overrides(
+        overrides, file=file, paths=points.paths.to_pylist(), sha256=points.sha256.to_pylist(),
+        class_names=points.class_names,
+    )  # fmt: skip
 
 
 def _read_scorer_inputs(data: DataPaths, points: Points) -> ScorerInputs:

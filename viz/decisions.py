@@ -1,4 +1,4 @@
-"""Manual overrides: keep, drop or clear images, saved to data/overrides.csv at once, with undo."""
+"""Manual overrides: keep, drop, relabel or clear images, saved to data/overrides.csv at once, with undo."""
 
 import threading
 import unicodedata
@@ -17,7 +17,7 @@ _ATTEMPTS = 5
 # Control characters, half surrogates, separators of lines and of paragraphs.
 _FORBIDDEN_NOTE_CATEGORIES = {"Cc", "Cs", "Zl", "Zp"}
 
-Decision = Literal["keep", "drop"]
+Decision = Literal["keep", "drop", "relabel"]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Decisions:
         self._lock = threading.Lock()
         self._done: list[_Action] = []
 
-    def decide(self, images: Sequence[Image], decision: Decision | None, note: str) -> SaveResult:
+    def decide(self, images: Sequence[Image], decision: Decision | None, note: str, *, label: str = "") -> SaveResult:
         """Decide all `images` in one action. The file has the result when this returns; a missing file is created.
 
         Args:
@@ -89,12 +89,14 @@ class Decisions:
             decision: None clears overrides: it removes the lines, and skips images without one.
             note: the reason, in one line. Clearing ignores it. If it is empty and the decision does not change, the
                 old note stays.
+            label: name of the new class for relabel, else empty.
 
         Raises:
             InputError: the note has a line break or another control character; the file is invalid or read-only,
                 or other programs keep changing it; the disk is full. Then nothing is written.
         """
         assert decision in (None, *DECISIONS), decision
+        assert bool(label) == (decision == "relabel"), (decision, label)
         _check_note(note)
         timestamp = _now()
 
@@ -102,15 +104,16 @@ class Decisions:
             if decision is None:
                 return None
             return Override(
-                path=image.path, sha256=image.sha256, decision=decision, note=note, timestamp=timestamp, line=0
-            )
+                path=image.path, sha256=image.sha256, decision=decision, label=label, note=note, timestamp=timestamp,
+                line=0,
+            )  # fmt: skip
 
         with self._lock:
             action = self._update(lambda lines: _decide(lines, {image: line(image) for image in images}))
             if action:
                 self._done.append(action)
         n_unchanged = len(set(images)) - len(action)
-        what = "Cleared" if decision is None else f"Saved as {decision}"
+        what = {None: "Cleared", "relabel": f"Saved as {label}"}.get(decision, f"Saved as {decision}")
         unchanged = f"; {_count(n_unchanged)} had no override" if n_unchanged else ""
         message = f"{what}: {_count(len(action))}{unchanged}."
         return SaveResult(n_written=len(action), n_unchanged=n_unchanged, images=tuple(action), message=message)
@@ -169,7 +172,7 @@ def _decide(lines: _Lines, new_lines: dict[Image, Override | None]) -> _Action:
         before = lines.get(image)
         if before is None and after is None:
             continue
-        if before is not None and after is not None and after.decision == before.decision and not after.note:
+        if before is not None and after is not None and after.action == before.action and not after.note:
             after = replace(after, note=before.note)
         action[image] = _Change(before=before, after=after, above=above.get(image, last))
         if before is None:

@@ -112,7 +112,7 @@ class FilterPreview:
         """(N,) whether the image is kept, overrides included."""
         keep = ~self.noise
         if self.overrides:
-            keep[list(self.overrides)] = [override.decision == "keep" for override in self.overrides.values()]
+            keep[list(self.overrides)] = [override.keeps for override in self.overrides.values()]
         return keep
 
     @cached_property

@@ -73,6 +73,7 @@ def page(
             html.Aside([*_chosen(), *_gallery()], id="images"),
             html.Footer(id="saved", role="status"),
             _parameters_dialog(len(networks)),
+            _relabel_dialog(classes),
         ],
         id="page",
         className="explore both",
@@ -192,6 +193,7 @@ def _chosen() -> list[Any]:
                 dcc.Input(id="note", type="text", placeholder="note (optional)", maxLength=500),
                 html.Button([html.U("K"), "eep"], id="keep", className="kept"),
                 html.Button([html.U("D"), "rop"], id="drop", className="dropped"),
+                html.Button([html.U("R"), "elabel…"], id="relabel", title="keep with another label"),
                 html.Button([html.U("C"), "lear"], id="clear", title="remove the override: the filter decides"),
                 html.Button([html.U("U"), "ndo"], id="undo", title="undo the last action of this window"),
             ],
@@ -224,7 +226,7 @@ def _gallery() -> list[Any]:
         ),
         dcc.Store(id="page-number", data=0),
         dcc.Loading(html.Div(id="grid", className="tiles"), delay_show=400),
-        html.P("Keys: arrows choose, K keeps, D drops, C clears the override, U undoes.", className="hint"),
+        html.P("Keys: arrows choose, K keeps, D drops, R relabels, C clears the override, U undoes.", className="hint"),
     ]
 
 
@@ -243,6 +245,24 @@ def _parameters_dialog(n_networks: int) -> html.Dialog:
             ),
         ],
         id="dialog",
+    )
+
+
+def _relabel_dialog(classes: Sequence[tuple[int, str]]) -> html.Dialog:
+    """Return the choice of a class. The browser's own list finds a class by the letters typed; see assets/page.js."""
+    return html.Dialog(
+        [
+            html.H2("New label"),
+            html.P(id="relabel-from"),
+            html.Select(
+                [html.Option(label=name, value=str(label)) for label, name in classes], id="new-label", size=12
+            ),
+            html.Div(
+                [html.Button("Relabel", id="relabel-confirm"), html.Button("Cancel", id="relabel-cancel")],
+                className="buttons",
+            ),
+        ],
+        id="relabel-dialog",
     )
 
 

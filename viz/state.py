@@ -96,7 +96,7 @@ def settings_from_json(values: Mapping[str, Any] | None) -> FilterSettings:
         raise InputError(f"the rule of the link{where}: {first['msg']}; reset the settings") from None
 
 
-COLUMNS = ("path", "sha256", "label_name", "predicted_name", "score", "keep", "reason")
+COLUMNS = ("path", "sha256", "label_name", "predicted_name", "score", "keep", "reason", "corrected_label_name")
 
 _DECIMALS = Decimal("1e-6")
 # Spreadsheets with East Asian settings treat the full-width forms as the plain ones.
@@ -107,7 +107,7 @@ def selection_csv(points: Points, preview: FilterPreview, rows: Sequence[int]) -
     """Return a CSV file of the images in `rows`, in that order, with a header of `COLUMNS`.
 
     All cells are quoted and lines end with a line feed. `score` has six decimals, with ties rounded up.
-    `keep` is true or false and includes overrides.
+    `keep` is true or false and includes overrides, as `corrected_label_name` does.
 
     A cell that starts with `=`, `+`, `-`, `@` (full-width ones too), a tab or a line break would run as a formula
     in a spreadsheet (OWASP, "CSV Injection"). Such cells, and cells that start with an apostrophe, get a leading
@@ -131,10 +131,16 @@ def selection_csv(points: Points, preview: FilterPreview, rows: Sequence[int]) -
             str(Decimal(float(preview.scores[row])).quantize(_DECIMALS, ROUND_HALF_UP)),
             "true" if preview.keep[row] else "false",
             points.reasons[row].as_py(),
+            _corrected_name(points, preview, row),
             *n_planted,
         )
         writer.writerow([_escape_formula(cell) for cell in cells])
     return file.getvalue()
+
+
+def _corrected_name(points: Points, preview: FilterPreview, row: int) -> str:
+    override = preview.overrides.get(row)
+    return points.name(row) if override is None else override.label or points.name(row)
 
 
 def _escape_formula(cell: str) -> str:

@@ -52,6 +52,7 @@ _RUN_COLUMNS = (
     "critical_batch_low",
     "critical_batch_high",
 )
+_LATER_RUN_COLUMNS = ("n_relabeled",)
 _HISTORY_COLUMNS = ("fingerprint", "examples", "train_loss", "top1")
 _LATER_HISTORY_COLUMNS = ("test_loss", "step")
 
@@ -92,15 +93,16 @@ def read_runs(runs: Path, history: Path) -> list[dict[str, Any]]:
     """Read the runs of a study from its tables of runs and of histories, in the order of the file.
 
     Returns:
-        For each run: the columns of `_RUN_COLUMNS`; `history`: (training images processed, training loss in nats or
-        None if it was not finite), ascending; `history_steps`: the optimizer steps of these, empty unless the batch
-        grew; `accuracy` and `test_loss`: (training images processed, top-1 or test loss in nats) where measured.
+        For each run: the columns of `_RUN_COLUMNS`; `n_relabeled`, if the table has it; `history`: (training images
+        processed, training loss in nats or None if it was not finite), ascending; `history_steps`: the optimizer steps
+        of these, empty unless the batch grew; `accuracy` and `test_loss`: (training images processed, top-1 or test
+        loss in nats) where measured.
 
     Raises:
         InputError: a file is missing, damaged or has impossible values, or the two files belong to different runs of
             the study, as while its stage replaces them.
     """
-    rows, curves = read_parquet(runs, _RUN_COLUMNS).to_pylist(), _read_curves(history)
+    rows, curves = read_parquet(runs, _RUN_COLUMNS, optional=_LATER_RUN_COLUMNS).to_pylist(), _read_curves(history)
     if not rows:
         raise InputError(f"{runs}: holds no run; delete it and run `dvc repro`")
     for row in rows:

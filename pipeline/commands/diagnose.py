@@ -109,7 +109,7 @@ def _training(context: StageContext, world: World, batch_size: int | None) -> Tr
         InputError: the study has no such run, or skips it.
     """
     data = load_prepared(context.data, folder=context.image_folder)
-    runs, train_masks, _ = resolve_runs(context, data, world)
+    runs, rows, _ = resolve_runs(context, data, world)
     sizes = list(context.params.studies[str(context.item)].batch_sizes)
     if batch_size is not None and batch_size not in sizes:
         raise InputError(f"--batch-size {batch_size}: not a batch size of study {context.item}; give one of {sizes}")
@@ -123,8 +123,8 @@ def _training(context: StageContext, world: World, batch_size: int | None) -> Tr
     return Training(
         settings=settings,
         images=load_images(data.train.source, settings, training=True, device=world.device),
-        labels=torch.from_numpy(data.train.labels).to(world.device),
-        train_mask=train_masks[trainable[0]],
+        labels=torch.from_numpy(rows[trainable[0]].labels).to(world.device),
+        train_mask=rows[trainable[0]].mask,
         world=world,
         micro_batch=recipe.micro_batch,
         comm=comm_config_from(recipe),

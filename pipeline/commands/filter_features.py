@@ -99,7 +99,7 @@ def _run(external: ExternalFeatures, params: Params, arguments: argparse.Namespa
         )
         context = FilterContext(network=arguments.features.stem, class_names=external.class_names, overrides={})
         filtered = sieve(inputs, config, context, fix="give more rows")
-    points = points_table(_rows(external, probabilities), replace(inputs, map_fn=map), filtered)
+    points = points_table(_rows(external, probabilities), replace(inputs, map_fn=map), filtered, external.class_names)
     metrics = {
         **filter_metrics(inputs, filtered, config, context),
         **probability_metrics,

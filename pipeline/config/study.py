@@ -14,7 +14,7 @@ from pipeline.config.recipe import ModelName, Recipe
 from pipeline.config.renamed_keys import with_old_keys
 from pipeline.config.runtime import ReportConfig
 
-Arm = Literal["full", "filtered", "random", "random_uniform"]
+Arm = Literal["full", "filtered", "random", "random_uniform", "relabeled"]
 KeepWeights = Literal["first_seed", "all"]
 
 PaperFigure = Literal[
@@ -62,7 +62,10 @@ class Study(Section):
         filter_replicates: number of filters that the study compares: that of `filter_network` and of its replicates
             -r1, -r2, ... in `networks`. With one, results are conditional on it.
         arms: `full`; `filtered`; `random` (as many images of each class as the filter kept, sampled again for every
-            seed); `random_uniform` (as many in all, regardless of class).
+            seed); `random_uniform` (as many in all, regardless of class); `relabeled` (all images, with labels changed
+            by hand, and by `relabel_above`). `filtered` has the labels changed by hand, the others those of the data.
+        relabel_above: for the arm `relabeled`: an image that the filter drops gets its suggested label if that has a
+            higher probability. Null: only decisions by hand (`relabel` in data/overrides.csv) change labels.
         looks: numbers of seeds, ascending, at which the primary comparison (`report.primary`) is tested; the study
             stops at the first look that decides. The last look has all `seeds`. Start at 6 or more: with fewer, skewed
             differences err more often. Null: all seeds are trained.
@@ -86,6 +89,7 @@ class Study(Section):
     filter_replicates: Positive = 1
     models: Annotated[tuple[ModelName, ...], Field(min_length=1)]
     arms: Annotated[tuple[Arm, ...], Field(min_length=1)]
+    relabel_above: Annotated[NonNegativeFloat, Field(lt=1)] | None = None
     batch_sizes: Annotated[tuple[Annotated[Positive, Field(ge=2)], ...], Field(min_length=1)]
     learning_rates: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]
     weight_decays: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)]
@@ -105,6 +109,15 @@ class Study(Section):
             values = getattr(self, key)
             if len(set(values)) < len(values):
                 raise ValueError(f"{key} names a value twice: {list(values)}")
+        return self
+
+    @model_validator(mode="after")
+    def _relabel_above_has_an_arm(self) -> Self:
+        if self.relabel_above is not None and "relabeled" not in self.arms:
+            raise ValueError(
+                f"relabel_above: {self.relabel_above} is for the arm relabeled, and arms are {list(self.arms)}; add "
+                "relabeled to arms or remove relabel_above"
+            )
         return self
 
     @model_validator(mode="after")
@@ -172,6 +185,7 @@ def _merge_overrides(base: dict[str, Any], changes: dict[str, Any]) -> dict[str,
 _FROM_STUDY = (
     "models",
     "arms",
+    "relabel_above",
     "filter_network",
     "filter_draws",
     "batch_sizes",

@@ -34,7 +34,7 @@ SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#00
 SCALE = "cividis"
 """Color map of numbers from 0 to 1, by its name in plotly and matplotlib."""
 
-_ARMS = {"filtered": 0, "random": 1, "full": 2, "random_uniform": 3}
+_ARMS = {"filtered": 0, "random": 1, "full": 2, "random_uniform": 3, "relabeled": 4}
 
 # Names in plotly and in matplotlib.
 _MARKERS = (("circle", "o"), ("diamond", "D"), ("square", "s"), ("triangle-up", "^"), ("x", "X"), ("star", "*"))

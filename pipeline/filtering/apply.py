@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.artifacts.overrides import Override
+from pipeline.artifacts.overrides import Override, apply_labels
 from pipeline.config.filter import DbscanScorer, DropFraction, FilterConfig
 from pipeline.errors import InputError
-from pipeline.scoring.base import ScoredImages, ScorerInputs, neighbor_phrases, network_phrases, override_reason
+from pipeline.scoring.base import ScoredImages, ScorerInputs, neighbor_phrases, override_reason, suggestion_phrases
 from pipeline.scoring.decision import FilterDecision, ShareRule, decide
 from pipeline.scoring.eps_search import k_distances, knee, search_planted
 from pipeline.scoring.registry import SCORERS, check_scorer, member_scorers, split_options, uses_embedding
+from pipeline.scoring.suggestion import SuggestedLabels, suggest_labels
 from pipeline.scoring.thresholds import jaccard
 from pipeline.scoring.wrong_share import WrongShare, estimate_wrong_share
 
@@ -124,19 +125,24 @@ class SieveResult:
     Attributes:
         decision: before overrides.
         keep: (N,) after overrides.
+        labels: (N,) after overrides. Scores, suggestions and votes are of the labels as given, so that a relabel
+            changes nothing about other images.
         reasons: N texts.
         estimate: of the share of wrong labels, which is then the share to drop; None if `drop_fraction` does not ask
             for it.
         stability: Jaccard index of the images dropped by the first embedding and by each other one. With a
             radius the others drop the same share, since embeddings differ in scale. Empty if there is no
             other embedding or the scorer uses none.
+        suggestion: a label for each image; None without class probabilities and neighbors.
     """
 
     decision: FilterDecision
     keep: NDArray[np.bool_]
+    labels: NDArray[np.int64]
     reasons: list[str]
     stability: list[float]
     estimate: WrongShare | None
+    suggestion: SuggestedLabels | None
 
 
 def sieve(
@@ -161,17 +167,21 @@ def sieve(
     decision = decide(inputs, scorer, rule)
     keep = ~decision.is_noise
     for row, override in context.overrides.items():
-        keep[row] = override.decision == "keep"
+        keep[row] = override.keeps
+    labels = apply_labels(inputs.labels, context.overrides, context.class_names)
     if not config.allow_empty:
-        _check_no_class_is_empty(inputs, config, context.class_names, decision, keep, fix)
+        _check_no_class_is_empty(inputs, config, context.class_names, decision, labels[keep], fix)
     elif not keep.any():
         raise InputError(f"filter.{_rule_key(config)}: drops every image; drop fewer, or {fix}")
+    suggestion = suggest_labels(inputs)
     return SieveResult(
         decision=decision,
         keep=keep,
-        reasons=_reasons(inputs, config, decision, context),
+        labels=labels,
+        reasons=_reasons(inputs, config, decision, suggestion, context),
         stability=_stability(inputs, scorer, rule, decision),
         estimate=estimate,
+        suggestion=suggestion,
     )
 
 
@@ -202,26 +212,31 @@ def _check_no_class_is_empty(
     config: FilterConfig,
     class_names: Sequence[str],
     decision: FilterDecision,
-    keep: NDArray[np.bool_],
+    kept_labels: NDArray[np.int64],
     fix: str,
 ) -> None:
     key = _rule_key(config)
     direction = {"drop_fraction": "lower it"}.get(key, "raise it")
-    for label in np.unique(inputs.labels):
+    for label in np.setdiff1d(inputs.labels, kept_labels):
         rows = inputs.labels == label
-        if not keep[rows].any():
-            raise InputError(
-                f"filter.{key}: {getattr(config, key)} leaves none of the {rows.sum()} images of class "
-                f"{class_names[label]!r} ({decision.is_noise[rows].sum()} exceed {decision.thresholds[rows][0]:.4g}, "
-                f"the rest dropped by hand); {direction}, {fix}, or set filter.allow_empty: true"
-            )
+        raise InputError(
+            f"filter.{key}: {getattr(config, key)} leaves none of the {rows.sum()} images of class "
+            f"{class_names[label]!r} ({decision.is_noise[rows].sum()} exceed {decision.thresholds[rows][0]:.4g}, "
+            f"the rest decided by hand); {direction}, {fix}, or set filter.allow_empty: true"
+        )
 
 
 def _rule_key(config: FilterConfig) -> str:
     return next(key for key in ("drop_fraction", "eps", "threshold") if getattr(config, key) is not None)
 
 
-def _reasons(inputs: ScorerInputs, config: FilterConfig, decision: FilterDecision, context: FilterContext) -> list[str]:
+def _reasons(
+    inputs: ScorerInputs,
+    config: FilterConfig,
+    decision: FilterDecision,
+    suggestion: SuggestedLabels | None,
+    context: FilterContext,
+) -> list[str]:
     class_names = context.class_names
     name, options = split_options(_with_seed_offset(config.scorer.model_dump(), context.replicate))
     scored = ScoredImages(
@@ -234,11 +249,10 @@ def _reasons(inputs: ScorerInputs, config: FilterConfig, decision: FilterDecisio
     parts = [SCORERS[name].reasons(scored)]
     if inputs.neighbors is not None and inputs.has("classes") and name != "knn_agreement":
         parts.append(neighbor_phrases(inputs.neighbors[:, :SHOWN_NEIGHBORS], inputs.labels, class_names))
-    if inputs.probabilities is not None:
-        predicted = inputs.probabilities.argmax(axis=1)
-        confidence = np.take_along_axis(inputs.probabilities, predicted[:, None], axis=1)[:, 0]
-        parts.append(network_phrases(predicted, confidence, inputs.labels, class_names))
+    # A vote of neighbors is in their phrase already.
+    if suggestion is not None and inputs.probabilities is not None:
+        parts.append(suggestion_phrases(suggestion.labels, suggestion.probabilities, inputs.labels, class_names))
     reasons = ["; ".join(filter(None, phrases)) for phrases in zip(*parts, strict=True)]
     for row, override in context.overrides.items():
-        reasons[row] = override_reason(override.decision, override.note)
+        reasons[row] = override_reason(override.decision, override.note, override.label)
     return reasons

@@ -81,6 +81,7 @@ def load_filter_inputs(data: DataPaths, network: str) -> FilterInputs:
         file=data.overrides,
         paths=loaded.images["path"].to_pylist(),
         sha256=loaded.images["sha256"].to_pylist(),
+        class_names=loaded.class_names,
     )
     return FilterInputs(**vars(loaded), overrides=overrides)
 

@@ -1,5 +1,6 @@
 """Build the filter's tables and metrics: points, kept.csv, dropped.csv and metrics.json."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pipeline.artifacts.overrides import DECISIONS
 from pipeline.artifacts.prepared import PLANTED_COLUMN
 from pipeline.artifacts.tables import list_array
 from pipeline.config.filter import FilterConfig
@@ -15,12 +17,13 @@ from pipeline.scoring.base import ScorerInputs
 from pipeline.scoring.thresholds import curve_thresholds, shares_above
 
 
-def points_table(images: pa.Table, inputs: ScorerInputs, sieved: SieveResult) -> pa.Table:
+def points_table(images: pa.Table, inputs: ScorerInputs, sieved: SieveResult, class_names: Sequence[str]) -> pa.Table:
     """Build points.parquet, one row per image.
 
     Args:
         images: sample_id, path, sha256, label, label_name, predicted, confidence; unknown columns may be
             missing. They come before the columns that the filter adds.
+        class_names: one per class.
     """
     decision = sieved.decision
     table = images
@@ -39,13 +42,25 @@ def points_table(images: pa.Table, inputs: ScorerInputs, sieved: SieveResult) ->
         added["neighbours"] = list_array(nearest)
         added["neighbour_labels"] = list_array(inputs.labels[nearest].astype(np.int32))
     added["keep"] = pa.array(sieved.keep)
+    added["corrected_label"] = pa.array(sieved.labels)
+    added["corrected_label_name"] = _names(sieved.labels, class_names)
+    if (suggestion := sieved.suggestion) is not None:
+        added["suggested_label"] = pa.array(suggestion.labels)
+        added["suggested_label_name"] = _names(suggestion.labels, class_names)
+        added["suggested_probability"] = pa.array(suggestion.probabilities)
     for name, column in added.items():
         table = table.append_column(name, column)
     return table
 
 
+def _names(labels: NDArray[np.int64], class_names: Sequence[str]) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(labels, pa.array(class_names, pa.string())).dictionary_decode()
+
+
 def kept_and_dropped(points: pa.Table, n_planted: int | None = None) -> tuple[pa.Table, pa.Table]:
     """Return the tables kept.csv, and dropped.csv with the most suspect image first.
+
+    In kept.csv, label_name is the label after overrides.
 
     Args:
         n_planted: number of training labels that were changed on purpose. Both tables then say so in every
@@ -54,8 +69,10 @@ def kept_and_dropped(points: pa.Table, n_planted: int | None = None) -> tuple[pa
     if n_planted is not None:
         points = points.append_column(PLANTED_COLUMN, pa.array(np.full(len(points), n_planted)))
     columns = [name for name in ("sample_id", "path", "label_name", PLANTED_COLUMN) if name in points.column_names]
-    kept = points.filter(points["keep"]).select(columns)
-    dropped = points.filter(pa.compute.invert(points["keep"])).select([*columns, "score", "reason"])
+    suggestion = [name for name in ("suggested_label_name", "suggested_probability") if name in points.column_names]
+    corrected = points.set_column(points.column_names.index("label_name"), "label_name", points["corrected_label_name"])
+    kept = corrected.filter(points["keep"]).select(columns)
+    dropped = points.filter(pa.compute.invert(points["keep"])).select([*columns, "score", "reason", *suggestion])
     return kept, dropped.sort_by([("score", "descending"), ("sample_id", "ascending")])
 
 
@@ -78,7 +95,7 @@ def filter_metrics(
         "wrong_share": estimate and asdict(estimate),
         "achieved_share": float(noise.mean()),
         "share_note": decision.share_note,
-        "overrides": {"keep": decisions.count("keep"), "drop": decisions.count("drop")},
+        "overrides": {decision: decisions.count(decision) for decision in DECISIONS},
         "stability_over_maps": sieved.stability,
         "classes": {
             context.class_names[label]: {

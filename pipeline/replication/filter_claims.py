@@ -109,7 +109,7 @@ def _pair_with_full(records: Sequence[RunRecord]) -> dict[_PairKey, _Pair]:
     return {
         _PairKey(record.arm, record.draw, record.seed, record.steps, full.steps): _Pair(record, full)
         for record in records
-        if record.arm != "full" and (full := full_runs.get(record.seed))
+        if record.arm not in ("full", "relabeled") and (full := full_runs.get(record.seed))
     }
 
 

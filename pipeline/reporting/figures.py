@@ -44,12 +44,19 @@ _LEARNING: dict[str, tuple[Quantity, LearningAxis]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class DroppedImage:
-    """One picture of the gallery; `source` is a data URI, `truth` the true label where labels were planted."""
+    """One picture of the gallery.
+
+    Attributes:
+        source: data URI.
+        suggested, suggested_probability: the suggested label, which may be `label`, and its probability, 0 to 1.
+        truth: the true label where labels were planted.
+    """
 
     source: str
     path: str
     label: str
-    predicted: str
+    suggested: str
+    suggested_probability: float
     truth: str | None
     score: float
     reason: str
@@ -146,7 +153,8 @@ def dropped_images(network: NetworkInputs, inputs: ReportInputs) -> list[Dropped
             source=data_uri(*thumbnail(np.asarray(inputs.data.train.images[row]))),
             path=network.path[row],
             label=names[network.labels[row]],
-            predicted=names[network.predicted[row]],
+            suggested=names[network.suggested[row]],
+            suggested_probability=float(network.suggested_probability[row]),
             truth=None if inputs.true_labels is None else names[inputs.true_labels[row]],
             score=float(network.score[row]),
             reason=network.reason[row],
@@ -183,7 +191,7 @@ def _figures(inputs: ReportInputs, summary: Summary) -> Iterator[tuple[str, Figu
             yield f"{network.name}.{split}-map.png", class_map(*arguments)
         yield f"{network.name}.class-noise.png", class_panels(*_maps(network, inputs)["train"])
         rows = most_suspect(network, inputs.params.report.gallery_images)
-        captions = [f"{names[network.labels[row]]}\n→ {names[network.predicted[row]]}" for row in rows]
+        captions = [f"{names[network.labels[row]]}\n→ {names[network.suggested[row]]}" for row in rows]
         if inputs.true_labels is not None:
             truths = [names[label] for label in inputs.true_labels[rows]]
             captions = [f"{caption}, true {truth}" for caption, truth in zip(captions, truths, strict=True)]

@@ -22,7 +22,9 @@ from pipeline.replication import RunRecord
 from pipeline.stats.comparisons import AnalysisPlan
 from pipeline.stats.runs import Run, run_from_row
 
-_POINT_COLUMNS = ("path", "label", "predicted", "x", "y", "is_noise", "eps", "score", "reason", "keep")
+_POINT_COLUMNS = (
+    "path", "label", "suggested_label", "suggested_probability", "x", "y", "is_noise", "eps", "score", "reason", "keep",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,8 @@ class NetworkInputs:
 
     Attributes:
         xy: (N, 2) embedding of the training images.
-        labels, predicted: (N,) indices into the class names.
+        labels, suggested: (N,) indices into the class names; a suggested label may be the label.
+        suggested_probability: (N,) of the suggested label, 0 to 1.
         threshold: (N,) of each image's class, in the scorer's unit.
         score: (N,) 0 to 1, higher is more suspect.
         test_xy: (N_test, 2) embedding of the test images.
@@ -41,7 +44,8 @@ class NetworkInputs:
     name: str
     xy: NDArray[np.float32]
     labels: NDArray[np.int64]
-    predicted: NDArray[np.int64]
+    suggested: NDArray[np.int64]
+    suggested_probability: NDArray[np.float32]
     is_noise: NDArray[np.bool_]
     keep: NDArray[np.bool_]
     threshold: NDArray[np.float64]
@@ -168,7 +172,8 @@ def _load_network(name: str, data: PreparedData, paths: DataPaths) -> NetworkInp
         reduce=read_json(paths.reduce_metrics(name)),
         filter=_read_filter_metrics(paths.filter_metrics(name)),
         labels=points["label"].to_numpy(),
-        predicted=points["predicted"].to_numpy(),
+        suggested=points["suggested_label"].to_numpy(),
+        suggested_probability=points["suggested_probability"].to_numpy(),
         threshold=points["eps"].to_numpy(),
         score=points["score"].to_numpy(),
         is_noise=points["is_noise"].to_numpy(zero_copy_only=False),

@@ -15,6 +15,7 @@ _CONTROL_WORDS = {
     "full": "all images",
     "random": "as many random images of each class",
     "random_uniform": "as many random images",
+    "relabeled": "all images with changed labels",
 }
 
 

@@ -179,19 +179,22 @@ def neighbor_phrases(
     return phrases
 
 
-def network_phrases(
-    predicted: NDArray[np.int64], confidence: NDArray[np.float32], labels: NDArray[np.int64], class_names: Sequence[str]
+def suggestion_phrases(
+    suggested: NDArray[np.int64],
+    probabilities: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    class_names: Sequence[str],
 ) -> list[str]:
-    """Say what the network predicts where that is not the label, "the network sees truck (91 %)"; else ""."""
+    """Say which other label the network suggests, "suggested label: truck (91 %)"; "" where it suggests the label."""
     return [
-        f"the network sees {class_names[guess]} ({share:.0%})".replace("%", " %") if guess != label else ""
-        for guess, share, label in zip(predicted.tolist(), confidence.tolist(), labels.tolist(), strict=True)
+        f"suggested label: {class_names[guess]} ({share:.0%})".replace("%", " %") if guess != label else ""
+        for guess, share, label in zip(suggested.tolist(), probabilities.tolist(), labels.tolist(), strict=True)
     ]
 
 
-def override_reason(decision: str, note: str) -> str:
-    """Return "kept by hand: <note>" for a person's `decision`, keep or drop."""
-    done = {"keep": "kept by hand", "drop": "dropped by hand"}[decision]
+def override_reason(decision: str, note: str, label: str = "") -> str:
+    """Return "kept by hand: <note>" for a person's `decision`: keep, drop, or relabel as `label`."""
+    done = {"keep": "kept by hand", "drop": "dropped by hand", "relabel": f"relabeled as {label} by hand"}[decision]
     return f"{done}: {note}" if note else done
 
 

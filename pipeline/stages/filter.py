@@ -26,7 +26,7 @@ def filter_images(context: StageContext) -> None:
     # One thread per task on every machine: the number of threads determines bits.
     with task_pool(context.dask.scheduler, workers=context.dask.workers, threads=1) as map_fn:
         sieved = sieve(replace(inputs.scorer_inputs, map_fn=map_fn), config, filter_context)
-    points = points_table(inputs.images, inputs.scorer_inputs, sieved)
+    points = points_table(inputs.images, inputs.scorer_inputs, sieved, inputs.class_names)
     metrics = filter_metrics(inputs.scorer_inputs, sieved, config, filter_context)
     kept, dropped = kept_and_dropped(points, inputs.n_planted)
     write_parquet(data.points(network), points)

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from pipeline import distributed
 from pipeline.artifacts.files import atomic_path, remove_leftovers, write_array, write_json
 from pipeline.artifacts.plans import register_plan, utc_timestamp, write_run_dates
-from pipeline.artifacts.prepared import PLANTED_COLUMN, PreparedData, load_prepared, prepared_digest, prepared_files
+from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_digest, prepared_files
 from pipeline.artifacts.provenance import write_provenance
-from pipeline.artifacts.tables import read_csv, read_parquet, write_parquet
+from pipeline.artifacts.tables import write_parquet
 from pipeline.config.study import KeepWeights, TrainConfig, build_plan, plan_hash
 from pipeline.distributed import World
 from pipeline.energy import UNKNOWN_ENERGY, total_energy
@@ -25,6 +25,7 @@ from pipeline.errors import InputError
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
 from pipeline.stats.sequential import SequentialDesign
+from pipeline.training.arm_rows import TrainRows, read_decisions, train_rows
 from pipeline.training.checkpointing import (
     STALE_AFTER_S,
     Checkpoints,
@@ -33,7 +34,7 @@ from pipeline.training.checkpointing import (
     stop_and_save_flags,
 )
 from pipeline.training.folds import has_checkpoints
-from pipeline.training.grid import RunSpec, RunVariant, expand_grid, run_variant, train_mask
+from pipeline.training.grid import RunSpec, RunVariant, expand_grid, run_variant
 from pipeline.training.loop import RunOptions
 from pipeline.training.result_cache import RunCache, RunResult
 from pipeline.training.run_key import RunKey, checkpoint_folder_name, run_key
@@ -45,7 +46,7 @@ from pipeline.training.stopping import needed_seeds
 def train_study(context: StageContext, world: World) -> None:
     """Train the missing runs of `context.item`, a study, then write its tables."""
     data = load_prepared(context.data, folder=context.image_folder)
-    specs, train_masks, run_keys = resolve_runs(context, data, world)
+    specs, rows, run_keys = resolve_runs(context, data, world)
     keys = fingerprints(run_keys)
     if world.is_main:
         _register_plans(context)
@@ -53,7 +54,7 @@ def train_study(context: StageContext, world: World) -> None:
     n_test, ran = len(data.test.labels), []
     # The disk of rank 0 is authoritative.
     while todo := distributed.broadcast(next_runs(context, specs, keys, cache, n_test) if world.is_main else []):
-        _run(todo, context, world, data, specs, train_masks, run_keys, cache)
+        _run(todo, context, world, data, specs, rows, run_keys, cache)
         ran += [keys[i] for i in todo]
     if world.is_main:
         used = _used_runs(context, specs, keys, cache, n_test)
@@ -82,8 +83,8 @@ def _register_plans(context: StageContext) -> None:
 
 def resolve_runs(
     context: StageContext, data: PreparedData, world: World, *, threads: int | None = None
-) -> tuple[list[RunSpec], list[NDArray[np.bool_]], list[RunKey | None]]:
-    """Return the runs of a study, the mask (N,) bool of the rows that each trains on, and each run's key.
+) -> tuple[list[RunSpec], list[TrainRows], list[RunKey | None]]:
+    """Return the runs of a study, the images and labels that each trains on, and each run's key.
 
     Args:
         threads: CPU threads of each training process; None: as many as this process has.
@@ -96,24 +97,32 @@ def resolve_runs(
             cannot be trained, see `expand_grid`.
     """
     study = context.params.studies[str(context.item)]
-    n = len(data.train.labels)
-    needs_filter = set(study.arms) != {"full"}
-    keep = {network: _kept_rows(context, network, n) for network in study.filter_networks if needs_filter}
+    given, needs_filter = data.train.labels, set(study.arms) != {"full"}
+    decisions = {
+        network: read_decisions(context.data, data, network, suggestions=study.relabel_above is not None)
+        for network in study.filter_networks
+        if needs_filter
+    }
+    keep = {network: decided.keep for network, decided in decisions.items()}
     _check_replicates_differ(keep, context)
     summary = DatasetInfo(n_classes=len(data.class_names), image_size=data.image_size, mean=data.mean, std=data.std)
-    specs = expand_grid(study, context.params.train, summary, n, {name: int(rows.sum()) for name, rows in keep.items()})
-    train_masks = [train_mask(spec, data.train.labels, keep) for spec in specs]
+    n_kept = {name: int(kept.sum()) for name, kept in keep.items()}
+    specs = expand_grid(study, context.params.train, summary, len(given), n_kept)
+    rows = [train_rows(spec, given, decisions) for spec in specs]
+    changed = [np.flatnonzero(trained.changed(given)) for trained in rows]
+    specs = [replace(spec, n_relabeled=len(ids)) for spec, ids in zip(specs, changed, strict=True)]
     data_digest = distributed.broadcast(prepared_digest(context.data) if world.is_main else None)
     run_keys = [
         None
         if spec.skip_reason
         else run_key(
-            spec.settings, rows, data_digest=str(data_digest), device=world.device,
+            spec.settings, trained.mask, data_digest=str(data_digest), device=world.device,
             threads=threads or torch.get_num_threads(),
+            relabeled=dict(zip(ids.tolist(), trained.labels[ids].tolist(), strict=True)),
         )
-        for spec, rows in zip(specs, train_masks, strict=True)
+        for spec, trained, ids in zip(specs, rows, changed, strict=True)
     ]  # fmt: skip
-    return specs, train_masks, run_keys
+    return specs, rows, run_keys
 
 
 def _check_replicates_differ(keep: Mapping[str, NDArray[np.bool_]], context: StageContext) -> None:
@@ -159,39 +168,18 @@ def _keeps_weights(spec: RunSpec, specs: list[RunSpec], keep: KeepWeights) -> bo
     return keep == "all" or spec.settings.seed == specs[0].settings.seed
 
 
-def _kept_rows(context: StageContext, network: str, n_train: int) -> NDArray[np.bool_]:
-    """Return the mask (n_train,) bool of the images in the filter's kept.csv.
-
-    Raises:
-        InputError: the table is missing or does not fit the training images.
-    """
-    path = context.data.kept(network)
-    columns = {"sample_id": pa.int64(), "path": pa.string(), "label_name": pa.string()}
-    kept = read_csv(path, columns, optional=[PLANTED_COLUMN])
-    ids = kept["sample_id"].to_numpy()
-    images = read_parquet(context.data.manifest("train"), ["path"])["path"]
-    in_range = len(ids) > 0 and ids.dtype.kind == "i" and ids.min() >= 0 and ids.max() < n_train
-    # Rows of a table for another preparation may exist and refer to other images.
-    if not in_range or len(np.unique(ids)) < len(ids) or kept["path"].to_pylist() != images.take(ids).to_pylist():
-        raise InputError(f"{path}: does not fit the {n_train} training images; run `dvc repro`")
-    keep = np.zeros(n_train, dtype=np.bool_)
-    keep[ids] = True
-    return keep
-
-
 def _run(
     todo: list[int],
     context: StageContext,
     world: World,
     data: PreparedData,
     specs: list[RunSpec],
-    train_masks: list[NDArray[np.bool_]],
+    rows: list[TrainRows],
     run_keys: list[RunKey | None],
     cache: RunCache,
 ) -> None:
     splits = LoadedSplits(
         train_images=data.train.source,
-        train_labels=data.train.labels,
         test_images=data.test.source,
         test_labels=data.test.labels,
         class_names=data.class_names,
@@ -213,7 +201,7 @@ def _run(
         with checkpointer.handle_sigterm():
             before = context.joules()
             result = execute_run(
-                specs[i], splits, train_masks[i], world=world, log=context.log,
+                specs[i], splits, rows[i], world=world, log=context.log,
                 weights=weights, eval_batch_size=recipe.eval_batch_size,
                 options=RunOptions(
                     title=title, micro_batch=recipe.micro_batch, comm=comm_config_from(recipe),
@@ -272,6 +260,7 @@ def _write_results(context: StageContext, specs: list[RunSpec], keys: list[str],
     write_run_dates(context.work.plans(name), recorded)
     outputs = [paths.runs(name), paths.history(name), paths.correct(name), paths.train_metrics(name)]
     kept = [paths.kept(network) for network in study.filter_networks if set(study.arms) != {"full"}]
+    suggested = [paths.points(network) for network in study.filter_networks if study.relabel_above is not None]
     with atomic_path(paths.trained_weights(name)) as temporary:
         temporary.write_bytes(_best_weights(specs, keys, results, cache))
     write_provenance(
@@ -281,7 +270,7 @@ def _write_results(context: StageContext, specs: list[RunSpec], keys: list[str],
             "train": study.effective_recipe(context.params.train).model_dump(mode="json"),
             "study": study.model_dump(mode="json"),
         },
-        inputs=[*prepared_files(paths), *kept],
+        inputs=[*prepared_files(paths), *kept, *suggested],
         outputs=[*outputs, paths.trained_weights(name)],
     )
 

@@ -19,6 +19,7 @@ from pipeline.stats.formatting import (
 )
 from pipeline.stats.hypothesis_tests import seeds_for_both_tests, spread_interval
 from pipeline.stats.replicates import (
+    RELABELED,
     SHARED,
     TREATED,
     Pairs,
@@ -74,7 +75,7 @@ class AnalysisPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The filtered arm against `control`.
+    """The arm `treated`, which is the filtered one unless said otherwise, against `control`.
 
     With looks, all fields cover the seeds up to the look at which the primary comparison stopped, or the last one
     taken.
@@ -86,6 +87,7 @@ class Comparison:
         by_setting: a verdict for each of `pairs`, None if no seed has both arms; one family of Holm's method.
     """
 
+    treated: str = TREATED
     control: str
     primary: bool
     pairs: tuple[Pairs, ...]
@@ -113,6 +115,13 @@ def comparisons(runs: Sequence[Run], plan: AnalysisPlan) -> list[Comparison]:
     controls = sorted(control_arms(runs), key=lambda control: control != plan.primary)
     seeds = seeds_used(runs, plan)
     return [_compare(runs, control, plan, seeds) for control in controls]
+
+
+def relabeled_comparison(runs: Sequence[Run], plan: AnalysisPlan) -> Comparison | None:
+    """Compare changed labels with the labels as given, on all images; None without both arms. It is never primary."""
+    if not {RELABELED, SHARED} <= {run.arm for run in runs}:
+        return None
+    return _compare(runs, SHARED, plan, seeds_used(runs, plan), treated=RELABELED)
 
 
 def seeds_used(runs: Sequence[Run], plan: AnalysisPlan) -> list[int]:
@@ -154,8 +163,10 @@ def replicates_needed(comparison: Comparison) -> RequiredReplicates | None:
     return RequiredReplicates(*(seeds_for_both_tests(sd, rule.margin, rule.alpha, POWER) for sd in (spread, low, high)))
 
 
-def _compare(runs: Sequence[Run], control: str, plan: AnalysisPlan, seeds: Sequence[int]) -> Comparison:
-    pairs = find_pairs(runs, control, seeds)
+def _compare(
+    runs: Sequence[Run], control: str, plan: AnalysisPlan, seeds: Sequence[int], *, treated: str = TREATED
+) -> Comparison:
+    pairs = find_pairs(runs, control, seeds, treated=treated)
     complete = [differences(runs, pair) for pair in pairs if pair.complete]
     partial = [differences(runs, pair) for pair in pairs if pair.treated.size]
     step = 1 / plan.n_images
@@ -165,8 +176,9 @@ def _compare(runs: Sequence[Run], control: str, plan: AnalysisPlan, seeds: Seque
         pooled = pooled_verdict(np.stack(complete, axis=-1), plan.rule, step=step)
         pooled = replace(pooled, unused=len(sorted_seeds(runs)) - len(seeds))
     return Comparison(
+        treated=treated,
         control=control,
-        primary=control == plan.primary,
+        primary=treated == TREATED and control == plan.primary,
         pairs=tuple(pairs),
         pooled=pooled,
         left_out=len(pairs) - len(complete),
@@ -177,8 +189,8 @@ def _compare(runs: Sequence[Run], control: str, plan: AnalysisPlan, seeds: Seque
 def comparison_headline(comparison: Comparison, matched: Matched) -> str:
     """Return the result of one comparison in a line."""
     if comparison.pooled is None:
-        return f"{comparison_title(TREATED, comparison.control, matched)}: nothing to compare"
-    return verdict_headline(comparison.pooled, treated=TREATED, control=comparison.control, matched=matched)
+        return f"{comparison_title(comparison.treated, comparison.control, matched)}: nothing to compare"
+    return verdict_headline(comparison.pooled, treated=comparison.treated, control=comparison.control, matched=matched)
 
 
 def comparison_sentence(comparison: Comparison, matched: Matched) -> str:
@@ -188,7 +200,7 @@ def comparison_sentence(comparison: Comparison, matched: Matched) -> str:
         return f"{head}, since in no setting all seeds of both arms finished."
     left_out = comparison.left_out
     return verdict_sentence(
-        comparison.pooled, treated=TREATED, control=comparison.control, matched=matched, left_out=left_out
+        comparison.pooled, treated=comparison.treated, control=comparison.control, matched=matched, left_out=left_out
     )
 
 

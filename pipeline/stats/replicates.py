@@ -33,7 +33,10 @@ TREATED = "filtered"
 SHARED = "full"
 """The arm that all draws of the filter share: one run per seed."""
 
-_CONTROLS = ("random", "full", "random_uniform")
+RELABELED = "relabeled"
+"""All images with labels changed by hand or by suggestion. It is also compared with `SHARED`."""
+
+_CONTROLS = ("random", "full", "random_uniform", RELABELED)
 
 
 def n_pairs(shape: tuple[int, ...]) -> int:
@@ -109,9 +112,9 @@ def control_arms(runs: Sequence[Run]) -> list[str]:
     return [arm for arm in _CONTROLS if arm in arms] if TREATED in arms else []
 
 
-def filter_draw_names(runs: Sequence[Run]) -> list[str]:
+def filter_draw_names(runs: Sequence[Run], treated: str = TREATED) -> list[str]:
     """Return the networks whose filters made the treated arm, sorted."""
-    return sorted({run.filter_network for run in runs if run.arm == TREATED})
+    return sorted({run.filter_network for run in runs if run.arm == treated})
 
 
 def sorted_seeds(runs: Sequence[Run]) -> list[int]:
@@ -119,11 +122,14 @@ def sorted_seeds(runs: Sequence[Run]) -> list[int]:
     return sorted({run.seed for run in runs})
 
 
-def find_pairs(runs: Sequence[Run], control: str, seeds: Sequence[int] | None = None) -> list[Pairs]:
+def find_pairs(
+    runs: Sequence[Run], control: str, seeds: Sequence[int] | None = None, *, treated: str = TREATED
+) -> list[Pairs]:
     """Return the pairs of each setting, sorted.
 
     Args:
         seeds: the seeds to use, sorted; None for all.
+        treated: the arm that is compared with `control`.
     """
     if seeds is None:
         seeds = sorted_seeds(runs)
@@ -132,16 +138,16 @@ def find_pairs(runs: Sequence[Run], control: str, seeds: Sequence[int] | None = 
         for row, run in enumerate(runs)
         if run.top1 is not None
     }
-    draws = filter_draw_names(runs)
+    draws = filter_draw_names(runs, treated)
     pairs = []
     for setting in sorted_settings(runs):
         both: dict[tuple[str, int], tuple[int, int]] = {}
         for draw in draws:
             for seed in seeds:
-                treated = finished.get((setting, TREATED, draw, seed))
+                one = finished.get((setting, treated, draw, seed))
                 other = finished.get((setting, control, "" if control == SHARED else draw, seed))
-                if treated is not None and other is not None:
-                    both[draw, seed] = treated, other
+                if one is not None and other is not None:
+                    both[draw, seed] = one, other
         paired_seeds = complete_seeds(both, draws)
         rows = np.array([[both[draw, seed] for seed in paired_seeds] for draw in draws], dtype=np.int64)
         rows = rows.reshape(len(draws), len(paired_seeds), 2)

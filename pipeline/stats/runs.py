@@ -34,6 +34,7 @@ class Run:
     `top1` and `balanced_accuracy` (0 to 1), and `loss` (of the test images, nats), are None unless it finished.
 
     Attributes:
+        n_relabeled: training images with another label than the given one.
         history: (training images processed, training loss in nats or None if it was not finite), ascending.
         history_steps: optimizer steps at each of `history`; empty if all batches had the same size.
         accuracy: (training images processed, top-1 of the test images 0 to 1), measured before the run's end,
@@ -57,6 +58,7 @@ class Run:
     balanced_accuracy: float | None
     loss: float | None
     history: tuple[tuple[int, float | None], ...]
+    n_relabeled: int = 0
     history_steps: tuple[int, ...] = ()
     accuracy: tuple[tuple[int, float], ...] = ()
     test_loss: tuple[tuple[int, float], ...] = ()
@@ -121,7 +123,7 @@ class ArmAccuracy:
             several; 0 to 1, None if no seed finished.
         balanced_accuracy: mean over the finished seeds, 0 to 1.
         planned: number of seeds or draws, whether they finished or not.
-        n_train: smallest and largest over the draws.
+        n_train, n_relabeled: smallest and largest over the draws.
         steps, epochs: smallest and largest over the finished runs, which differ if draws of the filter keep different
             numbers of images; None if none finished. A diverged run records how far it came, not what was planned.
     """
@@ -132,6 +134,7 @@ class ArmAccuracy:
     balanced_accuracy: float | None
     planned: int
     n_train: tuple[int, int]
+    n_relabeled: tuple[int, int]
     steps: tuple[int, int] | None
     epochs: tuple[float, float] | None
     peak_learning_rate: float
@@ -161,7 +164,7 @@ def _arm_accuracy(group: Sequence[Run], confidence: float, rounding: float) -> A
     several, finished = len(draws) > 1, sum(map(len, draws.values()))
     top1 = [float(np.mean(seeds)) for seeds in draws.values() if seeds] if several else next(iter(draws.values()))
     balanced = [run.balanced_accuracy for run in group if run.balanced_accuracy is not None]
-    n_train = [run.n_train for run in group]
+    n_train, n_relabeled = [run.n_train for run in group], [run.n_relabeled for run in group]
     steps = [run.steps for run in group if run.finished and run.steps is not None]
     epochs = [run.epochs for run in group if run.finished and run.epochs is not None]
     first = group[0]
@@ -172,6 +175,7 @@ def _arm_accuracy(group: Sequence[Run], confidence: float, rounding: float) -> A
         balanced_accuracy=float(np.mean(balanced)) if balanced else None,
         planned=len(draws) if several else len(group),
         n_train=(min(n_train), max(n_train)),
+        n_relabeled=(min(n_relabeled), max(n_relabeled)),
         steps=(min(steps), max(steps)) if steps else None,
         epochs=(min(epochs), max(epochs)) if epochs else None,
         peak_learning_rate=first.peak_learning_rate,

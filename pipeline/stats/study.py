@@ -8,7 +8,7 @@ from typing import Any, get_args
 import numpy as np
 
 from pipeline.stats.batch_size import best_by_rate, critical_batches
-from pipeline.stats.comparisons import AnalysisPlan, comparisons, pooled_values, setting_values
+from pipeline.stats.comparisons import AnalysisPlan, comparisons, pooled_values, relabeled_comparison, setting_values
 from pipeline.stats.ratios import ratios
 from pipeline.stats.runs import (
     EQUAL_EPOCHS,
@@ -36,7 +36,7 @@ def study_summary(name: str, runs: Sequence[Run], plan: AnalysisPlan) -> StudySu
     """
     varying = varying_fields(sorted_settings(runs))
     statuses = Counter(run.status for run in runs)
-    compared = comparisons(runs, plan)
+    compared, relabeled = comparisons(runs, plan), relabeled_comparison(runs, plan)
     return {
         "name": name,
         "plan": {
@@ -50,6 +50,7 @@ def study_summary(name: str, runs: Sequence[Run], plan: AnalysisPlan) -> StudySu
         "n_diverged": statuses["diverged"],
         "varying": list(varying),
         "pooled": [pooled_values(comparison, plan) for comparison in compared],
+        "relabeled": relabeled and pooled_values(relabeled, plan),
         "differences": [
             row
             for comparison in compared

@@ -42,7 +42,7 @@ def make_table(heads: str, rows: Sequence[Sequence[str]], *, text: str) -> Table
 
 def accuracy_table(study: Mapping[str, Any], confidence: float) -> Table:
     """Build the table of top-1 of each arm at each setting."""
-    rows = []
+    rows, is_relabeled = [], any(row["n_relabeled"][1] for row in study["accuracy"])
     for row in study["accuracy"]:
         estimate = Estimate(**row["top1"]) if row["top1"] else None
         n = estimate.n if estimate else 0
@@ -57,13 +57,15 @@ def accuracy_table(study: Mapping[str, Any], confidence: float) -> Table:
                 percent(row["balanced_accuracy"]),
                 number(row["peak_learning_rate"]),
                 span(row["n_train"], count),
+                *([span(row["n_relabeled"], count)] if is_relabeled else []),
                 span(row["steps"], count),
                 span(row["epochs"], number),
             )
         )
     return make_table(
         f"{setting_heads(study['varying'])}; arm; top-1, mean (%); sd (points); {100 * confidence:g} % interval (%); "
-        "n (seeds, or draws of the filter); balanced accuracy (%); peak learning rate; training images; steps; epochs",
+        "n (seeds, or draws of the filter); balanced accuracy (%); peak learning rate; training images; "
+        f"{'labels changed; ' if is_relabeled else ''}steps; epochs",
         rows,
         text="model; arm",
     )

@@ -4,10 +4,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from pipeline.arms import arm_mask
+from pipeline.arms import WHOLE_ARMS
 from pipeline.config.study import Study, TrainConfig
 from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings, effective_settings
 
@@ -20,6 +17,8 @@ class RunSpec:
         filter_network: network whose filter gives the arm; the study's first for `full`.
         learning_rate: as written in the study, before scaling.
         n_train: images of the arm.
+        relabel_above: the study's bound, for the arm `relabeled`.
+        n_relabeled: images with another label than the given one, once the labels are known.
         skip_reason: reason why the run is skipped; empty if it runs.
     """
 
@@ -28,6 +27,8 @@ class RunSpec:
     learning_rate: float
     n_train: int
     settings: TrainSettings
+    relabel_above: float | None = None
+    n_relabeled: int = 0
     skip_reason: str = ""
 
 
@@ -41,13 +42,14 @@ def expand_grid(
 
     Args:
         n_full: training images.
-        n_kept: images that the filter of each of the study's filter networks keeps; the sizes of all arms but `full`.
+        n_kept: images that the filter of each of the study's filter networks keeps; the sizes of all arms but those of
+            all images.
 
     Raises:
         InputError: a run that is not skipped cannot be trained, e.g. its warm-up is longer than the budget.
     """
     recipe = study.effective_recipe(train)
-    sizes = {(arm, network): n_full if arm == "full" else n_kept[network] for arm, network in study_arms(study)}
+    sizes = {(arm, network): n_full if arm in WHOLE_ARMS else n_kept[network] for arm, network in study_arms(study)}
     smallest = min(sizes, key=lambda arm: sizes[arm])
     runs = []
     for point, (arm, network) in itertools.product(grid_points(study), sizes):
@@ -69,6 +71,7 @@ def expand_grid(
                 learning_rate=point.learning_rate,
                 n_train=size,
                 settings=settings,
+                relabel_above=study.relabel_above if arm == "relabeled" else None,
                 skip_reason=reason if too_large else "",
             )
         )
@@ -93,18 +96,6 @@ def study_arms(study: Study) -> list[tuple[str, str]]:
         for arm in study.arms
         for network in (study.filter_networks[:1] if arm == "full" else study.filter_networks)
     ]
-
-
-def train_mask(spec: RunSpec, labels: NDArray[np.int64], keep: Mapping[str, NDArray[np.bool_]]) -> NDArray[np.bool_]:
-    """Return the rows that a run trains on, (N,) bool.
-
-    Args:
-        keep: by filter network, (N,) bool, the images that its filter keeps; the arm `full` needs none.
-    """
-    if spec.arm == "full":
-        return np.ones(len(labels), dtype=np.bool_)
-    replicate = list(keep).index(spec.filter_network)
-    return arm_mask(spec.arm, labels, keep[spec.filter_network], seed=spec.settings.seed, draw=replicate)
 
 
 RunVariant = tuple[str, str, str, int, float, float]

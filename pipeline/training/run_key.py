@@ -36,8 +36,9 @@ class RunKey:
     """Everything that decides a run's result, as plain values.
 
     Attributes:
-        job: settings, rows trained on, data and training code. The code is the name of its family or, without a family,
-            the digest of its syntax trees (a changed comment retrains nothing).
+        job: settings, rows trained on, labels that differ from those of the data, data and training code. The code is
+            the name of its family or, without a family, the digest of its syntax trees (a changed comment retrains
+            nothing).
         machine: versions, and the kind of GPU, or the CPU's arithmetic and the threads of a worker, which also decide
             the bits. The number of processes is not included: the result belongs to the simulated workers.
     """
@@ -53,13 +54,21 @@ class RunKey:
 
 
 def run_key(
-    settings: TrainSettings, train_mask: NDArray[np.bool_], *, data_digest: str, device: torch.device, threads: int
+    settings: TrainSettings,
+    train_mask: NDArray[np.bool_],
+    *,
+    data_digest: str,
+    device: torch.device,
+    threads: int,
+    relabeled: Mapping[int, int] | None = None,
 ) -> RunKey:
     """Return the key of a run on this machine.
 
     Args:
         train_mask: (N,) bool, the rows trained on.
         data_digest: of the images and labels of both splits.
+        relabeled: row -> label, of the rows trained on with another label than that of the data. Without any, the key
+            is that of earlier versions, which trained on the labels of the data alone.
         threads: CPU threads of each process that trains, where `settings` do not pin them. The caller may have
             another number of threads.
     """
@@ -70,6 +79,8 @@ def run_key(
         "data": data_digest,
         "code": code_name(training_code_digest(), values),
     }
+    if relabeled:
+        job["labels"] = hashlib.sha256(json.dumps(sorted(relabeled.items())).encode()).hexdigest()
     return RunKey(job=job, machine=worker_machine_info(device, settings.threads or threads))
 
 

@@ -17,6 +17,7 @@ from pipeline.datasets.sources import TrainingImages
 from pipeline.distributed import World
 from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
+from pipeline.training.arm_rows import TrainRows
 from pipeline.training.evaluation import Evaluation, evaluate, load_images
 from pipeline.training.grid import RunSpec
 from pipeline.training.loop import RunOptions, TrainData, train
@@ -27,10 +28,9 @@ from pipeline.training.weights import save_trained
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoadedSplits:
-    """Both splits: images, uint8 (N, H, W, 3) or files, and labels int64 (N,)."""
+    """Images of both splits, uint8 (N, H, W, 3) or files, and the test labels, int64 (N_test,)."""
 
     train_images: ImageSource
-    train_labels: NDArray[np.int64]
     test_images: ImageSource
     test_labels: NDArray[np.int64]
     class_names: tuple[str, ...]
@@ -55,7 +55,7 @@ class LoadedSplits:
 def execute_run(
     spec: RunSpec,
     splits: LoadedSplits,
-    train_mask: NDArray[np.bool_],
+    rows: TrainRows,
     *,
     world: World,
     log: RunLog,
@@ -66,7 +66,7 @@ def execute_run(
     """Train and evaluate one run; all ranks return the same result.
 
     Args:
-        train_mask: (N,) bool, the rows to train on.
+        rows: the images to train on, and their labels.
         weights: where rank 0 saves the trained network, if anywhere.
         eval_batch_size: images per forward pass in evaluation.
         options: see `train`.
@@ -74,9 +74,9 @@ def execute_run(
     start = time.monotonic()
     settings = spec.settings
     images = splits.on_device(settings, training=True, device=world.device)
-    labels = torch.from_numpy(splits.train_labels).to(world.device)
+    labels = torch.from_numpy(rows.labels).to(world.device)
     run = train(
-        settings, TrainData(images, labels, train_mask), world=world, log=log, options=options,
+        settings, TrainData(images, labels, rows.mask), world=world, log=log, options=options,
         eval_fn=lambda model: _evaluate(model, splits, settings, eval_batch_size, world),
     )  # fmt: skip
     result = None if run.diverged else _evaluate(run.model, splits, settings, eval_batch_size, world)
@@ -141,6 +141,7 @@ def run_row(study: str, spec: RunSpec, key: str, result: RunResult | None) -> di
         "weight_decay": settings.weight_decay,
         "seed": settings.seed,
         "n_train": spec.n_train,
+        "n_relabeled": spec.n_relabeled,
         "steps": steps if result else None,
         "epochs": examples / spec.n_train if result else None,
         "examples": examples if result else None,
@@ -170,7 +171,7 @@ RUNS_SCHEMA = pa.schema(
         *((name, pa.float64()) for name in ("learning_rate", "peak_learning_rate")),
         ("warmup_steps", pa.int64()),
         ("weight_decay", pa.float64()),
-        *((name, pa.int64()) for name in ("seed", "n_train", "steps")),
+        *((name, pa.int64()) for name in ("seed", "n_train", "n_relabeled", "steps")),
         ("epochs", pa.float64()),
         ("examples", pa.int64()),
         *((name, pa.float64()) for name in ("top1", "balanced_accuracy", "loss")),

@@ -108,7 +108,6 @@ def load_splits(source: TrialData, device: torch.device) -> LoadedSplits:
     val = val_rows(source.data)
     return LoadedSplits(
         train_images=prepared.train.source,
-        train_labels=prepared.train.labels,
         test_images=_select(prepared.train.source, val, source),
         test_labels=prepared.train.labels[val],
         class_names=prepared.class_names,

@@ -21,10 +21,17 @@ from pipeline.training.settings import DatasetInfo, TrainSettings, effective_set
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainValRows:
-    """(N,) bool masks over the training images: those to train on, and those flagged `val`, for evaluating trials."""
+    """The training images of a search.
+
+    Attributes:
+        train: (N,) bool, those to train on.
+        val: (N,) bool, those flagged `val`, on which trials are evaluated with the labels as given.
+        labels: (N,) int64, to train on.
+    """
 
     train: NDArray[np.bool_]
     val: NDArray[np.bool_]
+    labels: NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

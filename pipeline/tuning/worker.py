@@ -14,6 +14,7 @@ from pipeline import distributed
 from pipeline.distributed import World
 from pipeline.errors import DataError, InputError, MachineError, is_out_of_memory
 from pipeline.run_log import RunLog
+from pipeline.training.arm_rows import TrainRows
 from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
 from pipeline.training.grid import RunSpec
 from pipeline.training.loop import RunOptions, TrainData, train
@@ -145,7 +146,7 @@ def _train_and_evaluate(
             try:
                 train(
                     settings,
-                    TrainData(images, torch.from_numpy(splits.train_labels).to(world.device), task.rows.train),
+                    TrainData(images, torch.from_numpy(task.rows.labels).to(world.device), task.rows.train),
                     world=world, log=log, options=dataclasses.replace(options, checkpointer=stopper),
                 )  # fmt: skip
                 return None, _DIVERGED, spent + stopper.switch_seconds
@@ -160,7 +161,8 @@ def _train_and_evaluate(
     )  # fmt: skip
     with _handling_signals(resumed):
         result = execute_run(
-            run_spec, splits, task.rows.train, world=world, log=log, weights=None,
+            run_spec, splits, TrainRows(mask=task.rows.train, labels=task.rows.labels), world=world, log=log,
+            weights=None,
             eval_batch_size=recipe.eval_batch_size, options=dataclasses.replace(options, checkpointer=resumed),
         )  # fmt: skip
     return result.top1, "" if result.status == "finished" else _DIVERGED, spent + resumed.switch_seconds

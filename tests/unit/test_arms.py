@@ -27,6 +27,7 @@ def _example(n: int = 200) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
 def test_full_and_filtered_do_not_depend_on_the_seed(rows: list[tuple[int, bool]], seed: int) -> None:
     labels, keep = _arrays(rows)
     assert arm_mask("full", labels, keep, seed=seed).all()
+    assert arm_mask("relabeled", labels, keep, seed=seed).all()
     assert arm_mask("filtered", labels, keep, seed=seed).tolist() == keep.tolist()
 
 

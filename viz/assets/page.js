@@ -55,7 +55,7 @@
   const say = (message, failed = false) => props("saved", { children: message, className: failed ? "failed" : "" });
 
   function commandOf(action) {
-    const command = { action, page: pageId, rows: [], generation: null, note: "" };
+    const command = { action, page: pageId, rows: [], generation: null, note: "", label: null };
     if (action === "undo") return { ...command, generation: generationOf("map") };
     command.note = note;
     if (action.endsWith("-selection")) {
@@ -66,16 +66,45 @@
     return generation ? { ...command, rows: [focused.row], generation } : null;
   }
 
+  const OF_ONE_IMAGE = ["keep", "drop", "relabel", "clear"];
+
   function decide(action) {
-    const command = commandOf(action);
+    if (action === "relabel") openRelabel();
+    else queue(commandOf(action));
+  }
+
+  function queue(command) {
     if (!command || stalled) return;
     if (command.note) writeNote("");
     waiting.push(command);
     if (waiting.length === 1) send();
-    if (!["keep", "drop", "clear"].includes(action)) return;
+    if (!OF_ONE_IMAGE.includes(command.action)) return;
     const all = tiles();
-    const at = all.findIndex((tile) => rowOf(tile) === focused.row);
+    const at = all.findIndex((tile) => rowOf(tile) === command.rows[0]);
     if (at >= 0 && at + 1 < all.length) choose(all[at + 1]);
+  }
+
+  // The relabel whose class is being chosen. An answer of the server may choose another image meanwhile.
+  let relabel = null;
+
+  function openRelabel() {
+    relabel = commandOf("relabel");
+    if (!relabel || stalled) return;
+    const image = document.querySelector(`[data-row="${relabel.rows[0]}"]`);
+    const list = element("new-label");
+    list.value = image?.dataset.suggested ?? "";
+    const suggested = list.selectedOptions[0]?.label;
+    const text = `image #${relabel.rows[0]}; ${suggested ? `suggested: ${suggested}` : "no other label is suggested"}`;
+    props("relabel-from", { children: text });
+    element("relabel-dialog").showModal();
+    list.focus();
+  }
+
+  function confirmRelabel() {
+    const chosen = element("new-label").value;
+    if (chosen === "" || !element("relabel-dialog").open) return;
+    element("relabel-dialog").close();
+    queue({ ...relabel, label: Number(chosen) });
   }
 
   function writeNote(text) {
@@ -100,7 +129,7 @@
         waiting.length = 0;
         say(answer.message + (later.length ? ` (nor the ${later.length} after it)` : ""), true);
         if (first.note) writeNote(first.note);
-        if (["keep", "drop", "clear"].includes(first.action)) focus(first.rows[0], first.generation);
+        if (OF_ONE_IMAGE.includes(first.action)) focus(first.rows[0], first.generation);
       } else {
         waiting.shift();
         say(answer.message);
@@ -123,7 +152,9 @@
   document.addEventListener("keydown", (event) => {
     // Enter leaves the note, so that keys decide again.
     if (event.target.id === "note" && event.key === "Enter") return event.target.blur();
-    const typing = event.target.closest(
+    if (event.target.id === "new-label" && event.key === "Enter") return confirmRelabel();
+    // A list in a dialog that was just closed keeps the focus until the browser renders again.
+    const typing = event.target.checkVisibility() && event.target.closest(
       "input:not([type=radio], [type=checkbox]), textarea, select, [contenteditable], [role=listbox], dialog",
     );
     // These keys move a slider.
@@ -131,7 +162,7 @@
     if (typing || moves || event.ctrlKey || event.metaKey || event.altKey) return;
     // Do not decide images that the page hides.
     if (!element("images").checkVisibility()) return;
-    const action = { k: "keep", d: "drop", c: "clear", u: "undo" }[event.key.toLowerCase()];
+    const action = { k: "keep", d: "drop", r: "relabel", c: "clear", u: "undo" }[event.key.toLowerCase()];
     if (action && !event.repeat) decide(action);
     else if (event.key.startsWith("Arrow")) step(event.key);
     else if (event.key === "PageDown") element("next").click();
@@ -153,7 +184,9 @@
     const tile = event.target.closest(".tile");
     if (tile) return choose(tile);
     const button = event.target.closest("button")?.id;
-    if (["keep", "drop", "clear", "undo", "keep-selection", "drop-selection"].includes(button)) decide(button);
+    if ([...OF_ONE_IMAGE, "undo", "keep-selection", "drop-selection"].includes(button)) decide(button);
+    if (button === "relabel-confirm") confirmRelabel();
+    if (button === "relabel-cancel") element("relabel-dialog").close();
     if (event.target.closest("#theme")) {
       const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
       setTheme((document.documentElement.dataset.theme ?? system) === "dark" ? "light" : "dark");

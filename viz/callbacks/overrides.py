@@ -1,4 +1,4 @@
-"""Commands that keep, drop or clear one image or a selection, and undo."""
+"""Commands that keep, drop, relabel or clear one image or a selection, and undo."""
 
 import threading
 from collections.abc import Mapping
@@ -20,6 +20,7 @@ _MAX_PAGES = 100
 _DECISIONS: Mapping[str, Decision | None] = {
     "keep": "keep",
     "drop": "drop",
+    "relabel": "relabel",
     "clear": None,
     "keep-selection": "keep",
     "drop-selection": "drop",
@@ -65,9 +66,10 @@ def run_command(source: Source, sessions: OverrideSessions, command: Mapping[str
     Args:
         source: of the images.
         sessions: overrides by page.
-        command: `action` keep, drop, clear, keep-selection, drop-selection or undo; `rows` of the images;
-            `generation` of the points on the page; `note`; `page`, an id of the open page. If the files have been
-            replaced since, nothing is written, as the rows may belong to other images.
+        command: `action` keep, drop, relabel, clear, keep-selection, drop-selection or undo; `rows` of the images;
+            `label`, the index of the new class for relabel; `generation` of the points on the page; `note`; `page`, an
+            id of the open page. If the files have been replaced since, nothing is written, as the rows may belong to
+            other images.
     """
     action, decisions = str(command.get("action")), sessions.for_page(str(command.get("page")))
     try:
@@ -79,8 +81,9 @@ def run_command(source: Source, sessions: OverrideSessions, command: Mapping[str
         if points is None:
             raise _StaleCommandError("A stage has written new files since this page was loaded")
         images = _images(points, command.get("rows"))
-        note = command.get("note")
-        saved = decisions.decide(images, _DECISIONS[action], note if isinstance(note, str) else "")
+        note, decision = command.get("note"), _DECISIONS[action]
+        label = _class_name(points, command.get("label")) if decision == "relabel" else ""
+        saved = decisions.decide(images, decision, note if isinstance(note, str) else "", label=label)
     except _StaleCommandError as error:
         return CommandResult(message=f"{error}: nothing was saved; reload the page.", failed=True)
     except InputError as error:
@@ -140,6 +143,12 @@ def _images(points: Points, rows: Any) -> list[Image]:
     if not isinstance(rows, list) or not rows or not all(type(row) is int and 0 <= row < len(points) for row in rows):
         raise _StaleCommandError("No such image")
     return [Image(points.paths[row].as_py(), points.sha256[row].as_py()) for row in rows]
+
+
+def _class_name(points: Points, label: Any) -> str:
+    if type(label) is not int or not 0 <= label < len(points.class_names):
+        raise _StaleCommandError("No such class")
+    return points.class_names[label]
 
 
 def _undo_result(source: Source, undone: SaveResult | None, generation: Any) -> CommandResult:

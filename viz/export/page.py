@@ -70,7 +70,12 @@ def make_content(points: Points, preview: FilterPreview, overrides: Mapping[int,
         "colorings": [{"key": key, "name": COLORINGS[key][0], **_legend(colors[key])} for key in colors],
         "sprites": {"side": thumbnails.side, "columns": COLUMNS, "mediaType": "image/webp"},
         "byHand": {
-            str(index): {"decision": overrides[row].decision, "note": overrides[row].note}
+            str(index): {
+                "decision": overrides[row].action,
+                # Null unless relabeled.
+                "label": overrides[row].label or None,
+                "note": overrides[row].note,
+            }
             for index, row in enumerate(rows.tolist())
             if row in overrides
         },

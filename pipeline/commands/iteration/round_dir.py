@@ -15,7 +15,14 @@ from pipeline.artifacts.dynamics import read_dynamics, write_dynamics
 from pipeline.artifacts.files import open_array, read_json, write_array, write_bytes, write_json
 from pipeline.artifacts.tables import read_parquet
 from pipeline.commands.iteration.processes import StageProcesses
-from pipeline.commands.iteration.rounds import STAGES, RoundResult, link, read_round, write_kept_images
+from pipeline.commands.iteration.rounds import (
+    STAGES,
+    RoundResult,
+    link,
+    read_corrected_labels,
+    read_round,
+    write_kept_images,
+)
 from pipeline.config.extractors import replicate_number
 from pipeline.config.finetune import FinetuneConfig
 from pipeline.config.params import parse_params, read_params_text
@@ -29,15 +36,19 @@ def install_extractor(
 ) -> None:
     """Install the extractor of the kept images as one of all training images, where `extract` reads it.
 
-    Without folds, files are linked. With folds, dropped images get a fold too. No network has seen them,
+    Confidence in training is that of the labels trained on. Relabeled images have none: scorers read that of the label
+    as given. Without folds, files are linked. With folds, dropped images get a fold too. No network has seen them,
     so they take the fold that a split of all images would give them.
 
     Args:
         keep: (N,), which training images of `all_images` are those of `kept`.
     """
     link(all_images.finetune_metrics(network), kept.finetune_metrics(network))
+    labels = read_parquet(all_images.manifest("train"), ["label"])["label"].to_numpy()
+    trained_labels = read_parquet(kept.manifest("train"), ["label"])["label"].to_numpy()
     confidence = np.full(len(keep), np.nan, dtype=np.float32)
     confidence[keep] = open_array(kept.training_confidence(network), dtype=np.float32, ndim=1, rows=int(keep.sum()))
+    confidence[np.flatnonzero(keep)[trained_labels != labels[keep]]] = np.nan
     write_array(all_images.training_confidence(network), confidence)
     recorded = read_dynamics(kept.training_dynamics(network), int(keep.sum()))
     dynamics = np.full((2, len(keep)), np.nan, dtype=np.float32)
@@ -130,7 +141,7 @@ class RoundsDir:
         kept, all_images, work = self._round_paths(number)
         self._link(kept, all_images)
         if not kept.prepare_metrics.exists():
-            write_kept_images(self.data, kept, keep)
+            write_kept_images(self.data, kept, keep, read_corrected_labels(self.data, self.network))
         for stage in STAGES:
             data = kept if stage == "finetune" else all_images
             if stage == "extract":

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.artifacts.files import create_array, open_array, read_json, remove_leftovers, write_json
-from pipeline.artifacts.overrides import Override, locate_overrides, read_overrides
+from pipeline.artifacts.overrides import Override, apply_labels, locate_overrides, read_overrides
 from pipeline.artifacts.prepared import count_planted, prepared_digest
 from pipeline.artifacts.provenance import code_digest, sha256_of_file
 from pipeline.artifacts.tables import read_parquet, write_parquet
@@ -143,11 +143,13 @@ def read_first_round(params: Params, data: DataPaths, network: str) -> FirstRoun
     if not images.equals(read_parquet(data.points(network), columns)):
         raise InputError(f"{data.points(network)}: its images are not those of data/prepare; run `dvc repro`")
     paths, sha256 = (images[column].to_pylist() for column in columns)
-    overrides = read_overrides(data.overrides)
+    overrides, names = read_overrides(data.overrides), _class_names(data)
+    located = locate_overrides(overrides, file=data.overrides, paths=paths, sha256=sha256, class_names=names)
     keep = ~result.is_noise
-    for row, override in locate_overrides(overrides, file=data.overrides, paths=paths, sha256=sha256).items():
-        keep[row] = override.decision == "keep"
-    if not np.array_equal(keep, result.keep):
+    for row, override in located.items():
+        keep[row] = override.keeps
+    labels = apply_labels(read_parquet(data.manifest("train"), ["label"])["label"].to_numpy(), located, names)
+    if not np.array_equal(keep, result.keep) or not np.array_equal(labels, read_corrected_labels(data, network)):
         raise InputError(f"{data.points(network)}: made with another {data.overrides}; run `dvc repro`")
     return FirstRound(result=result, paths=paths, sha256=sha256, overrides=overrides)
 
@@ -164,6 +166,21 @@ def read_round(data: DataPaths, network: str) -> RoundResult:
         keep=points["keep"].to_numpy(),
         top1=read_json(data.finetune_metrics(network))["top1"],
     )
+
+
+def read_corrected_labels(data: DataPaths, network: str) -> NDArray[np.int64]:
+    """Return the labels (N,) of the training images after overrides, as the filter wrote them.
+
+    Raises:
+        InputError: the file is missing or damaged.
+    """
+    labels: NDArray[np.int64] = read_parquet(data.points(network), {"corrected_label": pa.int64()})[0].to_numpy()
+    return labels
+
+
+def _class_names(data: DataPaths) -> list[str]:
+    names: list[str] = read_json(data.prepare_metrics)["class_names"]
+    return names
 
 
 def round_inputs(params: Params, data: DataPaths, network: str, first: RoundResult) -> dict[str, Any]:
@@ -189,7 +206,7 @@ def _sections(params: Params) -> dict[str, Any]:
     return {**sections, "prepare": {**sections["prepare"], **names}}
 
 
-def write_kept_images(source: DataPaths, subset: DataPaths, keep: NDArray[np.bool_]) -> None:
+def write_kept_images(source: DataPaths, subset: DataPaths, keep: NDArray[np.bool_], labels: NDArray[np.int64]) -> None:
     """Write prepare/ of `subset` as if the dropped training images had never existed; metrics.json comes last.
 
     Sample ids are renumbered. Mean and std are those of the kept images. With `prepare.storage: files`
@@ -199,6 +216,7 @@ def write_kept_images(source: DataPaths, subset: DataPaths, keep: NDArray[np.boo
         source: data folder with all training images.
         subset: data folder to write.
         keep: (N,) of the training images of `source`.
+        labels: (N,) of these images after overrides.
 
     Raises:
         InputError: a file of `source` is missing or damaged, or the disk is full.
@@ -206,14 +224,16 @@ def write_kept_images(source: DataPaths, subset: DataPaths, keep: NDArray[np.boo
     remove_leftovers(subset.prepare_metrics.parent)
     rows = np.flatnonzero(keep)
     _copy_rows(open_array(source.images("train"), dtype=np.uint8, ndim=4, rows=len(keep)), rows, subset.images("train"))
-    manifest = read_parquet(source.manifest("train"), _COLUMNS).filter(pa.array(keep))
-    column = manifest.column_names.index("sample_id")
-    manifest = manifest.set_column(column, "sample_id", pa.array(np.arange(len(rows))))
-    write_parquet(subset.manifest("train"), manifest)
     metrics = read_json(source.prepare_metrics)
     if missing := [key for key in _SHARED_METRICS if key not in metrics]:
         raise InputError(f"{source.prepare_metrics}: has no key {missing[0]}; run `dvc repro --force`")
-    labels = np.bincount(manifest["label"].to_numpy(), minlength=len(metrics["class_names"]))
+    manifest = read_parquet(source.manifest("train"), _COLUMNS).filter(pa.array(keep))
+    names = pa.array([metrics["class_names"][label] for label in labels[rows].tolist()], pa.string())
+    changed = {"sample_id": pa.array(np.arange(len(rows))), "label": pa.array(labels[rows]), "label_name": names}
+    for name, values in changed.items():
+        manifest = manifest.set_column(manifest.column_names.index(name), name, values)
+    write_parquet(subset.manifest("train"), manifest)
+    counts = np.bincount(labels[rows], minlength=len(metrics["class_names"]))
     mean, std = channel_statistics(open_array(subset.images("train"), dtype=np.uint8, ndim=4))
     write_json(
         subset.prepare_metrics,
@@ -223,7 +243,7 @@ def write_kept_images(source: DataPaths, subset: DataPaths, keep: NDArray[np.boo
             "n_planted": count_planted(source, among=keep),
             "n_train": len(rows),
             "n_val": int(np.count_nonzero(manifest["val"])),
-            "class_counts": {"train": dict(zip(metrics["class_names"], labels.tolist(), strict=True))},
+            "class_counts": {"train": dict(zip(metrics["class_names"], counts.tolist(), strict=True))},
             "mean": mean,
             "std": std,
         },

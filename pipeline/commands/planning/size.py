@@ -195,7 +195,9 @@ def deduplicate_runs(plans: Mapping[str, StudyPlan]) -> dict[str, StudyPlan]:
 
 def _run_identity(run: RunSpec, threads: int | None) -> str:
     """Return a key that separates a run from all others on the same data."""
-    images = [run.arm] if run.arm == "full" else [run.arm, run.filter_network]
+    images: list[str | float | None] = [run.arm] if run.arm == "full" else [run.arm, run.filter_network]
+    if run.arm == "relabeled":
+        images.append(run.relabel_above)
     return json.dumps([images, dataclasses.asdict(run.settings), threads], sort_keys=True)
 
 

@@ -88,6 +88,7 @@ def read_inputs(params: Params, tuning: Tuning, data: DataPaths) -> SearchInputs
     study = params.studies[tuning.study]
     minimal = Study(
         filter_network=study.filter_network, models=study.models[:1], arms=study.arms[:1], batch_sizes=(2,),
+        relabel_above=study.relabel_above if study.arms[0] == "relabeled" else None,
         learning_rates=(1.0,), weight_decays=(0.0,), seeds=study.seeds[:1], budget=Duration(steps=1),
     )  # fmt: skip
     reduced = params.model_copy(update={"studies": {tuning.study: minimal}, "train": TrainConfig()})
@@ -99,7 +100,7 @@ def read_inputs(params: Params, tuning: Tuning, data: DataPaths) -> SearchInputs
     assert identity is not None, "a batch of two fits every arm"
     digest, machine = str(identity.job["data"]), machine_info(device)
     return SearchInputs(
-        rows=TrainValRows(train=arm & ~val, val=val),
+        rows=TrainValRows(train=arm.mask & ~val, val=val, labels=arm.labels),
         summary=DatasetInfo(
             n_classes=len(prepared.class_names),
             image_size=prepared.image_size,
@@ -110,6 +111,8 @@ def read_inputs(params: Params, tuning: Tuning, data: DataPaths) -> SearchInputs
         identity={
             "data": digest,  # includes the manifest, which flags rows
             "members": identity.job["members"],
+            # Changed labels; without any, searches of earlier versions continue.
+            **{key: identity.job[key] for key in ("labels",) if key in identity.job},
             "code": training_code_digest(),
             "machine": machine,
         },
@@ -214,7 +217,7 @@ def run_search(
         images=inputs.source.digest,
     )
     current = read_inputs(params, tuning, data).identity
-    if any(current[key] != inputs.identity[key] for key in ("data", "members")):
+    if any(current.get(key) != inputs.identity.get(key) for key in ("data", "members", "labels")):
         raise InputError(
             f"{data.root}: images or the filter's decisions were replaced while {name} ran; run the same command again "
             "to search on the new ones"

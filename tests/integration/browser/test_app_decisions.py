@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from pipeline.artifacts.overrides import read_overrides
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from tests.fixtures.browser_app import N_DROPPED, Served, lasso, open_page, pick
 from tests.fixtures.points import NETWORK
@@ -72,6 +73,45 @@ def test_keys_choose_keep_drop_and_undo(served: Served, page: Page) -> None:
     expect(page.locator("#saved")).to_have_text(f"Undone: {second}.")
     expect(page.locator(FOCUSED)).to_have_attribute("data-row", str(order[1]))
     assert served.overrides() == [(first, "keep", "")]
+
+
+@pytest.mark.slow
+def test_r_offers_the_suggested_class_and_relabels(served: Served, page: Page) -> None:
+    points = served.points
+    (first_row, first), (second_row, second) = _ranked(served)[:2]
+    _open_first(page, served)
+    page.keyboard.press("r")
+    chosen = page.locator("#new-label")
+    expect(chosen).to_be_visible()
+    expect(chosen).to_be_focused()
+    expect(chosen).to_have_value(str(points.predicted[first_row]))
+    expect(page.locator("#relabel-from")).to_contain_text(points.class_names[points.predicted[first_row]])
+    # Keys choose in the list, and decide nothing.
+    page.keyboard.press("k")
+    page.keyboard.press("Escape")
+    expect(chosen).not_to_be_visible()
+    assert served.overrides() == []
+    page.keyboard.press("r")
+    page.keyboard.press("Enter")
+    expect(page.locator(FOCUSED)).to_have_attribute("data-row", str(second_row))
+    page.locator("#relabel").click()
+    other = next(label for label in range(4) if label not in (points.labels[second_row], points.predicted[second_row]))
+    chosen.select_option(str(other))
+    page.locator("#relabel-confirm").click()
+    expect(page.locator("#legend")).to_contain_text("relabeled by hand 2")
+    expect(page.locator("#grid .tile")).to_have_count(N_DROPPED - 2)
+    names = [points.class_names[points.predicted[first_row]], points.class_names[other]]
+    decided = read_overrides(served.data.overrides)
+    assert [(line.path, line.decision, line.label) for line in decided] == [
+        (first, "relabel", names[0]),
+        (second, "relabel", names[1]),
+    ]
+    open_page(page, served.link(network=NETWORK, list="hand", focus=first_row))
+    expect(page.locator(f"#grid .tile[data-row='{first_row}']")).to_contain_text(f"→ {names[0]}")
+    expect(page.locator("#card")).to_contain_text(f"relabel as {names[0]} by hand")
+    page.keyboard.press("u")
+    expect(page.locator("#saved")).to_have_text(f"Undone: {second}.")
+    assert [line.path for line in read_overrides(served.data.overrides)] == [first]
 
 
 @pytest.mark.slow

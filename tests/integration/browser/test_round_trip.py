@@ -48,7 +48,7 @@ def project(tmp_path: Path) -> Path:
     shutil.copy(ROOT / "tests" / "params.yaml", tmp_path / "params.yaml")
     name_networks(tmp_path / "params.yaml", [NETWORK])  # with what the study needs, which DVC asks for
     data = view_data(tmp_path)
-    data.overrides.write_text("path,sha256,decision,note,timestamp\n")
+    data.overrides.write_text("path,sha256,decision,label,note,timestamp\n")
     for command in (["git", "init", "--quiet"], [sys.executable, "-m", "dvc", "init", "--quiet"]):
         subprocess.run(command, cwd=tmp_path, check=True)
     return tmp_path

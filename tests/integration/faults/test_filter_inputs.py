@@ -42,7 +42,7 @@ def _project(folder: Path) -> DataPaths:
     write_features(data, features, features[:12])
     write_predictions(data, labels)
     write_embedding(data, features[:, :2])
-    data.overrides.write_text("path,sha256,decision,note,timestamp\n")
+    data.overrides.write_text("path,sha256,decision,label,note,timestamp\n")
     _params(folder)
     return data
 
@@ -117,7 +117,7 @@ def _small_class(data: DataPaths) -> None:
 def _override(data: DataPaths, path: str) -> None:
     """Append a decision on an image of another content."""
     with data.overrides.open("a") as file:
-        file.write(f"{path},aa,keep,,\n")
+        file.write(f"{path},aa,keep,,,\n")
 
 
 def _stale_override(data: DataPaths) -> None:

@@ -36,7 +36,7 @@ _NAMES = ["cat", 'dog, "red"', "Straße\nzwei", "truck"]
 
 def _project(
     folder: Path,
-    overrides: Sequence[tuple[str, str, str]] = (),
+    overrides: Sequence[tuple[str, ...]] = (),
     *,
     paths: list[str] | None = None,
     scheduler: str = "none",
@@ -45,7 +45,7 @@ def _project(
     """Write an embedding of four classes with every 20th image at random coordinates.
 
     Args:
-        overrides: path, decision and note of each line.
+        overrides: path, decision and note of each line, and the label of a relabel.
     """
     data = DataPaths(root=folder / "data")
     rng = np.random.default_rng(0)
@@ -55,7 +55,9 @@ def _project(
     write_predictions(data, labels)
     write_embedding(data, coordinates)
     with data.overrides.open("w", newline="") as file:
-        rows = [(path, sha256_of(path), decision, note, "") for path, decision, note in overrides]
+        rows = [
+            (path, sha256_of(path), decision, *(label or [""]), note, "") for path, decision, note, *label in overrides
+        ]
         csv.writer(file).writerows([COLUMNS, *rows])
     write_params(folder, filter={"drop_fraction": 0.05, **keys}, dask={"scheduler": scheduler, "workers": 2})
     return data
@@ -109,6 +111,11 @@ def test_points_have_the_columns_of_the_contract(tmp_path: Path) -> None:
         "neighbours": "list<element: int32>",
         "neighbour_labels": "list<element: int32>",
         "keep": "bool",
+        "corrected_label": "int64",
+        "corrected_label_name": "string",
+        "suggested_label": "int64",
+        "suggested_label_name": "string",
+        "suggested_probability": "float",
     }
 
 
@@ -161,8 +168,10 @@ def test_lists_and_metrics_agree_with_the_points(tmp_path: Path) -> None:
         (point["sample_id"], point["path"], point["label_name"]) for point in points if point["keep"]
     ]
     suspects = sorted((p for p in points if not p["keep"]), key=lambda p: (-p["score"], p["sample_id"]))
-    assert [(r["path"], float(r["score"]), r["reason"]) for r in dropped] == [
-        (p["path"], p["score"], p["reason"]) for p in suspects
+    columns = ("path", "reason", "suggested_label_name")
+    assert [[r[name] for name in columns] for r in dropped] == [[p[name] for name in columns] for p in suspects]
+    assert [(float(r["score"]), float(r["suggested_probability"])) for r in dropped] == [
+        (p["score"], pytest.approx(p["suggested_probability"])) for p in suspects
     ]
     assert metrics["n_total"] == _N == len(kept) + len(dropped)
     assert metrics["n_kept"] == len(kept)
@@ -193,7 +202,7 @@ def test_a_class_without_kept_images_is_written(tmp_path: Path) -> None:
     probabilities[:, 4] = 0.96
     write_array(data.probabilities(NETWORK), probabilities)
     _run(tmp_path)
-    assert read_parquet(data.points(NETWORK))["reason"][0].as_py().endswith("the network sees zebra (96 %)")
+    assert read_parquet(data.points(NETWORK))["reason"][0].as_py().endswith("suggested label: zebra (96 %)")
 
 
 def test_names_of_any_kind_survive(tmp_path: Path) -> None:
@@ -224,8 +233,51 @@ def test_an_override_changes_the_decision_and_the_reason_but_no_score(tmp_path: 
     others = [row for row in range(_N) if row not in (noise["sample_id"], clean["sample_id"])]
     assert [after[row] for row in others] == [before[row] for row in others]
     metrics = read_json(data.filter_metrics(NETWORK))
-    assert metrics["overrides"] == {"keep": 1, "drop": 1}
+    assert metrics["overrides"] == {"keep": 1, "drop": 1, "relabel": 0}
     assert metrics["achieved_share"] == sum(point["is_noise"] for point in before) / _N
+
+
+def test_a_relabeled_image_is_kept_with_its_new_label_and_no_score_changes(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    data = _project(tmp_path / "a")
+    _run(tmp_path / "a")
+    before = read_parquet(data.points(NETWORK)).to_pylist()
+    assert all((p["corrected_label"], p["corrected_label_name"]) == (p["label"], p["label_name"]) for p in before)
+    decided = [next(p for p in before if p["is_noise"]), next(p for p in before if not p["is_noise"])]
+    new = [(point["label"] + 1) % 4 for point in decided]
+    lines = [(p["path"], "relabel", "seen", _NAMES[label]) for p, label in zip(decided, new, strict=True)]
+    data = _project(tmp_path / "b", lines)
+    _run(tmp_path / "b")
+    after = read_parquet(data.points(NETWORK)).to_pylist()
+    expected = list(before)
+    for point, label in zip(decided, new, strict=True):
+        changed = {"corrected_label": label, "corrected_label_name": _NAMES[label]}
+        reason = f"relabeled as {_NAMES[label]} by hand: seen"
+        expected[point["sample_id"]] = {**point, "keep": True, "reason": reason, **changed}
+    assert after == expected
+    kept = {int(row["sample_id"]): row["label_name"] for row in _csv(data.kept(NETWORK))}
+    assert kept == {p["sample_id"]: p["corrected_label_name"] for p in after if p["keep"]}
+    assert read_json(data.filter_metrics(NETWORK))["overrides"] == {"keep": 0, "drop": 0, "relabel": 2}
+
+
+@pytest.mark.parametrize("label", ["dog", "cat "])
+def test_a_label_of_no_class_is_refused(tmp_path: Path, label: str, capsys: pytest.CaptureFixture[str]) -> None:
+    data = _project(tmp_path, [(f"train/{_NAMES[0]}/00000.png", "relabel", "", label)])
+    with pytest.raises(SystemExit) as ended:
+        _run(tmp_path)
+    assert ended.value.code == 2
+    assert printed_error(capsys.readouterr().err).key == str(data.overrides)
+    assert not data.kept(NETWORK).exists()
+
+
+def test_a_class_must_keep_an_image_after_relabels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [f"train/{_NAMES[0]}/{row:05}.png" for row in range(0, _N, 4)]
+    _project(tmp_path, [(path, "relabel", "", _NAMES[1]) for path in paths])
+    with pytest.raises(SystemExit) as ended:
+        _run(tmp_path)
+    assert ended.value.code == 2
+    assert printed_error(capsys.readouterr().err).key == "filter.drop_fraction"
 
 
 def test_an_unreachable_fraction_is_recorded_and_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

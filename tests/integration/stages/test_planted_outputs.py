@@ -39,8 +39,9 @@ def test_every_row_of_kept_and_dropped_has_the_number_of_changed_labels(data: Da
 
 def test_without_planted_labels_the_tables_have_their_columns_alone(data: DataPaths) -> None:
     kept, dropped = kept_and_dropped(read_parquet(data.points("resnet18")))
+    suggestion = ("suggested_label_name", "suggested_probability")
     assert kept.column_names == ["sample_id", "path", "label_name"]
-    assert dropped.column_names == ["sample_id", "path", "label_name", "score", "reason"]
+    assert dropped.column_names == ["sample_id", "path", "label_name", "score", "reason", *suggestion]
 
 
 @pytest.mark.slow

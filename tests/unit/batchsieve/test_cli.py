@@ -159,7 +159,8 @@ def test_find_issues_command_writes_the_most_suspect_first(tmp_path: Path, capsy
     assert capsys.readouterr().out == f"{out}: LabelIssues(1 of 60 samples, scorer='label_odds')\n"
     with out.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["sample", "label", "score", "is_issue", "suggested_label", "reason"]
+    suggestion = ("suggested_label", "suggested_probability")
+    assert list(rows[0]) == ["sample", "label", "score", "is_issue", *suggestion, "reason"]
     assert (rows[0]["sample"], rows[0]["is_issue"], len(rows)) == ("0", "true", 60)
     scores = [float(row["score"]) for row in rows]
     assert scores == sorted(scores, reverse=True)

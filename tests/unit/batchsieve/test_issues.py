@@ -51,8 +51,7 @@ def test_find_issues_planted_labels_rank_first(scorer: LabelScorer) -> None:
     assert roc_auc_score(planted, issues.score) == 1
     assert (issues.is_issue == planted).all()
     assert set(issues.ranked()[: planted.sum()].tolist()) == set(np.flatnonzero(planted).tolist())
-    if issues.suggested_label is not None:
-        assert (issues.suggested_label == truth).all()
+    assert (issues.suggested_label == truth).all()
     for row in np.flatnonzero(planted):
         assert re.search(rf"(9|10) of 10 nearest \w+ are {truth[row]}$", issues.reason[row])
 
@@ -66,7 +65,7 @@ def test_find_issues_scores_lie_in_the_unit_interval(scorer: LabelScorer) -> Non
     assert issues.score.max() > 0.5 > issues.score.min()
     assert (issues.is_issue == (issues.score > 0.5)).all()
     assert all(isinstance(reason, str) and reason for reason in issues.reason)
-    assert issues.suggested_label is None or issues.suggested_label.dtype == labels.dtype
+    assert issues.suggested_label.dtype == labels.dtype
 
 
 @pytest.mark.parametrize("scorer", ["label_odds", "knn_agreement"])
@@ -101,7 +100,6 @@ def test_find_issues_string_labels_are_integer_labels(seed: int, from_features: 
     names = np.array(["ant", "bee", "cat"])
     numbers, strings = find_issues(labels, **evidence), find_issues(names[labels].astype(object), **evidence)
     np.testing.assert_array_equal(strings.score, numbers.score)
-    assert strings.suggested_label is not None
     np.testing.assert_array_equal(strings.suggested_label, names[numbers.suggested_label])
 
 
@@ -126,8 +124,8 @@ def test_find_issues_columns_are_numbered_where_a_class_is_absent() -> None:
     probabilities = np.full((4, 5), 0.1) + 0.5 * np.eye(5)[[0, 4, 4, 0]]
     found = find_issues([0, 4, 0, 0], probabilities)
     assert found.is_issue.tolist() == [False, False, True, False]
-    assert found.suggested_label is not None
     assert found.suggested_label.tolist() == [0, 4, 4, 0]
+    np.testing.assert_allclose(found.suggested_probability, 0.6)
     named = find_issues(["a", "e", "a", "a"], probabilities, class_names=["a", "b", "c", "d", "e"])
     np.testing.assert_array_equal(named.score, found.score)
 
@@ -160,17 +158,20 @@ def test_label_issues_table_has_the_most_suspect_first() -> None:
     issues = find_issues(labels, probabilities)
     frame = issues.to_pandas()
     assert frame.index.name == "sample"
-    assert frame.columns.tolist() == ["label", "score", "is_issue", "suggested_label", "reason"]
+    suggestion = ["suggested_label", "suggested_probability"]
+    assert frame.columns.tolist() == ["label", "score", "is_issue", *suggestion, "reason"]
     assert frame["score"].is_monotonic_decreasing
     np.testing.assert_array_equal(frame["score"], issues.score[frame.index])
 
 
-def test_label_issues_without_probabilities_suggest_nothing() -> None:
-    features, labels = _features(0)
-    issues = find_issues(labels, features=features, scorer="knn_agreement")
-    assert issues.suggested_label is None
-    assert "suggested_label" not in issues.to_pandas()
-    assert issues.reason[1].endswith("share its label")
+def test_label_issues_without_probabilities_suggest_what_most_neighbors_are() -> None:
+    features, truth = class_blobs(np.random.default_rng(0), n_classes=CLASSES, per_class=60, dimensions=8)
+    labels = truth.copy()
+    labels[:2] = (truth[:2] + 1) % CLASSES
+    issues = find_issues(labels, features=10 * features, scorer="knn_agreement")
+    assert issues.suggested_label.tolist() == truth.tolist()
+    assert issues.suggested_probability[0] == pytest.approx(1 - issues.score[truth == truth[0]].min(), abs=0.11)
+    assert issues.reason[3].endswith("share its label")
 
 
 def test_label_issues_are_shown_in_brief() -> None:

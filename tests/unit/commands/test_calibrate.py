@@ -31,7 +31,7 @@ def _project(folder: Path, n_classes: int = 3) -> list[str]:
     write_embedding(data, places)
     heap = np.random.default_rng(1).normal(size=places.shape).astype(np.float32)
     write_array(data.embeddings(NETWORK), np.stack([heap, places]))
-    data.overrides.write_text("path,sha256,decision,note,timestamp\n")
+    data.overrides.write_text("path,sha256,decision,label,note,timestamp\n")
     made = [{"tsne": {"requested": {"perplexity": value, "random_state": 0}}} for value in (30.0, 50.0)]
     write_json(data.reduce_metrics(NETWORK), {"maps": made})
     params = write_params(folder)

@@ -10,14 +10,21 @@ from numpy.typing import NDArray
 
 from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json
-from pipeline.artifacts.overrides import read_overrides
+from pipeline.artifacts.overrides import read_overrides, write_overrides
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.commands.iteration.round_dir import RoundsDir
 from pipeline.commands.iteration.rounds import RoundResult, read_first_round, read_round, round_inputs
 from pipeline.config.params import load_params
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import RunLog
-from tests.fixtures.iteration import by_hand, iterate_arguments, pretend_first_round, round_folder, write_project
+from tests.fixtures.iteration import (
+    CLASSES,
+    by_hand,
+    iterate_arguments,
+    pretend_first_round,
+    round_folder,
+    write_project,
+)
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK
 
@@ -133,7 +140,13 @@ def _other_overrides(folder: Path) -> list[str]:
     data = DataPaths(root=folder / "data")
     override = by_hand(data, 0, "drop")
     with data.overrides.open("a") as file:
-        file.write(f"{override.path},{override.sha256},drop,,\n")
+        file.write(f"{override.path},{override.sha256},drop,,,\n")
+    return []
+
+
+def _other_labels(folder: Path) -> list[str]:
+    data = DataPaths(root=folder / "data")
+    write_overrides(data.overrides, [by_hand(data, 0, "relabel", CLASSES[1])])
     return []
 
 
@@ -155,6 +168,7 @@ def _other_images(folder: Path) -> list[str]:
         (_nothing_filtered, "data/filter/resnet18/points.parquet"),
         (_other_parameters, "data/filter/resnet18/provenance.json"),
         (_other_overrides, "data/filter/resnet18/points.parquet"),
+        (_other_labels, "data/filter/resnet18/points.parquet"),
         (_other_images, "data/filter/resnet18/points.parquet"),
     ],
 )

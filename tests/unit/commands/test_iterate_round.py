@@ -30,8 +30,9 @@ def test_the_images_kept_are_a_prepared_data_set_of_their_own(
     complete = write_project(tmp_path, prepare={"storage": storage})
     part, keep = DataPaths(root=tmp_path / "kept"), np.arange(N) % 3 > 0
     keep[: N // len(CLASSES)] = False  # filter.allow_empty lets a class go
-    write_kept_images(complete, part, keep)
-    manifest, before = (read_parquet(data.manifest("train")) for data in (part, complete))
+    before = read_parquet(complete.manifest("train"))
+    write_kept_images(complete, part, keep, before["label"].to_numpy())
+    manifest = read_parquet(part.manifest("train"))
     assert manifest.drop_columns("sample_id").equals(before.filter(keep).drop_columns("sample_id"))
     assert manifest["sample_id"].to_pylist() == list(range(keep.sum()))
     for name in ("test.npy", "test.parquet"):
@@ -52,14 +53,32 @@ def test_the_images_kept_are_a_prepared_data_set_of_their_own(
 
 def test_planted_labels_are_counted_among_the_images_kept(tmp_path: Path) -> None:
     complete, keep = write_project(tmp_path), np.arange(N) != 1
-    labels = read_parquet(complete.manifest("train"))["label"].to_pylist()
-    say_planted(complete, {row: (labels[row] + 1) % len(CLASSES) for row in (0, 1, 5)})
+    labels = read_parquet(complete.manifest("train"))["label"].to_numpy()
+    say_planted(complete, {row: int(labels[row] + 1) % len(CLASSES) for row in (0, 1, 5)})
     for rows, n_planted in ((keep, 2), (np.arange(N) > 5, None)):
         part = DataPaths(root=tmp_path / f"kept-{n_planted}")
-        write_kept_images(complete, part, rows)
+        write_kept_images(complete, part, rows, labels)
         assert count_planted(part) == n_planted
         columns = ["sample_id", "path", "label", "label_name", "sha256", "val"]
         assert read_parquet(part.manifest("train")).column_names == columns
+
+
+def test_a_round_trains_on_the_labels_after_overrides(tmp_path: Path) -> None:
+    complete, part, keep = write_project(tmp_path), DataPaths(root=tmp_path / "kept"), np.arange(N) != 1
+    given = read_parquet(complete.manifest("train"), ["label"])["label"].to_numpy()
+    labels = given.copy()
+    labels[[1, 2]] = (given[[1, 2]] + 1) % len(CLASSES)
+    write_kept_images(complete, part, keep, labels)
+    manifest = read_parquet(part.manifest("train"), ["label", "label_name"])
+    assert manifest["label"].to_pylist() == labels[keep].tolist()
+    assert manifest["label_name"].to_pylist() == [CLASSES[label] for label in labels[keep]]
+    part.finetune_metrics(NETWORK).parent.mkdir(parents=True)
+    part.finetune_metrics(NETWORK).write_text("{}")
+    write_array(part.training_confidence(NETWORK), np.full(keep.sum(), 0.5, dtype=np.float32))
+    install_extractor(part, complete, NETWORK, keep, load_params(tmp_path / "params.yaml").finetune)
+    # The score of image 2 is that of the label as given, on which the round did not train.
+    unknown = np.isin(np.arange(N), [1, 2])
+    np.testing.assert_array_equal(np.load(complete.training_confidence(NETWORK)), np.where(unknown, np.nan, 0.5))
 
 
 @pytest.mark.slow
@@ -68,6 +87,7 @@ def test_the_extractor_of_the_images_kept_is_one_of_all(tmp_path: Path, folds: i
     """Images that no fold's network saw have the fold of a draw over all; the others keep their own."""
     everything = write_project(tmp_path, finetune={"folds": folds})
     kept, keep = DataPaths(root=tmp_path / "kept"), np.arange(N) % 3 > 0
+    write_kept_images(everything, kept, keep, read_parquet(everything.manifest("train"))["label"].to_numpy())
     sampled = np.arange(keep.sum(), dtype=np.int32) % folds
     save_fold_networks(
         kept.extractor(NETWORK), [build_resnet(seed=seed) for seed in range(folds)], sampled, TINY, CLASSES

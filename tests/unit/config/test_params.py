@@ -188,6 +188,8 @@ _BAD = [
         "train: precision",
     ),
     ("report", [], "report"),
+    ("studies.digits.relabel_above", 0.5, "studies.digits: relabel_above"),
+    ("studies.digits.relabel_above", 1.0, "studies.digits.relabel_above"),
 ]
 
 

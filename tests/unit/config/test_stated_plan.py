@@ -27,6 +27,12 @@ def _plan(**changes: Any) -> dict[str, Any]:
     return build_plan("digits", params.studies["digits"], params.train, params.report)
 
 
+def test_a_bound_of_relabels_is_part_of_it_and_no_bound_changes_no_plan() -> None:
+    arms = ["full", "relabeled"]
+    assert _plan(arms=arms, relabel_above=0.5)["relabel_above"] == 0.5
+    assert "relabel_above" not in _plan(arms=arms)
+
+
 def test_it_holds_what_is_decided_before_the_runs() -> None:
     plan = _plan(plan=_TEXT, looks=[2, 3])
     recipe = plan.pop("recipe")

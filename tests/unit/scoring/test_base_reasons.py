@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipeline.scoring.base import format_distinct, neighbor_phrases, network_phrases, override_reason
+from pipeline.scoring.base import format_distinct, neighbor_phrases, override_reason, suggestion_phrases
 
 
 @pytest.mark.parametrize(
@@ -20,9 +20,9 @@ def test_numbers_that_differ_look_different(left: float, right: float, expected:
     assert format_distinct(left, right) == expected
 
 
-def test_the_network_is_quoted_where_it_disagrees() -> None:
-    phrases = network_phrases(np.array([0, 1]), np.array([0.9, 0.914]), np.array([0, 0]), ["cat", "dog"])
-    assert phrases == ["", "the network sees dog (91 %)"]
+def test_another_label_is_suggested_where_the_network_disagrees() -> None:
+    phrases = suggestion_phrases(np.array([0, 1]), np.array([0.9, 0.914]), np.array([0, 0]), ["cat", "dog"])
+    assert phrases == ["", "suggested label: dog (91 %)"]
 
 
 def test_neighbors_are_named() -> None:

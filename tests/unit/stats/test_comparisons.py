@@ -15,6 +15,7 @@ from pipeline.stats.comparisons import (
     comparisons,
     needed_sentence,
     pooled_values,
+    relabeled_comparison,
     replicates_needed,
     setting_values,
     settings_note,
@@ -70,6 +71,31 @@ def test_nothing_finished_gives_no_verdict() -> None:
     assert (found.pooled, found.left_out, found.by_setting) == (None, 1, (None,))
     values = pooled_values(found, PLAN)
     assert (values["estimate"], values["verdict"], values["needed"]) == (None, None, None)
+
+
+def test_changed_labels_are_compared_with_the_given_ones_and_never_primary() -> None:
+    tables = {"full": [0.80, 0.81, 0.79], "relabeled": [0.82, 0.84, 0.81], "filtered": [0.81, 0.81, 0.80]}
+    compared = relabeled_comparison(made_runs(tables), replace(PLAN, primary="full"))
+    assert compared is not None
+    assert compared.pooled is not None
+    assert (compared.treated, compared.control, compared.primary) == ("relabeled", "full", False)
+    np.testing.assert_allclose(compared.pooled.estimate.mean, 0.07 / 3)
+    assert pooled_values(compared, PLAN)["headline"].startswith("relabeled against full")
+    assert relabeled_comparison(made_runs({"full": [0.8], "filtered": [0.8]}), PLAN) is None
+    # Dropping is compared with changing labels, too.
+    assert [c.control for c in comparisons(made_runs(tables), replace(PLAN, primary="full"))] == ["full", "relabeled"]
+
+
+def test_each_draw_of_the_filter_has_its_own_changed_labels() -> None:
+    draws: dict[str, Draws] = {
+        "full": {"resnet18": [0.8, 0.8]},
+        "relabeled": {"resnet18": [0.81, 0.82], "resnet18-r1": [0.83, 0.84]},
+    }
+    compared = relabeled_comparison(made_draws(draws), PLAN)
+    assert compared is not None
+    assert compared.pooled is not None
+    assert (compared.pooled.draws, compared.pooled.seeds) == (2, 2)
+    np.testing.assert_allclose(compared.pooled.estimate.mean, 0.025)
 
 
 def test_draws_of_the_filter_are_a_level_of_their_own() -> None:

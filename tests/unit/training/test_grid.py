@@ -4,14 +4,16 @@ import dataclasses
 import itertools
 import json
 import re
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from pipeline.config.study import Study, TrainConfig
+from pipeline.config.study import Arm, Study, TrainConfig
 from pipeline.errors import InputError
-from pipeline.training.grid import RunSpec, expand_grid, run_variant, train_mask
+from pipeline.training.arm_rows import FilterDecisions, train_rows
+from pipeline.training.grid import RunSpec, expand_grid, run_variant
 from pipeline.training.noise_scale import NoiseScale
 from pipeline.training.result_cache import RunResult
 from pipeline.training.runs import HISTORY_SCHEMA, RUNS_SCHEMA, run_row
@@ -30,6 +32,11 @@ def _specs(train: Any = None, **study: Any) -> list[RunSpec]:
     return expand_grid(grid, TrainConfig.model_validate(train or {}), DATA, N_FULL, KEPT)
 
 
+def _mask(spec: RunSpec, labels: NDArray[np.int64], keep: dict[str, NDArray[np.bool_]]) -> NDArray[np.bool_]:
+    decisions = {network: FilterDecisions(keep=kept, labels=labels) for network, kept in keep.items()}
+    return train_rows(spec, labels, decisions).mask
+
+
 def test_every_combination_is_a_cell_once() -> None:
     axes: dict[str, list[Any]] = {
         "models": ["resnet18", "resnet34"], "batch_sizes": [10, 20], "learning_rates": [0.1, 0.2, 0.3],
@@ -44,8 +51,17 @@ def test_every_combination_is_a_cell_once() -> None:
 
 
 def test_arms_know_their_sizes() -> None:
-    sizes = {c.arm: c.n_train for c in _specs(arms=["full", "filtered", "random", "random_uniform"])}
-    assert sizes == {"full": 100, "filtered": 80, "random": 80, "random_uniform": 80}
+    sizes = {c.arm: c.n_train for c in _specs(arms=list(get_args(Arm)))}
+    assert sizes == {"full": 100, "filtered": 80, "random": 80, "random_uniform": 80, "relabeled": 100}
+
+
+def test_the_bound_of_relabels_is_that_of_one_arm() -> None:
+    specs = _specs(arms=["full", "relabeled"], relabel_above=0.5, filter_replicates=2, seeds=[0])
+    assert [(c.arm, c.filter_network, c.relabel_above) for c in specs] == [
+        ("full", "resnet18", None),
+        ("relabeled", "resnet18", 0.5),
+        ("relabeled", "resnet18-r1", 0.5),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +121,7 @@ def test_the_studys_recipe_lies_over_the_common_one() -> None:
 def test_members_are_drawn_with_the_cells_seed() -> None:
     labels = np.arange(N_FULL) % 4
     keep = np.arange(N_FULL) % 5 > 0
-    members = {(c.arm, c.settings.seed): train_mask(c, labels, {NETWORK: keep}) for c in _specs()}
+    members = {(c.arm, c.settings.seed): _mask(c, labels, {NETWORK: keep}) for c in _specs()}
     assert members["full", 0].all()
     assert members["filtered", 0].tolist() == members["filtered", 1].tolist() == keep.tolist()
     assert members["random", 0].tolist() != members["random", 1].tolist()
@@ -124,7 +140,7 @@ def test_draws_of_the_filter_have_arms_of_their_own() -> None:
     first = np.arange(N_FULL) % 5 > 0
     # Another filter with the same counts.
     keep = {"resnet18": first, "resnet18-r1": np.roll(first, 20)}
-    members = [train_mask(c, labels, keep) for c in specs]
+    members = [_mask(c, labels, keep) for c in specs]
     assert (members[3] != members[4]).any()
     assert members[2].tolist() == keep["resnet18-r1"].tolist()
     assert len({run_variant(c) for c in specs}) == 5

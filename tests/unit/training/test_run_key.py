@@ -38,6 +38,14 @@ def _key(settings: TrainSettings = TINY, **options: Any) -> str:
     return _identity(settings, **options).fingerprint
 
 
+def test_changed_labels_are_part_of_the_key_and_no_change_is_not() -> None:
+    assert _identity(relabeled={}) == _identity()
+    assert "labels" not in _identity().job
+    keys = [_key(), *(_key(relabeled=changed) for changed in ({1: 2}, {1: 3}, {2: 2}, {1: 2, 2: 2}))]
+    assert len(set(keys)) == len(keys)
+    assert _key(relabeled={2: 2, 1: 2}) == keys[-1]
+
+
 def _another(value: Any) -> Any:
     """A value of the same kind that differs."""
     match value:

@@ -20,10 +20,8 @@ def _on_device(splits: LoadedSplits, settings: TrainSettings, *, training: bool)
 
 
 def test_one_format_of_each_split_is_in_memory_at_a_time() -> None:
-    (train, train_labels), (test, test_labels) = bright_images(12), bright_images(8, seed=1)
-    splits = LoadedSplits(
-        train_images=train, train_labels=train_labels, test_images=test, test_labels=test_labels, class_names=NAMES
-    )
+    (train, _), (test, test_labels) = bright_images(12), bright_images(8, seed=1)
+    splits = LoadedSplits(train_images=train, test_images=test, test_labels=test_labels, class_names=NAMES)
     other = replace(TINY, crop_padding=3, flip=False)
     first = _on_device(splits, TINY, training=True)
     evaluated = _on_device(splits, TINY, training=False)

@@ -47,7 +47,7 @@ def search(
     made = Search(
         tuning,
         make_run=lambda values: cast("TrialRun", values),
-        rows=TrainValRows(train=NOBODY, val=NOBODY),
+        rows=TrainValRows(train=NOBODY, val=NOBODY, labels=np.zeros(len(NOBODY), dtype=np.int64)),
         source=cast("TrialData", None),
         storage=TrialStorage(folder / "journal.log"),
         checkpoints=folder,

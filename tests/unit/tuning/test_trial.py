@@ -17,7 +17,7 @@ from tests.fixtures.training import NAMES, SIZE
 from tests.fixtures.tuning import NAME, write_search
 
 SUMMARY = DatasetInfo(n_classes=len(NAMES), image_size=SIZE, mean=(0.44,) * 3, std=(0.27,) * 3)
-ROWS = TrainValRows(train=np.arange(60) % 4 != 0, val=np.arange(60) % 4 == 0)
+ROWS = TrainValRows(train=np.arange(60) % 4 != 0, val=np.arange(60) % 4 == 0, labels=np.arange(60) % 4)
 
 _LOCAL = {"start": {"steps": 1}, "period": 5}
 

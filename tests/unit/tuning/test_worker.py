@@ -18,6 +18,7 @@ from pipeline.config.params import load_params
 from pipeline.distributed import World
 from pipeline.errors import DataError, InputError, MachineError, Terminated, is_out_of_memory
 from pipeline.run_log import RunLog
+from pipeline.training.arm_rows import TrainRows
 from pipeline.training.checkpointing import Checkpoints
 from pipeline.training.grid import RunSpec
 from pipeline.training.result_cache import RunResult
@@ -51,8 +52,9 @@ def in_one_go(trial: tuple[TrialRun, SearchInputs], weights: Path) -> float | No
     run_spec = RunSpec(arm="full", filter_network="", learning_rate=0.1, n_train=1, settings=run.settings)
     with distributed.join_process_group(run.threads) as world:
         splits = load_splits(inputs.source, world.device)
+        rows = TrainRows(mask=inputs.rows.train, labels=inputs.rows.labels)
         return execute_run(
-            run_spec, splits, inputs.rows.train, world=world, log=RunLog.silent(), weights=weights,
+            run_spec, splits, rows, world=world, log=RunLog.silent(), weights=weights,
             eval_batch_size=run.recipe.eval_batch_size,
         ).top1  # fmt: skip
 

@@ -1,5 +1,6 @@
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +80,10 @@ def test_a_sample_lacks_some_neighbors(
 def test_decisions_by_hand_belong_to_their_image(previewed: tuple[Points, FilterPreview]) -> None:
     override = Override(path="", sha256="", decision="keep", note="fine", timestamp="", line=2)
     about = make_content(*previewed, {_N - 1: override}).about
-    assert about["byHand"] == {"0": {"decision": "keep", "note": "fine"}}
+    assert about["byHand"] == {"0": {"decision": "keep", "label": None, "note": "fine"}}
+    relabel = replace(override, decision="relabel", label="dog")
+    about = make_content(*previewed, {_N - 1: relabel}).about
+    assert about["byHand"] == {"0": {"decision": "relabel as dog", "label": "dog", "note": "fine"}}
 
 
 def test_clusters_that_are_whole_classes_are_no_coloring(previewed: tuple[Points, FilterPreview]) -> None:

@@ -11,7 +11,7 @@ from pipeline.arms import arm_mask
 from pipeline.artifacts.overrides import Override
 from pipeline.figures.style import MAX_NAMES, NOISE, SERIES, Groups, Scale
 from tests.fixtures.view import points_of
-from viz.color_by import COLORINGS, ColorData, colors_by, neighbor_vote
+from viz.color_by import COLORINGS, ColorData, colors_by
 from viz.components import NAMES, differences
 from viz.filter_settings import FilterPreview
 
@@ -21,10 +21,15 @@ _SEEDS = st.integers(0, 2**16)
 def _color_data(n: int, classes: int, seed: int, clusters: int = 3) -> ColorData:
     rng = np.random.default_rng(seed)
     values, thresholds = rng.random(n), np.full(n, 0.7)
-    noise, decisions = values > thresholds, rng.choice(["", "keep", "drop"], n, p=[0.8, 0.1, 0.1]).tolist()
+    noise, decisions = (
+        values > thresholds,
+        rng.choice(["", "keep", "drop", "relabel"], n, p=[0.7, 0.1, 0.1, 0.1]).tolist(),
+    )
     points = points_of(np.zeros((n, 2)), rng.integers(0, classes, n), n_classes=classes)
     overrides = {
-        row: Override(path="", sha256="", decision=decision, note="", timestamp="", line=0)
+        row: Override(
+            path="", sha256="", decision=decision, label="x" * (decision == "relabel"), note="", timestamp="", line=0
+        )
         for row, decision in enumerate(decisions)
         if decision
     }
@@ -63,7 +68,9 @@ def test_codes_agree_with_names_and_colors(n: int, classes: int, seed: int, colo
 def test_decisions_classes_and_correctness_are_named(n: int, seed: int) -> None:
     color_data = _color_data(n, 4, seed)
     expected = [
-        f"{'kept' if keep else 'dropped'}{' by hand' if row in color_data.preview.overrides else ''}"
+        "relabeled by hand"
+        if (line := color_data.preview.overrides.get(row)) and line.decision == "relabel"
+        else f"{'kept' if keep else 'dropped'}{' by hand' if line else ''}"
         for row, keep in enumerate(color_data.preview.keep)
     ]
     assert _names(color_data, "decision") == expected
@@ -131,30 +138,6 @@ def test_noise_is_gray_and_dropped_images_are_not() -> None:
     assert isinstance(reasons, Groups)
     assert clusters.colors[clusters.names.index("noise")] == NOISE
     assert NOISE not in [color for name, color in zip(reasons.names, reasons.colors, strict=True) if "dropped" in name]
-
-
-def _vote(row: int, color_data: ColorData) -> int:
-    """The vote in a plain loop: the label of the image wins ties, else the nearest of the most frequent."""
-    counts: dict[int, int] = {}
-    for neighbor in color_data.points.neighbors[row].tolist():
-        label = int(color_data.points.labels[neighbor])
-        counts[label] = counts.get(label, 0) + 1
-    own_label = int(color_data.points.labels[row])
-    most = max(counts.values())
-    return (
-        own_label
-        if counts.get(own_label, 0) == most
-        else next(label for label, count in counts.items() if count == most)
-    )
-
-
-@given(n=st.integers(1, 60), classes=st.integers(1, 1000), seed=_SEEDS)
-def test_votes_are_those_of_a_plain_loop(n: int, classes: int, seed: int) -> None:
-    color_data = _color_data(n, classes, seed)
-    np.testing.assert_array_equal(
-        neighbor_vote(color_data.points.neighbors, color_data.points.labels),
-        [_vote(row, color_data) for row in range(n)],
-    )
 
 
 def test_neighbors_vote_only_where_a_coloring_needs_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,6 +107,25 @@ def test_changed_lines_keep_their_place_and_undo_gives_the_same_bytes(file: Path
     assert chosen.undo() is None
 
 
+def test_a_relabel_is_saved_changed_and_undone_like_other_decisions(file: Path) -> None:
+    def lines() -> list[tuple[str, str, str]]:
+        return [(line.decision, line.label, line.note) for line in read_overrides(file)]
+
+    chosen = Decisions(file)
+    assert chosen.decide([_A], "relabel", "no cat", label="dog").message == "Saved as dog: 1 image."
+    chosen.decide([_A], "relabel", "", label="dog")
+    assert lines() == [("relabel", "dog", "no cat")]
+    # The note was about another label.
+    chosen.decide([_A], "relabel", "", label="cow")
+    chosen.decide([_A], "keep", "")
+    assert lines() == [("keep", "", "")]
+    for expected in ("cow", "dog", "dog"):
+        chosen.undo()
+        assert lines()[0][:2] == ("relabel", expected)
+    chosen.undo()
+    assert lines() == []
+
+
 def test_undo_skips_lines_that_others_changed_since(file: Path) -> None:
     mine, other = Decisions(file), Decisions(file)
     mine.decide([_A, _B, _C], "drop", "mine")

@@ -146,7 +146,7 @@ def test_hover_shows_all_about_a_point(source: Source) -> None:
     for part in (
         "#5",
         "http://evil.example",
-        "network: <script>",
+        "suggested label: <script>",
         "(53%)",
         "score",
         "3 of 5 nearest",

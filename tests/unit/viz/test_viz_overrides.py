@@ -57,6 +57,27 @@ def test_one_image_and_a_selection_are_decided_and_undone(
     )
 
 
+def test_an_image_is_relabeled_with_a_class_of_the_page(
+    data: DataPaths, source: Source, points: Points, sessions: OverrideSessions
+) -> None:
+    command = _command("relabel", points, 3) | {"label": 2}
+    assert run_command(source, sessions, command).message == f"Saved as {points.class_names[2]}: 1 image."
+    (line,) = read_overrides(data.overrides)
+    assert (line.decision, line.label) == ("relabel", points.class_names[2])
+    state = make_map_state(source, NETWORK, None)
+    assert state.preview.keep[3]
+    assert run_command(source, sessions, _command("undo", points)).row == 3
+    assert _decided(data) == {}
+
+
+@pytest.mark.parametrize("label", [None, "2", True, -1, 4, 2.0])
+def test_a_label_of_no_class_is_not_saved(
+    data: DataPaths, source: Source, points: Points, sessions: OverrideSessions, label: Any
+) -> None:
+    assert run_command(source, sessions, _command("relabel", points, 3) | {"label": label}).failed
+    assert not data.overrides.exists()
+
+
 def test_another_page_can_clear_a_decision(
     data: DataPaths, source: Source, points: Points, sessions: OverrideSessions
 ) -> None:
@@ -129,7 +150,10 @@ _GARBAGE = st.none() | st.booleans() | st.integers(80) | st.integers(max_value=-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     command=st.fixed_dictionaries(
-        {"action": st.text() | st.sampled_from(["keep", "drop", "clear", "keep-selection", "drop-selection", "undo"])},
+        {
+            "action": st.text()
+            | st.sampled_from(["keep", "drop", "relabel", "clear", "keep-selection", "drop-selection", "undo"])
+        },
         optional={
             "rows": _GARBAGE | st.lists(_GARBAGE | st.integers(0, 79)).filter(lambda rows: {*map(type, rows)} != {int}),
             "page": _GARBAGE,

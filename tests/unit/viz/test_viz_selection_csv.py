@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.artifacts.overrides import Override
 from pipeline.paths import DataPaths
 from tests.fixtures.points import CLASS_NAMES, NETWORK, write_points
 from viz.data import Points, Source
@@ -42,6 +43,17 @@ def test_rows_have_the_requested_order_and_all_columns(previewed: tuple[Points, 
     ]
     assert rows[0]["label_name"] == points.class_names[3]
     assert rows[0]["predicted_name"] == points.class_names[0]
+
+
+def test_the_corrected_label_is_that_of_a_relabel_else_the_given_one(previewed: tuple[Points, FilterPreview]) -> None:
+    points, preview = previewed
+    overrides = {
+        row: Override(path="", sha256="", decision=decision, label=label, note="", timestamp="", line=0)
+        for row, (decision, label) in enumerate([("relabel", "_ship"), ("drop", "")])
+    }
+    rows = _rows(selection_csv(points, dataclasses.replace(preview, overrides=overrides), [0, 1, 2]))
+    assert [row["corrected_label_name"] for row in rows] == ["_ship", rows[1]["label_name"], rows[2]["label_name"]]
+    assert [row["keep"] for row in rows] == ["true", "false", "true"]
 
 
 def test_an_empty_selection_gives_only_the_header(previewed: tuple[Points, FilterPreview]) -> None:

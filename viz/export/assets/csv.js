@@ -1,6 +1,6 @@
 // CSV in the format of viz/state.py, byte for byte. A test compares the two.
 
-const CSV_COLUMNS = ["path", "sha256", "label_name", "predicted_name", "score", "keep", "reason"];
+const CSV_COLUMNS = ["path", "sha256", "label_name", "predicted_name", "score", "keep", "reason", "corrected_label_name"];
 const RUNS_AS_FORMULA = /^[=+\-@\t\r\n＝＋－＠']/;
 
 function csvLine(cells) {
@@ -15,6 +15,7 @@ function selectionCsv(data, indices) {
   const lines = indices.map((i) => csvLine([
     data.path[i], hex(i).join(""), names[data.label[i]], names[data.predicted[i]],
     data.score[i].toFixed(6), data.keep[i] ? "true" : "false", data.reason[i],
+    data.about.byHand[i]?.label ?? names[data.label[i]],
     ...planted,
   ]));
   return csvLine([...CSV_COLUMNS, ...(planted.length ? ["labels_changed_on_purpose"] : [])]) + lines.join("");

@@ -1,0 +1,137 @@
+"""The images and labels that each run of a study trains on, from the output of the filter."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.arms import arm_mask
+from pipeline.artifacts.prepared import PLANTED_COLUMN, PreparedData
+from pipeline.artifacts.tables import read_csv, read_parquet
+from pipeline.errors import InputError
+from pipeline.paths import DataPaths
+from pipeline.training.grid import RunSpec
+
+KEPT_COLUMNS = {"sample_id": pa.int64(), "path": pa.string(), "label_name": pa.string()}
+"""Columns of kept.csv; label_name is after overrides."""
+
+_SUGGESTIONS = {
+    "path": pa.string(),
+    "keep": pa.bool_(),
+    "corrected_label": pa.int64(),
+    "suggested_label": pa.int64(),
+    "suggested_probability": pa.float32(),
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainRows:
+    """What a run trains on.
+
+    Attributes:
+        mask: (N,) bool, the training images.
+        labels: (N,) int64; of images outside the mask they have no meaning.
+    """
+
+    mask: NDArray[np.bool_]
+    labels: NDArray[np.int64]
+
+    def changed(self, given: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return (N,) bool: which images the run trains on with another label than the `given` one, (N,)."""
+        return np.asarray(self.mask & (self.labels != given))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FilterDecisions:
+    """What the filter of one network and people decided on the training images.
+
+    Attributes:
+        keep: (N,) bool, after overrides.
+        labels: (N,) int64, after overrides.
+        suggested: (N,) int64, the suggested labels; None where no run needs them.
+        probability: (N,) float32 of the suggested labels, 0 to 1.
+    """
+
+    keep: NDArray[np.bool_]
+    labels: NDArray[np.int64]
+    suggested: NDArray[np.int64] | None = None
+    probability: NDArray[np.float32] | None = None
+
+    def relabeled(self, above: float | None) -> NDArray[np.int64]:
+        """Return the labels (N,) of the arm `relabeled`.
+
+        Args:
+            above: dropped images get the suggested label if its probability is higher; None: decisions by hand alone.
+        """
+        if above is None:
+            return self.labels
+        assert self.suggested is not None
+        assert self.probability is not None
+        return np.where(~self.keep & (self.probability > above), self.suggested, self.labels)
+
+
+def read_decisions(data: DataPaths, prepared: PreparedData, network: str, *, suggestions: bool) -> FilterDecisions:
+    """Read the filter's kept.csv, and its points.parquet if `suggestions` are needed.
+
+    Raises:
+        InputError: a table is missing, damaged, or does not fit the training images.
+    """
+    path, given = data.kept(network), prepared.train.labels
+    kept = read_csv(path, KEPT_COLUMNS, optional=[PLANTED_COLUMN])
+    ids = kept["sample_id"].to_numpy()
+    images = read_parquet(data.manifest("train"), ["path"])["path"]
+    in_range = len(ids) > 0 and ids.dtype.kind == "i" and ids.min() >= 0 and ids.max() < len(given)
+    # Rows of a table for another preparation may exist and refer to other images.
+    if not in_range or len(np.unique(ids)) < len(ids) or kept["path"].to_pylist() != images.take(ids).to_pylist():
+        raise InputError(f"{path}: does not fit the {len(given)} training images; run `dvc repro`")
+    keep, labels = np.zeros(len(given), dtype=np.bool_), given.copy()
+    keep[ids] = True
+    labels[ids] = _label_indices(path, kept["label_name"].to_pylist(), prepared.class_names)
+    if not suggestions:
+        return FilterDecisions(keep=keep, labels=labels)
+    path = data.points(network)
+    points = read_parquet(path, _SUGGESTIONS)
+    same = (
+        points["path"].to_pylist() == images.to_pylist()
+        and np.array_equal(points["keep"].to_numpy(), keep)
+        and np.array_equal(points["corrected_label"].to_numpy(), labels)
+    )
+    suggested = points["suggested_label"].to_numpy()
+    if not same or suggested.min() < 0 or suggested.max() >= len(prepared.class_names):
+        raise InputError(f"{path}: does not fit {data.kept(network)}; run `dvc repro`")
+    probability = points["suggested_probability"].to_numpy()
+    return FilterDecisions(keep=keep, labels=labels, suggested=suggested, probability=probability)
+
+
+def _label_indices(path: Path, names: list[str], class_names: tuple[str, ...]) -> list[int]:
+    indices = {name: index for index, name in enumerate(class_names)}
+    unknown = next((name for name in names if name not in indices), None)
+    if unknown is not None:
+        raise InputError(f"{path}: label {unknown!r} is not a class of this data set; run `dvc repro`")
+    return [indices[name] for name in names]
+
+
+def train_rows(spec: RunSpec, given: NDArray[np.int64], decisions: Mapping[str, FilterDecisions]) -> TrainRows:
+    """Return what a run trains on.
+
+    `full` and the random arms have the labels as given: they are what the filter and people are compared with.
+
+    Args:
+        given: (N,) labels as given.
+        decisions: by filter network; the arm `full` needs none.
+    """
+    if spec.arm == "full":
+        return TrainRows(mask=np.ones(len(given), dtype=np.bool_), labels=given)
+    decided = decisions[spec.filter_network]
+    replicate = list(decisions).index(spec.filter_network)
+    mask = arm_mask(spec.arm, given, decided.keep, seed=spec.settings.seed, draw=replicate)
+    match spec.arm:
+        case "filtered":
+            return TrainRows(mask=mask, labels=decided.labels)
+        case "relabeled":
+            return TrainRows(mask=mask, labels=decided.relabeled(spec.relabel_above))
+        case _:
+            return TrainRows(mask=mask, labels=given)
