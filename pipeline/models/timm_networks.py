@@ -139,12 +139,12 @@ class TimmNetwork(Network):
 def build_timm_network(network: str, n_classes: int) -> TimmNetwork:
     """Build a network with weights sampled from torch's default generator.
 
-    Its BatchNorm layers become `GroupedBatchNorm2d`, and layers of dropout and stochastic depth pass everything on.
+    Its BatchNorm layers become `GroupedBatchNorm2d`.
 
     Raises:
         InputError: as `timm_format`.
     """
-    backbone = _without_random_layers(_with_grouped_batch_norm(_build_backbone(network)))
+    backbone = _with_grouped_batch_norm(_build_backbone(network))
     return TimmNetwork(backbone, timm_feature_dimension(network), n_classes, timm_format(network))
 
 
@@ -200,14 +200,16 @@ def load_timm_backbone(model: TimmNetwork, network: str, state: Mapping[str, Ten
 
 
 def check_trainable(model: nn.Module, network: str) -> None:
-    """Check that the statistics of all normalization layers can be computed for groups of a batch.
+    """Check that a training step does not depend on how its batch is split: all statistics and masks are ours.
 
     Raises:
-        InputError: naming the layer.
+        InputError: naming a layer with other statistics or random masks.
     """
+    norms = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
     for name, module in model.named_modules():
-        norms = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
-        if isinstance(module, norms) and module.track_running_stats and not isinstance(module, GroupedBatchNorm2d):
+        keeps_statistics = isinstance(module, norms) and module.track_running_stats
+        is_random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
+        if (keeps_statistics and not isinstance(module, GroupedBatchNorm2d)) or is_random:
             raise InputError(
                 f"networks: {network} has the layer {name}, a {type(module).__name__}, which cannot be trained here; "
                 "set finetune.trainable: head, or use another network"
@@ -255,18 +257,6 @@ def _with_grouped_batch_norm(model: nn.Module) -> nn.Module:
             setattr(model, name, grouped)
         else:
             _with_grouped_batch_norm(child)
-    return model
-
-
-def _without_random_layers(model: nn.Module) -> nn.Module:
-    """Set the probabilities of dropout to 0: its masks would depend on how a batch is split."""
-    from timm.layers import DropPath
-
-    for module in model.modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd):
-            module.p = 0.0
-        elif isinstance(module, DropPath):
-            module.drop_prob = 0.0
     return model
 
 
