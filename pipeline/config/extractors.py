@@ -16,9 +16,16 @@ MIN_PIXELS: Mapping[str, int] = {"resnet9": 9, "resnet9_wide": 9}
 
 WITHOUT_IMAGENET_WEIGHTS = frozenset({"resnet9", "resnet9_wide"})
 
+TIMM_PREFIX = "timm/"
+"""Begins the names of timm's networks, as on the Hugging Face hub; files of such a network are in folders `timm`."""
+
 _ARCHITECTURES: tuple[str, ...] = get_args(Architecture)
+# Endings of file names in data/: a network of such a name would overwrite a file of another one.
+_ENDINGS = "test|pca|maps|confidence|probabilities|provenance"
+# Without a folder of its own, `..` or a leading dot, so that a name is a safe path.
+_TIMM_NAME = rf"{TIMM_PREFIX}[a-z0-9_]+(?:\.(?!(?:{_ENDINGS})(?:-|$))[a-z0-9_]+)?"
 _REPLICATE = r"-r[1-9][0-9]?"
-_NAME = re.compile(f"({'|'.join(_ARCHITECTURES)})({_REPLICATE})?")
+_NAME = re.compile(f"({'|'.join(_ARCHITECTURES)}|{_TIMM_NAME})({_REPLICATE})?")
 
 
 def _check_name(name: str) -> str:
@@ -26,8 +33,15 @@ def _check_name(name: str) -> str:
         names = ", ".join(_ARCHITECTURES[:-1])
         raise ValueError(
             f'"{name}" is not allowed: Input should be {names} or {_ARCHITECTURES[-1]}, '
+            "a network of timm such as timm/tf_efficientnet_lite0, "
             "or a replicate of one from -r1 to -r99, such as resnet18-r1"
         )
+    return name
+
+
+def _check_timm_name(name: str) -> str:
+    if not re.fullmatch(_TIMM_NAME, name):
+        raise ValueError(f'"{name}" is not allowed: Input should be a network of timm, timm/NAME or timm/NAME.TAG')
     return name
 
 
@@ -36,12 +50,23 @@ NetworkName = Annotated[
     AfterValidator(_check_name),
     WithJsonSchema({"anyOf": [{"enum": list(_ARCHITECTURES)}, {"type": "string", "pattern": f"^{_NAME.pattern}$"}]}),
 ]
-"""An extractor: an architecture such as `resnet18`, or a replicate of it with other random numbers (`resnet18-r1`)."""
+"""An extractor: an architecture such as `resnet18` or `timm/vit_tiny_patch16_224.augreg_in21k`, or a replicate of it
+with other random numbers (`resnet18-r1`)."""
+
+TimmName = Annotated[
+    str, AfterValidator(_check_timm_name), WithJsonSchema({"type": "string", "pattern": f"^{_TIMM_NAME}$"})
+]
+"""`timm/`, a model of timm, and maybe the tag of its weights; without one, timm's default."""
 
 
 def base_architecture(network: str) -> str:
     """Return the architecture of an extractor: `resnet18` for `resnet18` and for `resnet18-r2`."""
     return _parts(network)[0]
+
+
+def is_of_timm(network: str) -> bool:
+    """Return whether an extractor is a network of timm."""
+    return network.startswith(TIMM_PREFIX)
 
 
 def replicate_number(network: str) -> int:

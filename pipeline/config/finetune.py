@@ -1,11 +1,15 @@
 """The `finetune` section: training of the extractor networks, with one run per network or per network and fold."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from pipeline.config.base import Positive, Seed
+from pipeline.config.extractors import TimmName
 from pipeline.config.recipe import OptimizedRun
+
+Commit = Annotated[str, StringConstraints(pattern="^[0-9a-f]{40}$")]
+"""A commit of a repository on the Hugging Face hub, in full."""
 
 
 class FinetuneConfig(OptimizedRun):
@@ -20,10 +24,13 @@ class FinetuneConfig(OptimizedRun):
             augmentation, fitted without an optimizer. Of the other keys, `weights`, `stem`, `normalization`, `folds`,
             `seed` (of the folds), `augmentation.crop_size`, `eval_batch_size`, `simulated_workers`, `workers` and
             `threads_per_worker` apply, and the rest are unused.
-        weights: `imagenet` (torchvision's, downloaded), `none` (from scratch), or the path of a state dict, in which
-            `{network}` is replaced by the architecture.
+        weights: `none` (from scratch); `imagenet` (torchvision's, downloaded); `pretrained` (for ResNets the same; for
+            networks of timm those that timm publishes on the Hugging Face hub, downloaded); or the path of a state
+            dict (.safetensors, or a file of torch.save), in which `{network}` is replaced by the architecture.
+        revisions: by network of timm, the commit of its repository on the hub from which `pretrained` weights are
+            taken. A download needs one, so that everyone trains from the same weights; the stage names the newest.
         normalization: `dataset` (mean and standard deviation of the training images) or `imagenet` (those that
-            ImageNet weights were trained with).
+            ImageNet weights were trained with). Networks of timm have their own, with any weights.
         seed: of the initialization of the network or head, the order and the augmentation; the number of a replicate
             is added to it.
     """
@@ -31,6 +38,7 @@ class FinetuneConfig(OptimizedRun):
     folds: Positive = 1
     trainable: Literal["all", "head"] = "all"
     weights: str
+    revisions: dict[TimmName, Commit] = Field(default={})
     normalization: Literal["dataset", "imagenet"] = "dataset"
     seed: Seed = 0
 

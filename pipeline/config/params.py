@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from pipeline.config.base import MAX_SEED, Duration, Section, describe_validation_error
-from pipeline.config.extractors import ExtractConfig, NetworkName, replicate_number
+from pipeline.config.extractors import ExtractConfig, NetworkName, base_architecture, is_of_timm, replicate_number
 from pipeline.config.filter import NEEDS_TRAINING, CcsScorer, EnsembleScorer, FilterConfig
 from pipeline.config.finetune import FinetuneConfig
 from pipeline.config.network_checks import check_networks
@@ -33,7 +33,8 @@ class Params(Section):
 
     Attributes:
         networks: the extractors. `resnet18-r1`, `resnet18-r2`, ... are replicates of `resnet18`: the same
-            architecture with other random numbers.
+            architecture with other random numbers. `timm/NAME` or `timm/NAME.TAG` is a network of timm. Its images
+            are resized to the size that its weights were trained with.
     """
 
     prepare: PrepareConfig
@@ -125,6 +126,7 @@ def _check_across_sections(params: Params, source: str) -> None:
                 f"{source}: filter.drop_fraction: has no entry for {missing[0]}; add it, or give one number for all"
             )
     _check_head(f"{source}: filter.scorer", params)
+    _check_weights(f"{source}: finetune", params)
     _check_embeddings(f"{source}: reduce", params.reduce)
     _check_recipe(f"{source}: finetune", params.finetune, params.prepare)
     _check_batch(f"{source}: finetune.batch_size", params.finetune.batch_size, params.finetune)
@@ -201,6 +203,23 @@ def _check_head(key: str, params: Params) -> None:
         raise InputError(
             f"{key}: {missing[0]} needs a record of the training, which finetune.trainable: head does not "
             "make; use smoothed_confidence"
+        )
+
+
+def _check_weights(section: str, params: Params) -> None:
+    finetune, networks = params.finetune, [base_architecture(network) for network in params.networks]
+    of_timm = [network for network in networks if is_of_timm(network)]
+    if finetune.weights == "imagenet" and of_timm:
+        raise InputError(
+            f"{section}.weights: imagenet are torchvision's weights, and networks has {of_timm[0]}; give pretrained"
+        )
+    if finetune.weights == "pretrained" and finetune.stem != "imagenet" and len(of_timm) < len(networks):
+        raise InputError(
+            f"{section}.weights: pretrained weights of ResNets have the 7x7 first layer; set stem: imagenet"
+        )
+    if unknown := [network for network in finetune.revisions if network not in of_timm]:
+        raise InputError(
+            f"{section}.revisions: {unknown[0]} is not one of networks {networks}; remove it, or correct its name"
         )
 
 

@@ -16,6 +16,7 @@ from pipeline.datasets.sources import TrainingImages
 from pipeline.distributed import World
 from pipeline.errors import InputError
 from pipeline.features.trained import PairedSums, SimilarityTransform, fit_similarity
+from pipeline.models.resnet import Network
 from pipeline.run_log import Progress
 from pipeline.training.evaluation import evaluation_images, rank_rows
 from pipeline.training.run_key import RunKey, worker_machine_info
@@ -104,7 +105,8 @@ def extract_by_fold(
     """Extract the features of all images with each network, and the probabilities with that of the image's fold.
 
     The network of fold k was not trained on the images of fold k. Its features are aligned with those of network 0 by
-    the similarity transform that fits best on all images (`fit_similarity`).
+    the similarity transform that fits best on all images (`fit_similarity`). Heads on one frozen backbone have the same
+    features: the backbone processes all images once, and nothing is aligned.
 
     Args:
         extractor: K networks, and the fold of each image.
@@ -120,33 +122,56 @@ def extract_by_fold(
     """
     networks = extractor.networks
     folds = np.zeros(len(images), dtype=np.int32) if extractor.folds is None else extractor.folds
-    sums = [PairedSums(out.shape[2]) for _ in networks[1:]]
+    shared = [_has_equal_backbone(network.model, networks[0].model) for network in networks]
+    sums = [None if equal else PairedSums(out.shape[2]) for equal in shared[1:]]
     rows = rank_rows(len(images), world)
     for where, batch in _batches(images, networks[0], batch_size, rows, world.device):
-        outputs = [_outputs(network, batch, flip_tta=flip_tta) for network in networks]
+        first = _features(networks[0], batch, flip_tta=flip_tta)
+        views = [
+            first if equal else _features(network, batch, flip_tta=flip_tta)
+            for network, equal in zip(networks, shared, strict=True)
+        ]
+        outputs = [_classified(network, of_network) for network, of_network in zip(networks, views, strict=True)]
         for pairs, (features, _) in zip(sums, outputs[1:], strict=True):
-            pairs.add(features, outputs[0][0])
+            if pairs is not None:
+                pairs.add(features, outputs[0][0])
         held_out = folds[where], np.arange(len(batch))
         out[:, where] = np.stack([features for features, _ in outputs])
         probabilities[where] = np.stack([predicted for _, predicted in outputs])[held_out]
         progress.update(len(batch))
     explained = []
     for fold, pairs in enumerate(sums, start=1):
+        if pairs is None:
+            explained.append(1.0)
+            continue
         transform = _fit_over_ranks(pairs, fold, world)
         transform.apply_to_rows(out[fold], rows)
         explained.append(transform.explained)
     return explained
 
 
+def _has_equal_backbone(network: Network, other: Network) -> bool:
+    """Return whether all weights and statistics but those of the last layer are equal."""
+    head = {id(tensor) for tensor in network.output_layer.state_dict(keep_vars=True).values()}
+    own, theirs = (model.state_dict(keep_vars=True) for model in (network, other))
+    return all(id(tensor) in head or torch.equal(tensor, theirs[name]) for name, tensor in own.items())
+
+
 def _outputs(
     network: TrainedNetwork, batch: Tensor, *, flip_tta: bool
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return features (B, D) and probabilities (B, n_classes) of one batch (B, 3, C, C)."""
-    views = [batch, batch.flip(3)] if flip_tta else [batch]
-    outputs = []
-    for view in views:
-        features = network.model.features(view)
-        outputs.append((features.float(), network.model.classify(features).softmax(1).float()))
+    return _classified(network, _features(network, batch, flip_tta=flip_tta))
+
+
+def _features(network: TrainedNetwork, batch: Tensor, *, flip_tta: bool) -> list[Tensor]:
+    """Return the features (B, D) of each view of a batch (B, 3, C, C): the images, and their mirror images."""
+    return [network.model.features(view) for view in ([batch, batch.flip(3)] if flip_tta else [batch])]
+
+
+def _classified(network: TrainedNetwork, views: list[Tensor]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return the means over the views of features (B, D) and of their probabilities (B, n_classes)."""
+    outputs = [(features.float(), network.model.classify(features).softmax(1).float()) for features in views]
     averaged, probabilities = (torch.stack(values).mean(0).cpu().numpy() for values in zip(*outputs, strict=True))
     if not np.isfinite(averaged).all():
         raise InputError("features: the network gives NaN or infinity; lower finetune.learning_rate")

@@ -13,7 +13,7 @@ from pipeline.distributed import World
 from pipeline.features.extract import extract_features
 from pipeline.features.linear import LinearHead, fit_head
 from pipeline.models import build_network, feature_dimension, set_head
-from pipeline.models.resnet import Network, ResNet
+from pipeline.models.resnet import Network
 from pipeline.run_log import Progress
 from pipeline.training.settings import TrainSettings
 from pipeline.training.weights import TrainedNetwork
@@ -59,6 +59,5 @@ def fit_frozen_networks(
         head = distributed.broadcast(fit_head(features[rows], labels[rows]) if world.is_main else None)
         assert head is not None
         network = copy.deepcopy(model)
-        assert isinstance(network, ResNet), "extractors are ResNets"
         set_head(network, torch.from_numpy(head.weight), torch.from_numpy(head.bias))
         yield network, head

@@ -99,7 +99,11 @@ def fit_similarity(sums: PairedSums) -> SimilarityTransform:
     for mean, squares in ((source_mean, source_squares), (target_mean, target_squares)):
         if squares <= noise * (mean @ mean):
             raise ValueError("all features are equal")
-    left, singular, right = scipy.linalg.svd(cross)
+    try:
+        left, singular, right = scipy.linalg.svd(cross)
+    except scipy.linalg.LinAlgError:
+        # The default algorithm can fail where there are fewer images than features; this one is slower.
+        left, singular, right = scipy.linalg.svd(cross, lapack_driver="gesvd")
     return SimilarityTransform(
         rotation=left @ right,
         scale=float(singular.sum() / source_squares),

@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pipeline.errors import InputError
 from pipeline.models.resnet import RESNETS, Network, ResNet, Stem, resnet
 from pipeline.models.resnet9 import ResNet9
 from pipeline.models.small_cnn import SmallCnn
+from pipeline.models.timm_networks import TIMM_PREFIX, build_timm_network, timm_feature_dimension, timm_format
 
 _HEAD = ("fc.weight", "fc.bias")
 # BatchNorm's count of batches is unused here; files from before torch 0.4.1 lack it, torchvision's too.
@@ -24,11 +25,13 @@ NETWORKS = tuple(_FEATURES)
 """The names used in params.yaml."""
 
 
-def set_head(model: ResNet, weight: Tensor, bias: Tensor) -> None:
+def set_head(model: Network, weight: Tensor, bias: Tensor) -> None:
     """Make the logits of `model` its features times `weight` (n_classes, D) plus `bias` (n_classes,)."""
+    layer = model.output_layer
+    assert isinstance(layer, nn.Linear), type(layer)
     with torch.no_grad():
-        model.backbone.fc.weight.copy_(weight / model.logit_scale)
-        model.backbone.fc.bias.copy_(bias / model.logit_scale)
+        layer.weight.copy_(weight / model.logit_scale)
+        layer.bias.copy_(bias / model.logit_scale)
 
 
 def load_backbone(model: ResNet, state: Mapping[str, Tensor], *, source: str) -> None:
@@ -64,12 +67,17 @@ def build_network(network: str, n_classes: int, *, stem: Stem, seed: int) -> Net
     """Build a network with fresh weights, the same for the same seed; global generators keep their state.
 
     Args:
-        network: one of `NETWORKS`.
+        network: one of `NETWORKS`, or a network of timm.
         stem: of torchvision's ResNets, see `resnet`; the other networks have no choice.
+
+    Raises:
+        InputError: timm has no such network.
     """
     with torch.random.fork_rng(devices=[]):
         # `torch.manual_seed` would reseed the generators of all GPUs as well.
         torch.default_generator.manual_seed(seed)
+        if is_timm(network):
+            return build_timm_network(network, n_classes)
         if network in RESNETS:
             return resnet(network, n_classes, stem=stem)
         if network in _RESNET9_WIDTHS:
@@ -77,6 +85,24 @@ def build_network(network: str, n_classes: int, *, stem: Stem, seed: int) -> Net
         return SmallCnn(n_classes)
 
 
+def is_timm(network: str) -> bool:
+    """Return whether a network is one of timm."""
+    return network.startswith(TIMM_PREFIX)
+
+
+def full_name(network: str) -> str:
+    """Return the name that also says which weights, and so which format of images: for timm's networks with the tag.
+
+    Raises:
+        InputError: timm has no such network.
+    """
+    return timm_format(network).name if is_timm(network) else network
+
+
 def feature_dimension(network: str) -> int:
-    """Return the dimension D of the penultimate features."""
-    return _FEATURES[network]
+    """Return the dimension D of the penultimate features.
+
+    Raises:
+        InputError: timm has no such network.
+    """
+    return timm_feature_dimension(network) if is_timm(network) else _FEATURES[network]

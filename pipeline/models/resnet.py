@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 
 
 class Network(nn.Module, ABC):
-    """A classifier in two parts: penultimate features, and logits from them."""
+    """A classifier in two parts: penultimate features, and logits from them.
+
+    Attributes:
+        logit_scale: factor of the output layer's values.
+    """
+
+    logit_scale = 1.0
 
     @property
     @abstractmethod
@@ -49,12 +55,7 @@ class ResNet(Network):
     """A torchvision ResNet that exposes its penultimate features.
 
     The wrapped network is `backbone`; its state dict keeps torchvision's names under that prefix.
-
-    Attributes:
-        logit_scale: factor of the classifier's output.
     """
-
-    logit_scale = 1.0
 
     def __init__(self, backbone: "Backbone") -> None:
         super().__init__()

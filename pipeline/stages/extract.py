@@ -21,7 +21,7 @@ from pipeline.distributed import LaunchPlan, World
 from pipeline.energy import UNKNOWN_ENERGY
 from pipeline.errors import InputError, explain_out_of_memory
 from pipeline.features.extract import extract_by_fold, extract_features, features_cache_key
-from pipeline.models import feature_dimension
+from pipeline.models import feature_dimension, full_name
 from pipeline.paths import DataPaths
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
@@ -99,7 +99,7 @@ def _check_extractor(context: StageContext, extractor: FoldNetworks, data: Prepa
     """
     path, first = context.data.extractor(str(context.item)), extractor.networks[0]
     actual = (first.network, first.format.image_size, first.class_names)
-    expected = (base_architecture(str(context.item)), data.image_size, data.class_names)
+    expected = (full_name(base_architecture(str(context.item))), data.image_size, data.class_names)
     for what, has, needs in zip(("network", "image_size", "class_names"), actual, expected, strict=True):
         if has != needs:
             raise InputError(f"{path}: its {what} is {has}, needed is {needs}; run `dvc repro`")

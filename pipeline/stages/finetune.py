@@ -18,6 +18,7 @@ from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_di
 from pipeline.artifacts.provenance import sha256_of_file, write_provenance
 from pipeline.artifacts.tables import read_parquet
 from pipeline.config.extractors import base_architecture, replicate_number
+from pipeline.config.finetune import FinetuneConfig
 from pipeline.datasets.splits import assign_folds
 from pipeline.distributed import World
 from pipeline.energy import UNKNOWN_ENERGY
@@ -25,13 +26,16 @@ from pipeline.errors import InputError
 from pipeline.features.extract import features_cache_key
 from pipeline.features.frozen import fit_frozen_networks
 from pipeline.features.trained import TrainedExtractor, extractor_metrics, mean_confidence, mean_dynamics
+from pipeline.models import full_name, is_timm
 from pipeline.models.resnet import Network
+from pipeline.models.timm_networks import timm_format
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
 from pipeline.training.checkpointing import STALE_AFTER_S, remove_stale_checkpoints
 from pipeline.training.evaluation import Evaluation, evaluate, load_images, rank_rows
 from pipeline.training.folds import FoldStore, train_folds
 from pipeline.training.loop import RunOptions, TrainData
+from pipeline.training.pretrained import pretrained_record, weight_initializer
 from pipeline.training.result_cache import CachedNetwork, NetworkCache
 from pipeline.training.settings import (
     DatasetInfo,
@@ -41,7 +45,7 @@ from pipeline.training.settings import (
     effective_settings,
     launch_plan,
 )
-from pipeline.training.state import IMAGENET_MEAN, IMAGENET_STD, weight_initializer
+from pipeline.training.state import IMAGENET_MEAN, IMAGENET_STD
 from pipeline.training.weights import save_fold_networks, save_trained
 
 
@@ -73,7 +77,11 @@ def finetune(context: StageContext, world: World) -> None:
     dynamics, unknown = mean_dynamics(networks), np.full(len(folds), np.nan, dtype=np.float32)
     margin, forgetting = (dynamics.margin, dynamics.forgetting) if dynamics else (unknown, unknown)
     write_dynamics(context.data.training_dynamics(name), margin, forgetting)
-    write_json(context.data.finetune_metrics(name), extractor_metrics(config, data, networks, results))
+    metrics = extractor_metrics(config, data, networks, results)
+    network = base_architecture(name)
+    if is_timm(network):
+        metrics["pretrained"] = pretrained_record(config.weights, network, config.revisions)
+    write_json(context.data.finetune_metrics(name), metrics)
     write_provenance(
         context.data.provenance("finetune", name),
         stage=context.name,
@@ -118,18 +126,13 @@ def _seed(context: StageContext) -> int:
 
 
 def _settings(context: StageContext, data: PreparedData, n_train: int) -> TrainSettings:
-    config = context.params.finetune
-    as_imagenet = config.normalization == "imagenet"
+    config, network = context.params.finetune, base_architecture(str(context.item))
+    mean, std = _normalization(config, network, data)
     return effective_settings(
         config,
-        DatasetInfo(
-            n_classes=len(data.class_names),
-            image_size=data.image_size,
-            mean=IMAGENET_MEAN if as_imagenet else data.mean,
-            std=IMAGENET_STD if as_imagenet else data.std,
-        ),
+        DatasetInfo(n_classes=len(data.class_names), image_size=data.image_size, mean=mean, std=std),
         GridPoint(
-            network=base_architecture(str(context.item)),
+            network=full_name(network),
             batch_size=config.batch_size,
             learning_rate=config.learning_rate,
             weight_decay=config.weight_decay,
@@ -139,6 +142,15 @@ def _settings(context: StageContext, data: PreparedData, n_train: int) -> TrainS
         budget=config.budget,
         skipped=config.trainable == "head",
     )
+
+
+def _normalization(
+    config: FinetuneConfig, network: str, data: PreparedData
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the mean and standard deviation per channel that images are normalized with, in units of 0 to 1."""
+    if is_timm(network):
+        return timm_format(network).mean, timm_format(network).std
+    return (IMAGENET_MEAN, IMAGENET_STD) if config.normalization == "imagenet" else (data.mean, data.std)
 
 
 def _train_all(
@@ -164,10 +176,10 @@ def _train_all(
             checkpoints=context.work.checkpoints(context.name),
             cache=NetworkCache(context.work.file_cache(context.name)),
             interval=config.checkpoint,
-            data_digest=distributed.broadcast(_digest(context, config.weights) if world.is_main else ""),
+            data_digest=distributed.broadcast(_digest(context) if world.is_main else ""),
         ),
         options=RunOptions(title=context.name, micro_batch=config.micro_batch, comm=comm_config_from(config)),
-        initialize=_weight_initializer(config.weights, settings[0].network, world),
+        initialize=_weight_initializer(context, world),
         world=world,
         log=context.log,
     )
@@ -212,7 +224,7 @@ def _fit_heads(
             yield _head_extractor(network, settings, rows, world)
         return
     start = time.monotonic()
-    initialize = _weight_initializer(config.weights, settings.network, world)
+    initialize = _weight_initializer(context, world)
     assert initialize is not None, "the configuration requires weights"
     with context.log.progress(context.name, len(rank_rows(n, world)), "images") as progress:
         fitted = fit_frozen_networks(
@@ -261,7 +273,7 @@ def _head_keys(
         "network": [settings.network, settings.stem, settings.n_classes, settings.seed],
         "format": dataclasses.asdict(settings.format),
         "batch_size": config.eval_batch_size,
-        "data": _digest(context, config.weights),
+        "data": _digest(context),
     }
     digests = [hashlib.sha256(np.packbits(rows).tobytes()).hexdigest() for rows in train_masks]
     return [
@@ -270,18 +282,26 @@ def _head_keys(
     ]
 
 
-def _digest(context: StageContext, weights: str) -> str:
+def _digest(context: StageContext) -> str:
     """Return the digests of the prepared data and of the initial weights."""
-    path = Path(weights.replace("{network}", base_architecture(str(context.item))))
-    start = sha256_of_file(path) if weights not in ("none", "imagenet") and path.is_file() else weights
+    config, network = context.params.finetune, base_architecture(str(context.item))
+    path = Path(config.weights.replace("{network}", network))
+    if config.weights == "pretrained":
+        # A commit fixes the content.
+        start = f"hub {config.revisions.get(network)}" if is_timm(network) else "imagenet"
+    elif config.weights not in ("none", "imagenet") and path.is_file():
+        start = sha256_of_file(path)
+    else:
+        start = config.weights
     return f"{prepared_digest(context.data)} {start}"
 
 
-def _weight_initializer(weights: str, network: str, world: World) -> Callable[[Network], None] | None:
-    """Return the initializer of `weights`; rank 0 downloads them first, and the other ranks read the cache."""
+def _weight_initializer(context: StageContext, world: World) -> Callable[[Network], None] | None:
+    """Return the initializer of the weights; rank 0 downloads them first, and the other ranks read the cache."""
+    config, network = context.params.finetune, base_architecture(str(context.item))
     if not world.is_main:
         distributed.barrier()
-    initialize = weight_initializer(weights, network)
+    initialize = weight_initializer(config.weights, network, config.revisions)
     if world.is_main:
         distributed.barrier()
     return initialize

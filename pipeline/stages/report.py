@@ -57,8 +57,9 @@ def _write_figures(folder: Path, inputs: ReportInputs, summary: Summary) -> None
             temporary.write_bytes(content)
         written.add(name)
     remove_leftovers(folder)
-    for path in folder.iterdir():
-        if path.name not in written:
+    # Figures of timm's networks are in a folder.
+    for path in [path for path in folder.rglob("*") if path.is_file()]:
+        if str(path.relative_to(folder)) not in written:
             path.unlink()
 
 

@@ -29,8 +29,8 @@ from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
 from pipeline.training.evaluation import Evaluation, evaluate, load_images
 from pipeline.training.loop import RunOptions, TrainData, train
+from pipeline.training.pretrained import weight_initializer
 from pipeline.training.settings import ImageFormat, TrainSettings
-from pipeline.training.state import weight_initializer
 
 STEPS = 20
 _N_IMAGES = 96

@@ -1,11 +1,9 @@
-"""The state of a training run between two steps: initial weights, checkpoints, restoring."""
+"""The state of a training run between two steps: its start, checkpoints, restoring."""
 
 import dataclasses
-import http.client
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,72 +13,19 @@ from torch.optim.swa_utils import AveragedModel
 
 from pipeline import distributed
 from pipeline.distributed import Compression, Grids, World
-from pipeline.errors import InputError
-from pipeline.models import build_network, load_backbone
-from pipeline.models.resnet import Network, ResNet
+from pipeline.models import build_network
+from pipeline.models.resnet import Network
+from pipeline.models.timm_networks import check_trainable
 from pipeline.optim import OPTIMIZERS, parameter_groups
 from pipeline.training.confidence import ConfidenceTracker
 from pipeline.training.dynamics import DynamicsTracker
 from pipeline.training.noise_scale import NoiseSample
 from pipeline.training.numerics import make_scaler
 from pipeline.training.settings import TrainSettings
-from pipeline.training.weights import extract_state_dict, load_weights_file
 
 # Statistics of the images that torchvision's weights were trained on.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-
-
-def weight_initializer(weights: str, network: str) -> Callable[[Network], None] | None:
-    """Return a function that overwrites a fresh network's weights; None for `none`.
-
-    Args:
-        weights: `none`, `imagenet`, or the path of a state dict, in which `{network}` is replaced by the network's
-            name.
-
-    Raises:
-        InputError: the file is missing, damaged or of another network; or the download fails.
-    """
-    if weights == "none":
-        return None
-    path = imagenet_weights(network) if weights == "imagenet" else Path(weights.replace("{network}", network))
-    state = extract_state_dict(load_weights_file(path), path)
-
-    def initialize(model: Network) -> None:
-        assert isinstance(model, ResNet), "extractors are ResNets"
-        load_backbone(model, state, source=str(path))
-
-    return initialize
-
-
-def imagenet_weights(network: str) -> Path:
-    """Return the path of torchvision's ImageNet weights (IMAGENET1K_V1), downloaded once and verified by hash."""
-    from torchvision import models  # a second or two to import; few runs need it
-
-    return download_weights(models.get_model_weights(network).IMAGENET1K_V1.url)
-
-
-def download_weights(url: str) -> Path:
-    """Download `url` into torch's cache unless it is there; the hash in its name is verified.
-
-    Raises:
-        InputError: no network, or the content does not have the hash.
-    """
-    folder = Path(torch.hub.get_dir()) / "checkpoints"
-    path = folder / url.rsplit("/", 1)[-1]
-    if path.exists():
-        return path
-    folder.mkdir(parents=True, exist_ok=True)
-    digest = path.stem.rsplit("-", 1)[-1]
-    try:
-        torch.hub.download_url_to_file(url, str(path), hash_prefix=digest, progress=False)
-    except RuntimeError as error:
-        raise InputError(f"{url}: {error}; the download was damaged, run again") from None
-    except (OSError, http.client.HTTPException) as error:
-        raise InputError(
-            f"{url}: cannot be downloaded ({error}); put the file at {path}, or set finetune.weights to a local file"
-        ) from None
-    return path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,8 +177,12 @@ def start_state(
         initialize: overwrites fresh weights, e.g. by pretrained ones.
         n_tracked_samples: samples whose labels' probabilities and margins are tracked; 0 tracks none.
         n_tracked_epochs: epochs that the run begins.
+
+    Raises:
+        InputError: the network has normalization layers that cannot be trained.
     """
     model = build_network(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
+    check_trainable(model, settings.network)
     if initialize is not None:
         initialize(model)
     model = model.to(world.device).to(memory_format=torch.channels_last)

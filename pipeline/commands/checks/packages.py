@@ -22,6 +22,7 @@ _OPTIONAL = ("viz", "notebooks", "cleanlab", "tuning", "docs", "dev")
 _MODULES = {
     "faiss-cpu": "faiss",
     "mkdocs-material": "material",
+    "huggingface-hub": "huggingface_hub",
     "nvidia-ml-py": "pynvml",
     "pillow": "PIL",
     "pytest-timeout": "pytest_timeout",

@@ -237,7 +237,8 @@ def _is_study(path: Path) -> bool:
 def _read(name: str, root: Path) -> Experiment:
     data = DataPaths(root=root)
     studies = sorted(path.stem for path in (root / "train").glob("*.parquet") if _is_study(path))
-    networks = sorted(path.parent.name for path in (root / "filter").glob("*/kept.csv"))
+    # Those of timm are a folder deeper.
+    networks = sorted(str(path.parent.relative_to(root / "filter")) for path in (root / "filter").rglob("kept.csv"))
     if not studies:
         raise InputError(
             f"{name}: no study in {root / 'train'}; use a folder with data/, or a git revision whose dvc.lock has some"

@@ -15,6 +15,7 @@ from pipeline.config.extractors import base_architecture, replicate_number
 from pipeline.config.params import Params
 from pipeline.config.study import KeepWeights
 from pipeline.distributed import local_gpus
+from pipeline.models import full_name
 from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings, effective_settings
 
 _MEASURE_BUDGET_S = 18.0
@@ -51,7 +52,7 @@ def finetune_run(params: Params, network: str, size: DataSize) -> PlannedRun:
             std=(0.25,) * 3,
         ),
         GridPoint(
-            network=base_architecture(network),
+            network=full_name(base_architecture(network)),
             batch_size=config.batch_size,
             learning_rate=config.learning_rate,
             weight_decay=config.weight_decay,

@@ -16,9 +16,10 @@ from pipeline.errors import InputError
 from pipeline.features import extract
 from pipeline.features.extract import extract_by_fold, extract_features
 from pipeline.features.trained import PairedSums, fit_similarity
+from pipeline.models import set_head
 from pipeline.run_log import RunLog
 from pipeline.training.weights import FoldNetworks, TrainedNetwork
-from tests.fixtures.training import ALONE, NAMES, TINY, bright_images, build_resnet
+from tests.fixtures.training import ALONE, NAMES, TINY, as_resnet, bright_images, build_resnet
 
 N = 23
 
@@ -151,6 +152,7 @@ def test_each_image_is_seen_by_the_network_of_its_fold_in_the_space_of_the_first
 def test_a_network_of_the_same_features_in_another_basis_gives_those_of_the_first() -> None:
     """Its last convolution's channels are permuted, and its features twice as large."""
     one, other = _network(0), _network(0)
+    as_resnet(other.model).backbone.bn1.num_batches_tracked += 1  # not the same weights, with the same features
     order = torch.randperm(512, generator=torch.Generator().manual_seed(0))
     plain = other.model.features
     other.model.features = lambda images: 2 * plain(images)[:, order]  # type: ignore[method-assign]
@@ -158,6 +160,19 @@ def test_a_network_of_the_same_features_in_another_basis_gives_those_of_the_firs
     out, _, aligned = _by_fold([one, other], folds)
     np.testing.assert_allclose(out, _alone(one)[0], rtol=1e-3, atol=1e-4)
     assert aligned == pytest.approx([1])
+
+
+def test_heads_on_one_backbone_share_its_features_and_its_forward_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    networks, folds = [_network(0), _network(0), _network(0)], (np.arange(N) % 3).astype(np.int32)
+    for scale, network in enumerate(networks):
+        set_head(network.model, torch.full((len(NAMES), 512), 0.01 * scale), torch.arange(float(len(NAMES))))
+    expected, probabilities = _alone(networks[0])[0], [_alone(network)[1] for network in networks]
+    for network in networks[1:]:
+        monkeypatch.setattr(network.model, "features", None)
+    out, sure, aligned = _by_fold(networks, folds)
+    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(sure, np.stack(probabilities)[folds, np.arange(N)])
+    assert aligned == [1, 1]
 
 
 def test_one_network_gives_its_features_to_the_bit() -> None:

@@ -1,5 +1,7 @@
 """Features of one network in the space of another."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -94,3 +96,21 @@ def test_features_without_spread_have_no_fit(equal: str) -> None:
     flat = np.full_like(spread, 1 / 3)
     with pytest.raises(ValueError, match="equal"):
         fit_similarity(_sums(flat, spread) if equal == "source" else _sums(spread, flat))
+
+
+def test_another_algorithm_is_tried_where_the_usual_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LAPACK's gesdd does not always converge where there are fewer images than features."""
+    rng = np.random.default_rng(0)
+    sums = PairedSums(6)
+    sums.add(rng.normal(size=(4, 6)), rng.normal(size=(4, 6)))
+    expected, svd = fit_similarity(sums), scipy.linalg.svd
+
+    def failing(matrix: NDArray[np.float64], lapack_driver: str = "gesdd") -> Any:
+        if lapack_driver == "gesdd":
+            raise scipy.linalg.LinAlgError("SVD did not converge")
+        return svd(matrix, lapack_driver=lapack_driver)
+
+    monkeypatch.setattr(scipy.linalg, "svd", failing)
+    source = rng.normal(size=(3, 6))
+    assert fit_similarity(sums).explained == pytest.approx(expected.explained)
+    assert fit_similarity(sums).apply(source).shape == (3, 6)

@@ -12,7 +12,7 @@ import torch
 import torchvision
 
 from pipeline.errors import InputError
-from pipeline.training.state import download_weights, imagenet_weights, weight_initializer
+from pipeline.training.pretrained import download_weights, imagenet_weights, weight_initializer
 from pipeline.training.weights import save_trained
 from tests.fixtures.loopback import serving
 from tests.fixtures.training import TINY, build_resnet, write_imagenet_weights
