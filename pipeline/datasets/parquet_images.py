@@ -106,7 +106,8 @@ class ParquetImages:
         Raises:
             InputError: two of them differ.
         """
-        column, found = self._columns.label, {}
+        column = self._columns.label
+        found: dict[tuple[str, ...], str] = {}
         for shard in shards:
             names = _schema_class_names(self._open(shard).schema_arrow, column, f"prepare.path: {self._root / shard}")
             if names is not None:
@@ -227,8 +228,8 @@ def _find_columns(schema: pa.Schema, source: str, label_column: str | None) -> _
     """
     where = f"prepare.path: {source}"
     images = _image_columns(schema)
-    named = [name for name in ("image", "img") if name in images]
-    candidates = named[:1] or list(images)
+    named: list[str] = [name for name in ("image", "img") if name in images]
+    candidates = named[:1] or [*images]
     if len(candidates) != 1:
         problem = f"several columns of images ({', '.join(candidates)})" if candidates else "no column of images"
         raise InputError(f"{where}: has {problem}; give a struct of bytes and path named image")
