@@ -96,4 +96,6 @@ def _checked(tree: dict[str, Any]) -> FilterConfig:
     try:
         return FilterConfig.model_validate_json(json.dumps(tree))
     except ValidationError as error:
-        raise InputError(f"filter.{describe_validation_error(error, tree, FilterConfig)}") from None
+        message = f"filter.{describe_validation_error(error, tree, FilterConfig)}"
+        # A rule between keys is one of the section.
+        raise InputError(message.replace("filter.(top level)", "filter", 1)) from None
