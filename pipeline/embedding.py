@@ -93,9 +93,7 @@ def embed(
         InputError: the settings do not fit the number of images.
     """
     landmarks = check_reduction(config, features, labels)
-    axes = _axes(features, config, log, map_fn)
-    write_array(components_file, axes.transform(features, map_fn=map_fn) if axes else features)
-    components = open_array(components_file, dtype=np.float32, ndim=2, rows=len(features))
+    axes, components = _components(features, config, components_file, log, map_fn)
     embeddings = _fit_embeddings(components, labels, config, landmarks, log, map_fn)
     neighbors, quality = _neighbors(components, axes, embeddings[0], labels, config, by_network)
     log.info(
@@ -113,6 +111,30 @@ def embed(
     return EmbeddingResult(
         axes=axes, components=components, embeddings=embeddings, neighbors=neighbors, metrics=metrics
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReducedFeatures:
+    """Reduced features of N images without an embedding: components (N, d) float32, neighbors by them, and metrics."""
+
+    components: NDArray[np.float32]
+    neighbors: Neighbors
+    metrics: dict[str, Any]
+
+
+def reduce_features(
+    features: NDArray[np.float32], config: ReduceConfig, *, components_file: Path, log: RunLog, map_fn: MapFn
+) -> ReducedFeatures:
+    """Compute principal components and nearest neighbors of features (N, D), as `embed` does, without t-SNE.
+
+    Raises:
+        InputError: the settings do not fit the number of images.
+    """
+    check_settings(*features.shape, n_components=config.pca.n_components, neighbors=config.n_neighbors)
+    axes, components = _components(features, config, components_file, log, map_fn)
+    neighbors = nearest_neighbors(components, config.n_neighbors, seed=config.tsne.random_state)
+    metrics = {"pca": _pca_metrics(axes), "neighbour_search": neighbors.search}
+    return ReducedFeatures(components=components, neighbors=neighbors, metrics=metrics)
 
 
 def check_reduction(config: ReduceConfig, features: NDArray[np.float32], labels: NDArray[np.int64]) -> int | None:
@@ -142,6 +164,15 @@ def tsne_with_progress(points: NDArray[np.float32], tsne: TsneConfig, log: RunLo
             bar.update(done, f"KL {divergence:.3f}")
 
         return fit_tsne(points, tsne.model_dump(), report=report)
+
+
+def _components(
+    features: NDArray[np.float32], config: ReduceConfig, file: Path, log: RunLog, map_fn: MapFn
+) -> tuple[FittedPca | None, NDArray[np.float32]]:
+    """Return the axes, and the components, which are memory-mapped from `file`."""
+    axes = _axes(features, config, log, map_fn)
+    write_array(file, axes.transform(features, map_fn=map_fn) if axes else features)
+    return axes, open_array(file, dtype=np.float32, ndim=2, rows=len(features))
 
 
 def _axes(features: NDArray[np.float32], config: ReduceConfig, log: RunLog, map_fn: MapFn) -> FittedPca | None:

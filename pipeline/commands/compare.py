@@ -1,4 +1,4 @@
-"""`python -m pipeline compare A B`: compare experiment B with A by paired tests.
+"""`python -m pipeline compare A B`: compare experiment B with A by paired tests; or two arms of a table of runs.
 
 A and B are git revisions of this repository, read from DVC's cache without a checkout, or folders with data/. Runs with
 equal study, model, arm, filter network, batch size, simulated workers, learning rate, weight decay and seed are pairs.
@@ -11,12 +11,16 @@ import argparse
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.artifacts.prepared import planted_note
 from pipeline.commands import command_parser
+from pipeline.commands.comparison.arms import compare_arms, table_lines
+from pipeline.commands.comparison.arms import to_dict as table_to_dict
 from pipeline.commands.comparison.experiments import Experiment, incomparable_reason, is_margin, read_experiment
 from pipeline.commands.comparison.report import filter_lines, paragraph, study_lines
+from pipeline.commands.comparison.run_table import read_runs
 from pipeline.commands.comparison.verdicts import (
     ArmVerdict,
     FilterComparison,
@@ -81,8 +85,12 @@ class ExperimentComparison:
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this command."""
     parser = command_parser("compare", __doc__)
-    parser.add_argument("a", metavar="A", help="baseline: a folder or git revision, e.g. HEAD~1")
-    parser.add_argument("b", metavar="B", help="new experiment: a folder (. for this one) or git revision")
+    parser.add_argument("a", metavar="A", help="baseline: a folder or git revision, e.g. HEAD~1; or a table of runs")
+    parser.add_argument("b", metavar="B", nargs="?", help="new experiment: a folder (. for this one) or git revision")
+    parser.add_argument("--arm", nargs=2, metavar=("A", "B"), help="two arms of the table: baseline and new one")
+    parser.add_argument("--metric", metavar="COLUMN", help="column of the table to compare (default: metric)")
+    parser.add_argument("--ignore", nargs="+", metavar="COLUMN", help="columns of the table that are no settings")
+    parser.add_argument("--test-images", type=int, metavar="N", help="size of the table's test set, if it is known")
     parser.add_argument(
         "--margin",
         type=_margin,
@@ -101,13 +109,48 @@ def main(argv: Sequence[str]) -> int:
         0.
 
     Raises:
-        InputError: A or B is not an experiment, or they share no study.
+        InputError: A or B is not an experiment, or they share no study; or as `read_runs`.
     """
     arguments = make_parser().parse_args(argv)
+    if arguments.arm:
+        print("\n".join(_table_output(arguments)))
+        return 0
+    _check_experiments(arguments)
     a, b = read_experiment(arguments.a), read_experiment(arguments.b)
     comparison = compare(a, b, resolve_margin(arguments.margin, b))
     print(json.dumps(to_dict(comparison), ensure_ascii=False, allow_nan=False) if arguments.json else _text(comparison))
     return 0
+
+
+def _table_output(arguments: argparse.Namespace) -> Iterator[str]:
+    """Yield the lines of the comparison of two arms of a table."""
+    if arguments.b is not None:
+        raise InputError(f"--arm: compares arms of one table, but {arguments.b} is given too; leave one out")
+    n_images = arguments.test_images
+    if n_images is not None and n_images < 1:
+        raise InputError(f"--test-images: {n_images}; give the number of test images, or leave it out")
+    runs = read_runs(
+        Path(arguments.a), arguments.arm, metric=arguments.metric or "metric", ignored=arguments.ignore or ()
+    )
+    margin = _MARGIN if arguments.margin is None else arguments.margin
+    rule = DecisionRule(margin=margin / 100, alpha=round(1 - _CONFIDENCE, 12))
+    comparison = compare_arms(runs, rule, step=1 / n_images if n_images else 0.0)
+    if arguments.json:
+        yield json.dumps(table_to_dict(comparison), ensure_ascii=False, allow_nan=False, default=str)
+    else:
+        yield from table_lines(comparison)
+
+
+def _check_experiments(arguments: argparse.Namespace) -> None:
+    for option, value in (
+        ("--metric", arguments.metric),
+        ("--ignore", arguments.ignore),
+        ("--test-images", arguments.test_images),
+    ):
+        if value is not None:
+            raise InputError(f"{option}: is for a table of runs; give --arm A B too, or leave it out")
+    if arguments.b is None:
+        raise InputError(f"compare: B is missing; give a second experiment, or --arm A B for the table {arguments.a}")
 
 
 def resolve_margin(requested: float | None, b: Experiment) -> Margin:

@@ -1,14 +1,20 @@
 """`python -m pipeline filter-features`: filter external features, without images or training.
 
 Takes any array (N, D), e.g. of another pretrained network. Labels are optional: without them all rows are one class,
-and scorers that compare no labels find isolated rows. The sections `reduce` and `filter` of the parameters apply as
-they do to the pipeline's features.
+and scorers that compare no labels find isolated rows. With --scorer and --drop-fraction no params.yaml is needed;
+otherwise its sections `reduce` and `filter` apply as they do to the pipeline's features. t-SNE runs only for scorers on
+the embedding, or with --map.
 
-    python -m pipeline filter-features --features f.npy --labels y.csv --out suspects
+    python -m pipeline filter-features --features f.npy --labels y.csv --scorer knn_agreement --drop-fraction 0.05 \\
+        --out suspects
+
+With the columns path and sha256 in the labels (--labels data/prepare/train.parquet has them), overrides.csv has the
+decision on each image. Copied to data/overrides.csv, it makes the filter keep the same images, and a study trains on
+them.
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +24,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.artifacts.files import write_array, write_json
+from pipeline.artifacts.overrides import Override, locate_overrides, read_overrides, write_overrides
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_csv, write_parquet
 from pipeline.commands import command_parser
 from pipeline.config.filter import FilterConfig
-from pipeline.config.params import Params, load_params
-from pipeline.embedding import embed
+from pipeline.embedding import EmbeddingResult, ReducedFeatures, embed, reduce_features
 from pipeline.errors import InputError
 from pipeline.features.linear import cross_validated_probabilities, probe_folds
 from pipeline.filtering.apply import FilterContext, check_estimate, sieve
 from pipeline.filtering.external_features import ExternalFeatures, agreement, read_external_features
+from pipeline.filtering.feature_settings import FEATURE_SCORERS, FeatureSettings, feature_settings, needs_embedding
+from pipeline.filtering.suspects import suspect_lines
 from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_table
 from pipeline.parallel import task_pool
 from pipeline.run_log import stderr_log
@@ -35,6 +43,9 @@ from pipeline.scoring.base import ScorerInputs
 from pipeline.scoring.registry import SCORERS, check_scorer, member_scorers
 
 _PROBE_FOLDS = 5
+_SHOWN = 10
+"""Suspects to print."""
+_OVERRIDES = "overrides.csv"
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -42,13 +53,31 @@ def make_parser() -> argparse.ArgumentParser:
     parser = command_parser("filter-features", __doc__, "params")
     parser.add_argument("--features", type=Path, required=True, help=".npy, float (N, D)")
     parser.add_argument(
-        "--labels", type=Path, help="UTF-8 CSV, N rows with a column label; a column path is copied to the results"
+        "--labels",
+        type=Path,
+        help="UTF-8 CSV, N rows with a column label; columns path and sha256 are copied to the results. "
+        "Or a manifest of data/prepare (.parquet)",
     )
     parser.add_argument(
         "--probabilities",
         type=Path,
         help=".npy, float (N, C); classes by number if all labels are whole numbers, else in alphabetical order",
     )
+    parser.add_argument("--scorer", choices=FEATURE_SCORERS, help="default: filter.scorer of the parameters")
+    parser.add_argument(
+        "--drop-fraction",
+        type=float,
+        metavar="F",
+        help="share of the rows to drop (default: the rule of the parameters)",
+    )
+    parser.add_argument(
+        "--neighbors",
+        type=int,
+        metavar="K",
+        help="nearest neighbors, also of a scorer with k (default: the parameters)",
+    )
+    parser.add_argument("--overrides", type=Path, help="decisions in the format of data/overrides.csv to apply")
+    parser.add_argument("--map", action="store_true", help="also compute the t-SNE embedding, if the scorer uses none")
     parser.add_argument("--out", type=Path, required=True, help="output folder")
     return parser
 
@@ -63,53 +92,85 @@ def main(argv: Sequence[str]) -> int:
         InputError: bad parameters or files, or labels and probabilities do not fit the scorer.
     """
     arguments = make_parser().parse_args(argv)
-    params = load_params(arguments.params)
-    if isinstance(params.filter.drop_fraction, dict):
-        raise InputError(
-            f"{arguments.params}: filter.drop_fraction: gives a share per network, but there is no network; give "
-            "one number"
-        )
+    settings = feature_settings(
+        arguments.params,
+        scorer=arguments.scorer,
+        drop_fraction=arguments.drop_fraction,
+        neighbors=arguments.neighbors,
+    )
     if arguments.out.exists() and not arguments.out.is_dir():
         raise InputError(f"--out {arguments.out}: a file; give a folder, or move the file away")
-    _run(read_external_features(arguments.features, arguments.labels, arguments.probabilities), params, arguments)
+    external = read_external_features(arguments.features, arguments.labels, arguments.probabilities)
+    settings = settings.fitted_to(external.features) if not arguments.params.exists() else settings
+    _run(external, _located_overrides(external, arguments.overrides), settings, arguments)
     return 0
 
 
-def _run(external: ExternalFeatures, params: Params, arguments: argparse.Namespace) -> None:
-    out, config, log = arguments.out, params.filter, stderr_log(None)
+def _run(
+    external: ExternalFeatures,
+    overrides: Mapping[int, Override],
+    settings: FeatureSettings,
+    arguments: argparse.Namespace,
+) -> None:
+    out, config, log = arguments.out, settings.filter, stderr_log(None)
+    scorer = config.scorer.model_dump()
     folds = _folds(external, config)
-    _check_filter(external, params, probed=folds is not None)
-    with task_pool(params.dask.scheduler, workers=params.dask.workers, threads=params.reduce.tsne.n_jobs) as map_fn:
-        embedded = embed(
-            external.features,
-            external.labels,
-            params.reduce,
-            components_file=out / "components.npy",
-            log=log,
-            map_fn=map_fn,
-        )
-        probabilities, probability_metrics = _class_probabilities(external, embedded.components, folds)
+    _check_filter(external, settings, probed=folds is not None)
+    reduced: EmbeddingResult | ReducedFeatures
+    embeddings = None
+    with task_pool(
+        settings.dask.scheduler, workers=settings.dask.workers, threads=settings.reduce.tsne.n_jobs
+    ) as map_fn:
+        file = out / "components.npy"
+        if arguments.map or needs_embedding(scorer):
+            reduced = embed(
+                external.features, external.labels, settings.reduce, components_file=file, log=log, map_fn=map_fn
+            )
+            embeddings = reduced.coordinates
+        else:
+            reduced = reduce_features(external.features, settings.reduce, components_file=file, log=log, map_fn=map_fn)
+        probabilities, probability_metrics = _class_probabilities(external, reduced.components, folds)
         inputs = ScorerInputs(
             labels=external.labels,
-            embeddings=embedded.coordinates,
-            components=embedded.components,
-            neighbors=embedded.neighbors.rows,
+            embeddings=embeddings,
+            components=reduced.components,
+            neighbors=reduced.neighbors.rows,
             probabilities=probabilities,
             map_fn=map_fn,
         )
-        context = FilterContext(network=arguments.features.stem, class_names=external.class_names, overrides={})
+        context = FilterContext(network=arguments.features.stem, class_names=external.class_names, overrides=overrides)
         filtered = sieve(inputs, config, context, fix="give more rows")
-    points = points_table(_rows(external, probabilities), replace(inputs, map_fn=map), filtered, external.class_names)
+    inputs = replace(inputs, map_fn=map)
+    points = points_table(_rows(external, probabilities), inputs, filtered, external.class_names)
     metrics = {
         **filter_metrics(inputs, filtered, config, context),
         **probability_metrics,
-        "reduce": embedded.metrics,
+        "reduce": reduced.metrics,
     }
-    write_array(out / "maps.npy", embedded.coordinates)
-    _write(out, points, metrics, params, arguments)
+    if embeddings is not None:
+        write_array(out / "maps.npy", embeddings)
+    else:
+        # That of an earlier run would not fit.
+        (out / "maps.npy").unlink(missing_ok=True)
+    _write(out, points, metrics, settings, arguments)
+    print("\n".join(suspect_lines(points, _SHOWN)))
     if filtered.estimate is not None:
         print(f"filter.drop_fraction: {filtered.estimate}")
-    _print_summary(out, metrics)
+    _print_summary(out, points, metrics)
+
+
+def _located_overrides(external: ExternalFeatures, file: Path | None) -> dict[int, Override]:
+    if file is None:
+        return {}
+    if external.paths is None or external.sha256 is None:
+        raise InputError(f"--overrides {file}: names images by path and sha256; give --labels with both columns")
+    return locate_overrides(
+        read_overrides(file),
+        file=file,
+        paths=external.paths,
+        sha256=external.sha256,
+        class_names=external.class_names,
+    )
 
 
 def _folds(external: ExternalFeatures, config: FilterConfig) -> NDArray[np.int64] | None:
@@ -123,7 +184,7 @@ def _folds(external: ExternalFeatures, config: FilterConfig) -> NDArray[np.int64
     return probe_folds(external.labels, _PROBE_FOLDS, seed=0)
 
 
-def _check_filter(external: ExternalFeatures, params: Params, *, probed: bool) -> None:
+def _check_filter(external: ExternalFeatures, params: FeatureSettings, *, probed: bool) -> None:
     """Raise errors of labels and settings before the embedding, which may take an hour."""
     if params.filter.planted_fraction is not None and len(external.class_names) < 2:
         raise InputError("filter.eps: tuned plants images in other classes, but there is only one class; use knee")
@@ -162,30 +223,55 @@ def _class_probabilities(
 
 
 def _write(
-    out: Path, points: pa.Table, metrics: Mapping[str, Any], params: Params, arguments: argparse.Namespace
+    out: Path, points: pa.Table, metrics: Mapping[str, Any], settings: FeatureSettings, arguments: argparse.Namespace
 ) -> None:
     kept, dropped = kept_and_dropped(points)
     write_parquet(out / "points.parquet", points)
     write_csv(out / "kept.csv", kept)
     write_csv(out / "dropped.csv", dropped)
     write_json(out / "metrics.json", metrics)
-    files = [path for path in (arguments.features, arguments.labels, arguments.probabilities) if path]
+    names = ["points.parquet", "kept.csv", "dropped.csv", "metrics.json"]
+    if "sha256" in points.column_names:
+        write_overrides(out / _OVERRIDES, _decisions(points))
+        names.append(_OVERRIDES)
+    else:
+        (out / _OVERRIDES).unlink(missing_ok=True)
+    given = (arguments.features, arguments.labels, arguments.probabilities, arguments.overrides)
+    files = [path for path in given if path]
     write_provenance(
         out / "provenance.json",
         stage="filter-features",
-        parameters={name: getattr(params, name).model_dump(mode="json") for name in ("reduce", "filter")},
+        parameters={name: getattr(settings, name).model_dump(mode="json") for name in ("reduce", "filter")},
         inputs=files,
-        outputs=[out / name for name in ("points.parquet", "kept.csv", "dropped.csv", "metrics.json")],
+        outputs=[out / name for name in names],
     )
 
 
-def _print_summary(out: Path, metrics: Mapping[str, Any]) -> None:
+def _decisions(points: pa.Table) -> Iterator[Override]:
+    """Yield the decision on each image; equal points give equal bytes, so there is no time."""
+    names = ["path", "sha256", "keep", "reason", "label_name", "corrected_label_name"]
+    for line, row in enumerate(points.select(names).to_pylist(), start=2):
+        relabeled = row["keep"] and row["corrected_label_name"] != row["label_name"]
+        yield Override(
+            path=row["path"],
+            sha256=row["sha256"],
+            decision="relabel" if relabeled else "keep" if row["keep"] else "drop",
+            label=row["corrected_label_name"] if relabeled else "",
+            note="" if row["keep"] else f"filter-features: {row['reason']}",
+            timestamp="",
+            line=line,
+        )
+
+
+def _print_summary(out: Path, points: pa.Table, metrics: Mapping[str, Any]) -> None:
     if metrics["share_note"]:
         print(f"filter.drop_fraction: {metrics['share_note']}")
     if (agree := metrics["probabilities_agree"]) is not None:
         source = metrics["probabilities"]
         print(f"probabilities ({source}): the most probable class is the label in {agree:.2%} of the rows")
     print(f"{out}: {metrics['n_kept']} of {metrics['n_total']} kept ({metrics['kept_share']:.2%}); see dropped.csv")
+    if "sha256" in points.column_names:
+        print(f"to train on them in a project with these images: cp {out / _OVERRIDES} data/ && dvc repro")
 
 
 def _rows(external: ExternalFeatures, probabilities: NDArray[np.float32] | None) -> pa.Table:
@@ -193,6 +279,8 @@ def _rows(external: ExternalFeatures, probabilities: NDArray[np.float32] | None)
     columns: dict[str, Any] = {"sample_id": np.arange(len(external.labels))}
     if external.paths is not None:
         columns["path"] = pa.array(external.paths, pa.string())
+        if external.sha256 is not None:
+            columns["sha256"] = pa.array(external.sha256, pa.string())
     columns["label"] = external.labels
     columns["label_name"] = pa.array([external.class_names[label] for label in external.labels], pa.string())
     if probabilities is not None:

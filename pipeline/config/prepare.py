@@ -40,8 +40,10 @@ class PrepareConfig(Section):
 
     Attributes:
         dataset: `digits` (scikit-learn's 1,797 images), `cifar10`, `cifar100` (downloaded, or the archive at `path`),
-            or `image_folder` (the folder or archive at `path`).
+            or `image_folder` (the folder or archive at `path`: class folders, images with a metadata.csv, or the
+            Parquet shards of a data set cloned from the Hugging Face hub; recognized by content).
         path: a local folder or archive; required by `image_folder`, not allowed for `digits`.
+        label_column: column of the labels in Parquet shards or metadata.csv. Null: `label`.
         label_file: a CSV with the columns path (as in data/prepare/train.parquet) and label (a class name) that
             replaces the labels of the training images it lists, to audit an annotator's labels. Test images keep
             their labels. DVC tracks neither this file nor `path`: after a change, run `dvc repro --force prepare`.
@@ -64,6 +66,7 @@ class PrepareConfig(Section):
 
     dataset: Literal["digits", "cifar10", "cifar100", "image_folder"]
     path: str | None = None
+    label_column: Annotated[str, Field(min_length=1)] | None = None
     label_file: Annotated[str, Field(min_length=1)] | None = None
     plant_label_noise: LabelNoiseConfig | None = None
     image_size: Annotated[Positive, Field(ge=8, le=512)]
@@ -96,6 +99,8 @@ class PrepareConfig(Section):
             raise ValueError("dataset image_folder needs `path`: a folder or a .tar, .tar.xz or .zip of one")
         if self.storage == "files" and self.dataset != "image_folder":
             raise ValueError(f"storage files needs dataset image_folder, not {self.dataset}: use storage: array")
+        if self.label_column and self.dataset != "image_folder":
+            raise ValueError(f"label_column needs dataset image_folder, not {self.dataset}: remove it")
         if self.dataset == "digits" and self.path is not None:
             raise ValueError("dataset digits is built in: remove `path`")
         if self.dataset == "digits" and self.test_size is None:

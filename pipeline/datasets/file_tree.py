@@ -107,7 +107,7 @@ class ArchiveMembers:
         """
         name = normalize_name(raw_name)
         check_name(name, self._label)
-        problem = _unsafe(raw_name)
+        problem = unsafe_name(raw_name)
         if kind == "file" and name == ".":
             problem = "has no name; pack it again"
         if not problem and is_hidden(name):
@@ -144,7 +144,8 @@ def explain_damage(label: str, kinds: tuple[type[Exception], ...]) -> Iterator[N
         ) from None
 
 
-def _unsafe(raw_name: str) -> str:
+def unsafe_name(raw_name: str) -> str:
+    """Return what is wrong with a relative name, and the fix; empty for a safe name."""
     if raw_name.startswith("/") or raw_name[1:2] == ":":
         return "has an absolute path; pack relative ones"
     if ".." in PurePosixPath(raw_name).parts:

@@ -1,6 +1,6 @@
 """Image folders and archives of them: recognize the layout, and list the images by split and class."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -9,6 +9,8 @@ from pipeline.datasets.decode import IMAGE_SUFFIXES, UnreadableError, decode_fil
 from pipeline.datasets.file_tree import FileSource, FileTree, FolderSource
 from pipeline.datasets.image_set import SPLITS, DatasetOptions, DecodedImage, ImageSet, Sample, UnreadableImage
 from pipeline.datasets.labels import class_name
+from pipeline.datasets.metadata_csv import find_tables, has_labels, list_tables, missing_column
+from pipeline.datasets.parquet_images import ParquetImages, has_image_column, shard_names
 from pipeline.datasets.splits import choose_test_rows
 from pipeline.errors import InputError
 
@@ -141,36 +143,116 @@ def _folders(tree: FileTree) -> list[str]:
 
 
 def open_image_folder(options: DatasetOptions) -> ImageSet:
-    """Open train/<class>/* and test/<class>/*, or <class>/* with the fraction `test_size` as the test split.
+    """Open a folder or archive of images, whose layout is recognized by its content.
 
-    Images are in the order of their sorted paths, independent of the file system or archive.
+    Layouts: train/<class>/* and test/<class>/*; or <class>/* with the fraction `test_size` as the test split; images
+    with metadata.csv; or a folder of Parquet shards. The latter two are those of the Hugging Face hub.
+
+    Files are in the order of their sorted paths, independent of the file system or archive; rows of shards in theirs.
 
     Raises:
         InputError: the folder or archive is missing, damaged or unsafe, or has another layout; `test_size` is missing,
-            or set although there is a test split.
+            or set although there is a test split; or the label column is missing, or set without a table.
     """
     assert options.path is not None
     source = _open_source(options.path.expanduser())
-    layout = find_layout(source.tree(), source.label)
+    tree = source.tree()
+    if _has_shards(source, tree):
+        return _open_shards(options, source, tree)
+    layout, description = _find_any_layout(source, tree, options.label_column)
     splits = {
         split: [Sample(path=path, label=label) for path, label in files if path not in options.exclude]
         for split, files in layout.splits.items()
     }
     train, test = _split(splits, options, source.label)
 
-    def decode() -> Iterator[DecodedImage | UnreadableImage]:
-        paths = [sample.path for sample in (*train, *test)]
-        max_bytes = int(options.max_megapixels * 1e6 * _BYTES_PER_PIXEL) + _METADATA_BYTES
-        files = _read(source, layout, paths, max_bytes)
-        return decode_files(files, options.image_size, max_megapixels=options.max_megapixels)
+    def read(paths: Set[str], max_bytes: int) -> Iterator[tuple[str, bytes | UnreadableError]]:
+        return _read(source, layout, paths, max_bytes)
 
     return ImageSet(
         class_names=layout.class_names,
         train=tuple(train),
         test=tuple(test),
-        decode=decode,
+        decode=_decoder(read, (*train, *test), options),
         files_in=layout.root if isinstance(source, FolderSource) else None,
+        description=description,
     )
+
+
+def _open_shards(options: DatasetOptions, source: FileSource, tree: FileTree) -> ImageSet:
+    assert options.path is not None
+    if not isinstance(source, FolderSource):
+        raise InputError(
+            f"prepare.path: {source.label}: has Parquet shards, which are not read from an archive; unpack it"
+        )
+    shards = ParquetImages(options.path.expanduser(), tree, options.label_column)
+    splits = {
+        split: [sample for sample in samples if sample.path not in options.exclude]
+        for split, samples in shards.listing.splits.items()
+    }
+    train, test = _split(splits, options, source.label)
+    return ImageSet(
+        class_names=shards.listing.class_names,
+        train=tuple(train),
+        test=tuple(test),
+        decode=_decoder(shards.read, (*train, *test), options),
+        description=shards.description,
+    )
+
+
+def _decoder(
+    read: Callable[[Set[str], int], Iterator[tuple[str, bytes | UnreadableError]]],
+    samples: Sequence[Sample],
+    options: DatasetOptions,
+) -> Callable[[], Iterator[DecodedImage | UnreadableImage]]:
+    def decode() -> Iterator[DecodedImage | UnreadableImage]:
+        max_bytes = int(options.max_megapixels * 1e6 * _BYTES_PER_PIXEL) + _METADATA_BYTES
+        files = read({sample.path for sample in samples}, max_bytes)
+        return decode_files(files, options.image_size, max_megapixels=options.max_megapixels)
+
+    return decode
+
+
+def _has_shards(source: FileSource, tree: FileTree) -> bool:
+    """Return whether the images are in Parquet files. Image folders may have tables next to them."""
+    names = shard_names(tree)
+    if not names or not any(PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES for name in tree.files):
+        return bool(names)
+    return isinstance(source, FolderSource) and any(has_image_column(Path(source.label) / name) for name in names)
+
+
+def _find_any_layout(source: FileSource, tree: FileTree, label_column: str | None) -> tuple[Layout, str]:
+    """Return the layout by metadata.csv or by class folders, and a description of it for the log.
+
+    Raises:
+        InputError: as `open_image_folder`.
+    """
+    tables = find_tables(source, tree)
+    if tables is not None and has_labels(tables, label_column):
+        listing = list_tables(tables, source, tree.below(tables.root), label_column)
+        layout = Layout(
+            root=tables.root,
+            class_names=listing.class_names,
+            splits={
+                split: tuple((sample.path, sample.label) for sample in samples)
+                for split, samples in listing.splits.items()
+            },
+        )
+        return layout, ", ".join([f"labels of {', '.join(tables.contents)}", *listing.notes])
+    if label_column is not None:
+        if tables is not None:
+            raise missing_column(tables, label_column, source)
+        raise InputError(
+            f"prepare.label_column: {label_column} is given, but {source.label} has neither Parquet shards nor a "
+            "metadata.csv with the column file_name; remove the key"
+        )
+    try:
+        return find_layout(tree, source.label), ""
+    except InputError:
+        if tables is None:
+            raise
+        # Its images have no class folders: the table was meant to have the labels.
+        raise missing_column(tables, label_column, source) from None
 
 
 def _open_source(path: Path) -> FileSource:
@@ -209,7 +291,7 @@ def _split(
 
 
 def _read(
-    source: FileSource, layout: Layout, paths: Sequence[str], max_bytes: int
+    source: FileSource, layout: Layout, paths: Set[str], max_bytes: int
 ) -> Iterator[tuple[str, bytes | UnreadableError]]:
     """Yield the files' content by their path in the data set, which is relative to the layout's root."""
     prefix = f"{layout.root}/" if layout.root else ""

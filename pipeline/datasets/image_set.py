@@ -51,6 +51,7 @@ class ImageSet:
         files_in: folder within `prepare.path` that the paths are relative to ("" or "a/b"), if every image is a file
             there; None otherwise.
         n_relabelled: training images whose label a label file changed; None without a label file.
+        description: how the files were read, for the log; empty for class folders.
     """
 
     class_names: tuple[str, ...]
@@ -59,6 +60,7 @@ class ImageSet:
     decode: Callable[[], Iterator[DecodedImage | UnreadableImage]]
     files_in: str | None = None
     n_relabelled: int | None = None
+    description: str = ""
 
     def samples(self, split: str) -> tuple[Sample, ...]:
         assert split in SPLITS, split
@@ -100,6 +102,7 @@ class DatasetOptions:
         downloads: folder for fetched archives.
         progress: shows downloads.
         exclude: paths of unreadable images to leave out.
+        label_column: column of the labels in Parquet shards or metadata.csv; None for `label`.
     """
 
     path: Path | None
@@ -110,6 +113,7 @@ class DatasetOptions:
     downloads: Path
     progress: ProgressFactory
     exclude: frozenset[str] = frozenset()
+    label_column: str | None = None
 
 
 def check_classes(images: ImageSet, source: str) -> None:

@@ -3,10 +3,12 @@
 import bisect
 import csv
 import difflib
+import io
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import TextIO
 
 from pipeline.datasets.image_set import ImageSet
 from pipeline.errors import InputError
@@ -28,11 +30,12 @@ def path_key(path: str) -> str:
 
 
 def read_label_records(
-    file: Path, *, source: str, required: Sequence[str], optional: Sequence[str] = (), allow_extra: bool = False
+    file: Path | bytes, *, source: str, required: Sequence[str], optional: Sequence[str] = (), allow_extra: bool = False
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield for each record of a UTF-8 CSV its first line, from 1, and its fields by column; blank lines are skipped.
 
     Args:
+        file: the file, or its content.
         source: name of the file in messages.
         required: required columns, in any order.
         optional: columns that are returned if present.
@@ -56,10 +59,10 @@ def read_label_records(
         yield line, {name: fields[index] for name, index in columns.items()}
 
 
-def _records(file: Path, source: str, required: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+def _records(file: Path | bytes, source: str, required: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
     try:
         # A spreadsheet may have written a byte order mark.
-        with file.open(encoding="utf-8-sig", newline="") as text:
+        with _open_text(file, encoding="utf-8-sig") as text:
             reader = csv.reader(text, strict=True)
             line = 1
             for fields in reader:
@@ -71,6 +74,12 @@ def _records(file: Path, source: str, required: Sequence[str]) -> Iterator[tuple
         raise InputError(f"{source} does not exist; give a CSV with the {columns}") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{source}: cannot be read as UTF-8 CSV ({error}); fix it, or save it as UTF-8") from None
+
+
+def _open_text(file: Path | bytes, encoding: str) -> TextIO:
+    if isinstance(file, bytes):
+        return io.TextIOWrapper(io.BytesIO(file), encoding=encoding, newline="")
+    return file.open(encoding=encoding, newline="")
 
 
 def _columns(

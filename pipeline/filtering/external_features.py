@@ -1,7 +1,7 @@
 """Read and check the inputs of `filter-features`: external features, labels and class probabilities."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from zipfile import is_zipfile
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
+from pipeline.artifacts.tables import read_parquet
 from pipeline.datasets.labels import class_name, read_label_records
 from pipeline.errors import InputError
 from pipeline.reduction.tsne import FeatureFixHints, check_features
@@ -19,6 +20,7 @@ _FIX_HINTS = FeatureFixHints(
     not_finite="correct or leave out such rows; values must be within the range of float32",
     all_equal="give other features",
 )
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _MAX_LISTED = 10  # classes, in a message
 
@@ -32,6 +34,7 @@ class ExternalFeatures:
         labels: (N,) indices into `class_names`.
         class_names: names of the C classes, in the order of `class_order`.
         paths: (N,) from the label file; None without such a column.
+        sha256: (N,) of the files' contents, likewise.
         probabilities: (N, C), rows sum to 1; None without a file.
     """
 
@@ -39,6 +42,7 @@ class ExternalFeatures:
     labels: NDArray[np.int64]
     class_names: list[str]
     paths: list[str] | None
+    sha256: list[str] | None
     probabilities: NDArray[np.float32] | None
 
 
@@ -47,8 +51,8 @@ def read_external_features(features: Path, labels: Path | None, probabilities: P
 
     Args:
         features: .npy, floats (N, D).
-        labels: UTF-8 CSV with N records, a column label and optionally a column path; without it all rows
-            are of one class.
+        labels: UTF-8 CSV with N records, a column label and optionally the columns path and sha256; or a manifest of
+            `prepare` (.parquet), whose label_name is the label. Without it all rows are of one class.
         probabilities: .npy, floats (N, C), columns in the order of `class_order`.
 
     Raises:
@@ -58,15 +62,17 @@ def read_external_features(features: Path, labels: Path | None, probabilities: P
     array = _floats("--features", features, "(N, D)")
     check_features(array, f"--features {features}", _FIX_HINTS)
     n = len(array)
-    numbers, names, paths = np.zeros(n, dtype=np.int64), ["all"], None
+    numbers, names, paths, sha256 = np.zeros(n, dtype=np.int64), ["all"], None, None
     if labels is not None:
-        numbers, names, paths = _labels(labels, n)
+        numbers, names, paths, sha256 = _labels(labels, n)
     elif probabilities is not None:
         raise InputError(f"--probabilities {probabilities}: the classes are unknown without labels; give --labels too")
     values = None
     if probabilities is not None:
         values = _probabilities(probabilities, numbers, names)
-    return ExternalFeatures(features=array, labels=numbers, class_names=names, paths=paths, probabilities=values)
+    return ExternalFeatures(
+        features=array, labels=numbers, class_names=names, paths=paths, sha256=sha256, probabilities=values
+    )
 
 
 def class_order(names: Iterable[str]) -> list[str]:
@@ -97,12 +103,13 @@ def _floats(option: str, path: Path, shape: str) -> NDArray[np.float32]:
         return np.asanyarray(array, dtype=np.float32)
 
 
-def _labels(path: Path, n: int) -> tuple[NDArray[np.int64], list[str], list[str] | None]:
+def _labels(path: Path, n: int) -> tuple[NDArray[np.int64], list[str], list[str] | None, list[str] | None]:
     source = f"--labels {path}"
-    row_names, paths = [], []
-    for line, record in read_label_records(
-        path, source=source, required=["label"], optional=["path"], allow_extra=True
-    ):
+    row_names: list[str] = []
+    paths: list[str] = []
+    hashes: list[str] = []
+    lines: dict[str, int] = {}
+    for line, record in _label_records(path, source):
         name = class_name(record["label"])
         if not name:
             raise InputError(
@@ -111,10 +118,43 @@ def _labels(path: Path, n: int) -> tuple[NDArray[np.int64], list[str], list[str]
         row_names.append(name)
         if "path" in record:
             paths.append(record["path"])
+        if "sha256" in record:
+            hashes.append(record["sha256"])
+            _check_image(record, line, lines, source)
     _check_rows(source, len(row_names), n)
     names = class_order(set(row_names))
     number = {name: index for index, name in enumerate(names)}
-    return np.array([number[name] for name in row_names], dtype=np.int64), names, paths or None
+    labels = np.array([number[name] for name in row_names], dtype=np.int64)
+    return labels, names, paths or None, hashes or None
+
+
+def _label_records(path: Path, source: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the line and the columns label, path and sha256 of each record of a CSV, or of a manifest of `prepare`."""
+    if path.suffix.lower() != ".parquet":
+        yield from read_label_records(
+            path, source=source, required=["label"], optional=["path", "sha256"], allow_extra=True
+        )
+        return
+    table = read_parquet(path)
+    names = {"label_name": "label", "path": "path", "sha256": "sha256"}
+    if "label_name" not in table.column_names:
+        raise InputError(f"{source}: has no column label_name; give a manifest of data/prepare, or a CSV")
+    columns = [name for name in names if name in table.column_names]
+    for row, record in enumerate(table.select(columns).to_pylist(), start=1):
+        yield row, {names[name]: str(value) for name, value in record.items()}
+
+
+def _check_image(record: Mapping[str, str], line: int, lines: dict[str, int], source: str) -> None:
+    """Check that an image has a path of its own and a SHA-256, by which decisions name it."""
+    if "path" not in record:
+        raise InputError(f"{source}: has the column sha256 without path; add it, or remove sha256")
+    if not _SHA256.fullmatch(record["sha256"]):
+        raise InputError(f"{source}: line {line}: {record['sha256']!r} is no SHA-256 of 64 hexadecimal digits")
+    earlier = lines.setdefault(record["path"], line)
+    if earlier != line:
+        raise InputError(
+            f"{source}: line {line}: {record['path']!r} is in line {earlier} too; give each row its own path"
+        )
 
 
 def _probabilities(path: Path, labels: NDArray[np.int64], names: Sequence[str]) -> NDArray[np.float32]:

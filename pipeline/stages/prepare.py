@@ -34,6 +34,7 @@ def prepare(context: StageContext) -> None:
         seed=config.seed,
         downloads=context.work.downloads,
         progress=context.log.progress,
+        label_column=config.label_column,
     )
     if config.storage == "files" and config.folder and config.folder.is_file():
         raise InputError(
@@ -44,6 +45,10 @@ def prepare(context: StageContext) -> None:
     def open_images(exclude: frozenset[str]) -> ImageSet:
         # The label file is checked before anything is decoded.
         images = DATASETS[config.dataset](replace(options, exclude=exclude))
+        if config.storage == "files" and images.files_in is None:
+            raise InputError(
+                f"prepare.storage: files needs image files, but {config.path} has Parquet shards; use storage: array"
+            )
         if config.train_size is not None:
             images, others = subsample(images, config.train_size, seed=config.seed)
             exclude |= others
@@ -61,6 +66,8 @@ def prepare(context: StageContext) -> None:
     )
     metrics = _write_tables(context, stored)
     context.images.append(len(stored.images.train) + len(stored.images.test))
+    if stored.images.description:
+        context.log.info(f"prepare: {config.path}: {stored.images.description}")
     context.log.info(_describe(config, metrics))
 
 

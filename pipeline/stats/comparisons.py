@@ -17,7 +17,13 @@ from pipeline.stats.formatting import (
     verdict_headline,
     verdict_sentence,
 )
-from pipeline.stats.hypothesis_tests import seeds_for_both_tests, spread_interval
+from pipeline.stats.hypothesis_tests import (
+    SIMULATED_PAIRS,
+    both_tests_power,
+    paired_t_power,
+    seeds_for_both_tests,
+    spread_interval,
+)
 from pipeline.stats.replicates import (
     RELABELED,
     SHARED,
@@ -146,14 +152,13 @@ class RequiredReplicates(NamedTuple):
     high: int
 
 
-def replicates_needed(comparison: Comparison) -> RequiredReplicates | None:
-    """Return how many seeds (or draws, if `pooled` counts those) detect a difference of the margin.
+def replicates_needed(verdict: Verdict | None) -> RequiredReplicates | None:
+    """Return how many seeds (or draws, if the verdict counts those) detect a difference of the margin.
 
     Both tests, Student's and the sign-flip test, must detect it with a chance of POWER, at the observed spread. The
     spread of few runs is uncertain; its interval, of confidence 1 - alpha, assumes normal differences. None if there
     is no spread, if draws and seeds both vary (which no single number describes), or if looks decide the number.
     """
-    verdict = comparison.pooled
     if verdict is None or verdict.draws > 1 or verdict.rule.looks:
         return None
     spread, rule = verdict.estimate.sd, verdict.rule
@@ -161,6 +166,20 @@ def replicates_needed(comparison: Comparison) -> RequiredReplicates | None:
         return None
     low, high = spread_interval(spread, verdict.estimate.n, 1 - rule.alpha)
     return RequiredReplicates(*(seeds_for_both_tests(sd, rule.margin, rule.alpha, POWER) for sd in (spread, low, high)))
+
+
+def power_at_margin(verdict: Verdict) -> float | None:
+    """Return the chance with which as many pairs detect a true difference of the margin; None as `replicates_needed`.
+
+    Both tests must detect it. With more than SIMULATED_PAIRS pairs that is the chance of the t test.
+    """
+    if replicates_needed(verdict) is None:
+        return None
+    assert verdict.estimate.sd is not None
+    power = both_tests_power if verdict.estimate.n <= SIMULATED_PAIRS else paired_t_power
+    return power(
+        verdict.estimate.n, spread=verdict.estimate.sd, difference=verdict.rule.margin, alpha=verdict.rule.alpha
+    )
 
 
 def _compare(
@@ -204,9 +223,9 @@ def comparison_sentence(comparison: Comparison, matched: Matched) -> str:
     )
 
 
-def needed_sentence(comparison: Comparison) -> str:
+def needed_sentence(verdict: Verdict | None) -> str:
     """Return how many seeds are enough as a sentence; empty if the spread is unknown."""
-    verdict, needed = comparison.pooled, replicates_needed(comparison)
+    needed = replicates_needed(verdict)
     if verdict is None or needed is None:
         return ""
     margin, sd = f"±{100 * verdict.rule.margin:.2f} percentage points", spread(verdict.estimate.sd, scale=100)
@@ -246,7 +265,7 @@ def pooled_values(comparison: Comparison, plan: AnalysisPlan) -> Values:
     Differences are in percentage points of top-1.
     """
     verdict = comparison.pooled
-    needed = replicates_needed(comparison)
+    needed = replicates_needed(verdict)
     return {
         "control": comparison.control,
         "primary": comparison.primary,
@@ -257,7 +276,7 @@ def pooled_values(comparison: Comparison, plan: AnalysisPlan) -> Values:
         "settings": verdict.settings if verdict else 0,
         "left_out": comparison.left_out,
         "needed": {**needed._asdict(), "power": POWER} if needed else None,
-        "needed_sentence": needed_sentence(comparison),
+        "needed_sentence": needed_sentence(verdict),
         "settings_note": settings_note(comparison),
     }
 

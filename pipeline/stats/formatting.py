@@ -98,13 +98,16 @@ def verdict_sentence(verdict: Verdict, *, treated: str, control: str, matched: M
     return f"{comparison_title(treated, control, matched)}: {finding(verdict, left_out=left_out)}."
 
 
-def finding(verdict: Verdict, *, of_a_filter: bool = True, left_out: int = 0, family: str = "settings") -> str:
+def finding(
+    verdict: Verdict, *, of_a_filter: bool = True, left_out: int = 0, family: str = "settings", metric: str = "top-1"
+) -> str:
     """Return `helps, +0.42 percentage points of top-1 (...)`, with its basis in the brackets.
 
     Args:
         of_a_filter: whether a filter takes part in the comparison, so that its draw must be named.
         left_out: number of incomplete settings, which the verdict does not cover.
         family: plural noun of what Holm's adjustment covers.
+        metric: what is compared.
     """
     counted = replicates(verdict.estimate.n, verdict.unit, seeds=verdict.seeds, settings=verdict.settings)
     parts = [_estimate(verdict), counted, *_p_values(verdict, family), *_looks(verdict), *_limits(verdict)]
@@ -112,7 +115,7 @@ def finding(verdict: Verdict, *, of_a_filter: bool = True, left_out: int = 0, fa
         parts.append(CONDITIONAL)
     if left_out:
         parts.append(f"{plural(left_out, 'incomplete setting')} left out")
-    return f"{_outcome(verdict)} ({'; '.join(parts)})"
+    return f"{_outcome(verdict, metric)} ({'; '.join(parts)})"
 
 
 def verdict_headline(verdict: Verdict, *, treated: str, control: str, matched: Matched) -> str:
@@ -125,14 +128,14 @@ def comparison_title(treated: str, control: str, matched: Matched) -> str:
     return f"{treated} against {control.replace('_', ' ')} at equal {matched}"
 
 
-def _outcome(verdict: Verdict) -> str:
+def _outcome(verdict: Verdict, metric: str = "top-1") -> str:
     margin = f"±{100 * verdict.rule.margin:.2f} percentage points"
     if verdict.outcome == "equivalent":
         small = ", the difference being certain but small" if verdict.certain_but_small else ""
         return f"equivalent within {margin}{small}"
     if verdict.outcome == "undecided":
         return f"undecided, with a margin of {margin}"
-    return f"{verdict.outcome}, {points(100 * verdict.estimate.mean)} percentage points of top-1"
+    return f"{verdict.outcome}, {points(100 * verdict.estimate.mean)} percentage points of {metric}"
 
 
 def _estimate(verdict: Verdict) -> str:

@@ -65,7 +65,7 @@ class ExactGradients:
             # The same decision on all ranks, since `largest` is equal there.
             if grids is not None and grids.cover(largest.tolist()):
                 break
-            grids, train_loss = found, replace(train_loss, tracker=None)
+            grids, train_loss = found, replace(train_loss, tracker=None, dynamics=None)
             total.zero_()
         self.grids = found
         distributed.sum_over_ranks_(total, bucket_elements=self._bucket_elements, nodes=self._nodes)

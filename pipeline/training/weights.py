@@ -28,7 +28,7 @@ from pipeline.training.evaluation import evaluation_images
 from pipeline.training.settings import ImageFormat, TrainSettings
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TrainedNetwork:
     """A network in evaluation mode with the names of its classes, in label order."""
 
@@ -36,6 +36,10 @@ class TrainedNetwork:
     network: str
     class_names: tuple[str, ...]
     format: ImageFormat
+
+    def __repr__(self) -> str:
+        size, device = self.format.image_size, next(self.model.parameters()).device
+        return f"TrainedNetwork({self.network}, {len(self.class_names)} classes, images {size}x{size}, {device})"
 
     @torch.inference_mode()
     def predict_proba(self, images: NDArray[np.uint8], batch_size: int = 256) -> NDArray[np.float32]:

@@ -12,8 +12,8 @@ from tests.fixtures.source_tree import ROOT
 
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 _EXTRAS = _PROJECT["optional-dependencies"]
-# Neither the extra `all` nor a plain installation needs a package that users have to build, or weights for tests.
-_LEFT_OUT = {"horovod", "test-weights"}
+# Neither the extra `all` nor a plain installation needs a package that users have to build, or that only tests need.
+_LEFT_OUT = {"horovod", "test-weights", "datasets"}
 # Extras that share a package each name it, so that either can be installed alone.
 _LINES = list(
     dict.fromkeys(

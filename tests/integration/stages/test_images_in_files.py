@@ -14,6 +14,7 @@ from pipeline.artifacts.tables import read_parquet, write_csv
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.stages.harness import run_stage
 from pipeline.stages.prepare import prepare
+from tests.fixtures.hub_folders import clone
 from tests.fixtures.images import photo, write_folder, write_tar
 from tests.fixtures.interrupted_study import resumed_steps
 from tests.fixtures.printed_errors import printed_error
@@ -153,3 +154,24 @@ def test_a_study_killed_in_mid_epoch_ends_with_the_same_weights(tmp_path: Path) 
         assert bool(resumed_steps(done.stderr)) == (name == "killed"), done.stderr
         weights.append(data.trained_weights("tiny").read_bytes())
     assert weights[0] == weights[1]
+
+
+def test_the_labels_may_come_from_a_table(tmp_path: Path) -> None:
+    images = _photos(tmp_path / "photos")
+    names = sorted(str(path.relative_to(images)) for path in images.rglob("*.JPEG"))
+    lines = ["file_name,kind", *(f"{name},{'dog' if i % 2 else 'cat'}" for i, name in enumerate(names))]
+    (images / "metadata.csv").write_text("\n".join(lines))
+    _parameters(tmp_path, images, STUDY, label_column="kind")
+    _prepare(tmp_path)
+    prepared = load_prepared(DataPaths(root=tmp_path / "data"), folder=images)
+    assert prepared.class_names == ("cat", "dog")
+    assert prepared.train.labels.tolist() == [i % 2 for i, name in enumerate(names) if name.startswith("train/")]
+    assert prepared.train.files is not None
+    assert prepared.train.files.read(0) == (images / "train/cat/00.JPEG").read_bytes()
+
+
+def test_parquet_shards_have_no_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _parameters(tmp_path, clone(tmp_path / "hub"), STUDY)
+    with pytest.raises(SystemExit):
+        _prepare(tmp_path)
+    assert "prepare.storage: files needs image files" in capsys.readouterr().err

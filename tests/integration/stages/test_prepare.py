@@ -18,6 +18,7 @@ from pipeline.datasets.decode import decode_image
 from pipeline.datasets.image_set import SPLITS
 from pipeline.datasets.registry import DATASETS
 from pipeline.paths import DataPaths
+from tests.fixtures.hub_folders import clone
 from tests.fixtures.images import cifar10_archive, photo, run_prepare, split_tree, write_folder, write_tar
 
 _FILES = {"train.npy", "test.npy", "train.parquet", "test.parquet", "metrics.json", "provenance.json"}
@@ -189,3 +190,12 @@ def test_a_larger_image_size_enlarges(tmp_path: Path) -> None:
     files = {name: photo(seed, size=(5, 40)) for seed, name in enumerate(split_tree())}
     data = run_prepare(tmp_path, write_folder(tmp_path / "images", files), image_size=24)
     assert np.load(data.images("test")).shape == (4, 24, 24, 3)
+
+
+def test_parquet_shards_of_a_hub(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The stage says how it read the folder."""
+    root = clone(tmp_path / "hub")
+    data = run_prepare(tmp_path, root)
+    assert "3 Parquet shards, images in the column image" in capsys.readouterr().err
+    assert read_parquet(data.manifest("train"))["label_name"].to_pylist() == ["cat", "dog"] * 4
+    assert load_prepared(data, folder=None).train.images.shape == (8, 8, 8, 3)

@@ -1,21 +1,26 @@
 """The filter on external features."""
 
 import csv
+import hashlib
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from sklearn.metrics import roc_auc_score
 
 from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json
-from pipeline.artifacts.tables import read_parquet
+from pipeline.artifacts.overrides import read_overrides, write_overrides
+from pipeline.artifacts.tables import read_parquet, write_csv, write_parquet
 from pipeline.commands import filter_features
+from tests.fixtures.golden import check_golden
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import class_blobs, write_params
 
@@ -197,3 +202,117 @@ def test_runs_repeat(tmp_path: Path) -> None:
         assert main(command) == 0
         written.append({path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()})
     assert written[0] == written[1]
+
+
+def _identify(folder: Path) -> list[dict[str, str]]:
+    """Give the label file the column sha256; returns its records."""
+    with (folder / "y.csv").open(newline="") as file:
+        records = [{**row, "sha256": hashlib.sha256(row["path"].encode()).hexdigest()} for row in csv.DictReader(file)]
+    write_csv(folder / "y.csv", pa.Table.from_pylist(records))
+    return records
+
+
+def test_options_need_no_parameters_and_no_embedding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filter_features, "embed", lambda *_, **__: pytest.fail("drew a map"))
+    command, planted = _write(tmp_path)
+    (tmp_path / "params.yaml").unlink()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/maps.npy").write_bytes(b"of an earlier run")
+    options = ["--scorer", "knn_agreement", "--drop-fraction", "0.05", "--neighbors", "7"]
+    assert main([*command, *options]) == 0
+    metrics = read_json(tmp_path / "out/metrics.json")
+    assert metrics["settings"]["scorer"] == {"name": "knn_agreement", "k": 7}
+    assert metrics["n_total"] - metrics["n_kept"] == round(0.05 * _N)
+    points = read_parquet(tmp_path / "out/points.parquet")
+    assert {len(row) for row in points["neighbours"].to_pylist()} == {7}
+    assert "x" not in points.column_names
+    assert not (tmp_path / "out/maps.npy").exists()
+    # The suspects: each planted label is another class, which the neighbors suggest.
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["score", "path", "label", "suggested", "reason"]
+    for line in lines[:10]:
+        _, image, number, label, suggested, *_ = line.split()
+        row = int(number.removesuffix(".png"))
+        assert (image, planted[row]) == ("image", True)
+        assert _NAMES.index(label) == (_NAMES.index(suggested) + 1) % 3
+    assert lines[10].startswith(str(tmp_path / "out"))
+
+
+def test_options_replace_those_of_the_parameters(tmp_path: Path) -> None:
+    command, _ = _write(tmp_path, scorer={"name": "dbscan"}, drop_fraction=None, eps="knee")
+    assert main([*command, "--scorer", "margin", "--drop-fraction", "0.1", "--map"]) == 0
+    metrics = read_json(tmp_path / "out/metrics.json")
+    assert (metrics["settings"]["scorer"]["name"], metrics["requested_share"]) == ("margin", 0.1)
+    assert np.load(tmp_path / "out/maps.npy").shape == (1, _N, 2)
+    assert "x" in read_parquet(tmp_path / "out/points.parquet").column_names
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        (["--scorer", "margin"], "filter"),
+        (["--drop-fraction", "1.5"], "filter.drop_fraction"),
+        (["--neighbors", "0"], "--neighbors"),
+        (["--neighbors", "240"], "reduce.n_neighbors"),
+    ],
+)
+def test_options_that_do_not_fit(
+    options: list[str], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, _ = _write(tmp_path, scorer={"name": "dbscan"}, drop_fraction=None, eps="knee")
+    assert main([*command, *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert printed_error(line).key == key
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_parameters_scorer_and_share_are_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command, _ = _write(tmp_path)
+    (tmp_path / "params.yaml").unlink()
+    assert main([*command, "--scorer", "margin"]) == 2
+    assert "params.yaml: no such file" in capsys.readouterr().err
+
+
+def test_decisions_come_and_go_as_overrides(tmp_path: Path) -> None:
+    command, _ = _write(tmp_path, scorer={"name": "knn_agreement"})
+    records = _identify(tmp_path)
+    assert main(command) == 0
+    first = read_overrides(tmp_path / "out/overrides.csv")
+    assert [(row.path, row.sha256) for row in first] == [(row["path"], row["sha256"]) for row in records]
+    points = read_parquet(tmp_path / "out/points.parquet")
+    assert [row.decision == "keep" for row in first] == points["keep"].to_pylist()
+    mine = [replace(first[0], decision="keep", note="is right"), replace(first[1], decision="drop", note="blurred")]
+    write_overrides(tmp_path / "mine.csv", mine)
+    assert main([*command, "--overrides", str(tmp_path / "mine.csv")]) == 0
+    points = read_parquet(tmp_path / "out/points.parquet")
+    assert points["keep"].to_pylist()[:2] == [True, False]
+    assert "blurred" in points["reason"][1].as_py()
+    assert [row.decision for row in read_overrides(tmp_path / "out/overrides.csv")[:2]] == ["keep", "drop"]
+
+
+def test_the_labels_may_be_a_manifest(tmp_path: Path) -> None:
+    command, _ = _write(tmp_path, scorer={"name": "knn_agreement"})
+    records = _identify(tmp_path)
+    assert main(command) == 0
+    expected = (tmp_path / "out/overrides.csv").read_bytes()
+    manifest = pa.Table.from_pylist([{**row, "label_name": row["label"]} for row in records])
+    write_parquet(tmp_path / "train.parquet", manifest.drop_columns("label"))
+    at = command.index("--labels")
+    assert main([*command[: at + 1], str(tmp_path / "train.parquet"), *command[at + 2 :]]) == 0
+    assert (tmp_path / "out/overrides.csv").read_bytes() == expected
+
+
+def test_images_that_decisions_cannot_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command, _ = _write(tmp_path, scorer={"name": "knn_agreement"})
+    write_overrides(tmp_path / "mine.csv", [])
+    lines = []
+    assert main([*command, "--overrides", str(tmp_path / "mine.csv")]) == 2
+    lines += capsys.readouterr().err.splitlines()
+    records = _identify(tmp_path)
+    for change in ({"path": records[1]["path"]}, {"sha256": "abc"}):
+        write_csv(tmp_path / "y.csv", pa.Table.from_pylist([{**records[0], **change}, *records[1:]]))
+        assert main(command) == 2
+        lines += capsys.readouterr().err.splitlines()
+    check_golden("filter_features_images.txt", "\n".join(lines).replace(str(tmp_path), "FOLDER") + "\n")

@@ -110,6 +110,7 @@ _BAD = [
     ("prepare.dataset", "cifar10", "prepare"),
     ("prepare.path", "images", "prepare"),
     ("prepare.label_file", "", "prepare.label_file"),
+    ("prepare.label_column", "species", "prepare"),
     ("prepare.test_size", None, "prepare"),
     ("prepare.image_size", True, "prepare.image_size"),
     ("prepare.image_size", 16.5, "prepare.image_size"),

@@ -115,14 +115,14 @@ def test_draws_of_the_filter_are_a_level_of_their_own() -> None:
     )
     assert (against_random.pooled.unit, against_random.pooled.draws, against_random.pooled.seeds) == ("draw", 2, 2)
     # No single number of seeds tells what two factors need.
-    assert replicates_needed(against_full) is replicates_needed(against_random) is None
-    assert needed_sentence(against_full) == ""
+    assert replicates_needed(against_full.pooled) is replicates_needed(against_random.pooled) is None
+    assert needed_sentence(against_full.pooled) == ""
 
 
 @pytest.mark.parametrize("spread", [0.1, 0.5, 2.0])
 def test_the_seeds_needed_find_the_margin_by_both_tests(spread: float) -> None:
     found = compare(pair([-spread, 0.0, spread]))  # sd of -s, 0, s is s
-    needed = replicates_needed(found)
+    needed = replicates_needed(found.pooled)
     assert needed is not None
     assert needed.n == seeds_for_both_tests(spread, 0.5, 0.05, 0.8)
     assert needed.low <= needed.n <= needed.high
@@ -132,7 +132,7 @@ def test_the_seeds_needed_find_the_margin_by_both_tests(spread: float) -> None:
 
 def test_no_spread_tells_nothing_of_the_seeds_needed() -> None:
     for differences in ([1.0], [1.0, 1.0, 1.0]):
-        assert replicates_needed(compare(pair(differences))) is None
+        assert replicates_needed(compare(pair(differences)).pooled) is None
 
 
 def test_sentences() -> None:
@@ -146,7 +146,11 @@ def test_sentences() -> None:
     }
     lines = []
     for name, comparison in found.items():
-        sentences = (comparison_sentence(comparison, "steps"), needed_sentence(comparison), settings_note(comparison))
+        sentences = (
+            comparison_sentence(comparison, "steps"),
+            needed_sentence(comparison.pooled),
+            settings_note(comparison),
+        )
         lines += [f"# {name}", *filter(None, sentences), ""]
     assert settings_note(found["enough seeds"]) == ""
     check_golden("comparison_sentences.txt", "\n".join(lines))
@@ -224,5 +228,5 @@ def test_looks_are_among_the_values() -> None:
     looks = pooled_values(found, LOOKS)["verdict"]["looks"]
     assert (looks["stated"], looks["taken"], looks["unused"]) == ([3, 5], 3, 1)
     assert 0.02 < looks["difference"] < looks["equivalence"] < 0.05
-    assert replicates_needed(found) is None
+    assert replicates_needed(found.pooled) is None
     assert pooled_values(compare(pair([1, 2, 3])), PLAN)["verdict"]["looks"] is None

@@ -52,6 +52,11 @@ def test_the_loaded_network_is_the_saved_one(saved: Path) -> None:
     assert network.predict(images) == [NAMES[label] for label in expected.argmax(1)]
 
 
+def test_it_prints_as_one_line(saved: Path) -> None:
+    text = repr(load_trained(saved))
+    assert text == f"TrainedNetwork(resnet18, {len(NAMES)} classes, images {SIZE}x{SIZE}, cpu)"
+
+
 def test_predictions_take_the_center_crop(tmp_path: Path) -> None:
     cropped = replace(TINY, format=replace(TINY.format, crop_size=12))
     save_trained(tmp_path / "w.pt", build_network("resnet18", 4, stem="imagenet", seed=0), cropped, NAMES)

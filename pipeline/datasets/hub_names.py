@@ -1,0 +1,133 @@
+"""Names in folders cloned from the Hugging Face hub: splits by file name, and class names of the data set card."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from pipeline.datasets.file_tree import check_name
+from pipeline.datasets.labels import class_name
+from pipeline.errors import InputError
+
+# Words for splits in the names of files and folders, as in the library `datasets` (data_files.py).
+_SPLIT_WORDS = {
+    "train": "train",
+    "training": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "dev": "validation",
+    "val": "validation",
+    "test": "test",
+    "testing": "test",
+    "eval": "test",
+    "evaluation": "test",
+}
+_SHARD = re.compile(r"(?P<split>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})(-.*)?")
+_FRONT_MATTER = re.compile(r"\A---\s*\n(.*?)^---\s*$", re.DOTALL | re.MULTILINE)
+
+
+def split_of(name: str) -> str | None:
+    """Return the split of a file: `train`, `validation`, `test`, another one that its shards name, or None.
+
+    `data/train-00000-of-00002.parquet` is a shard of `train`. In other names a word of a folder or of the file decides:
+    `valid/0001.parquet` and `food_val.parquet` belong to `validation`.
+    """
+    *folders, stem = PurePosixPath(name).with_suffix("").parts
+    shard = _SHARD.fullmatch(stem)
+    if shard:
+        return _SPLIT_WORDS.get(shard["split"].lower(), shard["split"])
+    for part in (*reversed(folders), stem):
+        for word in re.split(r"[-._ 0-9]+", part.lower()):
+            if word in _SPLIT_WORDS:
+                return _SPLIT_WORDS[word]
+    return None
+
+
+def folder_split(folder: str) -> str | None:
+    """Return the split that a folder's whole name stands for; None for other folders."""
+    return _SPLIT_WORDS.get(folder.lower())
+
+
+def missing_shard(names: Sequence[str]) -> str | None:
+    """Return the name of a shard that the names of the others count but that is not among them."""
+    present, checked = set(names), set()
+    for name in names:
+        path = PurePosixPath(name)
+        shard = _SHARD.fullmatch(path.stem)
+        # A hash after the numbers differs from shard to shard.
+        if shard is None or shard[4] or (group := (path.parent, shard["split"], shard["count"])) in checked:
+            continue
+        checked.add(group)
+        for number in range(int(shard["count"])):
+            other = str(path.with_name(f"{shard['split']}-{number:05d}-of-{shard['count']}{path.suffix}"))
+            if other not in present:
+                return other
+    return None
+
+
+def card_class_names(card: str, column: str, source: str) -> tuple[str, ...] | None:
+    """Return the class names that the front matter of a data set card gives a label column; None without any.
+
+    Args:
+        card: text of README.md.
+        source: name of the file in messages.
+
+    Raises:
+        InputError: the front matter is not YAML, or gives the column several lists of names.
+    """
+    matter = _FRONT_MATTER.match(card.replace("\r\n", "\n"))
+    if matter is None:
+        return None
+    try:
+        tree = YAML(typ="safe", pure=True).load(matter[1])
+    except (YAMLError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:100] or type(error).__name__
+        raise InputError(f"{source}: its front matter is not YAML ({reason}); fix it") from None
+    found = {names for feature in _features(tree) if (names := _names(feature, column)) is not None}
+    if len(found) > 1:
+        raise InputError(
+            f"{source}: dataset_info gives the column {column} several lists of class names; leave one of them"
+        )
+    return checked_class_names(next(iter(found)), source) if found else None
+
+
+def _features(tree: Any) -> list[Any]:
+    """Return the features of `dataset_info`, which is one mapping, or a list with one for each subset."""
+    info = tree.get("dataset_info") if isinstance(tree, Mapping) else None
+    infos = info if isinstance(info, list) else [info]
+    lists = [each.get("features") for each in infos if isinstance(each, Mapping)]
+    return [feature for features in lists if isinstance(features, list) for feature in features]
+
+
+def _names(feature: Any, column: str) -> tuple[str, ...] | None:
+    if not isinstance(feature, Mapping) or feature.get("name") != column:
+        return None
+    kind = feature.get("dtype")
+    label = kind.get("class_label") if isinstance(kind, Mapping) else None
+    names = label.get("names") if isinstance(label, Mapping) else None
+    if isinstance(names, Mapping):
+        # {'0': cat, '1': dog}, in any order
+        by_number = {str(number): str(name) for number, name in names.items()}
+        names = [by_number.get(str(number)) for number in range(len(by_number))]
+    if not isinstance(names, list) or None in names:
+        return None
+    return tuple(map(str, names))
+
+
+def checked_class_names(names: Sequence[str], source: str) -> tuple[str, ...]:
+    """Return class names in canonical form.
+
+    Raises:
+        InputError: a name is empty, occurs twice or holds a line break.
+    """
+    canonical = tuple(class_name(name) for name in names)
+    seen: set[str] = set()
+    for name in canonical:
+        check_name(name, source.removeprefix("prepare.path: "))
+        if not name or name in seen:
+            raise InputError(f"{source}: the class name {name!r} is empty or occurs twice; give each class its own")
+        seen.add(name)
+    return canonical

@@ -1,0 +1,156 @@
+"""Image folders with metadata.csv, as `datasets` calls them: file names and labels in a table next to the images."""
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from pipeline.datasets.decode import IMAGE_SUFFIXES, UnreadableError
+from pipeline.datasets.file_tree import FileSource, FileTree, check_name, unsafe_name
+from pipeline.datasets.hub_names import card_class_names, folder_split
+from pipeline.datasets.label_column import DEFAULT_COLUMN, LabeledRows, LabelValue, Listing, list_images
+from pipeline.datasets.labels import read_label_records
+from pipeline.errors import InputError
+
+NAME = "metadata.csv"
+_FILE_NAME = "file_name"
+_CARD = "README.md"
+_MAX_BYTES = 1 << 28
+_LISTED = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetadataTables:
+    """The tables of a folder, read but not yet understood.
+
+    Attributes:
+        root: folder of the only table, or the one around the splits' folders; empty for the top.
+        contents: by name of the table.
+        columns: of the first table.
+    """
+
+    root: str
+    contents: dict[str, bytes]
+    columns: tuple[str, ...]
+
+
+def find_tables(source: FileSource, tree: FileTree) -> MetadataTables | None:
+    """Read the tables named metadata.csv; None without one that has the column `file_name`.
+
+    Raises:
+        InputError: a table cannot be read, or tables lie in folders that are no splits.
+    """
+    names = {name for name in tree.files if PurePosixPath(name).name == NAME}
+    if not names:
+        return None
+    contents: dict[str, bytes] = {}
+    for name, content in source.read(names, _MAX_BYTES):
+        if isinstance(content, UnreadableError):
+            raise InputError(f"prepare.path: {source.label}: {name}: cannot be read ({content}); split or fix it")
+        contents[name] = content
+    contents = {name: contents[name] for name in sorted(contents) if _FILE_NAME in _header(contents[name])}
+    if not contents:
+        return None
+    folders = [PurePosixPath(name).parent for name in contents]
+    roots = {folder.parent if len(contents) > 1 or folder_split(folder.name) else folder for folder in folders}
+    if len(roots) > 1:
+        raise InputError(
+            f"prepare.path: {source.label}: {', '.join(contents)} belong to several data sets; give the folder of one"
+        )
+    root = str(roots.pop())
+    return MetadataTables(
+        root="" if root == "." else root, contents=contents, columns=tuple(_header(next(iter(contents.values()))))
+    )
+
+
+def _header(content: bytes) -> list[str]:
+    text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", errors="replace", newline="")
+    try:
+        return next(csv.reader(text), [])
+    except csv.Error:
+        return []
+
+
+def has_labels(tables: MetadataTables, label_column: str | None) -> bool:
+    """Return whether the tables have the label column: the one that is set, or the column `label`."""
+    return (label_column or DEFAULT_COLUMN) in tables.columns
+
+
+def missing_column(tables: MetadataTables, label_column: str | None, source: FileSource) -> InputError:
+    """Return the error that the tables lack the label column."""
+    first = next(iter(tables.contents))
+    others = ", ".join([name for name in tables.columns if name != _FILE_NAME][:_LISTED])
+    fix = f"set prepare.label_column to one of: {others}" if others else "add it"
+    return InputError(
+        f"prepare.path: {source.label}: {first}: has no column {label_column or DEFAULT_COLUMN} for the labels; {fix}"
+    )
+
+
+def list_tables(tables: MetadataTables, source: FileSource, tree: FileTree, label_column: str | None) -> Listing:
+    """Return the images that the tables list; their names are relative to the folder of their table.
+
+    Args:
+        tree: the files below `tables.root`.
+
+    Raises:
+        InputError: a name is unsafe, occurs twice or is no image of the folder; an image is in no table; the images
+            are in folders of which only some are splits; or as `list_images`.
+    """
+    column = label_column or DEFAULT_COLUMN
+    files = set(tree.files)
+    images = {name for name in files if PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES}
+    found: dict[str, tuple[LabelValue, str]] = {}
+    for where, name, value in _records(tables, source, column):
+        if name not in files:
+            raise InputError(f"{where}: there is no file {name}; correct the name, or remove the line")
+        if name in found:
+            raise InputError(f"{where}: {name} has a label in {found[name][1].rpartition(': ')[2]} already; keep one")
+        found[name] = value, where
+    if not found:
+        raise InputError(f"prepare.path: {source.label}: {NAME} lists no image; add lines below the header")
+    for name in sorted(images - found.keys()):
+        raise InputError(f"prepare.path: {source.label}: {name} is in no {NAME}; add a line, or remove the image")
+    splits: dict[str, list[str]] = {}
+    for name in sorted(found):
+        splits.setdefault(folder_split(name.partition("/")[0]) or "" if "/" in name else "", []).append(name)
+    if "" in splits and len(splits) > 1:
+        raise InputError(f"{found[splits[''][0]][1]}: {splits[''][0]} belongs to no split; move it to train/ or test/")
+    rows = {split: _rows(names, found) for split, names in splits.items()}
+    return list_images(rows, _card_names(source, tables.root, tree, column), f"prepare.path: {source.label}: {NAME}")
+
+
+def _rows(names: Sequence[str], found: Mapping[str, tuple[LabelValue, str]]) -> LabeledRows:
+    return LabeledRows(
+        paths=names,
+        values=[found[name][0] for name in names],
+        where=lambda index: f"{found[names[index]][1]}: {names[index]}",
+    )
+
+
+def _records(tables: MetadataTables, source: FileSource, column: str) -> Iterator[tuple[str, str, str]]:
+    """Yield place, name below the root and label of each line of each table."""
+    for table, content in tables.contents.items():
+        label = f"prepare.path: {source.label}: {table}"
+        folder = str(PurePosixPath(table).parent.relative_to(tables.root or "."))
+        prefix = "" if folder == "." else f"{folder}/"
+        for line, record in read_label_records(content, source=label, required=(_FILE_NAME, column), allow_extra=True):
+            where, name = f"{label}: line {line}", record[_FILE_NAME].removeprefix("./")
+            check_name(name, where.removeprefix("prepare.path: "))
+            problem = unsafe_name(name)
+            if problem or not name:
+                reason = "leads out of the folder, or is not relative" if problem else "is empty"
+                raise InputError(f"{where}: the name {name!r} {reason}; give a path below the folder of the table")
+            yield where, prefix + str(PurePosixPath(name)), record[column]
+
+
+def _card_names(source: FileSource, root: str, tree: FileTree, column: str) -> tuple[str, ...] | None:
+    """Return the class names of README.md next to the tables; None without any."""
+    if _CARD not in tree.files:
+        return None
+    name = f"{root}/{_CARD}" if root else _CARD
+    for _, content in source.read({name}, _MAX_BYTES):
+        if isinstance(content, bytes):
+            card = content.decode("utf-8", errors="replace")
+            return card_class_names(card, column, f"prepare.path: {source.label}: {name}")
+    return None

@@ -1,0 +1,301 @@
+"""Images in Parquet shards, as a hub stores them: encoded files in a column, labels in another."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.datasets.decode import UnreadableError
+from pipeline.datasets.file_tree import FileTree, check_name, too_large
+from pipeline.datasets.hub_names import card_class_names, checked_class_names, folder_split, missing_shard, split_of
+from pipeline.datasets.label_column import DEFAULT_COLUMN, LabeledRows, LabelValue, Listing, list_images
+from pipeline.errors import InputError
+
+SUFFIX = ".parquet"
+
+# Rows in memory at a time while images are read: a row is a complete image file.
+_BATCH_ROWS = 32
+_LFS_POINTER = b"version https://git-lfs"
+_CARD = "README.md"
+_MAX_CARD_BYTES = 1 << 22
+_LISTED = 8
+_NO_NAMES = ("", ".", "..")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Columns:
+    """Columns of a shard: that of the images, whether it is a struct of bytes and path, and that of the labels."""
+
+    image: str
+    is_struct: bool
+    has_path: bool
+    label: str
+
+
+class ParquetImages:
+    """The images in the shards of a folder.
+
+    Args:
+        root: the folder.
+        tree: its files.
+        label_column: None for the column `label`.
+
+    Raises:
+        InputError: a shard is missing, damaged or a pointer of Git LFS; a column is missing; or a label is wrong.
+    """
+
+    def __init__(self, root: Path, tree: FileTree, label_column: str | None) -> None:
+        self._root = root
+        shards = _shards_by_split(tree, root)
+        files = [name for names in shards.values() for name in names]
+        self._columns = _find_columns(self._open(files[0]).schema_arrow, f"{root / files[0]}", label_column)
+        names, origin = self._class_names(files, _CARD in tree.files)
+        rows: dict[str, LabeledRows] = {}
+        # Paths of the images in each shard, row by row.
+        self._paths: dict[str, Sequence[str]] = {}
+        for split, of_split in shards.items():
+            rows[split] = self._read_rows(split, of_split)
+        self.listing: Listing = list_images(rows, names, f"prepare.path: {root}")
+        n_shards = len(self._paths)
+        self.description = ", ".join(
+            [
+                f"{n_shards} Parquet {'shard' if n_shards == 1 else 'shards'}",
+                f"images in the column {self._columns.image}",
+                f"labels in the column {self._columns.label}",
+                f"class names of {origin}",
+                *self.listing.notes,
+            ]
+        )
+
+    def read(self, paths: Set[str], max_bytes: int) -> Iterator[tuple[str, bytes | UnreadableError]]:
+        """Yield path and content of these images, shard by shard, a few rows in memory at a time."""
+        column = self._columns.image
+        leaves = [f"{column}.bytes"] if self._columns.is_struct else [column]
+        for shard, names in self._paths.items():
+            if paths.isdisjoint(names):
+                continue
+            following = iter(names)
+            with _explain_damage(self._root / shard):
+                for batch in self._open(shard).iter_batches(batch_size=_BATCH_ROWS, columns=leaves):
+                    images = batch.column(0)
+                    for row in range(len(images)):
+                        path = next(following)
+                        if path in paths:
+                            yield path, _content(images[row].as_py(), max_bytes)
+
+    def _open(self, name: str) -> pq.ParquetFile:
+        path = self._root / name
+        with _explain_damage(path):
+            with path.open("rb") as file:
+                if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
+                    raise InputError(
+                        f"prepare.path: {path}: is a pointer of Git LFS, not the data; run `git lfs pull` in the folder"
+                    )
+            return pq.ParquetFile(path)
+
+    def _class_names(self, shards: Sequence[str], has_card: bool) -> tuple[tuple[str, ...] | None, str]:
+        """Return the class names of the data set card or of the shards, and where they are from.
+
+        Raises:
+            InputError: two of them differ.
+        """
+        column = self._columns.label
+        found: dict[tuple[str, ...], str] = {}
+        for shard in shards:
+            names = _schema_class_names(self._open(shard).schema_arrow, column, f"prepare.path: {self._root / shard}")
+            if names is not None:
+                found.setdefault(names, shard)
+        if has_card:
+            names = self._card_class_names(self._root / _CARD)
+            # The card is named as the origin where both have the names.
+            found = {**({} if names is None else {names: _CARD}), **{k: v for k, v in found.items() if k != names}}
+        if len(found) > 1:
+            (ours, first), (theirs, second), *_ = found.items()
+            a, b = next(pair for pair in zip_longest(ours, theirs) if pair[0] != pair[1])
+            raise InputError(
+                f"prepare.path: {self._root}: {first} and {second} give the column {column} different class names "
+                f"({a} and {b}); correct one of them"
+            )
+        for names, origin in found.items():
+            return names, origin if origin == _CARD else "the shards"
+        return None, "the labels"
+
+    def _card_class_names(self, card: Path) -> tuple[str, ...] | None:
+        if card.stat().st_size > _MAX_CARD_BYTES:
+            raise InputError(f"prepare.path: {card}: is larger than {_MAX_CARD_BYTES >> 20} MiB; shorten it")
+        text = card.read_text(encoding="utf-8", errors="replace")
+        return card_class_names(text, self._columns.label, f"prepare.path: {card}")
+
+    def _read_rows(self, split: str, shards: Sequence[str]) -> LabeledRows:
+        """Read the labels and names of the images of one split, without the images."""
+        columns = self._columns
+        leaves = [columns.label] + ([f"{columns.image}.path"] if columns.has_path else [])
+        values: list[LabelValue] = []
+        names: list[str] = []
+        counts: list[int] = []
+        for shard in shards:
+            file = self._open(shard)
+            where = f"prepare.path: {self._root / shard}"
+            if _find_columns(file.schema_arrow, str(self._root / shard), columns.label) != columns:
+                raise InputError(f"{where}: has other columns of images than the first shard; leave one kind")
+            with _explain_damage(self._root / shard):
+                for group in range(file.num_row_groups):
+                    table = file.read_row_group(group, columns=leaves)
+                    values += _label_values(table[columns.label], where)
+                    images = table[columns.image].to_pylist() if columns.has_path else [None] * len(table)
+                    names += [_file_name(image) for image in images]
+            counts.append(file.metadata.num_rows)
+        for name in names:
+            check_name(name, f"{self._root}: split {split or 'train'}")
+        # Rows are numbered if a name is missing or occurs twice: paths are unique.
+        if len(set(names)) < len(names) or not set(names).isdisjoint(_NO_NAMES):
+            names = [f"{row:06d}" for row in range(len(names))]
+        paths = [f"{split}/{name}" if split else name for name in names]
+        starts = [sum(counts[:i]) for i in range(len(counts) + 1)]
+        for shard, start, stop in zip(shards, starts, starts[1:], strict=False):
+            self._paths[shard] = paths[start:stop]
+
+        def where_of(row: int) -> str:
+            shard = max(i for i, start in enumerate(starts[:-1]) if start <= row and counts[i])
+            return f"prepare.path: {self._root / shards[shard]}: row {row - starts[shard]}"
+
+        return LabeledRows(paths=paths, values=values, where=where_of)
+
+
+def has_image_column(path: Path) -> bool:
+    """Return whether a file is Parquet with a column of images; False for a damaged one."""
+    try:
+        return bool(_image_columns(pq.read_schema(path)))
+    except (pa.ArrowException, OSError):
+        return False
+
+
+def shard_names(tree: FileTree) -> list[str]:
+    """Return the names of the Parquet files of a folder."""
+    return [name for name in tree.files if name.lower().endswith(SUFFIX)]
+
+
+def _shards_by_split(tree: FileTree, root: Path) -> dict[str, list[str]]:
+    """Return the shards of each split, in the order of their names; by the empty name if no name tells a split.
+
+    Raises:
+        InputError: only some of the shards have a split, a shard is missing, or there are several subsets.
+    """
+    names = shard_names(tree)
+    where = f"prepare.path: {root}"
+    # data/ and train/ hold shards of one data set; mnist/ and fashion/ hold two subsets.
+    folders = {
+        "/".join(part for part in PurePosixPath(name).parts[:-1] if not folder_split(part)): name for name in names
+    }
+    if len(folders) > 1:
+        raise InputError(f"{where}: has several subsets ({', '.join(sorted(folders))}); give the folder of one")
+    missing = missing_shard(names)
+    if missing:
+        raise InputError(f"{where}: the shard {missing} is missing; clone the folder again, or put it there")
+    splits: dict[str, list[str]] = {}
+    for name in names:
+        splits.setdefault(split_of(name) or "", []).append(name)
+    if "" in splits and len(splits) > 1:
+        raise InputError(f"{where}: {splits[''][0]} belongs to no split; rename it, e.g. train-0.parquet, or remove it")
+    return splits
+
+
+def _image_columns(schema: pa.Schema) -> dict[str, _Columns]:
+    found = {}
+    for field in schema:
+        if pa.types.is_struct(field.type):
+            inner = {child.name: child.type for child in field.type}
+            if "bytes" in inner and _is_binary(inner["bytes"]):
+                has_path = "path" in inner and _is_text(inner["path"])
+                found[field.name] = _Columns(image=field.name, is_struct=True, has_path=has_path, label="")
+        elif _is_binary(field.type):
+            found[field.name] = _Columns(image=field.name, is_struct=False, has_path=False, label="")
+    return found
+
+
+def _find_columns(schema: pa.Schema, source: str, label_column: str | None) -> _Columns:
+    """Return the columns of images and labels.
+
+    Raises:
+        InputError: a column is missing or repeated, or several could be that of the images.
+    """
+    where = f"prepare.path: {source}"
+    images = _image_columns(schema)
+    named: list[str] = [name for name in ("image", "img") if name in images]
+    candidates = named[:1] or [*images]
+    if len(candidates) != 1:
+        problem = f"several columns of images ({', '.join(candidates)})" if candidates else "no column of images"
+        raise InputError(f"{where}: has {problem}; give a struct of bytes and path named image")
+    label = label_column or DEFAULT_COLUMN
+    others = [name for name in schema.names if name not in images]
+    if label not in others:
+        listed = ", ".join(others[:_LISTED]) or "none"
+        fix = f"set prepare.label_column to one of: {listed}" if others else "add it"
+        raise InputError(f"{where}: has no column {label} for the labels; {fix}")
+    for name in (candidates[0], label):
+        if schema.names.count(name) > 1:
+            raise InputError(f"{where}: has the column {name} twice; rename one of the two")
+    kind = schema.field(label).type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not (pa.types.is_integer(kind) or _is_text(kind) or pa.types.is_null(kind)):
+        raise InputError(f"{where}: the column {label} is of type {kind}; give whole numbers or text")
+    found = images[candidates[0]]
+    return _Columns(image=found.image, is_struct=found.is_struct, has_path=found.has_path, label=label)
+
+
+def _schema_class_names(schema: pa.Schema, column: str, source: str) -> tuple[str, ...] | None:
+    """Return the class names that `datasets` writes into the metadata of a shard; None without any."""
+    try:
+        info: Any = json.loads((schema.metadata or {})[b"huggingface"])
+        names = info["info"]["features"][column]["names"]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return None
+    return checked_class_names(names, source)
+
+
+def _label_values(column: pa.ChunkedArray, where: str) -> list[LabelValue]:
+    try:
+        values: list[LabelValue] = column.to_pylist()
+    except UnicodeDecodeError:
+        raise InputError(f"{where}: its labels are not UTF-8 text; write them again") from None
+    return values
+
+
+def _file_name(image: Any) -> str:
+    """Return the last part of the path in a row; an empty name without one."""
+    path = image.get("path") if isinstance(image, Mapping) else None
+    return re.split(r"[/\\]", path)[-1] if path else ""
+
+
+def _content(image: Any, max_bytes: int) -> bytes | UnreadableError:
+    content = image.get("bytes") if isinstance(image, Mapping) else image
+    if content is None:
+        return UnreadableError("has no bytes in its shard")
+    assert isinstance(content, bytes)
+    return too_large(len(content), max_bytes) or content
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+@contextmanager
+def _explain_damage(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise InputError(f"prepare.path: {path}: not readable as Parquet ({reason}); get it again") from None

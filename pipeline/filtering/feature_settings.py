@@ -1,0 +1,101 @@
+"""Settings of `filter-features`: those of params.yaml, changed by options; or defaults where there is no file."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from pipeline.config.base import describe_validation_error
+from pipeline.config.filter import NEEDS_TRAINING_CONFIDENCE, FilterConfig
+from pipeline.config.params import load_params
+from pipeline.config.reduce import PcaConfig, ReduceConfig
+from pipeline.config.runtime import DaskConfig
+from pipeline.errors import InputError
+from pipeline.scoring.registry import SCORERS, split_options, uses_embedding
+
+FEATURE_SCORERS = sorted(SCORERS.keys() - {"ensemble", *NEEDS_TRAINING_CONFIDENCE})
+"""Scorers that need no record of a training, and no list of other scorers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureSettings:
+    """The sections `reduce`, `filter` and `dask`."""
+
+    reduce: ReduceConfig
+    filter: FilterConfig
+    dask: DaskConfig
+
+    def fitted_to(self, features: NDArray[np.floating]) -> "FeatureSettings":
+        """Return the settings without PCA where there are no more features (N, D) or rows than components."""
+        n_components = self.reduce.pca.n_components
+        if n_components is None or n_components < min(features.shape):
+            return self
+        return replace(self, reduce=self.reduce.model_copy(update={"pca": PcaConfig(n_components=None)}))
+
+
+def feature_settings(
+    params: Path, *, scorer: str | None, drop_fraction: float | None, neighbors: int | None
+) -> FeatureSettings:
+    """Read the parameter file and apply the options; without a file, both `scorer` and `drop_fraction` are required.
+
+    Args:
+        scorer: name of a scorer; it replaces `filter.scorer` with its options.
+        drop_fraction: replaces the rule of the filter.
+        neighbors: `reduce.n_neighbors`, and the option `k` of the scorer.
+
+    Raises:
+        InputError: the file is missing or wrong, or an option does not fit.
+    """
+    tree: dict[str, Any] = {}
+    if scorer and drop_fraction is not None and not params.exists():
+        reduce, dask = ReduceConfig(), DaskConfig()
+    else:
+        whole = load_params(params)
+        reduce, dask = whole.reduce, whole.dask
+        tree = whole.filter.model_dump(mode="json")
+        if isinstance(tree["drop_fraction"], dict) and drop_fraction is None:
+            raise InputError(
+                f"{params}: filter.drop_fraction: gives a share per network, but there is no network; give one number, "
+                "or --drop-fraction"
+            )
+    if scorer:
+        tree["scorer"] = {"name": scorer}
+    if drop_fraction is not None:
+        tree |= {"drop_fraction": drop_fraction, "eps": None, "threshold": None}
+    if neighbors is not None:
+        if neighbors < 1:
+            raise InputError(f"--neighbors: {neighbors}; give 1 or more")
+        reduce = reduce.model_copy(update={"n_neighbors": neighbors})
+    config = _checked(tree)
+    if neighbors is not None:
+        config = _checked(_with_k(config.model_dump(mode="json"), neighbors))
+    return FeatureSettings(reduce=reduce, filter=config, dask=dask)
+
+
+def needs_embedding(scorer: Mapping[str, Any]) -> bool:
+    """Return whether a scorer, or a member of an ensemble, uses the t-SNE embedding."""
+    return any(
+        uses_embedding(SCORERS[name], options)
+        for name, options in map(split_options, (scorer, *scorer.get("scorers", ())))
+    )
+
+
+def _with_k(tree: dict[str, Any], k: int) -> dict[str, Any]:
+    scorer = tree["scorer"]
+    members = [{**member, "k": k} if "k" in member else member for member in scorer.get("scorers", ())]
+    changed = {**scorer, **({"k": k} if "k" in scorer else {}), **({"scorers": members} if members else {})}
+    return {**tree, "scorer": changed}
+
+
+def _checked(tree: dict[str, Any]) -> FilterConfig:
+    try:
+        return FilterConfig.model_validate_json(json.dumps(tree))
+    except ValidationError as error:
+        message = f"filter.{describe_validation_error(error, tree, FilterConfig)}"
+        # A rule between keys is one of the section.
+        raise InputError(message.replace("filter.(top level)", "filter", 1)) from None

@@ -1,0 +1,117 @@
+"""Image folders with metadata.csv."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.datasets.image_folder import open_image_folder
+from pipeline.datasets.image_set import DecodedImage, ImageSet, Sample
+from tests.fixtures.golden import check_golden, refusals
+from tests.fixtures.hub_folders import card
+from tests.fixtures.images import dataset_options, one_tree, photo, write_folder, write_tar, write_zip
+
+
+def _table(*lines: str, header: str = "file_name,label") -> bytes:
+    return "".join(f"{line}\n" for line in (header, *lines)).encode()
+
+
+def _open(path: Path, **options: Any) -> ImageSet:
+    return open_image_folder(dataset_options(path, **options))
+
+
+_SPLIT = {
+    f"{split}/{i}.png": photo(seed)
+    for seed, (split, i) in enumerate((s, i) for s in ("train", "test") for i in range(4))
+}
+
+
+@pytest.mark.parametrize("writer", [write_folder, write_tar, write_zip])
+@pytest.mark.parametrize("root", ["", "Images/"])
+def test_one_table_or_one_per_split(writer: Callable[..., Path], root: str, tmp_path: Path) -> None:
+    lines = [f"{i}.png,{'dog' if i % 2 else 'cat'}" for i in range(4)]
+    one = {"metadata.csv": _table(*(f"{split}/{line}" for split in ("train", "test") for line in lines))}
+    two = {f"{split}/metadata.csv": _table(*(f"./{line}" for line in lines)) for split in ("train", "test")}
+    for number, tables in enumerate((one, two)):
+        files = {root + name: content for name, content in {**_SPLIT, **tables}.items()}
+        images = _open(writer(tmp_path / str(number), files))
+        assert images.class_names == ("cat", "dog")
+        assert images.train == tuple(Sample(path=f"train/{i}.png", label=i % 2) for i in range(4))
+        assert images.test == tuple(Sample(path=f"test/{i}.png", label=i % 2) for i in range(4))
+        assert images.files_in == (root.strip("/") if writer is write_folder else None)
+        assert sum(isinstance(image, DecodedImage) for image in images.decode()) == 8
+        assert "metadata.csv" in images.description
+
+
+def test_without_splits_a_fraction_is_held_out(tmp_path: Path) -> None:
+    """The folders need not be classes."""
+    files = {f"visit {i % 3}/{i}.png": photo(i) for i in range(20)}
+    table = _table(*(f"visit {i % 3}/{i}.png,{i % 2}" for i in range(20)))
+    images = _open(write_folder(tmp_path, {**files, "metadata.csv": table, "notes.txt": b""}), test_size=0.2)
+    assert (len(images.train), len(images.test), images.class_names) == (16, 4, ("0", "1"))
+
+
+def test_another_column_and_the_names_of_the_card(tmp_path: Path) -> None:
+    lines = (f"{split}/{i}.png,a note,{i % 2}" for split in ("train", "test") for i in range(4))
+    table = _table(*lines, header="file_name,text,kind")
+    files = {**_SPLIT, "metadata.csv": table, "README.md": card(["dog", "cat"], column="kind").encode()}
+    images = _open(write_folder(tmp_path, files), label_column="kind")
+    assert [images.class_names[sample.label] for sample in images.train] == ["dog", "cat"] * 2
+
+
+def test_class_folders_stay_the_labels_without_a_label_column(tmp_path: Path) -> None:
+    captions = _table("cat/0.png,asleep", header="file_name,caption")
+    other = _table("a,b", header="patient,label")
+    for number, table in enumerate((captions, other)):
+        images = _open(write_folder(tmp_path / str(number), {**one_tree(), "metadata.csv": table}), test_size=0.5)
+        assert images.class_names == ("cat", "dog")
+        assert images.description == ""
+
+
+def test_refusals(tmp_path: Path) -> None:
+    lines = [f"{split}/{i}.png,{'ab'[i % 2]}" for split in ("train", "test") for i in range(4)]
+
+    def opened(*changed: str, header: str = "file_name,label", **options: Any) -> Callable[[], object]:
+        number = len(list(tmp_path.iterdir()))
+        files = {**_SPLIT, "metadata.csv": _table(*changed, header=header)}
+        return partial(_open, write_folder(tmp_path / str(number), files), **options)
+
+    loose = {name.partition("/")[2]: content for name, content in _SPLIT.items()}
+    cases: dict[str, Callable[[], object]] = {
+        "an image without a line": opened(*lines[1:]),
+        "a line without a file": opened(*lines, "train/9.png,a"),
+        "a file twice": opened(*lines, lines[0]),
+        "a path outside": opened(*lines, "../secret.png,a"),
+        "an absolute path": opened(*lines, "/etc/secret.png,a"),
+        "no name": opened(*lines, ",a"),
+        "a NUL byte": opened(*lines, "train/\0.png,a"),
+        "too few fields": opened(*lines, "train/0.png"),
+        "no lines": opened(),
+        "no label": opened(*lines[1:], "train/0.png,"),
+        "the column set is missing": opened(*lines, label_column="kind"),
+        "a split and a test fraction": opened(*lines, test_size=0.5),
+        "images without class folders or labels": partial(
+            _open,
+            write_folder(tmp_path / "loose", {**loose, "metadata.csv": _table("0.png,a", header="file_name,kind")}),
+        ),
+        "a column without a table": partial(_open, write_folder(tmp_path / "classes", one_tree()), label_column="kind"),
+        "an image in no split": partial(
+            _open,
+            write_folder(tmp_path / "mixed", {**_SPLIT, "9.png": photo(9), "metadata.csv": _table(*lines, "9.png,a")}),
+        ),
+        "two data sets": partial(
+            _open,
+            write_folder(
+                tmp_path / "two",
+                {
+                    f"{name}/{file}": content
+                    for name in "ab"
+                    for file, content in {"1.png": photo(1), "metadata.csv": _table("1.png,a")}.items()
+                }
+                | {"c/train/metadata.csv": _table("1.png,a")},
+            ),
+        ),
+    }
+    check_golden("metadata_csv_refusals.txt", refusals(cases, hidden={str(tmp_path): "PHOTOS"}))
