@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.params import check_params, parse_params, read_params_text
+from pipeline.config.params import check_params
+from pipeline.config.yaml_reading import parse_yaml, read_yaml_text
 from pipeline.errors import InputError
 from viz.atomic_write import ConcurrentEditError, exclusive, file_state, replacing
 from viz.yaml_text import with_value, without
@@ -43,9 +44,9 @@ def propose(file: Path, changes: Mapping[str, object]) -> Proposal:
         InputError: the file cannot be read; the file with `changes` is invalid, see `load_params`; or a key cannot
             change alone, because an anchor shares it with others.
     """
-    old_text = text = read_params_text(file)
+    old_text = text = read_yaml_text(file)
     source = str(file)
-    tree = _plain(parse_params(text, source=source))
+    tree = _plain(parse_yaml(text, source=source))
     # Removals come last, so that a section that gets another key is never empty.
     for key, value in sorted(changes.items(), key=lambda change: change[1] is None):
         keys = key.split(".")
@@ -80,7 +81,7 @@ def write(proposal: Proposal) -> None:
     with exclusive(file):
         state = file_state(file)
         try:
-            if read_params_text(file) != proposal.old_text:
+            if read_yaml_text(file) != proposal.old_text:
                 raise ConcurrentEditError
             with replacing(file, state) as temporary:
                 temporary.write_bytes(proposal.new_text.encode())
@@ -135,7 +136,7 @@ def _innermost(tree: Any, keys: Sequence[str], source: str) -> tuple[dict[str, A
 def _check_meaning(text: str, tree: Any, where: str) -> None:
     """Check that the text parses to `tree`."""
     try:
-        is_same = _plain(parse_params(text, source=where)) == tree
+        is_same = _plain(parse_yaml(text, source=where)) == tree
     except InputError:
         is_same = False
     if not is_same:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from pipeline.commands import command_parser
 from pipeline.commands.checks.dvc_files import committed_lock, is_readable_lock
@@ -44,12 +43,9 @@ def main(argv: Sequence[str]) -> int:
     # A file that is cut short at the end of a line is valid YAML with other results.
     if not is_readable_lock(lock):
         raise InputError(f"{lock}: cut short; run `python -m pipeline repair`")
-    reader = YAML(typ="safe")
-    try:
-        before = reader.load(committed)
-    except YAMLError:
-        raise InputError(f"{lock} of the last commit: cut short; run `dvc repro` and commit it") from None
-    stages = stages_that_differ(before or {}, reader.load(current) or {})
+    stages = stages_that_differ(
+        parse_lock(committed, source=f"{lock} of the last commit"), parse_lock(current, source=str(lock))
+    )
     if stages:
         print(
             f"results differ from the last commit by rounding, first in {', '.join(stages)}: the inputs are equal, "
@@ -57,6 +53,24 @@ def main(argv: Sequence[str]) -> int:
             "To discard the change: git checkout HEAD dvc.lock"
         )
     return 0
+
+
+def parse_lock(content: bytes, *, source: str) -> Mapping[str, Any]:
+    """Return the content of a dvc.lock; errors name `source`.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    try:
+        # Not `parse_yaml`: its limits are too low for a thousand stages.
+        tree = YAML(typ="safe").load(content) or {}
+        stages = tree.get("stages", {})
+        entries = stages.values()
+    except Exception as error:  # noqa: BLE001 - also errors of date(), of recursion, of a list in place of a mapping
+        raise InputError(f"{source}: damaged ({type(error).__name__}); run `dvc repro` and commit it") from None
+    if not all(isinstance(entry, dict) for entry in entries):
+        raise InputError(f"{source}: damaged (a stage without keys); run `dvc repro` and commit it")
+    return dict(tree)
 
 
 def stages_that_differ(committed: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:

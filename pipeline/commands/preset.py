@@ -8,6 +8,7 @@ from pathlib import Path
 from pipeline.artifacts.files import write_text
 from pipeline.commands import command_parser
 from pipeline.config.params import load_params
+from pipeline.config.yaml_reading import read_yaml_text
 from pipeline.errors import InputError
 
 _MODELINE = "# yaml-language-server:"
@@ -36,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     presets = {path.stem: path for path in sorted(arguments.presets.glob("*.yaml"), key=lambda path: path.stem)}
     if arguments.name is None:
         for name, path in presets.items():
-            print(f"{name:10} {summary(path.read_text(encoding='utf-8'))}")
+            print(f"{name:10} {summary(read_yaml_text(path))}")
         return 0
     if arguments.name not in presets:
         raise InputError(f"preset {arguments.name}: not in {arguments.presets}/; give one of {list(presets)}")
@@ -52,14 +53,14 @@ def apply_preset(preset: Path, target: Path, *, presets: Collection[Path], force
         InputError: `preset` is not valid; or `target` equals none of `presets`, and `force` is False.
     """
     load_params(preset)
-    unedited = {_body(path.read_text(encoding="utf-8")) for path in presets}
-    if target.exists() and not force and _body(target.read_text(encoding="utf-8")) not in unedited:
+    unedited = {_body(read_yaml_text(path)) for path in presets}
+    if target.exists() and not force and _body(read_yaml_text(target)) not in unedited:
         raise InputError(
             f"{target}: has edits that would be lost; keep them with "
             f"`cp {target} {preset.with_name('mine.yaml')}`, or add --force to discard them"
         )
     schema = os.path.relpath(preset.parent / "params.schema.json", target.parent)
-    write_text(target, f"{_MODELINE} $schema={schema}\n{_body(preset.read_text(encoding='utf-8'))}")
+    write_text(target, f"{_MODELINE} $schema={schema}\n{_body(read_yaml_text(preset))}")
 
 
 def summary(text: str) -> str:

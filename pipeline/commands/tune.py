@@ -13,8 +13,9 @@ from contextlib import closing
 from importlib.util import find_spec
 
 from pipeline.commands import command_parser
-from pipeline.config.params import check_params, parse_params, read_params_text
+from pipeline.config.params import check_params
 from pipeline.config.tuning_checks import check_space
+from pipeline.config.yaml_reading import parse_yaml, read_yaml_text
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import stderr_log
@@ -38,8 +39,8 @@ def main(argv: Sequence[str]) -> int:
     with exit_codes():
         exit_with_dvc()
         # Read once, so that edits during the search do not reach tuned.yaml.
-        source, text = str(arguments.params), read_params_text(arguments.params)
-        params = check_params(parse_params(text, source=source), source=source)
+        source, text = str(arguments.params), read_yaml_text(arguments.params)
+        params = check_params(parse_yaml(text, source=source), source=source)
         names = list(dict.fromkeys(arguments.names))
         for name in names:
             if name not in params.tuning:

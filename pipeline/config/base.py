@@ -16,7 +16,10 @@ class Section(BaseModel):
 
 def _float_to_int(value: Any) -> Any:
     """Accept `1e4` as an integer; YAML reads it as a float."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    whole = int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(whole, int) and abs(whole) >= 2**63:
+        raise ValueError("is larger than integers of 64 bits; give a smaller number")
+    return whole
 
 
 Int = Annotated[int, BeforeValidator(_float_to_int)]
@@ -78,11 +81,16 @@ def describe_validation_error(error: ValidationError, tree: Any, model: type[Bas
         case "union_tag_not_found":
             return f"{where}: has no {problem['ctx']['discriminator']}; add it{more}"
         case "value_error":
-            return f"{where}: {problem['msg'].removeprefix('Value error, ')}{more}"
+            return f"{where}: {_shortened(problem['msg'].removeprefix('Value error, '))}{more}"
         case _:
             value = json.dumps(problem["input"], default=str)[:80]
             fix = ", or ".join(dict.fromkeys(other["msg"] for other in same))
             return f"{where}: {value} is not allowed: {fix}{more}"
+
+
+def _shortened(message: str) -> str:
+    """Return a message without its middle if that quotes a long list; the fix is at the end."""
+    return message if len(message) <= 500 else f"{message[:250]} ... {message[-200:]}"
 
 
 def _written_keys(location: tuple[int | str, ...], tree: Any, *, missing: bool) -> list[int | str]:

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import Field, StringConstraints, ValidationError, model_validator
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from pipeline.config.base import MAX_SEED, Duration, Section, describe_validation_error
 from pipeline.config.extractors import ExtractConfig, NetworkName, base_architecture, is_of_timm, replicate_number
@@ -22,6 +20,7 @@ from pipeline.config.renamed_keys import renamed_key_error, with_new_keys
 from pipeline.config.runtime import DaskConfig, ReportConfig
 from pipeline.config.study import Study, TrainConfig
 from pipeline.config.tuning import Tuning
+from pipeline.config.yaml_reading import parse_yaml, read_yaml_text
 from pipeline.errors import InputError
 
 # Names of studies and searches become part of file names, names of studies also of DVC stage names.
@@ -65,38 +64,8 @@ def load_params(path: Path | str = "params.yaml", *, accept_old_keys: bool = Fal
     Raises:
         InputError: naming the file, the key path, the value and the fix.
     """
-    tree = parse_params(read_params_text(Path(path)), source=str(path))
+    tree = parse_yaml(read_yaml_text(Path(path)), source=str(path))
     return check_params(with_new_keys(tree) if accept_old_keys else tree, source=str(path))
-
-
-def read_params_text(path: Path) -> str:
-    """Return the text of a parameter file, with its line endings.
-
-    Raises:
-        InputError: the file is missing, cannot be read or is not UTF-8.
-    """
-    try:
-        return path.read_bytes().decode("utf-8")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; run in the project's folder or `make preset NAME=digits`") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({error}); it must be a UTF-8 text file") from None
-
-
-def parse_params(text: str, *, source: str) -> Any:
-    """Return the keys and values of a parameter file without validation; errors name `source`.
-
-    Raises:
-        InputError: the text is not YAML, or a key occurs twice.
-    """
-    try:
-        # YAML 1.2: `1e-3` is a number, `no` is a string, and a repeated key is an error.
-        return YAML(typ="safe", pure=True).load(text)
-    except YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}" if mark else "an unknown line"
-        problem = getattr(error, "problem", None) or "cannot be parsed"
-        raise InputError(f"{source}: not valid YAML at {where}: {problem}") from None
 
 
 def check_params(tree: Any, *, source: str) -> Params:

@@ -292,7 +292,7 @@ class Recipe(Section):
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     compile: bool | Literal["cuda_graphs"] = False
-    simulated_workers: Positive = 1
+    simulated_workers: Annotated[Positive, Field(le=1_000_000)] = 1
     bn_group: Annotated[Positive, Field(ge=2)] | None = None
     reduction: Literal["ddp", "tree", "exact"] = "ddp"
     workers: Positive | Literal["auto"] = "auto"

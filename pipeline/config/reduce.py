@@ -21,7 +21,7 @@ class TsneConfig(Section):
     on the machine. Repeats with the same number of jobs are equal. A replicate adds its number to `random_state`.
     """
 
-    perplexity: PositiveFloat = 30.0
+    perplexity: Annotated[float, Field(ge=1)] = 30.0
     learning_rate: PositiveFloat | Literal["auto"] = "auto"
     early_exaggeration_iter: NonNegative = 250
     early_exaggeration: PositiveFloat | Literal["auto"] = "auto"

@@ -10,8 +10,8 @@ from typing import Any, Literal, Self
 from pydantic import ValidationError, model_validator
 
 from pipeline.config.base import NonNegativeFloat, Positive, PositiveFloat, Section, describe_validation_error
-from pipeline.config.params import parse_params, read_params_text
 from pipeline.config.renamed_keys import RENAMED_MACHINE_KEYS, renamed_key_error
+from pipeline.config.yaml_reading import parse_yaml, read_yaml_text
 from pipeline.errors import InputError
 
 
@@ -187,7 +187,7 @@ def load_machine(path: Path) -> MachineConfig:
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file; use a machine's description, such as machines/summit.yaml")
-    tree = parse_params(read_params_text(path), source=str(path))
+    tree = parse_yaml(read_yaml_text(path), source=str(path))
     if renamed := renamed_key_error(tree, RENAMED_MACHINE_KEYS):
         raise InputError(f"{path}: {renamed}")
     try:

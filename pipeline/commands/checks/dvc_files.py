@@ -89,7 +89,7 @@ def is_readable_lock(lock: Path) -> bool:
         return False
     try:
         load(str(lock), COMPILED_LOCKFILE_SCHEMA)
-    except DvcException:
+    except (DvcException, ValueError, RecursionError):
         return False
     return True
 

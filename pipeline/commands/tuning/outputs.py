@@ -12,8 +12,9 @@ from pipeline.artifacts.prepared import count_planted, planted_note
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_csv
 from pipeline.commands.tuning.report import page, search_figures
-from pipeline.config.params import Params, parse_params
+from pipeline.config.params import Params
 from pipeline.config.tuning import Tuning, apply_values
+from pipeline.config.yaml_reading import parse_yaml
 from pipeline.errors import InputError
 from pipeline.figures.rendering import svg, with_note
 from pipeline.paths import TUNING_FIGURES, DataPaths
@@ -97,11 +98,11 @@ def tuned_text(text: str, tuning: Tuning, values: Mapping[str, Any], *, source: 
     Raises:
         InputError: `source` has the study's keys in an anchor.
     """
-    tree: dict[str, Any] = parse_params(text, source=source)
+    tree: dict[str, Any] = parse_yaml(text, source=source)
     study = tree["studies"][tuning.study]
     apply_values(study, values)
     tuned = with_value(text, ["studies", tuning.study], study)
-    if parse_params(tuned, source=source) != tree:
+    if parse_yaml(tuned, source=source) != tree:
         raise InputError(
             f"{source}: studies.{tuning.study} shares keys with others by an anchor; write them out and start "
             "the search again"

@@ -267,7 +267,7 @@ def test_a_file_that_changed_meanwhile_is_not_overwritten(tmp_path: Path, monkey
         path.write_text(edited)
         return third.old_text
 
-    monkeypatch.setattr(parameters, "read_params_text", read_before_an_editor_saves)
+    monkeypatch.setattr(parameters, "read_yaml_text", read_before_an_editor_saves)
     with pytest.raises(InputError):
         write(third)
     assert file.read_text() == edited
