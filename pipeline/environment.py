@@ -15,6 +15,7 @@ MINIMUM_PYTHON = (3, 11)
 
 # The modules of [project] dependencies in pyproject.toml; a test keeps the two equal.
 REQUIRED_MODULES = (
+    "huggingface_hub",
     "numpy",
     "packaging",
     "PIL",
@@ -22,6 +23,7 @@ REQUIRED_MODULES = (
     "pydantic",
     "pynvml",
     "ruamel.yaml",
+    "safetensors",
     "scipy",
     "sklearn",
     "timm",

@@ -21,7 +21,7 @@ AS_FILTERED = "written"
 """Key of the scorer that the filter used, with values from its output."""
 
 # They need another package, are random, or need a seed.
-_EXCLUDED_SCORERS = {"confident_learning", "ensemble", "random"}
+_EXCLUDED_SCORERS = {"ccs", "confident_learning", "ensemble", "random"}
 SCORER_CHOICES: Mapping[str, str] = {
     AS_FILTERED: "scorer of the filter",
     "dbscan": "DBSCAN (embedding)",

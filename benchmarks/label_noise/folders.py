@@ -23,7 +23,8 @@ from pipeline.paths import DataPaths
 
 def write_subset(source: DataPaths, target: DataPaths, mask: NDArray[np.bool_]) -> None:
     """Write prepare/ of `target`: the training images of `source` that `mask` (M,) selects, and all test images."""
-    write_kept_images(source, target, mask)
+    labels = read_parquet(source.manifest("train"), ["label"])["label"].to_numpy()
+    write_kept_images(source, target, mask, labels)
     for file in (source.images("test"), source.manifest("test")):
         _hard_link(file, target.prepare_metrics.with_name(file.name))
 

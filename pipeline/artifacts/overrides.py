@@ -3,7 +3,7 @@
 import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -85,11 +85,16 @@ def write_overrides(file: Path, overrides: Iterable[Override]) -> None:
         quoted = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
         plain.writerow(COLUMNS)
         for override in overrides:
-            texts = {name: text for name in _TEXTS if _FORMULA.match(text := getattr(override, name))}
-            escaped = replace(override, **{name: f"'{text}" for name, text in texts.items()})
-            fields = [getattr(escaped, column) for column in COLUMNS]
+            fields = [
+                _escaped(getattr(override, column)) if column in _TEXTS else getattr(override, column)
+                for column in COLUMNS
+            ]
             # Before Python 3.13 the csv module does not quote a carriage return, which would end the line.
             (quoted if "\r" in "".join(fields) else plain).writerow(fields)
+
+
+def _escaped(text: str) -> str:
+    return f"'{text}" if _FORMULA.match(text) else text
 
 
 def locate_overrides(

@@ -187,8 +187,10 @@ class CcsScorer(Section):
 ScorerConfig = Annotated[_Single | EnsembleScorer | CcsScorer, Field(discriminator="name")]
 
 
-def scorer_names(scorer: _Single | EnsembleScorer) -> list[str]:
-    """Return the name of a scorer, or those of the members of an ensemble."""
+def scorer_names(scorer: _Single | EnsembleScorer | CcsScorer) -> list[str]:
+    """Return the name of a scorer; of an ensemble and of `ccs` those of the scorers that they combine."""
+    if isinstance(scorer, CcsScorer):
+        return [scorer.scorer.name]
     return [member.name for member in scorer.scorers] if isinstance(scorer, EnsembleScorer) else [scorer.name]
 
 

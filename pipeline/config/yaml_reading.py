@@ -84,7 +84,7 @@ class _PlainConstructor(SafeConstructor):
     def construct_object(self, node: Node, deep: bool = False) -> Any:
         if node.tag not in _PLAIN_TAGS:
             raise ConstructorError(
-                problem=f"{node.tag.removeprefix(_TAG)} is not a plain value", problem_mark=node.start_mark
+                problem=f"{str(node.tag).removeprefix(_TAG)} is not a plain value", problem_mark=node.start_mark
             )
         for key, _ in node.value if isinstance(node, MappingNode) else ():
             if key.tag not in _KEY_TAGS or not isinstance(key, ScalarNode):

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from pipeline.config.base import describe_validation_error
-from pipeline.config.filter import NEEDS_TRAINING_CONFIDENCE, FilterConfig
+from pipeline.config.filter import NEEDS_TRAINING, FilterConfig
 from pipeline.config.params import load_params
 from pipeline.config.reduce import PcaConfig, ReduceConfig
 from pipeline.config.runtime import DaskConfig
 from pipeline.errors import InputError
 from pipeline.scoring.registry import SCORERS, split_options, uses_embedding
 
-FEATURE_SCORERS = sorted(SCORERS.keys() - {"ensemble", *NEEDS_TRAINING_CONFIDENCE})
+FEATURE_SCORERS = sorted(SCORERS.keys() - {"ensemble", *NEEDS_TRAINING})
 """Scorers that need no record of a training, and no list of other scorers."""
 
 

@@ -53,7 +53,7 @@ def timm_format(network: str) -> TimmFormat:
     Raises:
         InputError: timm has no such model or tag, or its input is not a square image of three channels.
     """
-    from timm.data import resolve_data_config  # seconds to import; few runs need it
+    from timm.data.config import resolve_data_config  # seconds to import; few runs need it
     from timm.models import get_pretrained_cfg, is_model, list_pretrained
 
     name = network.removeprefix(TIMM_PREFIX)
@@ -68,6 +68,7 @@ def timm_format(network: str) -> TimmFormat:
             f"networks: {network} is not among the weights of timm {metadata.version('timm')}; those of {architecture} "
             f"are: {tags}"
         ) from None
+    assert config is not None
     data = resolve_data_config(pretrained_cfg=config.to_dict())
     channels, height, width = data["input_size"]
     if channels != 3 or height != width:
@@ -241,8 +242,9 @@ def _build_backbone(network: str) -> Any:
 
 def _with_grouped_batch_norm(model: nn.Module) -> nn.Module:
     """Replace BatchNorm of images in place; parameters and buffers stay the same tensors."""
-    from timm.layers import BatchNormAct2d
+    from timm.layers.norm_act import BatchNormAct2d
 
+    child: Any
     for name, child in model.named_children():
         if type(child) in (nn.BatchNorm2d, BatchNormAct2d) and child.affine and child.track_running_stats:
             grouped = (
@@ -265,6 +267,7 @@ def _classes_of(network: str, weights: Mapping[str, Tensor]) -> tuple[int, dict[
     from timm.models import get_pretrained_cfg
 
     config = get_pretrained_cfg(timm_format(network).name.removeprefix(TIMM_PREFIX))
+    assert config is not None
     layers = (config.classifier,) if isinstance(config.classifier, str) else tuple(config.classifier or ())
     sizes = [len(weights[f"{layer}.weight"]) for layer in layers if f"{layer}.weight" in weights]
     published = config.num_classes + (config.label_offset or 0)

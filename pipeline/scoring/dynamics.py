@@ -30,10 +30,12 @@ def _aum_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
 
 
 def _aum_reasons(scored: ScoredImages) -> list[str]:
+    margins = averaged_margin(scored.inputs).tolist()
     return [
-        f"on average over training, the logit of its label {scored.class_names[label]} was {abs(margin):.2g} "
-        f"{'above' if margin >= 0 else 'below'} the largest other one"
-        for label, margin in zip(scored.inputs.labels.tolist(), averaged_margin(scored.inputs).tolist(), strict=True)
+        f"on average over training, the logit of its label {scored.class_names[label]} was "
+        f"{'only ' * (dropped == (margin >= 0))}{abs(margin):.2g} {'above' if margin >= 0 else 'below'} the largest "
+        "other one"
+        for label, margin, dropped in zip(scored.inputs.labels.tolist(), margins, scored.dropped, strict=True)
     ]
 
 
@@ -57,16 +59,19 @@ def _forgetting_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
 
 def _forgetting_reasons(scored: ScoredImages) -> list[str]:
     return [
-        f"while it trained, the network forgot its label {scored.class_names[label]} {_times(events)}"
-        if np.isfinite(events)
-        else f"while it trained, the network never learned its label {scored.class_names[label]}"
-        for label, events in zip(scored.inputs.labels.tolist(), scored.values.tolist(), strict=True)
+        f"while it trained, the network {_forgotten(events, scored.class_names[label], dropped=dropped)}"
+        for label, events, dropped in zip(
+            scored.inputs.labels.tolist(), scored.values.tolist(), scored.dropped, strict=True
+        )
     ]
 
 
-def _times(events: float) -> str:
+def _forgotten(events: float, label: str, *, dropped: bool) -> str:
     """Write a number of events, which with folds is a mean."""
-    return "once" if events == 1 else f"{events:.3g} times"
+    if not np.isfinite(events):
+        return f"never learned its label {label}{'' if dropped else ', as for other images that are kept'}"
+    times = "once" if events == 1 else f"{events:.3g} times"
+    return f"forgot its label {label} {'' if dropped else 'only '}{times}"
 
 
 FORGETTING_SCORER = Scorer(

@@ -153,7 +153,7 @@ def _trained(
     assert not run.diverged
     assert run.confidence is not None
     result = eval_fn(run.model)
-    values = {
+    values: dict[str, Any] = {
         "links": [dataclasses.asdict(link) for link in run.links],
         "history": [dataclasses.asdict(record) for record in run.history],
         "noise": dataclasses.asdict(run.noise_scale) if run.noise_scale else None,

@@ -25,7 +25,7 @@ from pipeline.commands.iteration.rounds import (
 )
 from pipeline.config.extractors import replicate_number
 from pipeline.config.finetune import FinetuneConfig
-from pipeline.config.params import parse_params, read_params_text
+from pipeline.config.yaml_reading import parse_yaml, read_yaml_text
 from pipeline.datasets.splits import assign_folds
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import RunLog
@@ -115,7 +115,7 @@ class RoundsDir:
         return copy
 
     def _with_folds(self, params: Path) -> bytes:
-        tree = parse_params(read_params_text(params), source=str(params))
+        tree = parse_yaml(read_yaml_text(params), source=str(params))
         if tree["finetune"].get("folds", 1) == self.finetune.folds:
             return params.read_bytes()
         tree["finetune"]["folds"] = self.finetune.folds

@@ -72,7 +72,7 @@ def test_a_missing_package_is_one_line(tmp_path: Path) -> None:
 def test_a_real_run_has_cases_of_every_network_precision_and_batch_size() -> None:
     """The case names are listed without a measurement."""
     cases = {step.name: [*resolve_name(step.work)(dry_run=False, **step.options)] for step in STEPS}
-    assert len(cases["smoke"]) == 4 * (2 * 5 + 1)
+    assert len(cases["smoke"]) == 4 * (2 * 5 + 3)
     assert cases["throughput-28px-bf16"] == ["batch 4096", "batch 16", "batch 256", "batch 20480"]
     assert len(cases["small-maps-bf16"]) == 3 + 3 * 4
     assert cases["bits"][:4] == ["bf16", "fp32", "fp16", "tf32"]

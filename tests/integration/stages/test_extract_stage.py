@@ -53,10 +53,10 @@ def test_rows_are_samples(data: DataPaths, tmp_path: Path) -> None:
 def test_out_of_memory_names_the_setting(
     data: DataPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def outputs(*_: object, **__: object) -> None:
+    def features(*_: object, **__: object) -> None:
         torch.empty(2**50, dtype=torch.uint8)
 
-    monkeypatch.setattr(module, "_outputs", outputs)
+    monkeypatch.setattr(module, "_features", features)
     assert stage("extract", tmp_path) == 2
     error = printed_error(capfd.readouterr().err)
     assert error.key == "extract.batch_size"

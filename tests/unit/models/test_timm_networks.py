@@ -177,7 +177,7 @@ def test_a_network_whose_steps_depend_on_the_split_of_a_batch_is_frozen_only() -
 def test_names_of_efficientnet_pytorch_are_translated() -> None:
     """Its blocks are in one row, and the first layers of a block depend on whether it widens the features."""
     theirs = _timm_model("tf_efficientnet_lite0")
-    blocks = [f"{i}.{j}" for i, stage in enumerate(theirs.blocks) for j in range(len(stage))]  # type: ignore[arg-type, call-overload]
+    blocks = [f"{i}.{j}" for i, stage in enumerate(theirs.blocks) for j in range(len(stage))]  # type: ignore[arg-type]
     plain = {"conv_dw": "_depthwise_conv", "bn1": "_bn1", "conv_pw": "_project_conv", "bn2": "_bn2"}
     widening = {
         "conv_pw": "_expand_conv", "bn1": "_bn0", "conv_dw": "_depthwise_conv", "bn2": "_bn1",

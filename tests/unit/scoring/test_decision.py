@@ -99,7 +99,7 @@ def test_quotas_give_each_class_a_radius_and_dbscan_agrees(seed: int, share: flo
 def test_hdbscan_is_fitted_once_per_class(rule: ShareRule | float, monkeypatch: pytest.MonkeyPatch) -> None:
     fits = []
 
-    class Counted(HDBSCAN):
+    class Counted(HDBSCAN):  # type: ignore[misc]
         def fit(self, points: np.ndarray) -> HDBSCAN:
             fits.append(len(points))
             return super().fit(points)

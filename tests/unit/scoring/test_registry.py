@@ -114,8 +114,9 @@ def test_only_mean_confidence_reads_probabilities_in_sample_where_there_are_fold
     name, options = split_options(scorer)
     assert evidence.training_confidence is not None
     in_sample = [evidence.training_confidence, np.sqrt(evidence.training_confidence)]
+    evidence = replace(evidence, folds=(np.arange(_N) % 2).astype(np.int32))
     values = [
-        SCORERS[name].values(replace(evidence, folds=np.arange(_N) % 2, training_confidence=seen), **options).tobytes()
+        SCORERS[name].values(replace(evidence, training_confidence=seen), **options).tobytes()
         for seen in in_sample
     ]
     assert (values[0] != values[1]) == (name == "mean_confidence")
