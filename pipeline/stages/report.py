@@ -22,11 +22,10 @@ def report(context: StageContext) -> None:
     inputs = load_report_inputs(context.params, paths)
     summary = build_summary(inputs)
     write_json(paths.summary, summary)
-    _write_figures(paths.figures, inputs, summary)
+    figures = _write_figures(paths.figures, inputs, summary)
     landscapes, plans = load_landscapes(inputs.studies, paths), load_plans(context.params, context.work)
     page = render_page(context.params, summary, _page_figures(inputs, summary), landscapes, plans)
     write_text(paths.report_page, page)
-    figures = sorted(path.name for path in paths.figures.iterdir())
     write_text(paths.report_document, render_document(context.params, summary, figures, landscapes, plans))
     _write_costs(context, inputs)
     write_provenance(
@@ -38,7 +37,7 @@ def report(context: StageContext) -> None:
             *map(paths.manifest, ("train", "test")),
             *result_files(context.params, paths),
         ],
-        outputs=[paths.summary, *sorted(paths.figures.iterdir())],
+        outputs=[paths.summary, *(paths.figures / name for name in figures)],
     )
     for planted in summary["planted"]:
         for statement in [planted_headline(planted), *planted_sentences(planted, summary["studies"])]:
@@ -49,8 +48,8 @@ def report(context: StageContext) -> None:
     context.log.info(f"report: {paths.report_page}")
 
 
-def _write_figures(folder: Path, inputs: ReportInputs, summary: Summary) -> None:
-    """Write all figure files, and remove those of earlier runs."""
+def _write_figures(folder: Path, inputs: ReportInputs, summary: Summary) -> list[str]:
+    """Write all figure files, remove those of earlier runs, and return the names below `folder` in order."""
     written = set()
     for name, content in reporting_figures.figure_files(inputs, summary):
         with atomic_path(folder / name) as temporary:
@@ -61,6 +60,7 @@ def _write_figures(folder: Path, inputs: ReportInputs, summary: Summary) -> None
     for path in [path for path in folder.rglob("*") if path.is_file()]:
         if str(path.relative_to(folder)) not in written:
             path.unlink()
+    return sorted(written)
 
 
 def _page_figures(inputs: ReportInputs, summary: Summary) -> PageFigures:

@@ -48,6 +48,19 @@ def test_it_writes_page_summary_and_figures(project: Path) -> None:
     assert sorted(digests(project / "data/report")) == sorted([*others, *(f"figures/{name}" for name in figures)])
 
 
+def test_figures_of_a_network_of_timm_are_in_a_folder_and_earlier_ones_are_removed(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, name = DataPaths(root=project / "data"), "timm/x.train-map.png"
+    monkeypatch.setattr("pipeline.stages.report.reporting_figures.figure_files", lambda *_: iter([(name, b"new")]))
+    for old in ("a.svg", "timm/y.train-map.png"):
+        (data.figures / old).parent.mkdir(parents=True, exist_ok=True)
+        (data.figures / old).write_bytes(b"old")
+    run()
+    assert list(digests(data.figures)) == [name]
+    assert f"figures/{name}" in read_json(data.provenance("report"))["outputs"]
+
+
 @pytest.mark.slow
 def test_the_provenance_has_the_margin(project: Path) -> None:
     """`python -m pipeline compare` reads the margin there."""
