@@ -26,7 +26,8 @@ def make_ccs(registry: Mapping[str, Scorer]) -> Scorer:
         name, beta, bins = (scored.options[key] for key in ("scorer", "beta", "bins"))
         sampled = f"in its stratum of {bins} by {name['name']} (seed {scored.options['seed']})"
         return [
-            f"among the most suspect {100 * beta:g} % by {name['name']}"
+            f"{'among' if value > threshold else 'kept, although among'} the most suspect {100 * beta:g} % by "
+            f"{name['name']}"
             if value > 1
             else f"{'not sampled' if value > threshold else 'sampled'} {sampled}"
             for value, threshold in scored.pairs

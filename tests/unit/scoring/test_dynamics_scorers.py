@@ -38,8 +38,8 @@ def test_margins_far_from_zero_keep_their_order() -> None:
 def test_forgetting_counts_events_and_a_label_never_learned_is_the_most_suspect() -> None:
     np.testing.assert_array_equal(SCORERS["forgetting"].values(_INPUTS), [0, 1, np.inf, 0])
     assert _reasons("forgetting") == [
-        "while it trained, the network forgot its label cat 0 times",
-        "while it trained, the network forgot its label dog once",
+        "while it trained, the network forgot its label cat only 0 times",
+        "while it trained, the network forgot its label dog only once",
         "while it trained, the network never learned its label cat",
-        "while it trained, the network forgot its label dog 0 times",
+        "while it trained, the network forgot its label dog only 0 times",
     ]

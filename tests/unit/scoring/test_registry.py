@@ -116,8 +116,7 @@ def test_only_mean_confidence_reads_probabilities_in_sample_where_there_are_fold
     in_sample = [evidence.training_confidence, np.sqrt(evidence.training_confidence)]
     evidence = replace(evidence, folds=(np.arange(_N) % 2).astype(np.int32))
     values = [
-        SCORERS[name].values(replace(evidence, training_confidence=seen), **options).tobytes()
-        for seen in in_sample
+        SCORERS[name].values(replace(evidence, training_confidence=seen), **options).tobytes() for seen in in_sample
     ]
     assert (values[0] != values[1]) == (name == "mean_confidence")
 
@@ -174,7 +173,10 @@ def test_an_image_reads_differently_dropped_and_kept(scorer: dict[str, Any]) -> 
         )
         for change in (-5e-7, 5e-7)
     )
-    assert all(left != right for left, right in zip(dropped, kept, strict=True))
+    # An infinite value is below no threshold, and above an infinite one it is not.
+    texts = [pair for *pair, value in zip(dropped, kept, values, strict=True) if np.isfinite(value)]
+    assert texts
+    assert all(left != right for left, right in texts)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,9 @@ def test_margin_reason_states_the_difference_to_the_strongest_other_class() -> N
         inputs=_BELIEFS, options={}, values=values, thresholds=np.full(3, 0.5), class_names=["cat", "dog", "ship"]
     )
     endings = [reason.rpartition(", ")[2] for reason in SCORERS["margin"].reasons(scored)]
-    assert endings == [f"its strongest other class {points}" for points in ("50 points less", "50 points more", "25 points less")]
+    assert endings == [
+        f"its strongest other class {points}" for points in ("50 points less", "50 points more", "25 points less")
+    ]
 
 
 def test_hdbscan_reason_follows_its_own_decision() -> None:
