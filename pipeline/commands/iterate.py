@@ -34,6 +34,7 @@ from pipeline.run_log import stderr_log
 from pipeline.stages.harness import exit_codes, file_lock
 
 # Heading -> key and format.
+_RECORDED_IN_SAMPLE = ("aum", "forgetting", "mean_confidence")
 _COLUMNS = {
     "round": ("round", "d"),
     "kept": ("n_kept", ",d"),
@@ -100,9 +101,10 @@ def _check(arguments: argparse.Namespace, params: Params) -> None:
         raise InputError(f"--rounds {arguments.rounds}: nothing would be trained; use 1 or more")
     if arguments.folds < 1:
         raise InputError(f"--folds {arguments.folds}: not a number of folds; use 2 or more, or 1 to score in sample")
-    if max(arguments.folds, params.finetune.folds) > 1 and "mean_confidence" in scorer_names(params.filter.scorer):
+    in_sample = [name for name in scorer_names(params.filter.scorer) if name in _RECORDED_IN_SAMPLE]
+    if max(arguments.folds, params.finetune.folds) > 1 and in_sample:
         raise InputError(
-            "filter.scorer: mean_confidence is the confidence in training, and dropped images have none, so that they "
+            f"filter.scorer: {in_sample[0]} is recorded in training, and dropped images have no record, so that they "
             "cannot be compared; use label_odds"
         )
     if not 0 < arguments.min_jaccard <= 1:

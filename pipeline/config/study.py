@@ -118,6 +118,11 @@ class Study(Section):
                 f"relabel_above: {self.relabel_above} is for the arm relabeled, and arms are {list(self.arms)}; add "
                 "relabeled to arms or remove relabel_above"
             )
+        if self.relabel_above is None and "relabeled" in self.arms and self.filter_replicates > 1:
+            raise ValueError(
+                f"relabel_above: null gives the arm relabeled equal labels in all {self.filter_replicates} replicates "
+                "of the filter, which are then one run; set relabel_above, or filter_replicates: 1"
+            )
         return self
 
     @model_validator(mode="after")

@@ -16,7 +16,7 @@ from pipeline.config.params import load_params
 from pipeline.config.reduce import PcaConfig, ReduceConfig
 from pipeline.config.runtime import DaskConfig
 from pipeline.errors import InputError
-from pipeline.scoring.registry import SCORERS, split_options, uses_embedding
+from pipeline.scoring.registry import SCORERS, member_scorers, split_options, uses_embedding
 
 FEATURE_SCORERS = sorted(SCORERS.keys() - {"ensemble", *NEEDS_TRAINING})
 """Scorers that need no record of a training, and no list of other scorers."""
@@ -81,7 +81,7 @@ def needs_embedding(scorer: Mapping[str, Any]) -> bool:
     """Return whether a scorer, or a member of an ensemble, uses the t-SNE embedding."""
     return any(
         uses_embedding(SCORERS[name], options)
-        for name, options in map(split_options, (scorer, *scorer.get("scorers", ())))
+        for name, options in map(split_options, (scorer, *member_scorers(scorer).values()))
     )
 
 
@@ -89,6 +89,8 @@ def _with_k(tree: dict[str, Any], k: int) -> dict[str, Any]:
     scorer = tree["scorer"]
     members = [{**member, "k": k} if "k" in member else member for member in scorer.get("scorers", ())]
     changed = {**scorer, **({"k": k} if "k" in scorer else {}), **({"scorers": members} if members else {})}
+    if "k" in scorer.get("scorer", {}):
+        changed["scorer"] = {**scorer["scorer"], "k": k}
     return {**tree, "scorer": changed}
 
 

@@ -83,6 +83,9 @@ def study_card(
         config: of the study.
     """
     dropped = dropped_sentence(config, networks, planted)
+    n_changed = max((row["n_relabeled"][1] for row in study["accuracy"] if row["arm"] == "filtered"), default=0)
+    if n_changed:
+        dropped += f" The effect includes {plural(n_changed, 'label')} changed by hand."
     row = next((row for row in study["pooled"] if row["primary"]), None)
     if row is None or not row["verdict"]:
         sentence = _without_comparison(study, has_primary=row is not None)
@@ -90,7 +93,8 @@ def study_card(
             name=study["name"], outcome=NOT_COMPARED, sentence=sentence, effect=None, effect_text="", dropped=dropped
         )
     estimate, margin = Estimate(**row["estimate"]), study["plan"]["margin"]
-    interval = points_interval(estimate)
+    level = "" if estimate.low is None else f"{100 * (1 - study['plan']['alpha']):g} % interval "
+    interval = f"{level}{points_interval(estimate)}; {plural(estimate.n, row['verdict']['unit'])}"
     return StudyCard(
         name=study["name"],
         outcome=row["verdict"]["outcome"],

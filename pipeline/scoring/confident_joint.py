@@ -28,7 +28,7 @@ def confident_joint(labels: NDArray[np.int64], probabilities: NDArray[np.float32
     """
     weights = np.ones(len(labels))
     thresholds = _thresholds(labels, _own(labels, probabilities), weights, probabilities.shape[1])
-    return _Candidates(labels, probabilities, thresholds).counts(weights, thresholds).astype(np.int64)
+    return _Candidates(labels, probabilities, thresholds, thresholds).counts(weights, thresholds).astype(np.int64)
 
 
 def off_diagonal_shares(
@@ -48,7 +48,7 @@ def off_diagonal_shares(
     own = _own(labels, probabilities)
     # The thresholds of all samples say which few of N x C probabilities can ever count.
     thresholds = np.array([_thresholds(labels, own, weights, n_classes) for weights in samples])
-    candidates = _Candidates(labels, probabilities, thresholds.min(axis=0))
+    candidates = _Candidates(labels, probabilities, thresholds.min(axis=0), thresholds.max(axis=0))
     for weights, limits in zip(samples, thresholds, strict=True):
         totals = np.bincount(labels, weights, minlength=n_classes).astype(np.float64)
         yield _off_diagonal(candidates.counts(weights, limits), totals)
@@ -70,13 +70,20 @@ def _thresholds(
 
 
 class _Candidates:
-    """The probabilities that reach the least of all samples' thresholds, by image, the most probable class first.
+    """The probabilities that can count in any sample, by image, the most probable class first.
 
-    Few of N x C do, so that each of many samples costs little.
+    They are few of N x C, so that each of many samples costs little.
+
+    Args:
+        least, most: (C,) smallest and largest threshold of the samples.
     """
 
     def __init__(
-        self, labels: NDArray[np.int64], probabilities: NDArray[np.float32], least: NDArray[np.float64]
+        self,
+        labels: NDArray[np.int64],
+        probabilities: NDArray[np.float32],
+        least: NDArray[np.float64],
+        most: NDArray[np.float64],
     ) -> None:
         self._n_classes = probabilities.shape[1]
         rows, classes, values = [], [], []
@@ -85,9 +92,14 @@ class _Candidates:
             in_block, of_class = np.nonzero(part >= least)
             value = part[in_block, of_class]
             order = np.lexsort((of_class, -value, in_block))
-            rows.append(in_block[order] + block.start)
-            classes.append(of_class[order])
-            values.append(value[order])
+            image, of_class, value = in_block[order], of_class[order], value[order]
+            # After a class that is confident in every sample, no less probable one counts.
+            certain = value >= most[of_class]
+            n_before = np.cumsum(certain) - certain
+            needed = n_before == n_before[np.searchsorted(image, image)]
+            rows.append(image[needed] + block.start)
+            classes.append(of_class[needed])
+            values.append(value[needed])
         self._rows, self._classes = np.concatenate(rows), np.concatenate(classes)
         self._values = np.concatenate(values)
         self._cells = labels[self._rows] * self._n_classes + self._classes

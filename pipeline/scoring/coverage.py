@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from pipeline.scoring.base import ScoredImages, Scorer, ScorerInputs
 
+# Strata of equal width are of differences: of the margin itself for `aum`, and of logarithmic odds.
+_RATIOS = ("aum", "label_odds")
+
 
 def make_ccs(registry: Mapping[str, Scorer]) -> Scorer:
     """Return the scorer that selects by strata of the values of another scorer of a registry."""
@@ -20,7 +23,11 @@ def make_ccs(registry: Mapping[str, Scorer]) -> Scorer:
     ) -> NDArray[np.float64]:
         """Return `dropping_order` of the scorer's values (N,)."""
         options = {key: value for key, value in scorer.items() if key != "name"}
-        return dropping_order(registry[scorer["name"]].values(inputs, **options), beta, bins, seed)
+        difficulty = registry[scorer["name"]].values(inputs, **options)
+        if scorer["name"] in _RATIOS:
+            with np.errstate(divide="ignore"):
+                difficulty = np.log(difficulty)
+        return dropping_order(difficulty, beta, bins, seed)
 
     def reasons(scored: ScoredImages) -> list[str]:
         name, beta, bins = (scored.options[key] for key in ("scorer", "beta", "bins"))

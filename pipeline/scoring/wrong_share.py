@@ -51,11 +51,12 @@ class WrongShare:
     seed: int
 
     def __str__(self) -> str:
-        """Return "9.8 % of the labels are wrong (95 % interval 8.2 to 11.5 %; 12.1 % by the confident joint)"."""
+        """Return "an estimated 9.8 % of the labels are wrong (95 % interval over images 8.2 to 11.5 %; ...)"."""
         best, joint = self.extrapolated, self.confident_joint
         return (
-            f"{100 * best.share:.1f} % of the labels are wrong ({100 * self.confidence:g} % interval "
-            f"{100 * best.low:.1f} to {100 * best.high:.1f} %; {100 * joint.share:.1f} % by the confident joint)"
+            f"an estimated {100 * best.share:.1f} % of the labels are wrong ({100 * self.confidence:g} % interval "
+            f"over images {100 * best.low:.1f} to {100 * best.high:.1f} %; {100 * joint.share:.1f} % by the confident "
+            "joint)"
         )
 
 

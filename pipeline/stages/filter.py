@@ -43,7 +43,9 @@ def filter_images(context: StageContext) -> None:
     if inputs.n_planted is not None:
         context.log.info(f"{network}: {planted_note(inputs.n_planted)}")
     if sieved.estimate is not None:
-        context.log.info(f"filter.drop_fraction: {network}: {sieved.estimate}")
+        in_sample = inputs.scorer_inputs.folds is None
+        note = "; too low in sample, since the network has learned the labels: set finetune.folds" if in_sample else ""
+        context.log.info(f"filter.drop_fraction: {network}: {sieved.estimate}{note}")
     if metrics["share_note"]:
         context.log.info(f"filter.drop_fraction: {metrics['share_note']}")
     context.log.info(

@@ -1,7 +1,7 @@
 """The images and labels that each run of a study trains on, from the output of the filter."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +59,7 @@ class FilterDecisions:
     labels: NDArray[np.int64]
     suggested: NDArray[np.int64] | None = None
     probability: NDArray[np.float32] | None = None
+    _relabeled: dict[float, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False)
 
     def relabeled(self, above: float | None) -> NDArray[np.int64]:
         """Return the labels (N,) of the arm `relabeled`.
@@ -70,7 +71,10 @@ class FilterDecisions:
             return self.labels
         assert self.suggested is not None
         assert self.probability is not None
-        return np.where(~self.keep & (self.probability > above), self.suggested, self.labels)
+        # All runs of a study share the array.
+        if above not in self._relabeled:
+            self._relabeled[above] = np.where(~self.keep & (self.probability > above), self.suggested, self.labels)
+        return self._relabeled[above]
 
 
 def read_decisions(data: DataPaths, prepared: PreparedData, network: str, *, suggestions: bool) -> FilterDecisions:

@@ -48,12 +48,14 @@ def install_extractor(
     trained_labels = read_parquet(kept.manifest("train"), ["label"])["label"].to_numpy()
     confidence = np.full(len(keep), np.nan, dtype=np.float32)
     confidence[keep] = open_array(kept.training_confidence(network), dtype=np.float32, ndim=1, rows=int(keep.sum()))
-    confidence[np.flatnonzero(keep)[trained_labels != labels[keep]]] = np.nan
+    relabeled = np.flatnonzero(keep)[trained_labels != labels[keep]]
+    confidence[relabeled] = np.nan
     write_array(all_images.training_confidence(network), confidence)
     recorded = read_dynamics(kept.training_dynamics(network), int(keep.sum()))
     dynamics = np.full((2, len(keep)), np.nan, dtype=np.float32)
     if recorded is not None:
         dynamics[:, keep] = recorded
+        dynamics[:, relabeled] = np.nan
     write_dynamics(all_images.training_dynamics(network), *dynamics)
     if config.folds == 1:
         link(all_images.extractor(network), kept.extractor(network))
