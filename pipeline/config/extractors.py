@@ -21,7 +21,7 @@ TIMM_PREFIX = "timm/"
 
 _ARCHITECTURES: tuple[str, ...] = get_args(Architecture)
 # Endings of file names in data/: a network of such a name would overwrite a file of another one.
-_ENDINGS = "test|pca|maps|confidence|probabilities|provenance"
+_ENDINGS = "test|pca|maps|confidence|probabilities|provenance|dynamics|by_network"
 # Without a folder of its own, `..` or a leading dot, so that a name is a safe path.
 _TIMM_NAME = rf"{TIMM_PREFIX}[a-z0-9_]+(?:\.(?!(?:{_ENDINGS})(?:-|$))[a-z0-9_]+)?"
 _REPLICATE = r"-r[1-9][0-9]?"

@@ -20,9 +20,10 @@ def check_networks(params: "Params", source: str) -> None:
     for name in params.networks:
         architecture = base_architecture(name)
         _check_size(f"{source}: networks", architecture, params.finetune.augmentation, "finetune", image_size)
-        if params.finetune.weights == "imagenet" and architecture in WITHOUT_IMAGENET_WEIGHTS:
+        weights = params.finetune.weights
+        if weights in ("imagenet", "pretrained") and architecture in WITHOUT_IMAGENET_WEIGHTS:
             raise InputError(
-                f"{source}: finetune.weights: imagenet, but there are none of {architecture}; set weights: none, or "
+                f"{source}: finetune.weights: {weights}, but there are none of {architecture}; set weights: none, or "
                 "the path of your own"
             )
     for name, study in params.studies.items():

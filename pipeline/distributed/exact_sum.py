@@ -56,8 +56,11 @@ class Grids:
         return cls(tuple(exponents), max(1, math.ceil(math.log2(n_summands))))
 
     def cover(self, largest: Iterable[float]) -> bool:
-        """Return whether summands of up to `largest` add exactly."""
-        return all(value <= 2.0 ** (e + HEADROOM) for e, value in zip(self.exponents, largest, strict=True))
+        """Return whether summands of up to `largest` add exactly, and are not too small for their grid."""
+        return all(
+            value == 0 or 2.0 ** (e - 1 - HEADROOM) <= value <= 2.0 ** (e + HEADROOM)
+            for e, value in zip(self.exponents, largest, strict=True)
+        )
 
     def add_rounded_(self, totals: Sequence[Tensor], summands: Sequence[Tensor]) -> None:
         """Add one summand to each total (float64), rounded to its grid; non-finite elements stay non-finite."""

@@ -57,7 +57,7 @@ def load_backbone(model: ResNet, state: Mapping[str, Tensor], *, source: str) ->
                 f"{source}: tensor {name} is {tuple(loaded[name].shape)}, this network's is "
                 f"{tuple(own[name].shape)}; use weights of the same network and stem"
             )
-        if loaded[name].layout != torch.strided or not bool(torch.isfinite(loaded[name]).all()):
+        if loaded[name].layout != torch.strided or not bool(torch.isfinite(loaded[name].float()).all()):
             raise InputError(f"{source}: tensor {name} is sparse or holds NaN or infinity; use dense, finite weights")
     head = {name: own[name] for name in _HEAD}
     model.backbone.load_state_dict({**own, **loaded, **head})

@@ -174,7 +174,7 @@ def load_timm_backbone(model: TimmNetwork, network: str, state: Mapping[str, Ten
         InputError: a tensor is missing, unknown, of another shape, sparse, or holds NaN or infinity.
     """
     for name, tensor in state.items():
-        if tensor.layout != torch.strided or not bool(torch.isfinite(tensor).all()):
+        if tensor.layout != torch.strided or not bool(torch.isfinite(tensor.float()).all()):
             raise InputError(f"{source}: tensor {name} is sparse or holds NaN or infinity; use dense, finite weights")
     own = model.backbone.state_dict()
     weights = as_timm_names(state, own)
@@ -209,12 +209,19 @@ def check_trainable(model: nn.Module, network: str) -> None:
     norms = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
     for name, module in model.named_modules():
         keeps_statistics = isinstance(module, norms) and module.track_running_stats
-        is_random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
-        if (keeps_statistics and not isinstance(module, GroupedBatchNorm2d)) or is_random:
+        if (keeps_statistics and not isinstance(module, GroupedBatchNorm2d)) or _samples_masks(module):
             raise InputError(
                 f"networks: {network} has the layer {name}, a {type(module).__name__}, which cannot be trained here; "
                 "set finetune.trainable: head, or use another network"
             )
+
+
+def _samples_masks(module: nn.Module) -> bool:
+    """Return whether a layer drops values at random in training; those of timm are no dropout layers of torch."""
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p > 0
+    rates = (getattr(module, name, None) for name in ("drop_prob", "prob"))
+    return any(isinstance(rate, float) and rate > 0 for rate in rates)
 
 
 class _GroupedBatchNormAct2d(GroupedBatchNorm2d):

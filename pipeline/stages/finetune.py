@@ -277,7 +277,7 @@ def _head_keys(
     }
     digests = [hashlib.sha256(np.packbits(rows).tobytes()).hexdigest() for rows in train_masks]
     return [
-        features_cache_key({**common, "members": digest}, module="pipeline.features.linear", world=world)
+        features_cache_key({**common, "members": digest}, module="pipeline.features.frozen", world=world)
         for digest in digests
     ]
 

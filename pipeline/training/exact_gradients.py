@@ -24,7 +24,7 @@ _N_SCALARS = 3
 class ExactGradients:
     """Adds the gradients of the simulated workers exactly; `model` is not wrapped.
 
-    A step takes the grids that the step before it found. If a gradient has grown beyond them, the step is computed
+    A step takes the grids that the step before it found. If a gradient has left their range, the step is computed
     again with grids that fit, and so is the first one. A repeated pass has equal gradients: forward passes in training
     change no buffer, and the labels' probabilities are tracked once.
 

@@ -22,10 +22,11 @@ from pipeline.training.numerics import Precision, autocast
 from pipeline.training.settings import TrainSettings
 
 # Modules of which the import closure decides a result: images and evaluation, initial weights, and the training loop.
-_RESULT_MODULES = ("evaluation", "state", "loop")
+_RESULT_MODULES = ("evaluation", "pretrained", "state", "loop")
 # Modules that cannot change a result: messages, and readers of data that the digest of the data covers.
 _EXCLUDED = frozenset({"pipeline"}) | frozenset(
-    f"pipeline.{name}" for name in ("run_log", "errors", "processes", "datasets", "paths", "artifacts.prepared")
+    f"pipeline.{name}"
+    for name in ("run_log", "errors", "processes", "datasets", "paths", "artifacts.prepared", "artifacts.provenance")
 )
 
 _CPU_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16")  # tf32 is of GPUs

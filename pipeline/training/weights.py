@@ -230,6 +230,10 @@ def extract_state_dict(content: Any, path: Path) -> dict[str, Tensor]:
         InputError: the file holds no state dict.
     """
     state = content.get("state_dict", content) if isinstance(content, dict) else None
-    if not isinstance(state, dict) or not state or not all(isinstance(value, Tensor) for value in state.values()):
+    if (
+        not isinstance(state, dict)
+        or not state
+        or not all(isinstance(name, str) and isinstance(value, Tensor) for name, value in state.items())
+    ):
         raise InputError(f"{path}: holds no state dict (names and tensors); save torch.save(model.state_dict(), path)")
     return state

@@ -41,9 +41,10 @@ def test_images_that_are_too_small_are_refused(section: str, key: str) -> None:
     check_params(tree, source="p")
 
 
-def test_weights_that_do_not_exist_are_refused() -> None:
+@pytest.mark.parametrize("weights", ["imagenet", "pretrained"])
+def test_weights_that_do_not_exist_are_refused(weights: str) -> None:
     tree = _tree()
-    tree["finetune"] |= {"weights": "imagenet", "stem": "imagenet"}
+    tree["finetune"] |= {"weights": weights, "stem": "imagenet"}
     with pytest.raises(InputError) as raised:
         check_params(tree, source="p")
     assert key_within(raised.value, "p") == "finetune.weights"

@@ -62,13 +62,24 @@ def test_the_sum_is_within_half_a_grid_step_for_each_leaf(leaves: list[list[floa
         assert abs(Fraction(value) - true) <= len(tensors) * step / 2
 
 
-@pytest.mark.parametrize("growth", [2.0**HEADROOM, 1.0, 2.0**-20])
+def test_a_grid_is_left_in_both_directions() -> None:
+    grids = Grids.for_largest([1.5, 0.0], 4096)
+    assert grids.cover([1.5, 0.0])
+    assert grids.cover([0.0, 0.0])
+    assert grids.cover([2.0 ** (1 + HEADROOM), 0.0])
+    assert not grids.cover([2.0 ** (1 + HEADROOM) * 1.01, 0.0])
+    assert grids.cover([2.0**-HEADROOM, 0.0])
+    # Smaller ones would have fewer bits than float32.
+    assert not grids.cover([2.0**-HEADROOM * 0.99, 0.0])
+
+
+@pytest.mark.parametrize("growth", [2.0**HEADROOM, 1.0, 2.0**-HEADROOM])
 def test_summands_that_fill_the_headroom_still_add_exactly(growth: float) -> None:
     n = 64
     grids = Grids.for_largest([1.0], n)
     leaf = torch.tensor([2.0 * growth - 2.0 * growth * 2**-24], dtype=torch.float32)
     assert grids.cover(largest_finite([leaf]).tolist())
-    assert _sum([leaf] * n, grids).item() == pytest.approx(n * leaf.item(), rel=2**-27 / min(growth, 1.0))
+    assert _sum([leaf] * n, grids).item() == pytest.approx(n * leaf.item(), rel=2**-27)
     assert not grids.cover([2.0 ** (1 + HEADROOM) * 1.01])
 
 

@@ -166,6 +166,7 @@ def test_a_network_whose_steps_depend_on_the_split_of_a_batch_is_frozen_only() -
     check_trainable(_build(), _SMALL)
     for model, layer in (
         (_build("timm/levit_128s"), "BatchNorm1d"),
+        (_build("timm/nest_tiny"), "DropPath"),
         (nn.Sequential(nn.Dropout(0.0), nn.Dropout(0.1)), "layer 1, a Dropout"),
     ):
         with pytest.raises(InputError) as raised:
