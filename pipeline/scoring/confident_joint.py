@@ -95,8 +95,8 @@ class _Candidates:
             image, of_class, value = in_block[order], of_class[order], value[order]
             # After a class that is confident in every sample, no less probable one counts.
             certain = value >= most[of_class]
-            n_before = np.cumsum(certain) - certain
-            needed = n_before == n_before[np.searchsorted(image, image)]
+            n_before: NDArray[np.int64] = np.cumsum(certain) - certain
+            needed: NDArray[np.bool_] = n_before == n_before[np.searchsorted(image, image)]
             rows.append(image[needed] + block.start)
             classes.append(of_class[needed])
             values.append(value[needed])
