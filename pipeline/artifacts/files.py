@@ -5,6 +5,7 @@ import json
 import math
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,6 +96,22 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(_finite(value), indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
+def check_regular(path: Path, *, max_bytes: int | None = None) -> None:
+    """Check that `path` is a regular file: a FIFO would block its reader, and a device or a link may have no end.
+
+    Raises:
+        InputError: it is missing, a link or something else, or larger than `max_bytes`.
+    """
+    try:
+        status = path.lstat()
+    except OSError as error:
+        raise InputError(f"{path}: missing ({error.strerror}); copy the whole folder again") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{path}: not a regular file; remove it, or put the file itself here")
+    if max_bytes is not None and status.st_size > max_bytes:
+        raise InputError(f"{path}: {status.st_size:,} bytes, more than {max_bytes:,}; remove it")
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file.
 
@@ -105,7 +122,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: missing; run `dvc repro`") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InputError(f"{path}: not readable as JSON; delete it and run `dvc repro`") from None
 
 
