@@ -268,7 +268,7 @@ class NetworkCache:
         if not any(folder.glob("step-*.pt")):
             return None
         latest = Checkpoints(folder).load_latest(reasons.append)
-# Entries of earlier versions have no dynamics.
+        # Entries of earlier versions have no dynamics.
         saved: dict[str, Any] = {"dynamics": {}, **(latest[1] if latest else {})}
         if saved.keys() != CachedNetwork.__dataclass_fields__.keys():
             raise damaged(folder, "not a network")
