@@ -138,6 +138,13 @@ def _finite(value: Any) -> Any:
             return value
 
 
+def _bytes(count: int) -> str:
+    for divisor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= divisor:
+            return f"{count / divisor:.2f} {unit}"
+    return f"{count} B"
+
+
 @contextmanager
 def create_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> Iterator[np.memmap]:
     """Yield a writable memory map that becomes `path` when the block ends without an exception.
@@ -151,9 +158,7 @@ def create_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> Iterat
     path.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(path.parent).free
     if size > free:
-        raise InputError(
-            f"{path}: needs {size / 1e9:.2f} GB and the disk has {free / 1e9:.2f} GB free; free some space"
-        )
+        raise InputError(f"{path}: needs {_bytes(size)} and the disk has {_bytes(free)} free; free some space")
     with atomic_path(path) as temporary:
         array = open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
         with temporary.open("r+b") as file:
@@ -175,6 +180,10 @@ def open_array(path: Path, *, dtype: DTypeLike, ndim: int, rows: int | None = No
         InputError: the file is missing, truncated, not an array file, or of another type, rank or length.
     """
     try:
+        # NumPy takes other bytes for a pickle, and advises to load it.
+        with path.open("rb") as file:
+            if not (start := file.read(6)).startswith(b"PK") and start != b"\x93NUMPY":
+                raise ValueError("it is cut or overwritten")
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise InputError(f"{path}: missing; run `dvc repro`") from None
