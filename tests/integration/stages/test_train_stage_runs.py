@@ -46,19 +46,9 @@ class _Trainer:
         self.called.append(spec)
         history = (HistoryRecord(epoch=1.0, step=1, examples=20, train_loss=1.0, lr=0.1),)
         diverged = RunResult(
-            status="diverged",
-            top1=None,
-            balanced_accuracy=None,
-            loss=None,
-            correct=None,
-            history=history,
-            workers=1,
-            hardware=("made up",),
-            skipped_steps=0,
-            micro_batch=20,
-            critical_batch=None,
-            seconds=1.5,
-        )
+            status="diverged", top1=None, balanced_accuracy=None, loss=None, correct=None, history=history, workers=1,
+            hardware=("made up",), skipped_steps=0, micro_batch=20, critical_batch=None, seconds=1.5,
+        )  # fmt: skip
         top1 = self._top1(spec)
         if top1 is None:
             return diverged
@@ -67,14 +57,8 @@ class _Trainer:
             save_trained(weights, build_network(NETWORK, 4, stem="imagenet", seed=0), TINY, names)
         # The nearest that so many images can have; the stage refuses results that contradict their images.
         made_up = Evaluation(correct=np.arange(22) < round(22 * top1), loss=1.0)
-        return replace(
-            diverged,
-            status="finished",
-            top1=made_up.top1,
-            balanced_accuracy=made_up.balanced_accuracy(splits.test_labels),
-            loss=1.0,
-            correct=made_up.correct,
-        )
+        accuracies = {"top1": made_up.top1, "balanced_accuracy": made_up.balanced_accuracy(splits.test_labels)}
+        return replace(diverged, status="finished", **accuracies, loss=1.0, correct=made_up.correct)
 
 
 Trained = Callable[[Callable[[RunSpec], float | None]], _Trainer]
