@@ -35,7 +35,7 @@ from tests.fixtures.training import TINY, runs_of, stage, write_kept, write_proj
 FOUR_CELLS: dict[str, Any] = {"arms": ["full", "filtered"], "seeds": [0, 1]}
 
 
-class _Trainer:
+class MadeUpRuns:
     """Replaces `execute_run`: returns made-up results without training. `called` lists the runs."""
 
     def __init__(self, top1: Callable[[RunSpec], float | None]) -> None:
@@ -61,13 +61,13 @@ class _Trainer:
         return replace(diverged, status="finished", **accuracies, loss=1.0, correct=made_up.correct)
 
 
-Trained = Callable[[Callable[[RunSpec], float | None]], _Trainer]
+Trained = Callable[[Callable[[RunSpec], float | None]], MadeUpRuns]
 
 
 @pytest.fixture
 def trained_by(monkeypatch: pytest.MonkeyPatch) -> Trained:
-    def use(top1: Callable[[RunSpec], float | None]) -> _Trainer:
-        trainer = _Trainer(top1)
+    def use(top1: Callable[[RunSpec], float | None]) -> MadeUpRuns:
+        trainer = MadeUpRuns(top1)
         monkeypatch.setattr(train_stage, "execute_run", trainer)
         return trainer
 
