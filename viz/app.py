@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dash import Dash, Input, html
+from dash.exceptions import DependencyException
 from flask import request
 
 from pipeline.config.params import load_params
@@ -45,6 +46,8 @@ def make_app(
     """
     app = _OfflineDash("viz", title="batchsieve", update_title="", serve_locally=True, assets_folder="assets")
     protect(app.server, token=token)
+    # Dash raises it for files that it does not serve.
+    app.server.register_error_handler(DependencyException, lambda _: ("no such file", 404))
     # Built on each load, as the files may have changed.
     app.layout = lambda: _page(source, params_file)
     callbacks.register(app, source, params_file)

@@ -20,6 +20,9 @@ _POLICY = (
 )
 
 
+_MAX_BODY_BYTES = 1_000_000
+
+
 def protect(server: Flask, *, token: str | None) -> None:
     """Check every request before it is answered.
 
@@ -31,6 +34,8 @@ def protect(server: Flask, *, token: str | None) -> None:
     if token is None:
         # This stops DNS rebinding: pages whose host name resolves to this machine.
         server.config["TRUSTED_HOSTS"] = list(LOOPBACK_NAMES)
+    # Larger bodies are answered with 413 and not read.
+    server.config["MAX_CONTENT_LENGTH"] = _MAX_BODY_BYTES
 
     @server.before_request
     def check() -> tuple[str, int] | None:
@@ -41,6 +46,11 @@ def protect(server: Flask, *, token: str | None) -> None:
             return "requests from other origins are refused", 403
         if token is not None and not _has_token(token):
             return "the URL needs ?token=..., as printed when the server started", 403
+        try:
+            # Flask keeps what it parsed. What is not JSON is for the view to answer.
+            request.get_json(silent=True)
+        except RecursionError:
+            return "the JSON of this request is nested too deeply", 400
         return None
 
     @server.after_request

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,6 +96,22 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(_finite(value), indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
+def check_regular(path: Path, *, max_bytes: int | None = None) -> None:
+    """Check that `path` is a regular file: a FIFO would block its reader, and a device or a link may have no end.
+
+    Raises:
+        InputError: it is missing, a link or something else, or larger than `max_bytes`.
+    """
+    try:
+        status = path.lstat()
+    except OSError as error:
+        raise InputError(f"{path}: missing ({error.strerror}); copy the whole folder again") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{path}: not a regular file; remove it, or put the file itself here")
+    if max_bytes is not None and status.st_size > max_bytes:
+        raise InputError(f"{path}: {status.st_size:,} bytes, more than {max_bytes:,}; remove it")
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file.
 
@@ -105,7 +122,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: missing; run `dvc repro`") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InputError(f"{path}: not readable as JSON; delete it and run `dvc repro`") from None
 
 
@@ -121,6 +138,13 @@ def _finite(value: Any) -> Any:
             return value
 
 
+def _bytes(count: int) -> str:
+    for divisor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= divisor:
+            return f"{count / divisor:.2f} {unit}"
+    return f"{count} B"
+
+
 @contextmanager
 def create_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> Iterator[np.memmap]:
     """Yield a writable memory map that becomes `path` when the block ends without an exception.
@@ -134,9 +158,7 @@ def create_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> Iterat
     path.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(path.parent).free
     if size > free:
-        raise InputError(
-            f"{path}: needs {size / 1e9:.2f} GB and the disk has {free / 1e9:.2f} GB free; free some space"
-        )
+        raise InputError(f"{path}: needs {_bytes(size)} and the disk has {_bytes(free)} free; free some space")
     with atomic_path(path) as temporary:
         array = open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
         with temporary.open("r+b") as file:
@@ -158,6 +180,10 @@ def open_array(path: Path, *, dtype: DTypeLike, ndim: int, rows: int | None = No
         InputError: the file is missing, truncated, not an array file, or of another type, rank or length.
     """
     try:
+        # NumPy takes other bytes for a pickle, and advises to load it.
+        with path.open("rb") as file:
+            if not (start := file.read(6)).startswith(b"PK") and start != b"\x93NUMPY":
+                raise ValueError("it is cut or overwritten")
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise InputError(f"{path}: missing; run `dvc repro`") from None

@@ -1,16 +1,19 @@
 """Registered plans of studies: one immutable file for each registration."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts.files import read_json, remove_leftovers, write_bytes, write_json
+from pipeline.artifacts.files import check_regular, read_json, remove_leftovers, write_bytes, write_json
 from pipeline.config.study import plan_hash
 from pipeline.errors import InputError
 
 _RUNS = "runs.json"
+_MAX_BYTES = 1_000_000
+_DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +71,8 @@ def read_registered_plans(folder: Path) -> list[RegisteredPlan]:
         record = read_json(path)
         try:
             registered = RegisteredPlan(date=record["date"], plan=record["plan"])
-            valid = registered.sha256 == record["sha256"]
+            valid = isinstance(registered.plan, dict) and registered.sha256 == record["sha256"]
+            valid = valid and _DATE.fullmatch(registered.date) is not None
         except (TypeError, KeyError, AttributeError):
             valid = False
         if not valid:
@@ -81,10 +85,12 @@ def copy_registered_plans(source: Path, target: Path) -> int:
     """Copy the registered plans of all studies in `source` to `target`; returns the number of new ones.
 
     Raises:
-        InputError: a plan is damaged.
+        InputError: a plan is damaged, not a regular file or too large.
     """
     new = 0
     for folder in sorted(path for path in source.glob("*") if path.is_dir()):
+        for path in folder.glob("2*.json"):
+            check_regular(path, max_bytes=_MAX_BYTES)
         read_registered_plans(folder)
         for path in sorted(folder.glob("2*.json")):
             copy = target / folder.name / path.name

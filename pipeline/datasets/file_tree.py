@@ -192,7 +192,8 @@ class FolderSource:
         if path.is_symlink():
             if is_folder:
                 raise InputError(f"prepare.path: {self.label}: {name} is a link to a folder; put the folder there")
-            if not path.resolve().is_relative_to(self._root.resolve()):
+            # Unlike Path.resolve, it takes a link to itself. Reading reports that.
+            if not Path(os.path.realpath(path)).is_relative_to(self._root.resolve()):
                 raise InputError(f"prepare.path: {self.label}: {name} is a link out of the folder; put the file there")
         # Opening a pipe would wait forever. Reading reports a broken link.
         if not is_folder and path.exists() and not stat.S_ISREG(path.stat().st_mode):

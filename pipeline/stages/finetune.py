@@ -46,7 +46,7 @@ from pipeline.training.settings import (
     launch_plan,
 )
 from pipeline.training.state import IMAGENET_MEAN, IMAGENET_STD
-from pipeline.training.weights import save_fold_networks, save_trained
+from pipeline.training.weights import check_weights_path, save_fold_networks, save_trained
 
 
 def finetune(context: StageContext, world: World) -> None:
@@ -290,6 +290,7 @@ def _digest(context: StageContext) -> str:
         # A commit fixes the content.
         start = f"hub {config.revisions.get(network)}" if is_timm(network) else "imagenet"
     elif config.weights not in ("none", "imagenet") and path.is_file():
+        check_weights_path(path)
         start = sha256_of_file(path)
     else:
         start = config.weights

@@ -51,6 +51,9 @@ def train_study(context: StageContext, world: World) -> None:
     if world.is_main:
         _register_plans(context)
     cache = RunCache(context.work.run_cache)
+    if world.is_main:
+        for line in cache.set_aside_damaged(sorted({key for key in keys if key}), data.test.labels):
+            context.log.info(f"{context.name}: {line}")
     n_test, ran = len(data.test.labels), []
     # The disk of rank 0 is authoritative.
     while todo := distributed.broadcast(next_runs(context, specs, keys, cache, n_test) if world.is_main else []):

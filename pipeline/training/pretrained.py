@@ -14,7 +14,7 @@ from pipeline.errors import InputError
 from pipeline.models import is_timm, load_backbone
 from pipeline.models.resnet import Network, ResNet
 from pipeline.models.timm_networks import TimmNetwork, load_timm_backbone, timm_format
-from pipeline.training.weights import extract_state_dict, load_weights_file
+from pipeline.training.weights import check_weights_path, extract_state_dict, load_weights_file
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -86,6 +86,7 @@ def pretrained_record(weights: str, network: str, revisions: Mapping[str, str]) 
         return record
     if weights != "pretrained":
         path = _weights_path(weights, network, revisions)
+        check_weights_path(path)
         return {**record, "file": path.name, "sha256": sha256_of_file(path)}
     file = hub_weights(network, revisions)
     source = {"repository": file.repository, "revision": file.revision, "license": image_format.license}
@@ -108,6 +109,7 @@ def load_weights(path: Path) -> Any:
     """
     if path.suffix != ".safetensors":
         return load_weights_file(path)
+    check_weights_path(path)
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

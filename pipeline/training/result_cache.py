@@ -1,9 +1,10 @@
 """Cache of finished runs and networks, by run key: nothing in it is trained again."""
 
 import dataclasses
+import itertools
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipeline.artifacts.files import read_json, write_array, write_json
+from pipeline.artifacts.files import check_regular, write_array, write_json
 from pipeline.energy import UNKNOWN_ENERGY, Energy
 from pipeline.errors import InputError
 from pipeline.models import build_network
@@ -21,6 +22,14 @@ from pipeline.models.resnet import Network
 from pipeline.training.checkpointing import Checkpoints, remove_stale_checkpoints
 from pipeline.training.dynamics import TrainingDynamics
 from pipeline.training.run_key import RunKey
+from pipeline.training.run_record import (
+    check_against_labels,
+    check_checksums,
+    damaged,
+    read_record,
+    read_small_json,
+    write_checksums,
+)
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import ChainLink, HistoryRecord
 from pipeline.training.weights import load_trained
@@ -82,6 +91,10 @@ class RunCache:
             return False
         return not with_weights or self.weights(key).exists() or self.get(key).status == "diverged"
 
+    def folder(self, key: str) -> Path:
+        """Return the folder of a run."""
+        return self._root / key
+
     def weights(self, key: str) -> Path:
         """Return the path of a run's weights, if they were kept."""
         return self._root / key / "weights.pt"
@@ -104,6 +117,7 @@ class RunCache:
             shutil.move(weights, building / "weights.pt")
         write_json(building / "result.json", record)
         write_json(building / "identity.json", dataclasses.asdict(run_key))
+        write_checksums(building)
         # Renames only, so that no reader sees an incomplete entry.
         if (self._root / key).exists():
             (self._root / key).rename(replaced)
@@ -117,12 +131,7 @@ class RunCache:
             InputError: an entry is damaged, or is not under its key.
         """
         for folder in sorted(path for path in self._root.glob("[0-9a-f]*") if path.is_dir()):
-            try:
-                run_key = RunKey(**read_json(folder / "identity.json"))
-            except TypeError:
-                raise _damaged(folder) from None
-            if run_key.fingerprint != folder.name:
-                raise _damaged(folder)
+            run_key = _read_key(folder)
             yield run_key
 
     def import_run(self, other: "RunCache", run_key: RunKey, local_key: RunKey) -> bool:
@@ -131,15 +140,17 @@ class RunCache:
         Raises:
             InputError: the entry is damaged.
         """
-        weights = other.weights(run_key.fingerprint) if other.weights(run_key.fingerprint).is_file() else None
+        weights = other.weights(run_key.fingerprint) if other.weights(run_key.fingerprint).exists() else None
         if self.has(local_key.fingerprint, with_weights=weights is not None):
             return False
+        check_checksums(other.folder(run_key.fingerprint))
         result = other.get(run_key.fingerprint)
         if run_key.machine != local_key.machine and result.imported_from is None:
             result = replace(result, imported_from=run_key.machine)
         if weights is None:
             self.add(local_key, result)
             return True
+        check_regular(weights)
         load_trained(weights)  # raises if the file is damaged or holds code
         self._root.mkdir(parents=True, exist_ok=True)
         copy = self._root / f".{local_key.fingerprint}.weights.{os.getpid()}.tmp"
@@ -154,26 +165,53 @@ class RunCache:
             InputError: the entry is damaged.
         """
         folder = self._root / key
-        record: dict[str, Any] = read_json(folder / "result.json")
-        try:
-            history = tuple(HistoryRecord(**entry) for entry in record.pop("history"))
-            links = tuple(ChainLink(**entry) for entry in record.pop("links", ()))
-            correct = np.load(folder / "correct.npy") if record["status"] == "finished" else None
-            timing = read_json(folder / "timing.json")
-            # Entries of earlier versions lack energy and date.
-            seconds, joules = float(timing["seconds"]), Energy.from_record(timing.get("joules"))
-            recorded: str | None = timing.get("recorded")
-            hardware = tuple(record.pop("places"))
-            return RunResult(
-                **record, history=history, links=links, hardware=hardware, correct=correct, seconds=seconds,
-                joules=joules, recorded=recorded,
-            )  # fmt: skip
-        except (AttributeError, TypeError, KeyError, ValueError, OSError, EOFError):
-            raise _damaged(folder) from None
+        record, timing, correct = read_record(folder)
+        history = tuple(HistoryRecord(**entry) for entry in record.pop("history"))
+        links = tuple(ChainLink(**entry) for entry in record.pop("links"))
+        # Entries of earlier versions lack energy and date.
+        timing["joules"] = Energy.from_record(timing["joules"])
+        hardware = tuple(record.pop("places"))
+        return RunResult(**record, **timing, history=history, links=links, hardware=hardware, correct=correct)
+
+    def set_aside_damaged(self, keys: Iterable[str], labels: NDArray[np.int64]) -> list[str]:
+        """Move the damaged entries among `keys` into the folder `set-aside`, so that they are trained again.
+
+        Args:
+            labels: (n_test,), of the test images that the runs were evaluated on.
+
+        Returns:
+            A line for each, which says what is wrong and where it is now.
+        """
+        lines = []
+        for folder in [self._root / key for key in keys]:
+            if not folder.exists():
+                continue
+            try:
+                check_checksums(folder)
+                _read_key(folder)
+                result = self.get(folder.name)
+                if result.correct is not None and result.balanced_accuracy is not None:
+                    check_against_labels(folder, result.correct, result.balanced_accuracy, labels)
+            except InputError as error:
+                aside = self._root / "set-aside"
+                aside.mkdir(exist_ok=True)
+                free = next(name for n in itertools.count() if not (name := aside / f"{folder.name}-{n}").exists())
+                folder.rename(free)
+                reason = str(error).partition(": ")[2].partition("; ")[0]
+                lines.append(f"{folder}: {reason}; moved to {free}, and trained again")
+        return lines
 
 
-def _damaged(folder: Path) -> InputError:
-    return InputError(f"{folder}: damaged entry; delete this folder and run again")
+def _read_key(folder: Path) -> RunKey:
+    try:
+        run_key = RunKey(**read_small_json(folder / "identity.json"))
+        plain = isinstance(run_key.job, dict) and isinstance(run_key.machine, dict)
+        whole = plain and isinstance(run_key.job.get("settings", {}), dict)
+    except TypeError:
+        whole = False
+    if not whole or run_key.fingerprint != folder.name:
+        raise damaged(folder, "identity.json is not that of this entry")
+    return run_key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +271,7 @@ class NetworkCache:
         # Entries of earlier versions have no dynamics.
         saved: dict[str, Any] = {"dynamics": {}, **(latest[1] if latest else {})}
         if saved.keys() != CachedNetwork.__dataclass_fields__.keys():
-            raise _damaged(folder)
+            raise damaged(folder, "not a network")
         os.utime(folder)
         dynamics = {name: np.asarray(values) for name, values in saved["dynamics"].items()}
         saved |= {

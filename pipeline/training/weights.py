@@ -194,12 +194,23 @@ def _network(path: Path | str, content: Mapping[str, Any], state: Any, device: t
     )
 
 
+def check_weights_path(path: Path) -> None:
+    """Check that a path, if it exists, is a file on a disk: a device or a pipe may have no end.
+
+    Raises:
+        InputError: it is a folder, a device, a pipe or a file of the kernel.
+    """
+    if path.exists() and (not path.is_file() or path.resolve().is_relative_to("/proc")):
+        raise InputError(f"{path}: not a regular file on a disk; give a file of weights")
+
+
 def load_weights_file(path: Path) -> Any:
     """Load a `torch.save` file that holds only tensors and plain values.
 
     Raises:
         InputError: the file is missing, damaged or holds pickled code.
     """
+    check_weights_path(path)
     if path.exists() and path.stat().st_size == 0:
         raise InputError(
             f"{path}: is empty; if it is a study's, none of its runs finished and its parquet file says why"

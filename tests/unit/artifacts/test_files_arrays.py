@@ -1,7 +1,9 @@
 """Arrays come back as they were, or with one line about what is wrong."""
 
 import re
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -60,6 +62,27 @@ def test_array_larger_than_the_disk_is_refused_before_it_is_made(tmp_path: Path)
     assert refused.value.key == str(tmp_path / "a.npy")
     assert re.findall(r"needs ([\d.]+) GB", str(refused.value)) == ["4000000.00"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_small_array_on_a_full_disk_is_stated_in_a_unit_that_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1_500))
+    with pytest.raises(InputError) as refused:
+        write_array(tmp_path / "a.npy", np.zeros(2_000, np.uint8))
+    assert re.findall(r"needs (.*) and the disk has (.*) free;", str(refused.value)) == [("2.00 kB", "1.50 kB")]
+
+
+@pytest.mark.parametrize("length", [0, 1, 5, 60, 127])
+def test_a_cut_array_is_called_damaged_without_advice_to_load_it_unsafely(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "a.npy"
+    write_array(path, np.zeros(3))
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(InputError) as refused:
+        open_array(path, dtype=np.float64, ndim=1)
+    assert "not a valid .npy file" in str(refused.value)
+    assert "pickle" not in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
 
 
 def test_space_is_allocated_at_once(tmp_path: Path) -> None:

@@ -143,6 +143,13 @@ def test_broken_links_are_unreadable(tmp_path: Path) -> None:
     assert unreadable == [UnreadableImage(path="train/cat/z.png", reason="No such file or directory")]
 
 
+def test_a_link_to_itself_is_unreadable(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "a", split_tree())
+    (root / "train/cat/z.png").symlink_to("z.png")
+    (image,) = _unreadable(root)
+    assert (image.path, image.reason) == ("train/cat/z.png", "Too many levels of symbolic links")
+
+
 def test_entries_that_are_no_images_are_refused(tmp_path: Path) -> None:
     """Links to other folders are errors, and pipes are not opened."""
 

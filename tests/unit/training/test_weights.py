@@ -1,5 +1,6 @@
 """Trained networks as files: three lines to use them, and nothing in a file is ever run."""
 
+import os
 import pickle
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -282,3 +283,17 @@ def test_a_file_without_a_state_dict_is_refused(content: object) -> None:
     with pytest.raises(InputError) as raised:
         extract_state_dict(content, Path("x.pt"))
     assert raised.value.key == "x.pt"
+
+
+@pytest.mark.parametrize("path", ["/", "/dev/zero", "/proc/self/mem"])
+def test_what_is_no_regular_file_is_not_read_and_no_advice_is_given_to_delete_it(path: str) -> None:
+    with pytest.raises(InputError) as refused:
+        load_weights_file(Path(path))
+    assert refused.value.key == path
+    assert "delete" not in str(refused.value)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "weights.pt")
+    with pytest.raises(InputError, match="not a regular file"):
+        load_weights_file(tmp_path / "weights.pt")

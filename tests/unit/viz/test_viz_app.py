@@ -216,6 +216,31 @@ def test_decisions_are_accepted_only_as_json(client: Any, data: DataPaths, point
     assert client.post("/decide", json=command, headers={"Origin": "http://evil.example"}).status_code == 403
 
 
+def test_a_request_of_more_than_a_megabyte_is_not_read(client: Any) -> None:
+    body = b'"' + b" " * 1_000_000 + b'"'
+    for url in ("/_dash-update-component", "/decide"):
+        assert client.post(url, data=body, content_type="application/json").status_code == 413
+        # Without a length, as by chunks.
+        chunks = {"input_stream": io.BytesIO(body), "environ_overrides": {"wsgi.input_terminated": True}}
+        assert client.post(url, content_type="application/json", **chunks).status_code == 413
+
+
+@pytest.mark.parametrize(
+    "body", [b"[" * 100_000, b'{"a":' * 100_000, b"{", b"\xff"], ids=["lists", "objects", "cut", "bytes"]
+)
+def test_json_that_cannot_be_read_is_answered_without_a_traceback(client: Any, body: bytes) -> None:
+    answer = client.post("/_dash-update-component", data=body, content_type="application/json")
+    assert answer.status_code == 400
+    assert "Traceback" not in answer.text
+
+
+@pytest.mark.parametrize("path", ["os/environ", "no_such_package/a.js", "dash/../../etc/passwd", "dash/none.js"])
+def test_files_that_are_not_of_the_page_are_not_found(client: Any, path: str) -> None:
+    answer = client.get(f"/_dash-component-suites/{path}")
+    assert answer.status_code == 404
+    assert len(answer.text.splitlines()) == 1
+
+
 def test_each_page_reads_the_parameters_again(source: Source, tmp_path: Path) -> None:
     params = write_params(tmp_path)
     client = make_app(source, params_file=params).server.test_client()

@@ -1,0 +1,166 @@
+"""Read the files of a finished run, and check that they are whole and agree: anyone may have edited them."""
+
+import math
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from pipeline.artifacts.files import check_regular, open_array, read_json, write_json
+from pipeline.artifacts.provenance import sha256_of_file
+from pipeline.errors import InputError
+
+CHECKSUMS = "checksums.json"
+CHECKED_FILES = ("result.json", "correct.npy", "identity.json", "timing.json", "weights.pt")
+_MAX_JSON_BYTES = 64_000_000
+_MAX_ARRAY_BYTES = 1_000_000_000
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+NonNegative = Annotated[float, Field(ge=0)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class _History(_Model):
+    epoch: NonNegative
+    step: Count
+    examples: Count
+    train_loss: float | None
+    lr: float
+    top1: Fraction | None = None
+    test_loss: float | None = None
+
+
+class _Link(_Model):
+    step: Count
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Result(_Model):
+    """result.json; entries of earlier versions lack keys with a default."""
+
+    status: Literal["finished", "diverged"]
+    top1: Fraction | None
+    balanced_accuracy: Fraction | None
+    loss: NonNegative | None
+    history: Annotated[list[_History], Field(min_length=1)]
+    workers: Annotated[Count, Field(ge=1)]
+    places: Annotated[list[str], Field(min_length=1)]
+    skipped_steps: Count
+    micro_batch: Count
+    critical_batch: dict[str, float | int | str | None] | None
+    links: list[_Link] = []
+    imported_from: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _figures_fit_status(self) -> Self:
+        for name in ("top1", "balanced_accuracy", "loss"):
+            if (getattr(self, name) is not None) != (self.status == "finished"):
+                raise ValueError(f"{name} is {getattr(self, name)} in a run that {self.status}")
+        for name, records in (("history", self.history), ("links", self.links)):
+            steps = [record.step for record in records]
+            if steps != sorted(steps):
+                raise ValueError(f"the steps of {name} are not ascending")
+        return self
+
+
+class _Timing(_Model):
+    seconds: NonNegative
+    joules: dict[Literal["gpu", "cpu", "memory"], NonNegative | None] | None = None
+    recorded: str | None = None
+
+
+def write_checksums(folder: Path) -> None:
+    """Write the SHA-256 of each file of a run's folder."""
+    digests = {name: sha256_of_file(folder / name) for name in CHECKED_FILES if (folder / name).exists()}
+    write_json(folder / CHECKSUMS, digests)
+
+
+def check_checksums(folder: Path) -> None:
+    """Check the files of a run against their checksums; entries of earlier versions have none.
+
+    Raises:
+        InputError: a file is missing or has changed.
+    """
+    if not (folder / CHECKSUMS).exists():
+        return
+    digests = read_small_json(folder / CHECKSUMS)
+    if not isinstance(digests, dict) or not digests.keys() >= {"result.json", "identity.json", "timing.json"}:
+        raise damaged(folder, f"{CHECKSUMS} does not list its files")
+    for name in CHECKED_FILES:
+        path = folder / name
+        if path.exists() != (name in digests):
+            raise damaged(folder, f"{name} is {'not listed' if path.exists() else 'missing'}")
+        if path.exists():
+            check_regular(path)
+            if sha256_of_file(path) != digests[name]:
+                raise damaged(folder, f"{name} has changed since it was written")
+
+
+def read_record(folder: Path) -> tuple[dict[str, Any], dict[str, Any], NDArray[np.bool_] | None]:
+    """Read result.json, timing.json and correct.npy, without checksums.
+
+    Returns:
+        The two records with plain values, and (n_test,) bool per test image; None if the run diverged.
+
+    Raises:
+        InputError: a file is missing, not a regular file, too large or damaged, or top-1 is not that of correct.npy.
+    """
+    result = _validated(_Result, folder, "result.json")
+    timing = _validated(_Timing, folder, "timing.json")
+    if result["status"] != "finished":
+        return result, timing, None
+    path = folder / "correct.npy"
+    check_regular(path, max_bytes=_MAX_ARRAY_BYTES)
+    correct = np.array(open_array(path, dtype=np.bool_, ndim=1))
+    measured = float(correct.mean()) if len(correct) else math.nan
+    # Numerically, since versions of NumPy may round differently.
+    if not math.isclose(measured, result["top1"], abs_tol=1e-9):
+        raise damaged(folder, f"top1 is {result['top1']:g}, and correct.npy has {measured:g}")
+    return result, timing, correct
+
+
+def check_against_labels(
+    folder: Path, correct: NDArray[np.bool_], balanced_accuracy: float, labels: NDArray[np.int64]
+) -> None:
+    """Check that a finished run was evaluated on these test labels (n_test,).
+
+    Raises:
+        InputError: it has another number of images, or another balanced accuracy.
+    """
+    if len(correct) != len(labels):
+        raise damaged(folder, f"correct.npy has {len(correct)} images, and there are {len(labels)} test images")
+    measured = np.mean([correct[labels == label].mean() for label in np.unique(labels)])
+    if not math.isclose(measured, balanced_accuracy, abs_tol=1e-9):
+        raise damaged(folder, f"balanced_accuracy is {balanced_accuracy:g}, and correct.npy has {measured:g}")
+
+
+def read_small_json(path: Path) -> Any:
+    """Read a JSON file that is a regular file of bounded size.
+
+    Raises:
+        InputError: it is not, or it is missing or not JSON.
+    """
+    check_regular(path, max_bytes=_MAX_JSON_BYTES)
+    return read_json(path)
+
+
+def damaged(folder: Path, reason: str) -> InputError:
+    """Return the error for the folder of a run."""
+    return InputError(f"{folder}: damaged entry ({reason}); delete this folder and run again")
+
+
+def _validated(model: type[_Model], folder: Path, name: str) -> dict[str, Any]:
+    tree = read_small_json(folder / name)
+    try:
+        return model.model_validate(tree).model_dump()
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        message = problem["msg"].removeprefix("Value error, ")
+        raise damaged(folder, f"{name}{': ' if where else ''}{where}: {message}"[:300]) from None

@@ -1,0 +1,35 @@
+"""The train stage trains a damaged run again, and only that one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.paths import WorkPaths
+from pipeline.stages import train as train_stage
+from tests.fixtures.training import runs_of, stage, write_project
+from tests.integration.stages.test_train_stage_runs import FOUR_CELLS, MadeUpRuns
+
+
+@pytest.mark.parametrize("name", ["result.json", "correct.npy", "timing.json", "identity.json"])
+def test_a_changed_run_is_set_aside_and_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    data = write_project(tmp_path, study=FOUR_CELLS)
+    first, again = MadeUpRuns(lambda _: 0.5), MadeUpRuns(lambda _: 0.5)
+    monkeypatch.setattr(train_stage, "execute_run", first)
+    assert stage("train", tmp_path) == 0
+    before: list[dict[str, Any]] = runs_of(data)
+    damaged = WorkPaths(root=tmp_path / "work").run_cache / before[0]["fingerprint"]
+    content = bytearray((damaged / name).read_bytes())
+    content[-3] ^= 1
+    (damaged / name).write_bytes(content)
+    capsys.readouterr()
+    monkeypatch.setattr(train_stage, "execute_run", again)
+    assert stage("train", tmp_path) == 0
+    assert [(spec.arm, spec.settings.seed) for spec in again.called] == [(before[0]["arm"], before[0]["seed"])]
+    lines = [line for line in capsys.readouterr().err.splitlines() if str(damaged) in line]
+    assert len(lines) == 1
+    assert lines[0].endswith("and trained again")
+    assert f"{name} has changed since it was written" in lines[0]
+    assert runs_of(data) == before

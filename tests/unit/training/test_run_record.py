@@ -1,0 +1,188 @@
+"""A finished run that was damaged or forged is noticed: set aside and trained again here, refused from elsewhere."""
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.artifacts.files import read_json, write_json
+from pipeline.artifacts.plans import copy_registered_plans
+from pipeline.errors import InputError
+from pipeline.training.result_cache import RunCache
+from pipeline.training.run_key import RunKey
+from pipeline.training.run_record import CHECKSUMS
+from tests.unit.training.test_result_cache import DIVERGED, FINISHED, D, K
+
+# The test images that `FINISHED` was evaluated on, [right, wrong, right, right].
+_LABELS = np.array([0, 0, 1, 1])
+_RESULT = replace(FINISHED, balanced_accuracy=0.75)
+
+Harm = Callable[[Path], object]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> RunCache:
+    runs = RunCache(tmp_path / "cells")
+    runs.add(K, _RESULT)
+    return runs
+
+
+def _edited(name: str, **changes: Any) -> Harm:
+    def edit(entry: Path) -> None:
+        write_json(entry / name, {**read_json(entry / name), **changes})
+
+    return edit
+
+
+def _edited_history(**changes: Any) -> Harm:
+    def edit(entry: Path) -> None:
+        record = read_json(entry / "result.json")
+        write_json(entry / "result.json", {**record, "history": [{**record["history"][0], **changes}]})
+
+    return edit
+
+
+def _written(name: str, content: bytes) -> Harm:
+    return lambda entry: (entry / name).write_bytes(content)
+
+
+def _array(values: Any, dtype: Any) -> Harm:
+    return lambda entry: np.save(entry / "correct.npy", np.asarray(values, dtype))
+
+
+def _fifo(name: str) -> Harm:
+    def replace_file(entry: Path) -> None:
+        (entry / name).unlink(missing_ok=True)
+        os.mkfifo(entry / name)
+
+    return replace_file
+
+
+def _link(name: str) -> Harm:
+    def replace_file(entry: Path) -> None:
+        (entry / name).unlink(missing_ok=True)
+        (entry / name).symlink_to("/dev/zero")
+
+    return replace_file
+
+
+_TERABYTE = b"\x93NUMPY\x01\x00\x76\x00{'descr': '|b1', 'fortran_order': False, 'shape': (1099511627776,), }".ljust(
+    127
+) + (b"\n")
+_DEEP = b"[" * 100_000
+
+# Each is noticed without checksums: the files contradict each other, or are not what a run can have.
+_FORGED: dict[str, Harm] = {
+    "top-1 of 5": _edited("result.json", top1=5.0),
+    "another top-1 than correct.npy": _edited("result.json", top1=0.99),
+    "a status that does not exist": _edited("result.json", status="evil"),
+    "diverged with a result": _edited("result.json", status="diverged"),
+    "negative workers": _edited("result.json", workers=-5),
+    "no loss": _edited("result.json", loss=None),
+    "a word as loss": _edited("result.json", loss="low"),
+    "a list as loss": _edited("result.json", loss=[1.0]),
+    "no history": _edited("result.json", history=[]),
+    "history of a word": _edited_history(train_loss="low"),
+    "history of another key": _edited_history(extra=1),
+    "accuracy in history above 1": _edited_history(top1=1.5),
+    "steps beyond 64 bits": _edited_history(step=10**30),
+    "a chain of other text": _edited("result.json", links=[{"step": 1, "sha256": "x"}]),
+    "hardware of numbers": _edited("result.json", places=[1]),
+    "negative seconds": _edited("timing.json", seconds=-1.0),
+    "a word as seconds": _edited("timing.json", seconds="long"),
+    "a list as result": _written("result.json", b"[]"),
+    "deep JSON": _written("result.json", _DEEP),
+    "deep JSON of the time": _written("timing.json", _DEEP),
+    "a terabyte": _written("correct.npy", _TERABYTE),
+    "numbers for truth values": _array([1, 0, 1, 1], np.int64),
+    "two dimensions": _array([[1, 0, 1, 1]], np.bool_),
+    "no image": _array([], np.bool_),
+    "objects": _array([None], object),
+    **{f"FIFO {name}": _fifo(name) for name in ("result.json", "correct.npy", "timing.json")},
+    **{f"link {name}": _link(name) for name in ("result.json", "correct.npy", "timing.json")},
+}
+
+# These are whole and agree, but are not what was written.
+_CHANGED: dict[str, Harm] = {
+    "a digit of the loss": _edited("result.json", loss=0.3),
+    "another image right": _array([False, True, True, True], np.bool_),
+    "other energy": _edited("timing.json", joules={"gpu": 1.0, "cpu": None, "memory": None}),
+    "no checksum": _written(CHECKSUMS, b"{}"),
+    "checksums of a list": _written(CHECKSUMS, b"[]"),
+    "weights that were not there": _written("weights.pt", b"x"),
+}
+
+
+@pytest.mark.parametrize("harm", [*_FORGED.values(), *_CHANGED.values()], ids=[*_FORGED, *_CHANGED])
+def test_it_is_set_aside_with_a_line_and_trained_again(ledger: RunCache, tmp_path: Path, harm: Harm) -> None:
+    ledger.add(D, DIVERGED)
+    harm(tmp_path / "cells" / K.fingerprint)
+    (line,) = ledger.set_aside_damaged([K.fingerprint, D.fingerprint, "0" * 24], _LABELS)
+    assert line.startswith(f"{tmp_path / 'cells' / K.fingerprint}: ")
+    assert len(line.splitlines()) == 1
+    assert not ledger.has(K.fingerprint)
+    assert ledger.has(D.fingerprint)
+    assert list(ledger.run_keys()) == [D]
+    assert (tmp_path / "cells/set-aside" / f"{K.fingerprint}-0").is_dir()
+    ledger.add(K, _RESULT)
+    assert ledger.set_aside_damaged([K.fingerprint, D.fingerprint], _LABELS) == []
+
+
+@pytest.mark.parametrize("harm", _FORGED.values(), ids=list(_FORGED))
+@pytest.mark.parametrize("checksums", [True, False], ids=["checksums", "none"])
+def test_from_another_machine_it_is_refused(ledger: RunCache, tmp_path: Path, harm: Harm, checksums: bool) -> None:
+    entry = tmp_path / "cells" / K.fingerprint
+    if not checksums:
+        (entry / CHECKSUMS).unlink()
+    harm(entry)
+    ours = RunCache(tmp_path / "ours")
+    with pytest.raises(InputError) as raised:
+        ours.import_run(ledger, K, K)
+    assert Path(raised.value.key).is_relative_to(entry)
+    assert not ours.has(K.fingerprint)
+
+
+@pytest.mark.parametrize("labels", [np.array([0, 0, 1, 1, 1]), np.array([0, 1, 1, 1])], ids=["number", "classes"])
+def test_a_run_on_other_test_images_is_set_aside(ledger: RunCache, labels: Any) -> None:
+    assert len(ledger.set_aside_damaged([K.fingerprint], labels)) == 1
+
+
+def test_every_bit_counts(ledger: RunCache, tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    shutil.copytree(tmp_path / "cells" / K.fingerprint, whole)
+    rng = np.random.default_rng(0)
+    for name in ("result.json", "correct.npy", "identity.json", "timing.json"):
+        for position in rng.integers(0, 8 * (whole / name).stat().st_size, 20):
+            content = bytearray((whole / name).read_bytes())
+            content[position // 8] ^= 1 << position % 8
+            entry = tmp_path / "cells" / K.fingerprint
+            shutil.copytree(whole, entry, dirs_exist_ok=True)
+            (entry / name).write_bytes(content)
+            assert len(ledger.set_aside_damaged([K.fingerprint], _LABELS)) == 1, (name, position)
+
+
+@pytest.mark.parametrize("job", ["[]", "3", '{"settings": []}'], ids=["list", "number", "list of settings"])
+def test_an_identity_of_another_shape_is_refused(ledger: RunCache, tmp_path: Path, job: str) -> None:
+    text = f'{{"job": {job}, "machine": {{}}}}'
+    entry = tmp_path / "cells" / K.fingerprint
+    (entry / "identity.json").write_text(text)
+    entry.rename(entry.with_name(RunKey(**read_json(entry / "identity.json")).fingerprint))
+    with pytest.raises(InputError):
+        list(ledger.run_keys())
+
+
+@pytest.mark.parametrize(
+    "harm", [_fifo("2.json"), _link("2.json"), _written("2.json", _DEEP)], ids=["fifo", "link", "deep"]
+)
+def test_a_plan_that_is_none_is_refused(tmp_path: Path, harm: Harm) -> None:
+    folder = tmp_path / "plans" / "digits"
+    folder.mkdir(parents=True)
+    harm(folder)
+    with pytest.raises(InputError) as raised:
+        copy_registered_plans(tmp_path / "plans", tmp_path / "ours")
+    assert raised.value.key == str(folder / "2.json")
