@@ -69,13 +69,25 @@ def parse_yaml(text: str, *, source: str) -> Any:
     reader = YAML(typ="safe", pure=True)
     reader.Constructor = _PlainConstructor
     try:
-        if problem := _exceeded_limit(YAML(typ="safe", pure=True).parse(text)):
-            raise InputError(f"{source}: {problem}")
+        check_limits(text, source=source)
         return reader.load(text)
     except InputError:
         raise
     except Exception as error:  # noqa: BLE001 - not only YAMLError: the scanner also passes on errors of int() and chr()
         raise InputError(f"{source}: not valid YAML at {_line_of(error, text)}: {_problem_of(error)}") from None
+
+
+def check_limits(text: str, *, source: str, max_values: int = MAX_VALUES) -> None:
+    """Check that a YAML 1.2 document is small enough to build; errors name `source`.
+
+    Raises:
+        InputError: the text is longer, deeper or has more values than the limits.
+        YAMLError: the text is not YAML; or another error of the scanner.
+    """
+    if len(text) > MAX_BYTES:
+        raise InputError(f"{source}: longer than {MAX_BYTES:,} characters; shorten it")
+    if problem := _exceeded_limit(YAML(typ="safe", pure=True).parse(text), max_values):
+        raise InputError(f"{source}: {problem}")
 
 
 class _PlainConstructor(SafeConstructor):
@@ -120,7 +132,7 @@ class _Open:
     height: int = 0
 
 
-def _exceeded_limit(events: Iterator[Event]) -> str | None:
+def _exceeded_limit(events: Iterator[Event], max_values: int) -> str | None:
     """Return the first limit that a document exceeds, and where; None if it is within all.
 
     Reads events, since they are made one by one: a parser that builds a tree recurses once per level.
@@ -153,8 +165,8 @@ def _exceeded_limit(events: Iterator[Event]) -> str | None:
                     anchors[closed.anchor] = (values - closed.values_before, height)
         if len(opened) + height > MAX_DEPTH:
             return f"{line}: nested in more than {MAX_DEPTH} levels; give fewer"
-        if values > MAX_VALUES:
-            return f"{line}: more than {MAX_VALUES:,} values, with those that aliases repeat; give fewer"
+        if values > max_values:
+            return f"{line}: more than {max_values:,} values, with those that aliases repeat; give fewer"
         if opened and not isinstance(event, (MappingStartEvent, SequenceStartEvent)):
             opened[-1].height = max(opened[-1].height, height + 1)
     return None

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import PurePosixPath
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
+from pipeline.config.yaml_reading import check_limits
 from pipeline.datasets.file_tree import check_name
 from pipeline.datasets.labels import class_name
 from pipeline.errors import InputError
@@ -26,23 +27,48 @@ _SPLIT_WORDS = {
     "evaluation": "test",
 }
 _SHARD = re.compile(r"(?P<split>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})(-.*)?")
+# The card of ImageNet-21k has 44,000 values.
+_MAX_CARD_VALUES = 100_000
 _FRONT_MATTER = re.compile(r"\A---\s*\n(.*?)^---\s*$", re.DOTALL | re.MULTILINE)
 
 
-def split_of(name: str) -> str | None:
-    """Return the split of a file: `train`, `validation`, `test`, another one that its shards name, or None.
+def split_of(name: str, source: str) -> str | None:
+    """Return the split of a shard: `train`, `validation`, `test`, another one that its shards name, or None.
 
-    `data/train-00000-of-00002.parquet` is a shard of `train`. In other names a word of a folder or of the file decides:
+    `data/train-00000-of-00002.parquet` is a shard of `train`. In other names the first of these decides: the outermost
+    folder whose whole name is a split, a word of the file's name, a word of a folder's name, from the innermost.
     `valid/0001.parquet` and `food_val.parquet` belong to `validation`.
+
+    Args:
+        source: name of the data in messages.
+
+    Raises:
+        InputError: the name that decides has the words of several splits.
     """
     *folders, stem = PurePosixPath(name).with_suffix("").parts
     shard = _SHARD.fullmatch(stem)
     if shard:
         return _SPLIT_WORDS.get(shard["split"].lower(), shard["split"])
-    for part in (*reversed(folders), stem):
-        for word in re.split(r"[-._ 0-9]+", part.lower()):
-            if word in _SPLIT_WORDS:
-                return _SPLIT_WORDS[word]
+    return _split_by_names(folders, (stem, *reversed(folders)), f"{source}: {name}")
+
+
+def split_of_folders(name: str, source: str) -> str | None:
+    """Return the split of a file by its folders, as `split_of`; the file's own name does not count."""
+    folders = PurePosixPath(name).parts[:-1]
+    return _split_by_names(folders, folders[::-1], f"{source}: {name}")
+
+
+def _split_by_names(folders: Sequence[str], others: Sequence[str], where: str) -> str | None:
+    for folder in folders:
+        if split := folder_split(folder):
+            return split
+    for part in others:
+        words = re.split(r"[-._ 0-9]+", part.lower())
+        splits = list(dict.fromkeys(_SPLIT_WORDS[word] for word in words if word in _SPLIT_WORDS))
+        if len(splits) > 1:
+            raise InputError(f"{where}: the name {part} is of several splits ({', '.join(splits)}); rename it")
+        if splits:
+            return splits[0]
     return None
 
 
@@ -76,17 +102,21 @@ def card_class_names(card: str, column: str, source: str) -> tuple[str, ...] | N
         source: name of the file in messages.
 
     Raises:
-        InputError: the front matter is not YAML, or gives the column several lists of names.
+        InputError: the front matter is not YAML, exceeds the limits of `check_limits`, has a list or mapping as a name,
+            or gives the column several lists of names.
     """
     matter = _FRONT_MATTER.match(card.replace("\r\n", "\n"))
     if matter is None:
         return None
     try:
+        check_limits(matter[1], source=f"{source}: its front matter", max_values=_MAX_CARD_VALUES)
         tree = YAML(typ="safe", pure=True).load(matter[1])
-    except (YAMLError, ValueError, RecursionError) as error:
+        found = {names for feature in _features(tree) if (names := _names(feature, column, source)) is not None}
+    except InputError:
+        raise
+    except Exception as error:  # noqa: BLE001 - not only YAMLError: constructors also pass on errors of int() and dicts
         reason = " ".join(str(error).split())[:100] or type(error).__name__
         raise InputError(f"{source}: its front matter is not YAML ({reason}); fix it") from None
-    found = {names for feature in _features(tree) if (names := _names(feature, column)) is not None}
     if len(found) > 1:
         raise InputError(
             f"{source}: dataset_info gives the column {column} several lists of class names; leave one of them"
@@ -102,7 +132,7 @@ def _features(tree: Any) -> list[Any]:
     return [feature for features in lists if isinstance(features, list) for feature in features]
 
 
-def _names(feature: Any, column: str) -> tuple[str, ...] | None:
+def _names(feature: Any, column: str, source: str) -> tuple[str, ...] | None:
     if not isinstance(feature, Mapping) or feature.get("name") != column:
         return None
     kind = feature.get("dtype")
@@ -110,10 +140,14 @@ def _names(feature: Any, column: str) -> tuple[str, ...] | None:
     names = label.get("names") if isinstance(label, Mapping) else None
     if isinstance(names, Mapping):
         # {'0': cat, '1': dog}, in any order
-        by_number = {str(number): str(name) for number, name in names.items()}
+        by_number = {str(number): name for number, name in names.items()}
         names = [by_number.get(str(number)) for number in range(len(by_number))]
-    if not isinstance(names, list) or None in names:
+    if not isinstance(names, list) or not names or None in names:
         return None
+    for number, name in enumerate(names):
+        # A list or mapping of aliases may be exponentially long as text.
+        if not isinstance(name, str | int | float | date):
+            raise InputError(f"{source}: the name of class {number} of the column {column} is not text; correct it")
     return tuple(map(str, names))
 
 

@@ -2,13 +2,14 @@
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from pipeline.datasets.decode import IMAGE_SUFFIXES, UnreadableError
 from pipeline.datasets.file_tree import FileSource, FileTree, check_name, unsafe_name
-from pipeline.datasets.hub_names import card_class_names, folder_split
+from pipeline.datasets.hub_names import card_class_names, folder_split, split_of_folders
 from pipeline.datasets.label_column import DEFAULT_COLUMN, LabeledRows, LabelValue, Listing, list_images
 from pipeline.datasets.labels import read_label_records
 from pipeline.errors import InputError
@@ -18,6 +19,7 @@ _FILE_NAME = "file_name"
 _CARD = "README.md"
 _MAX_BYTES = 1 << 28
 _LISTED = 8
+_MAX_HEADER = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +41,7 @@ def find_tables(source: FileSource, tree: FileTree) -> MetadataTables | None:
     """Read the tables named metadata.csv; None without one that has the column `file_name`.
 
     Raises:
-        InputError: a table cannot be read, or tables lie in folders that are no splits.
+        InputError: a table cannot be read or is not UTF-8 with commas, or tables lie in folders that are no splits.
     """
     names = {name for name in tree.files if PurePosixPath(name).name == NAME}
     if not names:
@@ -48,6 +50,10 @@ def find_tables(source: FileSource, tree: FileTree) -> MetadataTables | None:
     for name, content in source.read(names, _MAX_BYTES):
         if isinstance(content, UnreadableError):
             raise InputError(f"prepare.path: {source.label}: {name}: cannot be read ({content}); split or fix it")
+        if _FILE_NAME not in _header(content) and _names_files_otherwise(content):
+            raise InputError(
+                f"prepare.path: {source.label}: {name}: its header is not UTF-8 with commas; save it as such"
+            )
         contents[name] = content
     contents = {name: contents[name] for name in sorted(contents) if _FILE_NAME in _header(contents[name])}
     if not contents:
@@ -72,6 +78,13 @@ def _header(content: bytes) -> list[str]:
         return []
 
 
+def _names_files_otherwise(content: bytes) -> bool:
+    """Return whether the header has the column `file_name` in another encoding or with another separator."""
+    line = content[:_MAX_HEADER].replace(b"\0", b"").splitlines()[:1]
+    cells = re.split(rb"[;,|\t]", b"".join(line).lstrip(b"\xff\xfe\xef\xbb\xbf"))
+    return _FILE_NAME.encode() in [cell.strip(b" \"'") for cell in cells]
+
+
 def has_labels(tables: MetadataTables, label_column: str | None) -> bool:
     """Return whether the tables have the label column: the one that is set, or the column `label`."""
     return (label_column or DEFAULT_COLUMN) in tables.columns
@@ -94,8 +107,8 @@ def list_tables(tables: MetadataTables, source: FileSource, tree: FileTree, labe
         tree: the files below `tables.root`.
 
     Raises:
-        InputError: a name is unsafe, occurs twice or is no image of the folder; an image is in no table; the images
-            are in folders of which only some are splits; or as `list_images`.
+        InputError: a name is unsafe, occurs twice or is no image of the folder; an image is in no table; only
+            some of the images are in folders of splits; a folder's name has several splits; or as `list_images`.
     """
     column = label_column or DEFAULT_COLUMN
     files = set(tree.files)
@@ -113,7 +126,7 @@ def list_tables(tables: MetadataTables, source: FileSource, tree: FileTree, labe
         raise InputError(f"prepare.path: {source.label}: {name} is in no {NAME}; add a line, or remove the image")
     splits: dict[str, list[str]] = {}
     for name in sorted(found):
-        splits.setdefault(folder_split(name.partition("/")[0]) or "" if "/" in name else "", []).append(name)
+        splits.setdefault(split_of_folders(name, f"prepare.path: {source.label}") or "", []).append(name)
     if "" in splits and len(splits) > 1:
         raise InputError(f"{found[splits[''][0]][1]}: {splits[''][0]} belongs to no split; move it to train/ or test/")
     rows = {split: _rows(names, found) for split, names in splits.items()}

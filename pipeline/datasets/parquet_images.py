@@ -22,6 +22,10 @@ SUFFIX = ".parquet"
 
 # Rows in memory at a time while images are read: a row is a complete image file.
 _BATCH_ROWS = 32
+# Bytes of them, unless one row has more.
+_BATCH_BYTES = 1 << 28
+# Files of images hardly compress: a row group that unpacks to more than a batch and to many times its size is refused.
+_MAX_RATIO = 100
 _LFS_POINTER = b"version https://git-lfs"
 _CARD = "README.md"
 _MAX_CARD_BYTES = 1 << 22
@@ -83,8 +87,7 @@ class ParquetImages:
                 continue
             following = iter(names)
             with _explain_damage(self._root / shard):
-                for batch in self._open(shard).iter_batches(batch_size=_BATCH_ROWS, columns=leaves):
-                    images = batch.column(0)
+                for images in _image_batches(self._open(shard), leaves, f"prepare.path: {self._root / shard}"):
                     for row in range(len(images)):
                         path = next(following)
                         if path in paths:
@@ -169,6 +172,29 @@ class ParquetImages:
         return LabeledRows(paths=paths, values=values, where=where_of)
 
 
+def _image_batches(file: pq.ParquetFile, leaves: Sequence[str], where: str) -> Iterator[pa.Array]:
+    """Yield the column of images in batches of at most `_BATCH_ROWS` rows, and of `_BATCH_BYTES` or a single row.
+
+    Raises:
+        InputError: a row group states that its images unpack to many times their size.
+    """
+    for group in range(file.num_row_groups):
+        metadata = file.metadata.row_group(group)
+        chunks = [metadata.column(i) for i in range(metadata.num_columns)]
+        chunks = [chunk for chunk in chunks if chunk.path_in_schema in leaves]
+        unpacked = sum(chunk.total_uncompressed_size for chunk in chunks)
+        packed = sum(chunk.total_compressed_size for chunk in chunks)
+        if unpacked > max(_BATCH_BYTES, _MAX_RATIO * packed):
+            raise InputError(
+                f"{where}: row group {group} has {packed:,} bytes of images, which unpacks to {unpacked:,}; write the "
+                "shard without compression if that is meant"
+            )
+        # Not by the mean: sizes differ, and rows may share one value of a dictionary, as large as all that is unpacked.
+        rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, unpacked)))
+        for batch in file.iter_batches(batch_size=rows, row_groups=[group], columns=leaves):
+            yield batch.column(0)
+
+
 def has_image_column(path: Path) -> bool:
     """Return whether a file is Parquet with a column of images; False for a damaged one."""
     try:
@@ -186,7 +212,8 @@ def _shards_by_split(tree: FileTree, root: Path) -> dict[str, list[str]]:
     """Return the shards of each split, in the order of their names; by the empty name if no name tells a split.
 
     Raises:
-        InputError: only some of the shards have a split, a shard is missing, or there are several subsets.
+        InputError: only some of the shards have a split, or one has several; a shard is missing; or there are several
+            subsets.
     """
     names = shard_names(tree)
     where = f"prepare.path: {root}"
@@ -201,7 +228,7 @@ def _shards_by_split(tree: FileTree, root: Path) -> dict[str, list[str]]:
         raise InputError(f"{where}: the shard {missing} is missing; clone the folder again, or put it there")
     splits: dict[str, list[str]] = {}
     for name in names:
-        splits.setdefault(split_of(name) or "", []).append(name)
+        splits.setdefault(split_of(name, where) or "", []).append(name)
     if "" in splits and len(splits) > 1:
         raise InputError(f"{where}: {splits[''][0]} belongs to no split; rename it, e.g. train-0.parquet, or remove it")
     return splits
@@ -257,7 +284,7 @@ def _schema_class_names(schema: pa.Schema, column: str, source: str) -> tuple[st
         names = info["info"]["features"][column]["names"]
     except (KeyError, TypeError, ValueError, RecursionError):
         return None
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         return None
     return checked_class_names(names, source)
 

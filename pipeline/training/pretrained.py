@@ -148,7 +148,8 @@ def hub_weights(network: str, revisions: Mapping[str, str]) -> HubFile:
     revision = revisions.get(network)
     for name in image_format.hub_files if revision else ():
         cached = hub.try_to_load_from_cache(image_format.hub_id, name, revision=revision)
-        if isinstance(cached, str):
+        # A cache without symlinks does not state the checksum.
+        if isinstance(cached, str) and _SHA256.fullmatch(Path(cached).resolve().name):
             return _verified(Path(cached), image_format.hub_id, name, str(revision), None)
     name, metadata = _find_on_hub(network, image_format.hub_id, image_format.hub_files, revision)
     if revision is None:
@@ -206,7 +207,7 @@ def _verified(path: Path, repository: str, name: str, revision: str, expected: s
         )
     if actual != expected:
         content = path.resolve()
-        path.unlink()
+        path.unlink(missing_ok=True)
         content.unlink(missing_ok=True)
         raise InputError(f"{path}: has the SHA-256 {actual}, the hub states {expected}; it is deleted, run again")
     return HubFile(path=path, repository=repository, name=name, revision=revision, sha256=actual)
@@ -223,14 +224,17 @@ def download_weights(url: str) -> Path:
     """Download `url` into torch's cache unless it is there; the hash in its name is verified.
 
     Raises:
-        InputError: no network, or the content does not have the hash.
+        InputError: no network, or the content, downloaded or in the cache, does not have the hash.
     """
     folder = Path(torch.hub.get_dir()) / "checkpoints"
     path = folder / url.rsplit("/", 1)[-1]
+    digest = path.stem.rsplit("-", 1)[-1]
     if path.exists():
+        actual = sha256_of_file(path)
+        if not actual.startswith(digest):
+            raise InputError(f"{path}: has the SHA-256 {actual}, its name states {digest}; delete it and run again")
         return path
     folder.mkdir(parents=True, exist_ok=True)
-    digest = path.stem.rsplit("-", 1)[-1]
     try:
         torch.hub.download_url_to_file(url, str(path), hash_prefix=digest, progress=False)
     except RuntimeError as error:

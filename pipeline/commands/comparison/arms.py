@@ -1,5 +1,6 @@
 """Compare two arms of a table of runs: verdicts over all settings and at each, power, and their text."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.commands.comparison.report import paragraph
-from pipeline.commands.comparison.run_table import RunTable, Setting, value_text
+from pipeline.commands.comparison.run_table import RunTable, Setting, Value, value_text
 from pipeline.stats.comparisons import (
     POWER,
     in_points,
@@ -62,7 +63,7 @@ def compare_arms(runs: RunTable, rule: DecisionRule, *, step: float = 0.0) -> Ta
 
 
 def to_dict(comparison: TableComparison) -> dict[str, Any]:
-    """Return plain values: differences in percentage points, as in summary.json."""
+    """Return plain values: differences in percentage points, as in summary.json; infinite settings as text."""
     runs, pooled = comparison.runs, comparison.pooled
     needed = replicates_needed(pooled)
     return {
@@ -77,7 +78,7 @@ def to_dict(comparison: TableComparison) -> dict[str, Any]:
         "power_at_margin": power_at_margin(pooled) if pooled else None,
         "needed": {**needed._asdict(), "power": POWER} if needed else None,
         "settings": [
-            {"setting": dict(zip(runs.columns, setting, strict=True)), **_values(verdict)}
+            {"setting": dict(zip(runs.columns, map(_json_value, setting), strict=True)), **_values(verdict)}
             for setting, verdict in comparison.settings.items()
         ],
     }
@@ -136,6 +137,11 @@ def _setting_lines(comparison: TableComparison) -> Iterator[str]:
         f"B − A in percentage points of {comparison.runs.metric} with its {100 * (1 - alpha):g} % t interval; p "
         f"unadjusted; verdicts{holm} at {number(alpha)}"
     )
+
+
+def _json_value(value: Value) -> Value:
+    """JSON has no infinity."""
+    return value_text(value) if isinstance(value, float) and math.isinf(value) else value
 
 
 def _values(verdict: Verdict) -> dict[str, Any]:

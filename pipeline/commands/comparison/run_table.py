@@ -56,9 +56,12 @@ def read_runs(file: Path, arms: Sequence[str], *, metric: str, ignored: Sequence
             has no partner.
     """
     table = _read_table(file)
-    _check_columns(table.column_names, (metric, ARM, SEED), ignored, file)
+    _check_columns(_column_names(table, file), (metric, ARM, SEED), ignored, file)
     columns = tuple(name for name in table.column_names if name not in (metric, ARM, SEED, *ignored))
-    rows = table.to_pylist()
+    try:
+        rows = table.to_pylist()
+    except UnicodeDecodeError:
+        raise _not_utf8(file) from None
     a, b = arms
     if a == b:
         raise InputError(f"--arm: {a} is given twice; give two arms of {file}")
@@ -105,10 +108,26 @@ def _read_table(file: Path) -> pa.Table:
     try:
         if suffix == ".parquet":
             return pyarrow.parquet.read_table(file, partitioning=None)
-        return pyarrow.csv.read_csv(file, parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True))
+        table = pyarrow.csv.read_csv(file, parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True))
     except (pa.ArrowException, OSError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"{file}: cannot be read as {suffix[1:]} ({reason}); save it again") from None
+    # The reader makes binary columns of text that is not UTF-8.
+    if any(pa.types.is_binary(kind) for kind in table.schema.types):
+        raise _not_utf8(file)
+    return table
+
+
+def _column_names(table: pa.Table, file: Path) -> list[str]:
+    try:
+        names: list[str] = table.column_names
+    except UnicodeDecodeError:
+        raise _not_utf8(file) from None
+    return names
+
+
+def _not_utf8(file: Path) -> InputError:
+    return InputError(f"{file}: is not UTF-8 text; save it again as UTF-8")
 
 
 def _check_columns(names: Sequence[str], needed: Sequence[str], ignored: Sequence[str], file: Path) -> None:

@@ -19,6 +19,7 @@ from pipeline.artifacts.tables import write_csv, write_parquet
 from pipeline.commands.compare import main as compare
 from pipeline.commands.comparison.arms import compare_arms
 from pipeline.commands.comparison.run_table import read_runs
+from pipeline.errors import InputError
 from pipeline.stats.hypothesis_tests import both_tests_power
 from pipeline.stats.verdict import DecisionRule
 from tests.fixtures.golden import check_golden, refusals
@@ -121,6 +122,23 @@ def test_the_text_and_the_json(
     assert values["power_at_margin"] == both_tests_power(8, spread=spread, difference=0.3, alpha=0.05)
     assert [row["setting"] for row in values["settings"]] == [{"lr": 0.1}, {"lr": 0.4}]
     assert (values["margin"], values["pooled"]["verdict"]["outcome"]) == (0.3, "helps")
+
+
+def test_an_infinite_setting_is_text_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{**row, "lr": float("inf") if row["lr"] == 0.4 else row["lr"]} for row in _rows()]
+    path = _write(tmp_path / "runs.parquet", rows)
+    assert main(["compare", str(path), "--arm", "full", "clean", "--metric", "accuracy", "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert [row["setting"] for row in values["settings"]] == [{"lr": 0.1}, {"lr": "inf"}]
+
+
+@pytest.mark.parametrize("old", ["lr", "clean"])
+def test_a_csv_that_is_not_utf8_is_refused_in_one_line(old: str, tmp_path: Path) -> None:
+    path = _write(tmp_path / "runs.csv", _rows())
+    path.write_bytes(path.read_bytes().replace(old.encode(), "größe".encode("latin-1")))
+    with pytest.raises(InputError, match=r"runs\.csv: is not UTF-8 text") as raised:
+        read_runs(path, ("full", "other"), metric="accuracy")
+    assert "\n" not in str(raised.value)
 
 
 def test_refusals(tmp_path: Path) -> None:

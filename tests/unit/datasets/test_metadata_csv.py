@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.datasets.image_folder import open_image_folder
 from pipeline.datasets.image_set import DecodedImage, ImageSet, Sample
+from pipeline.errors import InputError
 from tests.fixtures.golden import check_golden, refusals
 from tests.fixtures.hub_folders import card
 from tests.fixtures.images import dataset_options, one_tree, photo, write_folder, write_tar, write_zip
@@ -68,6 +69,35 @@ def test_class_folders_stay_the_labels_without_a_label_column(tmp_path: Path) ->
         images = _open(write_folder(tmp_path / str(number), {**one_tree(), "metadata.csv": table}), test_size=0.5)
         assert images.class_names == ("cat", "dog")
         assert images.description == ""
+
+
+@pytest.mark.parametrize(
+    "folders",
+    [
+        ("images/train", "images/test"),
+        ("train_images", "test_images"),
+        ("train/eval", "val/train"),
+        ("a/train/test_tube", "a/test/bullet_train"),
+    ],
+)
+def test_folders_at_any_depth_are_splits(folders: tuple[str, str], tmp_path: Path) -> None:
+    """The names of the images are none, nor are classes within a split."""
+    names = [f"{folder}/test_{i}.png" for folder in folders for i in range(4)]
+    files = {name: photo(seed) for seed, name in enumerate(names)}
+    table = _table(*(f"{name},{'ab'[i % 2]}" for i, name in enumerate(names)))
+    images = _open(write_folder(tmp_path, {**files, "metadata.csv": table}))
+    assert [sample.path for sample in images.train] == names[:4]
+    assert [sample.path for sample in images.test] == names[4:]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-8"])
+def test_a_table_of_another_encoding_or_separator_is_refused(encoding: str, tmp_path: Path) -> None:
+    text = "file_name,label\ncat/0.png,a\n"
+    table = text.replace(",", ";") if encoding == "utf-8" else text
+    root = write_folder(tmp_path, {**one_tree(), "metadata.csv": table.encode(encoding)})
+    with pytest.raises(InputError, match=r"metadata\.csv: .*UTF-8") as raised:
+        _open(root, test_size=0.5)
+    assert "\n" not in str(raised.value)
 
 
 def test_refusals(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Folders of Parquet shards, as cloned from the Hugging Face hub."""
 
 import hashlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from pipeline.datasets import parquet_images
 from pipeline.datasets.decode import decode_image
+from pipeline.datasets.hub_names import card_class_names, split_of
 from pipeline.datasets.image_folder import open_image_folder
 from pipeline.datasets.image_set import DecodedImage, ImageSet, UnreadableImage
 from pipeline.errors import InputError
@@ -162,6 +164,90 @@ def test_tables_next_to_class_folders_are_not_read(tmp_path: Path) -> None:
     pa.parquet.write_table(pa.table({"path": ["cat/0.png"], "embedding": [[0.5]]}), tmp_path / "features.parquet")
     (tmp_path / "damaged.parquet").write_bytes(b"PAR1")
     assert _open(tmp_path, test_size=0.5).class_names == ("cat", "dog")
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["self-training/train", "self-training/test"], ["train", "test"]),
+        (["train_v1/part0", "train_v1/test"], ["train", "test"]),
+        (["train/test_part", "test/train_part"], ["train", "test"]),
+        (["train/eval/0", "val/train/0"], ["train", "validation"]),
+        (["data/test_validated", "data/valid-dev"], ["test", "validation"]),
+        (["train_v1/test_v1/a", "data/0"], ["test", None]),
+        (["train_val/train/a", "train_val/test"], ["train", "test"]),
+    ],
+)
+def test_the_own_name_of_a_shard_decides_before_words_in_folders(names: list[str], expected: list[str | None]) -> None:
+    assert [split_of(f"{name}.parquet", "here") for name in names] == expected
+
+
+@pytest.mark.parametrize("name", ["data/train_test.parquet", "train_val/0.parquet"])
+def test_two_splits_in_one_name_are_refused(name: str, tmp_path: Path) -> None:
+    write_shard(tmp_path / name, rows(0, 4), ["a", "b"] * 2)
+    with pytest.raises(InputError, match=re.escape(name)):
+        _open(tmp_path, test_size=0.5)
+
+
+def test_aliases_of_a_card_are_not_expanded() -> None:
+    levels = "".join(f"- &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 9))
+    names = "dataset_info:\n  features:\n  - name: label\n    dtype: {class_label: {names: [%s, b]}}\n"
+    for matter in (f"x:\n- &a0 [a]\n{levels}{names % '*a8'}", names % "[a]", names % "{a: 1}"):
+        with pytest.raises(InputError, match=r"README\.md") as raised:
+            card_class_names(f"---\n{matter}---\n", "label", "README.md")
+        assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("value", ["!!int x", "!!timestamp x", "!!float 1:x", "2020-99-01", "!!bool x"])
+def test_any_error_of_the_parser_is_one_line(value: str) -> None:
+    with pytest.raises(InputError, match=r"README\.md: its front matter is not YAML"):
+        card_class_names(f"---\na: {value}\n---\n", "label", "README.md")
+
+
+def test_a_card_may_have_the_classes_of_imagenet_21k() -> None:
+    found = card_class_names(card([f"n{i}" for i in range(21_841)]), "label", "README.md")
+    assert found is not None
+    assert len(found) == 21_841
+
+
+def test_no_names_are_no_class_names(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        write_shard(tmp_path / f"{split}.parquet", rows(0, 4), ["a", "b"] * 2, names_in_schema=[])
+    (tmp_path / "README.md").write_text(card([]).replace("names:\n", "names: []\n"), encoding="utf-8")
+    assert _open(tmp_path).class_names == ("a", "b")
+
+
+def test_a_shard_that_expands_far_beyond_its_size_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_images, "_BATCH_BYTES", 1 << 19)
+    images = [{"bytes": bytes(1 << 20), "path": f"{i}.png"} for i in range(4)]
+    for split in ("train", "test"):
+        table = pa.table({"image": pa.array(images, IMAGE_TYPE), "label": ["a", "b"] * 2})
+        pa.parquet.write_table(table, tmp_path / f"{split}.parquet", compression="zstd")
+    with pytest.raises(InputError, match=r"test\.parquet: row group 0 .* unpacks to 1,0"):
+        list(_open(tmp_path).decode())
+
+
+@pytest.mark.parametrize("seeds", [range(8), [0] * 8])
+def test_batches_of_large_images_are_smaller(
+    seeds: Sequence[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal images are one value of a dictionary in the file, but not in memory."""
+    sizes: list[int] = []
+
+    class Counting(pyarrow.parquet.ParquetFile):  # type: ignore[misc]
+        def iter_batches(self, **options: Any) -> Any:
+            for batch in super().iter_batches(**options):
+                sizes.append(batch.nbytes)
+                yield batch
+
+    monkeypatch.setattr(pyarrow.parquet, "ParquetFile", Counting)
+    monkeypatch.setattr(parquet_images, "_BATCH_BYTES", 1 << 18)
+    images = [{"bytes": bytes([seed]) * (1 << 16), "path": f"{i}.png"} for i, seed in enumerate(seeds)]
+    for split in ("train", "test"):
+        write_shard(tmp_path / f"{split}.parquet", images, ["a", "b"] * 4, row_group_size=8)
+    monkeypatch.setattr(parquet_images, "_MAX_RATIO", 1000)
+    assert len(list(_open(tmp_path).decode())) == 16
+    assert max(sizes) <= 1 << 18
 
 
 def _broken(root: Path, change: Callable[[Path], object], **options: Any) -> Callable[[], object]:

@@ -166,6 +166,20 @@ def test_a_changed_file_in_the_cache_is_refused(hub: Hub) -> None:
     assert hub_weights(_NETWORK, _PINNED).sha256 == hub.sha256("model.safetensors")
 
 
+def test_a_cache_without_symlinks_asks_the_hub_for_the_checksum(hub: Hub) -> None:
+    """On some file systems the client moves the file to where the link would be."""
+    path = hub_weights(_NETWORK, _PINNED).path
+    path.resolve().replace(path)
+    n_requests = len(hub.requests)
+    assert hub_weights(_NETWORK, _PINNED).sha256 == hub.sha256("model.safetensors")
+    assert len(hub.requests) > n_requests
+    with path.open("r+b") as file:
+        file.write(b"1234")
+    with pytest.raises(InputError, match="it is deleted, run again"):
+        hub_weights(_NETWORK, _PINNED)
+    assert hub_weights(_NETWORK, _PINNED).sha256 == hub.sha256("model.safetensors")
+
+
 def test_a_repository_without_safetensors_has_a_file_of_torch_save(
     state: dict[str, Tensor], tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,14 @@ def test_without_a_network_the_place_for_the_file_is_named(weights: Path, cache:
     assert download_weights(f"{root}/{weights.name}") == cache / weights.name
 
 
+def test_a_file_in_the_cache_that_is_not_the_published_one_is_refused(weights: Path, cache: Path) -> None:
+    cache.mkdir(parents=True)
+    (cache / weights.name).write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(InputError, match="delete it") as caught:
+        download_weights(f"http://127.0.0.1:9/{weights.name}")
+    assert caught.value.key == str(cache / weights.name)
+
+
 def test_a_file_that_the_server_does_not_have_is_named(url: str) -> None:
     with pytest.raises(InputError, match="404"):
         download_weights(url.replace("resnet18", "resnet19"))
