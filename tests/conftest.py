@@ -25,8 +25,12 @@ pytest_plugins = ["tests.fixtures.changed", "tests.fixtures.golden", "tests.fixt
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep freed memory, as training does; try more examples where slow tests run too, before any test is imported."""
+    """Keep freed memory, as training does; try more examples where slow tests run too, before any test is imported.
+
+    What is written outlives its process without fsync, and no test cuts the power.
+    """
     disable_malloc_trim()
+    pytest.MonkeyPatch().setattr(os, "fsync", lambda _: None)
     settings.load_profile("fast" if "not slow" in config.option.markexpr else "all")
 
 

@@ -17,7 +17,8 @@ from tests.fixtures.training import command, run, write_project
 _CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
 def test_it_is_missed_by_those_that_would_use_it(workers: int, tmp_path: Path) -> None:
     """One process exchanges nothing, with any library."""
     (tmp_path / "horovod.py").write_text("raise ImportError('no Horovod')\n")

@@ -112,11 +112,7 @@ def write_results(data: DataPaths, outcome: Outcome = default_outcome) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    # The first and the last read all that the others read.
-    [
-        path if path in (NOTEBOOKS[0], NOTEBOOKS[-1]) else pytest.param(path, marks=pytest.mark.slow)
-        for path in NOTEBOOKS
-    ],
+    [path if path == NOTEBOOKS[-1] else pytest.param(path, marks=pytest.mark.slow) for path in NOTEBOOKS],
     ids=lambda path: path.stem,
 )
 def test_it_runs_from_top_to_bottom(path: Path, project: Path) -> None:
@@ -229,12 +225,9 @@ def test_runs_without_a_result_do_not_stop_it(
     assert said[name] in outputs(execute(path, project))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("margin", "verdict"),
-    [
-        (0.5, "helps, +1.0"),
-        pytest.param(2.0, "equivalent within ±2.00 percentage points", marks=pytest.mark.slow),
-    ],
+    ("margin", "verdict"), [(0.5, "helps, +1.0"), (2.0, "equivalent within ±2.00 percentage points")]
 )
 def test_the_verdict_is_that_of_the_statistics_by_the_stated_plan(margin: float, verdict: str, project: Path) -> None:
     """Filtered is a point better than every other arm in each seed and class, and six seeds can show it."""

@@ -319,13 +319,14 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
     assert set(runs[0]) == {"points.parquet", "kept.csv", "dropped.csv", "metrics.json", "provenance.json"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "keys",
     [
-        pytest.param({"scorer": {"name": "hdbscan"}, "allocation": "per_class"}, marks=pytest.mark.slow),
-        pytest.param({"scorer": {"name": "knn_distance"}}, marks=pytest.mark.slow),
-        pytest.param({"scorer": {"name": "centroid"}}, marks=pytest.mark.slow),
-        pytest.param({"drop_fraction": None, "eps": "knee"}, marks=pytest.mark.slow),
+        {"scorer": {"name": "hdbscan"}, "allocation": "per_class"},
+        {"scorer": {"name": "knn_distance"}},
+        {"scorer": {"name": "centroid"}},
+        {"drop_fraction": None, "eps": "knee"},
         {"drop_fraction": None, "eps": "tuned"},
     ],
     ids=str,

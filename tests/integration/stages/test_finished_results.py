@@ -88,10 +88,11 @@ def test_finished_stages_compute_nothing_and_write_the_same_bytes(
 @pytest.mark.parametrize(
     "change",
     [
-        {"learning_rate": 0.01},
         {"seed": 5},
-        {"folds": 3},
-        {"budget": {"steps": 3}},
+        *(
+            pytest.param(change, marks=pytest.mark.slow)
+            for change in ({"learning_rate": 0.01}, {"folds": 3}, {"budget": {"steps": 3}})
+        ),
     ],
 )
 def test_another_setting_trains_again(
@@ -104,7 +105,7 @@ def test_another_setting_trains_again(
     assert len(calls) == keys["folds"]
 
 
-@pytest.mark.parametrize("what", ["training_code_digest", "cpu_arithmetic"])
+@pytest.mark.parametrize("what", ["training_code_digest", pytest.param("cpu_arithmetic", marks=pytest.mark.slow)])
 def test_other_code_and_another_machine_train_again(project: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_key, what, lambda: "another of its kind")
     calls = _counted(monkeypatch, folds, "train")
@@ -150,7 +151,13 @@ def _other_network(folder: Path) -> None:
     torch.save(content, path)
 
 
-@pytest.mark.parametrize("change", _EXTRACT_CHANGES)
+@pytest.mark.parametrize(
+    "change",
+    [
+        change if change in ("images", "network") else pytest.param(change, marks=pytest.mark.slow)
+        for change in _EXTRACT_CHANGES
+    ],
+)
 def test_a_change_of_features_extracts_again(trained: Path, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _EXTRACT_CHANGES[change](trained, monkeypatch)
     calls = _counted(monkeypatch, extract, "_extract_train")

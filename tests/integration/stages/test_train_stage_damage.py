@@ -11,7 +11,13 @@ from tests.fixtures.training import runs_of, stage, write_project
 from tests.integration.stages.test_train_stage_runs import FOUR_CELLS, MadeUpRuns
 
 
-@pytest.mark.parametrize("name", ["result.json", "correct.npy", "timing.json", "identity.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "result.json",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("correct.npy", "timing.json", "identity.json")),
+    ],
+)
 def test_a_changed_run_is_set_aside_and_trained_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:

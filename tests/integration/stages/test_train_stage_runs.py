@@ -89,6 +89,7 @@ def test_arms_with_equal_images_are_trained_once(tmp_path: Path, trained_by: Tra
     assert sorted(history["fingerprint"].to_pylist()) == sorted({row["fingerprint"] for row in rows})
 
 
+@pytest.mark.slow
 def test_the_record_has_the_time_of_each_arm_in_earlier_processes_too(tmp_path: Path, trained_by: Trained) -> None:
     for seeds in ([0], [0, 1]):
         write_project(tmp_path, study={"arms": ["full", "filtered"], "seeds": seeds})
@@ -135,6 +136,7 @@ def test_the_record_has_the_energy_of_each_arm_in_earlier_processes_too(
     assert record["joules"] == {"gpu": (2 + 4) * 4.0, "cpu": (2 + 4) * 1.0, "memory": None}
 
 
+@pytest.mark.slow
 def test_the_total_energy_of_a_resumed_run_is_unknown(
     tmp_path: Path, trained_by: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +166,7 @@ def test_other_seeds_and_arms_are_the_only_ones_trained(tmp_path: Path, trained_
     assert [(spec.arm, spec.settings.seed) for spec in trainer.called] == [("random", 0), ("full", 1), ("random", 1)]
 
 
+@pytest.mark.slow
 def test_another_filter_retrains_what_it_changes(tmp_path: Path, trained_by: Trained) -> None:
     data = write_project(tmp_path, study={"seeds": [0]})
     trained_by(lambda spec: 0.5)

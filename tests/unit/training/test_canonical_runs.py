@@ -105,7 +105,13 @@ _MUTANTS: dict[str, tuple[Any, str, Any, set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("mutant", _MUTANTS)
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        mutant if mutant in ("clipping", "order of samples") else pytest.param(mutant, marks=pytest.mark.slow)
+        for mutant in _MUTANTS
+    ],
+)
 def test_code_that_computes_something_else_has_other_hashes(
     mutant: str, hashes: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
