@@ -41,7 +41,7 @@ from pipeline.parallel import task_pool
 from pipeline.run_log import stderr_log
 from pipeline.scoring.base import ScorerInputs
 from pipeline.scoring.registry import SCORERS, check_scorer, member_scorers
-from pipeline.stats.formatting import MISSING
+from pipeline.stats.formatting import MISSING, aligned_lines
 
 _PROBE_FOLDS = 5
 _SHOWN = 10
@@ -297,9 +297,7 @@ def _suspect_lines(points: pa.Table, n: int) -> Iterator[str]:
                 _shortened(row["reason"]),
             )
         )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for cells in rows:
-        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
+    yield from aligned_lines(rows, left=len(rows[0]))
 
 
 def _shortened(text: str) -> str:
