@@ -22,7 +22,7 @@ from pipeline import distributed
 from pipeline.artifacts.files import write_json
 from pipeline.distributed import World
 from pipeline.simulator import AllReduceTiming
-from pipeline.simulator.fitting import AllReduceTime, AllReduceTimes, load_all_reduce_times
+from pipeline.simulator.fitting import AllReduceRecord, AllReduceRecords, load_all_reduce_times
 from pipeline.simulator.job import elapsed_seconds, record_event
 
 _MODULE = "benchmarks.all_reduce_times"
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if distributed.launched_by_torchrun():
         _measure(arguments)
         return 0
-    points: list[AllReduceTime] = []
+    points: list[AllReduceRecord] = []
     with TemporaryDirectory() as folder:
         part = Path(folder) / "points.json"
         for count in arguments.ranks:
@@ -76,12 +76,12 @@ def _measure(arguments: argparse.Namespace) -> None:
     with distributed.join_process_group("auto") as world:
         timings = [all_reduce_time(n_bytes, world, arguments.repeats) for n_bytes in arguments.bytes]
         if world.is_main:
-            points = [AllReduceTime(n_bytes=int(n), workers=count, seconds=seconds) for n, count, seconds in timings]
+            points = [AllReduceRecord(n_bytes=int(n), workers=count, seconds=seconds) for n, count, seconds in timings]
             _write(arguments, points)
 
 
-def _write(arguments: argparse.Namespace, points: Sequence[AllReduceTime]) -> None:
-    times = AllReduceTimes(algorithm=arguments.algorithm, points=tuple(points))
+def _write(arguments: argparse.Namespace, points: Sequence[AllReduceRecord]) -> None:
+    times = AllReduceRecords(algorithm=arguments.algorithm, points=tuple(points))
     write_json(arguments.out, times.model_dump())
 
 

@@ -12,21 +12,19 @@ from numpy.typing import NDArray
 from pipeline.artifacts.files import open_array, write_array
 from pipeline.config.reduce import ReduceConfig, TsneConfig
 from pipeline.errors import InputError
-from pipeline.reduction.fold_neighbors import (
-    PointsOf,
-    exact_neighbors_by_network,
-    expected_same_fold_share,
-    neighbors_by_network,
-    same_fold_share,
-)
 from pipeline.reduction.landmarks import check_landmarks, landmark_count
 from pipeline.reduction.neighbors import (
     Neighbors,
+    PointsOf,
     exact_neighbors,
+    exact_neighbors_by_network,
+    expected_same_fold_share,
     knn_label_accuracy,
     nearest_neighbors,
     neighbor_recall,
+    neighbors_by_network,
     quality_sample,
+    same_fold_share,
 )
 from pipeline.reduction.pca import FittedPca, fit_pca
 from pipeline.reduction.tsne import TsneResult, check_perplexity, check_settings, fit_training_tsne, fit_tsne

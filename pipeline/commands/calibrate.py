@@ -23,6 +23,7 @@ from pipeline.paths import DataPaths
 from pipeline.scoring.base import ScorerInputs, Space
 from pipeline.scoring.density import release_radii_by_class
 from pipeline.scoring.eps_search import k_distances, knee, search_planted
+from pipeline.stats.formatting import aligned_lines
 
 _DEFAULT_FRACTION = TunedEps(name="tuned").planted_fraction
 
@@ -115,16 +116,12 @@ def _embedding_name(changes: Mapping[str, Any]) -> str:
 
 def _print(rows: Sequence[Mapping[str, Any]], fraction: float) -> None:
     print(f"finding the {100 * fraction:g} % of images that moved to another class; chance is {fraction:g}")
-    width = max(len(row["space"]) for row in rows)
-    print(
-        f"{'space':{width}} {'min_samples':>11} {'average precision':>17} {'best F1':>8} {'at eps':>9} {'drops':>7} "
-        f"{'knee eps':>9} {'drops':>7}"
-    )
+    lines = [("space", "min_samples", "average precision", "best F1", "at eps", "drops", "knee eps", "drops")]
     for row in rows:
-        print(
-            f"{row['space']:{width}} {row['min_samples']:11d} {row['average_precision']:17.3f} {row['f1']:8.3f} "
-            f"{row['eps']:9.4g} {row['drops']:7.2%} {row['knee_eps']:9.4g} {row['knee_drops']:7.2%}"
-        )
+        amounts = (f"{row['average_precision']:.3f}", f"{row['f1']:.3f}", f"{row['eps']:.4g}", f"{row['drops']:.2%}")
+        of_knee = (f"{row['knee_eps']:.4g}", f"{row['knee_drops']:.2%}")
+        lines.append((row["space"], str(row["min_samples"]), *amounts, *of_knee))
+    print("\n".join(aligned_lines(lines, left=1)))
     best = rows[0]
     space = "components" if best["space"] == "components" else "embedding"
     eps = "tuned" if fraction == _DEFAULT_FRACTION else f"{{name: tuned, planted_fraction: {fraction:g}}}"

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.artifacts.files import write_array, write_json
@@ -35,17 +36,18 @@ from pipeline.features.linear import cross_validated_probabilities, probe_folds
 from pipeline.filtering.apply import FilterContext, check_estimate, sieve
 from pipeline.filtering.external_features import ExternalFeatures, agreement, read_external_features
 from pipeline.filtering.feature_settings import FEATURE_SCORERS, FeatureSettings, feature_settings, needs_embedding
-from pipeline.filtering.suspects import suspect_lines
 from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_table
 from pipeline.parallel import task_pool
 from pipeline.run_log import stderr_log
 from pipeline.scoring.base import ScorerInputs
 from pipeline.scoring.registry import SCORERS, check_scorer, member_scorers
+from pipeline.stats.formatting import MISSING, aligned_lines
 
 _PROBE_FOLDS = 5
 _SHOWN = 10
 """Suspects to print."""
 _OVERRIDES = "overrides.csv"
+_REASON_WIDTH = 72
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -153,7 +155,7 @@ def _run(
         # That of an earlier run would not fit.
         (out / "maps.npy").unlink(missing_ok=True)
     _write(out, points, metrics, settings, arguments)
-    print("\n".join(suspect_lines(points, _SHOWN)))
+    print("\n".join(_suspect_lines(points, _SHOWN)))
     if filtered.estimate is not None:
         print(f"filter.drop_fraction: {filtered.estimate}")
     _print_summary(out, points, metrics)
@@ -272,6 +274,34 @@ def _print_summary(out: Path, points: pa.Table, metrics: Mapping[str, Any]) -> N
     print(f"{out}: {metrics['n_kept']} of {metrics['n_total']} kept ({metrics['kept_share']:.2%}); see dropped.csv")
     if "sha256" in points.column_names:
         print(f"to train on them in a project with these images: cp {out / _OVERRIDES} data/ && dvc repro")
+
+
+def _suspect_lines(points: pa.Table, n: int) -> Iterator[str]:
+    """Yield a heading and a line for each of the first `n` dropped rows, the most suspect first.
+
+    Args:
+        points: as `points_table` returns them. A suggested label is shown where it differs from the label.
+    """
+    dropped = points.filter(pc.invert(points["keep"]))
+    order = dropped.sort_by([("score", "descending"), ("sample_id", "ascending")]).slice(0, n)
+    name = "path" if "path" in points.column_names else "sample_id"
+    rows = [("score", name, "label", "suggested", "reason")]
+    for row in order.to_pylist():
+        suggested = row.get("suggested_label_name", row["label_name"])
+        rows.append(
+            (
+                f"{row['score']:.3f}",
+                str(row[name]),
+                row["label_name"],
+                MISSING if suggested == row["label_name"] else suggested,
+                _shortened(row["reason"]),
+            )
+        )
+    yield from aligned_lines(rows, left=len(rows[0]))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _REASON_WIDTH else f"{text[: _REASON_WIDTH - 3]}..."
 
 
 def _rows(external: ExternalFeatures, probabilities: NDArray[np.float32] | None) -> pa.Table:

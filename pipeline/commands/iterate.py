@@ -32,9 +32,11 @@ from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import stderr_log
 from pipeline.stages.harness import exit_codes, file_lock
+from pipeline.stats.formatting import aligned_lines
 
-# Heading -> key and format.
+# Scorers of what training records about the images that it trains on.
 _RECORDED_IN_SAMPLE = ("aum", "forgetting", "mean_confidence")
+# Heading -> key and format.
 _COLUMNS = {
     "round": ("round", "d"),
     "kept": ("n_kept", ",d"),
@@ -152,6 +154,4 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for row in rows:
         values = ((row[key], spec) for key, spec in _COLUMNS.values())
         lines.append(["" if value is None else format(value, spec) for value, spec in values])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        yield "  ".join(f"{text:>{width}}" for text, width in zip(line, widths, strict=True))
+    yield from aligned_lines(lines)

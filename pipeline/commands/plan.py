@@ -33,6 +33,7 @@ from pipeline.commands.planning.speed import Speed, Workload
 from pipeline.config.params import Params, load_params
 from pipeline.config.study import build_plan, plan_hash
 from pipeline.paths import DataPaths, WorkPaths
+from pipeline.stats.formatting import aligned_lines
 from pipeline.training.memory import total_memory
 
 
@@ -121,10 +122,7 @@ def table(
         rows.append((stage, state, n_runs, *amounts, hashes.get(stage, "")[:12]))
     missing = sum(len(plan.missing) for plan in studies.values())
     rows.append(("total", f"{len(costs)} stages", f"{missing:,}", *_amounts(total_cost(list(costs.values()))), ""))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for name, state, *numbers in rows:
-        right = "  ".join(f"{text:>{width}}" for text, width in zip(numbers, widths[2:], strict=True))
-        yield f"{name:{widths[0]}}  {state:{widths[1]}}  {right}".rstrip()
+    yield from aligned_lines(rows, left=2)
 
 
 def remarks(

@@ -18,7 +18,7 @@ import torch
 from pipeline.commands import command_parser, positive_float
 from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
-from pipeline.simulator import AllReduceTiming, Job, LinkFit, fit, grid, machine
+from pipeline.simulator import AllReduceTiming, Job, LinkFit, fit, grid
 from pipeline.simulator.fitting import load_all_reduce_times
 from pipeline.simulator.grid import gpu_counts, simulate_all
 from pipeline.simulator.job import assumed_job, check_network, device_name, local_device, measured_job
@@ -171,13 +171,12 @@ def main(argv: Sequence[str]) -> int:
     device = local_device() if arguments.measure else None
     job = _job(arguments, device)
     variants = grid.communication_variants(arguments, job)
-    cluster = machine(**config.model_dump(exclude={"assumed", "measured"}))
     try:
         rows = simulate_all(
-            cluster,
+            config.machine,
             job,
             variants,
-            gpus=sorted(set(arguments.gpus or gpu_counts(cluster))),
+            gpus=sorted(set(arguments.gpus or gpu_counts(config.machine))),
             batch_sizes=arguments.global_batch_sizes,
             examples=arguments.examples,
             price=arguments.price_per_gpu_hour,

@@ -14,6 +14,7 @@ from pipeline.stats.formatting import (
     p_value,
     percent,
     percent_interval,
+    plain_number,
     plural,
     points,
     points_interval,
@@ -72,8 +73,8 @@ def best_batch_table(study: Mapping[str, Any], confidence: float) -> Table:
             row["arm"],
             *_setting_cells(row, study),
             ", ".join(count(round(size)) for size in row["of_seeds"]),
-            _size(row["by_seed"]["mean"]),
-            number_interval(Estimate(**row["by_seed"]), _size),
+            plain_number(row["by_seed"]["mean"]),
+            number_interval(Estimate(**row["by_seed"]), plain_number),
             count(row["by_seed"]["n"]),
             count(row["seeds_at_end"]),
         )
@@ -94,11 +95,6 @@ def _setting_cells(row: Mapping[str, Any], study: Mapping[str, Any]) -> list[str
         return [*cells, size]
     end = "smallest" if row["of_means"] == row["batch_sizes"][0] else "largest"
     return [*cells, f"{size}, the {end} tried"]
-
-
-def _size(images: float | None) -> str:
-    """Format a size between the sizes tried with four significant digits, without a power of ten."""
-    return number(images) if images is None or images < 1000 else count(round(images))
 
 
 FEW = 2

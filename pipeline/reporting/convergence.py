@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.reporting.comparison_tables import ratio_sentence, unadjusted_sentence
-from pipeline.stats.formatting import MISSING, count, number, plural
+from pipeline.stats.formatting import MISSING, count, plain_number, plural
 from pipeline.stats.tables import Table, make_table, setting_cells, setting_heads
 
 _WORDS = {"lower": "sooner", "higher": "later"}
@@ -36,7 +36,7 @@ def _table(result: Mapping[str, Any], varying: tuple[str, ...]) -> Table:
         (
             *setting_cells(row["setting"], varying),
             row["arm"],
-            _steps(row["steps"]),
+            plain_number(row["steps"]),
             MISSING if row["images"] is None else count(round(row["images"])),
             _reached(row),
         )
@@ -44,11 +44,6 @@ def _table(result: Mapping[str, Any], varying: tuple[str, ...]) -> Table:
     ]
     heads = f"{setting_heads(varying)}; arm; steps; images; runs that reached it"
     return make_table(heads, rows, text="model; arm")
-
-
-def _steps(value: float | None) -> str:
-    """Format with four significant digits, without a power of ten."""
-    return number(value) if value is None or value < 1000 else count(round(value))
 
 
 def _reached(row: Mapping[str, Any]) -> str:

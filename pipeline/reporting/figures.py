@@ -9,7 +9,13 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from pipeline.figures.batch_curves import batch_chart, batch_figure
+from pipeline.figures.batch_curves import (
+    WARMUP_TITLE,
+    batch_chart,
+    batch_figure,
+    published_warmups,
+    warmup_curves,
+)
 from pipeline.figures.classes import class_panels
 from pipeline.figures.curves import LOSS, TEST_LOSS, TOP1, LearningAxis, learning_chart, learning_figure
 from pipeline.figures.embeddings import class_map
@@ -27,7 +33,6 @@ from pipeline.figures.study_curves import (
     published_values,
     sizes_tried,
 )
-from pipeline.figures.warmup_curves import WARMUP_TITLE, published_warmups, warmup_curves
 from pipeline.replication.published import BEST_WARMUPS, BEST_WARMUPS_SOURCE
 from pipeline.reporting.inputs import NetworkInputs, ReportInputs
 from pipeline.reporting.label_noise import planted_headline

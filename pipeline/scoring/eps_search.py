@@ -95,18 +95,18 @@ def search_planted(
     if not len(thresholds):
         return None
     scores = np.mean([_f1(*repeat, thresholds) for repeat in zip(radii, planted, strict=True)], axis=0)
-    precision = [
+    average_precisions = [
         average_precision_score(truth, np.nan_to_num(values, posinf=np.finfo(np.float64).max))
         for values, truth in zip(radii, planted, strict=True)
     ]
     best = int(scores.argmax())
     return PlantedSearch(
-        eps=float(thresholds[best]), f1=float(scores[best]), average_precision=float(np.mean(precision))
+        eps=float(thresholds[best]), f1=float(scores[best]), average_precision=float(np.mean(average_precisions))
     )
 
 
 def _f1(values: NDArray[np.float64], truth: NDArray[np.bool_], thresholds: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the F1 (t,) of the prediction that values above each of thresholds (t,) are planted."""
-    true_positives = truth.sum() - np.searchsorted(np.sort(values[truth]), thresholds, side="right")
-    positives = len(values) - np.searchsorted(np.sort(values), thresholds, side="right")
-    return np.asarray(2 * true_positives / (positives + truth.sum()))
+    n_detected = truth.sum() - np.searchsorted(np.sort(values[truth]), thresholds, side="right")
+    n_predicted = len(values) - np.searchsorted(np.sort(values), thresholds, side="right")
+    return np.asarray(2 * n_detected / (n_predicted + truth.sum()))

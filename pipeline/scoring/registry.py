@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from pipeline.errors import InputError
-from pipeline.scoring import coverage, density, distances, dynamics, predictions, sampling
+from pipeline.scoring import density, distances, dynamics, predictions, sampling
 from pipeline.scoring.base import Need, ScoredImages, Scorer, ScorerInputs
 
 _NO_DYNAMICS = (
@@ -103,7 +103,7 @@ _SINGLE: dict[str, Scorer] = {
     "smoothed_confidence": predictions.SMOOTHED_CONFIDENCE_SCORER,
 }
 
-SCORERS: dict[str, Scorer] = {**_SINGLE, "ccs": coverage.make_ccs(_SINGLE), "ensemble": make_ensemble(_SINGLE)}
+SCORERS: dict[str, Scorer] = {**_SINGLE, "ccs": sampling.make_ccs(_SINGLE), "ensemble": make_ensemble(_SINGLE)}
 """Scorers by the name that `filter.scorer` gives."""
 
 

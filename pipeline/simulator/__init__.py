@@ -2,7 +2,7 @@
 
 from pipeline.simulator.fitting import AllReduceTiming, LinkFit, fit
 from pipeline.simulator.job import Job
-from pipeline.simulator.machine import Machine, NetworkLink, machine
+from pipeline.simulator.machine import Machine, NetworkLink
 from pipeline.simulator.messages import Negotiation
 from pipeline.simulator.model import (
     ALL_REDUCE,
@@ -28,7 +28,6 @@ __all__ = [
     "ScalingPoint",
     "SimulatedStep",
     "fit",
-    "machine",
     "ring_seconds",
     "simulate_step",
     "strong_scaling",

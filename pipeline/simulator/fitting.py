@@ -27,7 +27,7 @@ _UNITS = (
 )
 
 
-class AllReduceTime(Section):
+class AllReduceRecord(Section):
     """A measured all-reduce of `n_bytes` over `workers` in `seconds`, as a file has it."""
 
     n_bytes: Positive
@@ -35,7 +35,7 @@ class AllReduceTime(Section):
     seconds: PositiveFloat
 
 
-class AllReduceTimes(Section):
+class AllReduceRecords(Section):
     """Measurements over links of one kind: on one node, or with one worker on each node.
 
     Attributes:
@@ -43,10 +43,10 @@ class AllReduceTimes(Section):
     """
 
     algorithm: Algorithm
-    points: Annotated[tuple[AllReduceTime, ...], Field(min_length=2)]
+    points: Annotated[tuple[AllReduceRecord, ...], Field(min_length=2)]
 
 
-def load_all_reduce_times(path: Path) -> AllReduceTimes:
+def load_all_reduce_times(path: Path) -> AllReduceRecords:
     """Read and check a file of measured points.
 
     Raises:
@@ -59,9 +59,9 @@ def load_all_reduce_times(path: Path) -> AllReduceTimes:
     except ValueError as error:
         raise InputError(f"{path}: not valid JSON ({error}); write it again") from None
     try:
-        return AllReduceTimes.model_validate_json(json.dumps(tree))
+        return AllReduceRecords.model_validate_json(json.dumps(tree))
     except ValidationError as error:
-        raise InputError(f"{path}: {describe_validation_error(error, tree, AllReduceTimes)}") from None
+        raise InputError(f"{path}: {describe_validation_error(error, tree, AllReduceRecords)}") from None
 
 
 class AllReduceTiming(NamedTuple):

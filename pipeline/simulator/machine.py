@@ -2,10 +2,9 @@
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import ValidationError, model_validator
 
@@ -78,33 +77,6 @@ class Machine:
         return self.gpus_per_node, workers // self.gpus_per_node
 
 
-def machine(
-    *,
-    nodes: int,
-    gpus_per_node: int,
-    intra_node: Mapping[str, Any] | None,
-    inter_node: Mapping[str, Any] | None,
-) -> Machine:
-    """Return the machine that a file in machines/ describes, by the names of its keys.
-
-    Args:
-        intra_node: as `NetworkLink`; None: nodes have one GPU.
-        inter_node: the same, of one network adapter, with `adapters_per_node`; None: there is one node.
-    """
-    assert (intra_node is None) == (gpus_per_node == 1), (intra_node, gpus_per_node)
-    assert (inter_node is None) == (nodes == 1), (inter_node, nodes)
-    return Machine(
-        nodes=nodes,
-        gpus_per_node=gpus_per_node,
-        intra_node=_link(**intra_node) if intra_node else NO_LINK,
-        inter_node=_link(**inter_node) if inter_node else NO_LINK,
-    )
-
-
-def _link(*, bytes_per_second: float, adapters_per_node: float = 1, **latencies: Any) -> NetworkLink:
-    return NetworkLink(bytes_per_second=adapters_per_node * bytes_per_second, **latencies)
-
-
 class LinkConfig(Section):
     """Between two GPUs of a node.
 
@@ -117,6 +89,15 @@ class LinkConfig(Section):
     bytes_per_second: PositiveFloat
     tree_latency_seconds: NonNegativeFloat | None = None
 
+    @property
+    def link(self) -> NetworkLink:
+        """The link that the section describes."""
+        return NetworkLink(
+            latency_seconds=self.latency_seconds,
+            bytes_per_second=self.bytes_per_second,
+            tree_latency_seconds=self.tree_latency_seconds,
+        )
+
 
 class NetworkConfig(LinkConfig):
     """Between nodes; the figures are those of one network adapter.
@@ -126,6 +107,15 @@ class NetworkConfig(LinkConfig):
     """
 
     adapters_per_node: Positive
+
+    @property
+    def link(self) -> NetworkLink:
+        """The link between two nodes, with all adapters of a node together."""
+        return NetworkLink(
+            latency_seconds=self.latency_seconds,
+            bytes_per_second=self.adapters_per_node * self.bytes_per_second,
+            tree_latency_seconds=self.tree_latency_seconds,
+        )
 
 
 class MachineConfig(Section):
@@ -144,6 +134,16 @@ class MachineConfig(Section):
     inter_node: NetworkConfig | None
     assumed: tuple[str, ...] = ()
     measured: tuple[str, ...] = ()
+
+    @property
+    def machine(self) -> Machine:
+        """The machine that the file describes."""
+        return Machine(
+            nodes=self.nodes,
+            gpus_per_node=self.gpus_per_node,
+            intra_node=self.intra_node.link if self.intra_node else NO_LINK,
+            inter_node=self.inter_node.link if self.inter_node else NO_LINK,
+        )
 
     @property
     def origins(self) -> dict[str, Literal["given", "assumed", "measured"]]:

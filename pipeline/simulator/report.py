@@ -13,6 +13,7 @@ from pipeline.simulator.grid import SimulatedRun
 from pipeline.simulator.job import Job
 from pipeline.simulator.machine import MachineConfig
 from pipeline.simulator.model import CommunicationModel
+from pipeline.stats.formatting import aligned_lines
 
 Constants = Mapping[str, tuple[object, str]]
 """Name -> value and origin: given, assumed or measured."""
@@ -34,9 +35,7 @@ def table(rows: Sequence[SimulatedRun]) -> Iterator[str]:
         lines.append([scaling, f"{fastest.global_batch:,}", f"{gpus:,}", *rates, fastest.way, *amounts])
     if not any(line[-1] for line in lines[1:]):
         lines = [line[:-1] for line in lines]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        yield "  ".join(f"{text:>{width}}" for text, width in zip(line, widths, strict=True)).rstrip()
+    yield from aligned_lines(lines)
 
 
 def undivided_lines(rows: Sequence[SimulatedRun], batch_sizes: Sequence[int]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Format numbers and verdicts as text."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeVar
 
 from pipeline.stats.estimates import Estimate
@@ -41,6 +41,11 @@ def count(value: int | None) -> str:
 def number(value: float | None) -> str:
     """Format a number with at most four significant digits."""
     return MISSING if value is None else f"{value:.4g}"
+
+
+def plain_number(value: float | None) -> str:
+    """Format a number with at most four significant digits below 1000, whole above; without a power of ten."""
+    return number(value) if value is None or round(value, 1) < 1000 else count(round(value))
 
 
 def span(ends: Sequence[T] | None, fmt: Callable[[T], str]) -> str:
@@ -85,6 +90,19 @@ def image_interval(low: float, high: float | None) -> str:
 def plural(n: int, what: str) -> str:
     """Format a count with its noun: `1 seed`, `3 seeds`."""
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
+
+
+def aligned_lines(rows: Sequence[Sequence[str]], *, left: int = 0) -> Iterator[str]:
+    """Yield a line for each row of a table for a terminal, with two blanks between columns and none at the end.
+
+    Args:
+        rows: cells, as many in each row; headings are the first row.
+        left: number of columns, from the first, that are aligned left; the others are aligned right.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [f"{cell:{'<' if i < left else '>'}{widths[i]}}" for i, cell in enumerate(row)]
+        yield "  ".join(cells).rstrip()
 
 
 def verdict_sentence(verdict: Verdict, *, treated: str, control: str, matched: Matched, left_out: int = 0) -> str:

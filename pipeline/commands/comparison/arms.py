@@ -18,7 +18,7 @@ from pipeline.stats.comparisons import (
     verdict_values,
 )
 from pipeline.stats.estimates import Estimate
-from pipeline.stats.formatting import MISSING, finding, number, p_value, plural, points, points_interval
+from pipeline.stats.formatting import MISSING, aligned_lines, finding, number, p_value, plural, points, points_interval
 from pipeline.stats.verdict import DecisionRule, Verdict, pooled_verdict, verdicts_by_setting
 
 
@@ -127,9 +127,7 @@ def _setting_lines(comparison: TableComparison) -> Iterator[str]:
                 verdict.outcome,
             )
         )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
+    yield from aligned_lines(rows)
     tested = max(verdict.comparisons for verdict in comparison.settings.values())
     holm = f" after Holm for {tested} settings" if tested > 1 else ""
     alpha = comparison.rule.alpha

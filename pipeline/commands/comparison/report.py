@@ -9,7 +9,18 @@ from pipeline.commands.comparison.pairing import ColumnDifference, PairSetting
 from pipeline.commands.comparison.verdicts import FilterComparison, SettingVerdict, StudyComparison
 from pipeline.stats.comparisons import in_points
 from pipeline.stats.estimates import Estimate
-from pipeline.stats.formatting import MISSING, count, finding, number, p_value, percent, plural, points, points_interval
+from pipeline.stats.formatting import (
+    MISSING,
+    aligned_lines,
+    count,
+    finding,
+    number,
+    p_value,
+    percent,
+    plural,
+    points,
+    points_interval,
+)
 
 WIDTH = 100
 _INDENT = "  "
@@ -49,7 +60,8 @@ def filter_lines(filters: Sequence[FilterComparison]) -> Iterator[str]:
         )
         for comparison in filters
     ]
-    yield from _aligned([("network", "A keeps (%)", "B keeps (%)", "Jaccard", "only A", "only B"), *rows])
+    heads = ("network", "A keeps (%)", "B keeps (%)", "Jaccard", "only A", "only B")
+    yield from (f"{_INDENT}{line}" for line in aligned_lines([heads, *rows], left=1))
 
 
 def paragraph(text: str) -> str:
@@ -103,7 +115,8 @@ def _table(rows: Sequence[SettingVerdict]) -> Iterator[str]:
     heads = ("arm", "batch", "n", "B − A", "interval", "t", "flips", "TOST", "verdict")
     ordered = sorted(rows, key=lambda row: ([getattr(row.setting, name) for name in varying], row.setting))
     groups = [(name, list(group)) for name, group in groupby(ordered, lambda row: _described(row.setting, varying))]
-    lines = list(_aligned([heads, *(_cells(row) for _, group in groups for row in group)]))
+    table = [heads, *(_cells(row) for _, group in groups for row in group)]
+    lines = [f"{_INDENT}{line}" for line in aligned_lines(table, left=1)]
     yield lines[0]
     at = 1
     for name, group in groups:
@@ -163,11 +176,3 @@ def _described(setting: PairSetting, fields: Iterable[str]) -> str:
 def _paragraph(text: str, *, indent: int = 1) -> list[str]:
     first = _INDENT * indent
     return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=first + _INDENT, break_on_hyphens=False)
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield lines of columns two blanks apart, the first left-aligned, the others right-aligned."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *others in rows:
-        cells = [f"{first:<{widths[0]}}", *(f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True))]
-        yield f"{_INDENT}{'  '.join(cells)}"

@@ -9,7 +9,7 @@ import torch
 from torchvision.models import get_model
 
 from pipeline.__main__ import main
-from pipeline.simulator import ALL_REDUCE, NetworkLink, machine, ring_seconds, tree_seconds
+from pipeline.simulator import ALL_REDUCE, NetworkLink, ring_seconds, tree_seconds
 from pipeline.simulator.grid import gpu_counts
 from pipeline.simulator.job import _model, assumed_job, measured_job, with_local_batch
 from pipeline.simulator.machine import load_machine
@@ -172,7 +172,7 @@ def test_without_overlap_a_step_ends_with_one_all_reduce(compression: int, tmp_p
     tree = _tree(tmp_path)
     step = {row["gpus"]: row["step_seconds"] for row in tree["rows"] if row["scaling"] == "weak"}
     n_bytes = tree["constants"]["bytes of the gradients"]["value"] / compression
-    described = machine(**load_machine(Path(_SUMMIT[2])).model_dump(exclude={"assumed", "measured"}))
+    described = load_machine(Path(_SUMMIT[2])).machine
     for gpus in (6, 1536):
         assert step[gpus] - step[1] == pytest.approx(ALL_REDUCE["ring"](n_bytes, gpus, described))
 
@@ -241,8 +241,7 @@ def test_auxiliary_classifiers_are_timed_too() -> None:
 
 
 def test_gpus_double_by_full_nodes_up_to_the_machine() -> None:
-    described = load_machine(Path(_SUMMIT[2])).model_dump(exclude={"assumed", "measured"})
-    counts = gpu_counts(machine(**described))
+    counts = gpu_counts(load_machine(Path(_SUMMIT[2])).machine)
     assert counts[:5] == [1, 6, 12, 24, 48]
     assert 1536 in counts
     assert counts[-1] == 27_648

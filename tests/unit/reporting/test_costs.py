@@ -13,7 +13,7 @@ from pipeline.reporting.render import render_costs
 from pipeline.reporting.tables import cost_table, resource_table
 from tests.fixtures.golden import check_golden
 from tests.fixtures.report import default_outcome, params_with, write_artifacts
-from tests.unit.reporting.test_golden_report import Prose
+from tests.unit.reporting.test_render_golden import Prose
 
 RECORDS: dict[str, dict[str, Any]] = {
     "prepare": {"wall_s": 1000.0, "peak_memory_mb": 9999.0, "images": 120},

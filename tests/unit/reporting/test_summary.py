@@ -1,12 +1,10 @@
 import json
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.cluster import DBSCAN
 
 from pipeline.artifacts.files import read_json, write_array, write_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
@@ -17,9 +15,7 @@ from pipeline.reporting.comparison_tables import class_difference_table, pooled_
 from pipeline.reporting.figures import study_charts
 from pipeline.reporting.inputs import load_report_inputs
 from pipeline.reporting.summary import Summary, build_summary
-from pipeline.reporting.tables import agreement_table, kept_table
-from pipeline.scoring.density import release_radii_by_class
-from pipeline.scoring.thresholds import score
+from pipeline.reporting.tables import agreement_table
 from pipeline.stats.tables import accuracy_table, critical_batch_table, difference_table, excluded_table
 from pipeline.training import noise_scale
 from tests.fixtures.report import CLASS_NAMES, N_TRAIN, default_outcome, params_with, write_artifacts, write_network
@@ -233,81 +229,6 @@ def test_all_combinations_are_rows_and_lines_none_is_chosen(build: Build) -> Non
     panels = learning_panels(study, "train_loss")
     assert list(panels) == ["batch size 32", "batch size 128", "batch size 512"]
     assert {len(curves) for curves in panels.values()} == {24}
-
-
-def test_table_one_is_compared_with_the_paper(build: Build) -> None:
-    table = kept_table(build()["networks"])
-    row = dict(zip(table.columns, table.rows[0], strict=True))
-    assert (row["kept (%)"], row["paper, CIFAR-10: kept (%)"]) == ("92.50", "93.79")
-    assert row["origin of the share"].startswith("requested: 5.00 %")
-
-
-def test_the_share_at_the_librarys_defaults_is_that_of_dbscan_itself(tmp_path: Path) -> None:
-    params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
-    write_artifacts(data, params)
-    xy = np.random.default_rng(3).normal(scale=0.6, size=(N_TRAIN, 2))
-    labels = read_parquet(data.points("resnet18"))["label"].to_numpy()
-    radii = release_radii_by_class(xy, labels, min_samples=5)
-    thresholds = np.linspace(0.7, 0.9, N_TRAIN)
-    points = read_parquet(data.points("resnet18"))
-    for name, values in (("eps", thresholds), ("score", score(radii, thresholds))):
-        points = points.set_column(points.column_names.index(name), name, [values])
-    write_parquet(data.points("resnet18"), points)
-    noise = np.concatenate([DBSCAN(eps=0.5, min_samples=5).fit(xy[labels == k]).labels_ == -1 for k in range(4)])
-    (network,) = build_summary(load_report_inputs(params, data))["networks"]
-    assert 0 < noise.mean() < 1
-    assert network["default_kept_share"] == pytest.approx(1 - noise.mean())
-
-
-@pytest.mark.parametrize(
-    "scorer",
-    [
-        {"name": "label_odds"},
-        {"name": "dbscan", "space": "components", "min_samples": 5},
-        {"name": "dbscan", "space": "embedding", "min_samples": 10},
-    ],
-    ids=str,
-)
-def test_other_filters_have_no_share_at_those_defaults(tmp_path: Path, scorer: dict[str, Any]) -> None:
-    params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
-    write_artifacts(data, params)
-    metrics = read_json(data.filter_metrics("resnet18"))
-    write_json(data.filter_metrics("resnet18"), {**metrics, "settings": {"scorer": scorer, "eps": None}})
-    table = kept_table(build_summary(load_report_inputs(params, data))["networks"])
-    (row,) = (dict(zip(table.columns, cells, strict=True)) for cells in table.rows)
-    assert row["at DBSCAN's defaults, eps 0.5: kept (%)"] == "–"
-
-
-def test_the_share_of_a_given_eps_is_measured(build: Build) -> None:
-    network = build()["networks"][0] | {"requested_drop_share": None}
-    assert kept_table([network]).rows[0][9].startswith("measured: ")
-    missed = network | {"requested_drop_share": 0.05, "share_note": "0.0750 is the nearest"}
-    assert kept_table([missed]).rows[0][9].endswith("; 0.0750 is the nearest")
-    estimate = {"share": 0.05, "low": 0.04, "high": 0.06}
-    wrong = {"extrapolated": estimate, "confident_joint": estimate | {"share": 0.055}, "confidence": 0.95}
-    origin = kept_table([missed | {"wrong_share": wrong}]).rows[0][9]
-    assert re.findall(r"\d+\.\d+ %", origin) == ["5.00 %", "6.00 %", "5.50 %", "6.00 %"]
-    assert origin.startswith("estimated ")
-
-
-@pytest.mark.parametrize(
-    ("eps", "said"),
-    [
-        (1.5, "measured: "),
-        ("knee", "searched: knee "),
-        ("tuned", "searched: tuned "),
-        ({"name": "tuned", "planted_fraction": 0.1}, "searched: tuned "),
-    ],
-)
-def test_the_origin_of_the_share_names_the_search(tmp_path: Path, eps: Any, said: str) -> None:
-    params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
-    write_artifacts(data, params)
-    metrics = read_json(data.filter_metrics("resnet18"))
-    settings = metrics["settings"] | {"eps": eps}
-    write_json(data.filter_metrics("resnet18"), {**metrics, "requested_share": None, "settings": settings})
-    table = kept_table(build_summary(load_report_inputs(params, data))["networks"])
-    (row,) = (dict(zip(table.columns, cells, strict=True)) for cells in table.rows)
-    assert row["origin of the share"].startswith(said)
 
 
 def test_versions_that_differ_between_stages_are_all_named(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.config.params import Params, check_params
-from pipeline.figures.warmup_curves import published_warmups, warmup_curves
+from pipeline.figures.batch_curves import published_warmups, warmup_curves
 from pipeline.paths import DataPaths
 from pipeline.replication.published import BEST_WARMUPS, BEST_WARMUPS_SOURCE
 from pipeline.reporting.figures import figure_files

@@ -1,7 +1,18 @@
 import pytest
 
 from pipeline.stats.estimates import Estimate
-from pipeline.stats.formatting import count, number, p_value, percent, plural, points, points_interval, span
+from pipeline.stats.formatting import (
+    aligned_lines,
+    count,
+    number,
+    p_value,
+    percent,
+    plain_number,
+    plural,
+    points,
+    points_interval,
+    span,
+)
 
 
 @pytest.mark.parametrize(
@@ -37,3 +48,18 @@ def test_a_span_is_one_number_where_its_ends_read_alike() -> None:
 def test_draws_of_a_single_seed_without_an_interval_are_not_called_one(n: int, text: str) -> None:
     """As of three draws against the one run of the full arm."""
     assert points_interval(Estimate(mean=0.1, sd=None, low=None, high=None, n=n)) == text
+
+
+def test_columns_are_as_wide_as_their_widest_cell() -> None:
+    rows = [("name", "n", "note"), ("a", "1,000", ""), ("ab", "7", "x")]
+    assert list(aligned_lines(rows)) == ["name      n  note", "   a  1,000", "  ab      7     x"]
+    assert list(aligned_lines(rows, left=1)) == ["name      n  note", "a     1,000", "ab        7     x"]
+    assert list(aligned_lines(rows, left=3)) == ["name  n      note", "a     1,000", "ab    7      x"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (0.04321, "0.04321"), (999.4, "999.4"), (999.96, "1,000"), (1000.4, "1,000"), (12345.6, "12,346")],
+)
+def test_large_numbers_are_whole_and_have_no_power_of_ten(value: float | None, text: str) -> None:
+    assert plain_number(value) == text

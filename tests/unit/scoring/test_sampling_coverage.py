@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from pipeline.errors import InputError
 from pipeline.scoring.base import ScorerInputs
-from pipeline.scoring.coverage import dropping_order
 from pipeline.scoring.decision import ShareRule, decide
 from pipeline.scoring.registry import check_scorer
+from pipeline.scoring.sampling import dropping_order
 
 _N, _BINS = 1000, 10
 

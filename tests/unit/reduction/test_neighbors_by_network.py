@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.reduction.fold_neighbors import (
+from pipeline.reduction.neighbors import (
     exact_neighbors_by_network,
     expected_same_fold_share,
+    nearest_neighbors,
     neighbors_by_network,
     same_fold_share,
 )
-from pipeline.reduction.neighbors import nearest_neighbors
 
 
 @settings(deadline=None, max_examples=20)

@@ -1,0 +1,38 @@
+"""Unit tests lie where the code lies: a test file is named after a module, and maybe a topic of it."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.source_tree import ROOT
+
+_UNIT = ROOT / "tests/unit"
+_PACKAGES = {"batchsieve", "benchmarks"}
+# What they test is no module of the same folder: files, commands of make, a whole package, or another library.
+_OTHERS = {
+    "batchsieve/test_public_module.py",
+    "commands/test_main.py",
+    "commands/test_makefile.py",
+    "config/test_headline_preset.py",
+    "config/test_presets.py",
+    "stats/test_statsmodels.py",
+    "test_openmp.py",
+    "tuning/test_tuning_processes.py",
+}
+# Those of viz drive the whole page, by topic.
+_FILES = sorted(str(file) for path in _UNIT.rglob("test_*.py") if (file := path.relative_to(_UNIT)).parts[0] != "viz")
+
+
+def _names(folder: Path) -> set[str]:
+    """Return the names of the modules and packages in a folder and below it."""
+    return {path.stem for path in folder.rglob("*") if path.is_dir() or path.suffix == ".py"}
+
+
+@pytest.mark.parametrize("file", _FILES)
+def test_a_unit_test_is_named_after_a_module_of_its_folder(file: str) -> None:
+    path = Path(file)
+    name = path.stem.removeprefix("test_")
+    folder = (ROOT if path.parts[0] in _PACKAGES else ROOT / "pipeline") / path.parent
+    names = _names(folder) if path.parent.parts else _names(folder) | _names(ROOT / "tests/fixtures")
+    known = any(name == module or name.startswith(f"{module}_") for module in names)
+    assert known != (file in _OTHERS), f"name tests/unit/{file} after a module in {folder.relative_to(ROOT)}"
