@@ -23,6 +23,7 @@ from pipeline.distributed import CommConfig, World
 from pipeline.errors import InputError
 from pipeline.training.gradients import GlobalBatch, TrainLoss
 from pipeline.training.memory import activation_bytes, choose_micro_batch
+from pipeline.training.one_kind import check_one_kind
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import TrainState
 
@@ -37,10 +38,11 @@ _SMALLER_GROUPS_HINT = "more simulated_workers or a smaller bn_group, which chan
 
 
 def check_ranks(settings: TrainSettings, world: World, comm: CommConfig) -> None:
-    """Check that so many processes can run the job.
+    """Check that these processes can run the job; all ranks call it.
 
     Raises:
-        InputError: the number of processes, or of those on a node, does not fit the simulated workers.
+        InputError: the number of processes, or of those on a node, does not fit the simulated workers; or they are not
+            of one kind, see `check_one_kind`.
     """
     simulated = settings.simulated_workers
     valid = valid_world_sizes(simulated, settings.reduction)
@@ -56,6 +58,8 @@ def check_ranks(settings: TrainSettings, world: World, comm: CommConfig) -> None
         )
     if settings.compression != "none":
         _check_compression(settings, world, comm)
+    if settings.reduction == "exact" and world.size > 1:
+        check_one_kind(world.device)
 
 
 def _check_compression(settings: TrainSettings, world: World, comm: CommConfig) -> None:

@@ -154,7 +154,7 @@ def _trained(
     assert run.confidence is not None
     result = eval_fn(run.model)
     values: dict[str, Any] = {
-        "links": [dataclasses.asdict(link) for link in run.links],
+        "links": [{"step": link.step, "sha256": link.sha256} for link in run.links],
         "history": [dataclasses.asdict(record) for record in run.history],
         "noise": dataclasses.asdict(run.noise_scale) if run.noise_scale else None,
         "confidence": run.confidence.tobytes().hex(),
