@@ -35,7 +35,7 @@ from pipeline.models import build_network
 from pipeline.training.evaluation import load_images
 
 _MODULE = "benchmarks.reduction_costs"
-_REDUCTIONS: tuple[Reduction, ...] = ("ddp", "tree", "exact")
+_REDUCTIONS: tuple[Reduction, ...] = ("ddp", "exact")
 _MIB = 1 << 20
 
 

@@ -14,7 +14,7 @@ from pipeline.distributed.collectives import (
     launched_by_torchrun,
     local_world_size,
     pairwise_sum,
-    tree_sum_,
+    rank_ordered_sum_,
 )
 from pipeline.distributed.compression import Compression, CompressionKind
 from pipeline.distributed.data_parallel import CommConfig, data_parallel, defer_reduction
@@ -58,9 +58,9 @@ __all__ = [
     "ordered_sum",
     "pairwise_sum",
     "participating_ranks",
+    "rank_ordered_sum_",
     "ranks_by_node",
     "set_collective_timeout",
     "sum_over_ranks_",
     "threads_per_process",
-    "tree_sum_",
 ]

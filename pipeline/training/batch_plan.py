@@ -47,7 +47,7 @@ def check_ranks(settings: TrainSettings, world: World, comm: CommConfig) -> None
     simulated = settings.simulated_workers
     valid = valid_world_sizes(simulated, settings.reduction)
     if world.size not in valid:
-        why = {"ddp": "equally many of", "tree": "a power of two of", "exact": "one or more of"}[settings.reduction]
+        why = {"ddp": "equally many of", "exact": "one or more of"}[settings.reduction]
         raise InputError(
             f"workers: {world.size} processes cannot take {why} {simulated} simulated_workers each; use one of {valid}"
         )
@@ -121,7 +121,7 @@ def plan_batches(
     }
     if settings.reduction != "ddp":
         largest = max(part.size for parts in slices.values() for part in parts)
-        batches = {size: RankBatch(tree_leaves=parts, micro_batches=parts) for size, parts in slices.items()}
+        batches = {size: RankBatch(leaves=parts, micro_batches=parts) for size, parts in slices.items()}
         return BatchPlan(batches=batches, micro_batch=largest)
     probe = _MemoryProbe(settings, state, train_loss, first_batch, slices[first_batch.size], comm)
     chosen = choose_micro_batch(
@@ -145,7 +145,7 @@ def _worker_slices(settings: TrainSettings) -> dict[int, list[BatchSlice]]:
 def _rank_batch(workers: Sequence[BatchSlice], micro_batch: int) -> RankBatch:
     # The noise of gradients is measured between the finest parts that have a gradient: the BatchNorm groups.
     groups = [group for worker in workers for group in split_groups(worker)]
-    return RankBatch(tree_leaves=groups, micro_batches=merge_micro_batches(workers, micro_batch))
+    return RankBatch(leaves=groups, micro_batches=merge_micro_batches(workers, micro_batch))
 
 
 class _MemoryProbe:

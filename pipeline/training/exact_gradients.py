@@ -56,7 +56,7 @@ class ExactGradients:
         grids = self.grids
         while True:
             largest = torch.zeros(len(sizes), dtype=torch.float64, device=self._world.device)
-            for summands in self._leaves(train_loss, batch, rank_batch.tree_leaves, parameters, loss_scale):
+            for summands in self._leaves(train_loss, batch, rank_batch.leaves, parameters, loss_scale):
                 largest = torch.maximum(largest, distributed.largest_finite(summands))
                 if grids is not None:
                     grids.add_rounded_(views, summands)

@@ -109,22 +109,6 @@ def _float64_cases() -> Iterator[tuple[str, Case]]:
     yield "small_cnn uneven clipped", Case(settings=clipped, micro_batch=_UNEVEN_AT_MOST)
 
 
-def _tree_cases() -> Iterator[tuple[str, Case]]:
-    tree: dict[str, Any] = {"reduction": "tree", "simulated_workers": 8, "batch_size": 36}
-    yield "tree resnet18 sgd", Case(settings=replace(RESNET, steps=2, **tree))
-    yield "tree small_cnn sgd", Case(settings=replace(SEVERAL, **tree))
-    yield "tree small_cnn lamb", Case(settings=replace(SEVERAL, **tree, **_LAMB))
-    yield "tree small_cnn interrupted", Case(settings=replace(SEVERAL, **tree), interrupted=True)
-    growing = replace(GROWING, **tree)
-    yield "tree small_cnn growing", Case(settings=growing)
-    yield "tree small_cnn growing interrupted", Case(settings=growing, interrupted=True)
-    yield "long resnet18 sgd", Case(settings=replace(RESNET, steps=4, **tree))
-    yield "long resnet18 lamb", Case(settings=replace(RESNET, steps=4, **tree, **_SMOOTH, **_LAMB))
-    twelve: dict[str, Any] = {"reduction": "tree", "simulated_workers": 12, "batch_size": 50}
-    yield "twelve resnet18", Case(settings=replace(RESNET, steps=2, **twelve))
-    yield "twelve small_cnn", Case(settings=replace(SEVERAL, **twelve))
-
-
 def _exact_cases() -> Iterator[tuple[str, Case]]:
     """Of 12 simulated workers and 50 images, which no process of several shares evenly."""
     exact: dict[str, Any] = {"reduction": "exact", "simulated_workers": 12, "batch_size": 50}
@@ -153,19 +137,20 @@ def _local_cases() -> Iterator[tuple[str, Case]]:
     yield "local interrupted", Case(settings=local, dtype=torch.float64, interrupted=True)
 
 
-SOUND = dict((*_ddp_cases(), *_tree_cases(), *_exact_cases(), *_local_cases()))
+SOUND = dict((*_ddp_cases(), *_exact_cases(), *_local_cases()))
 MUTATED = {
     "mean of means": "ddp small_cnn uneven",
     "mean over ranks": "ddp small_cnn uneven",
     "merged BatchNorm groups": "ddp resnet18 X=4",
     "clipping per micro-batch": "ddp small_cnn uneven clipped",
     "schedule per micro-step": "ddp small_cnn uneven",
-    "sum in sequence": "tree small_cnn sgd",
 }
 """Mutant -> the case that detects it."""
+EXACT_MUTANT = "sum in float32"
 CASES = {
     **SOUND,
     **{f"mutant {mutant}": replace(SOUND[case], mutant=mutant) for mutant, case in MUTATED.items()},
+    "exact mutant": replace(SOUND["exact small_cnn sgd"], mutant=EXACT_MUTANT),
 }
 
 

@@ -76,6 +76,11 @@ def test_the_comparison_tells_jobs_apart(results: Results) -> None:
     assert all(math.isfinite(loss) for case in CASES for loss in alone[f"exact {case}"]["losses"])
 
 
+def test_a_sum_that_rounds_has_other_bits(results: Results) -> None:
+    """The tests above fail for a mistake in the sum."""
+    assert different_bits(results[1]["exact mutant"], results[3]["exact mutant"]) != []
+
+
 def test_ranks_of_two_versions_are_refused(results: Results) -> None:
     refused = results[3]["exact small_cnn mixed"]["refused"]
     assert InputError(refused).key == "reduction"
