@@ -89,6 +89,9 @@ def text_lines(comparison: BitComparison) -> Iterator[str]:
 def _bound(comparison: BitComparison) -> str:
     """Say between which steps the cause lies: records are steps apart."""
     equal, differ = comparison.equal_through, comparison.differ_at
+    assert differ is not None
+    if equal >= differ:
+        return f"weights and optimizer are equal through step {equal}"
     if equal + 1 == differ:
         return f"equal through step {equal}" if equal else "their first step"
     return f"equal through step {equal}, no record between" if equal else "no earlier record of all bits"

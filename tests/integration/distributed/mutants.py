@@ -69,10 +69,9 @@ class _CountsPasses(TrainStep):
         self._state.step = steps + 1
 
 
-def _added_in_float32(grids: Grids, totals: Sequence[Tensor], summands: Sequence[Tensor]) -> None:
+def _added_in_float32(_: Grids, index: int, total: Tensor, summand: Tensor) -> None:
     """Round each partial sum, so that the bits depend on how many summands a rank has."""
-    for total, summand in zip(totals, summands, strict=True):
-        total.copy_(total.float() + summand.float())
+    total.copy_(total.float() + summand.float())
 
 
 def _clipping(settings: TrainSettings) -> AbstractContextManager[object]:
@@ -86,6 +85,6 @@ MUTANTS: dict[str, Callable[[TrainSettings], AbstractContextManager[object]]] = 
     "merged BatchNorm groups": lambda _: patch.object(batch_plan, "merge_micro_batches", _merged_groups),
     "clipping per micro-batch": _clipping,
     "schedule per micro-step": lambda _: patch.object(loop, "TrainStep", _CountsPasses),
-    "sum in float32": lambda _: patch.object(Grids, "add_rounded_", _added_in_float32),
+    "sum in float32": lambda _: patch.object(Grids, "add_rounded_part_", _added_in_float32),
 }
 """Name -> context manager that makes the mistake in a run of these settings."""

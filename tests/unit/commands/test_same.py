@@ -97,7 +97,8 @@ def test_another_evaluation_of_equal_weights_differs(
     loss = json.loads((base / "result.json").read_text())["loss"]
     changed = _edit(record_run(tmp_path), loss=loss * (1 + 2**-52))
     code, (first, _) = _same(capsys, base, changed)
-    assert (code, first) == (1, "differ first at step 4 in the evaluation of the test images; equal through step 4")
+    equal = "weights and optimizer are equal through step 4"
+    assert (code, first) == (1, f"differ first at step 4 in the evaluation of the test images; {equal}")
 
 
 def test_the_number_of_processes_is_no_cause_with_exact_sums(

@@ -69,7 +69,7 @@ def test_the_order_of_the_leaves_changes_no_bit() -> None:
 @pytest.mark.parametrize("change", [-40, 40])
 @pytest.mark.parametrize("outside", [0, 3, -1])
 def test_a_gradient_outside_its_grid_is_summed_again_and_tracked_once(outside: int, change: int) -> None:
-    """Of one parameter, or of the loss, which is third from the end."""
+    """Of the loss, which is first, or of the first or last parameter."""
     train_loss, model = _float32_loss(), _network("small_cnn")
     exact = _strategy(model)
     _compute(exact, train_loss, _PARTS)
