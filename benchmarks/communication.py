@@ -112,7 +112,7 @@ def exchange_methods(*, steps: int, ranks: int) -> Mapping[str, ExchangeMethod]:
         "fp16": ExchangeMethod(settings={"compression": "fp16"}),
         "powersgd": ExchangeMethod(settings={"compression": "powersgd", "powersgd_rank": 4}, comm=_AFTER),
         "post-local SGD": ExchangeMethod(settings={"local_from_step": steps // 2, "local_period": _LOCAL_PERIOD}),
-        "tree": ExchangeMethod(settings={"reduction": "tree"}),
+        "exact": ExchangeMethod(settings={"reduction": "exact"}),
         **({_HOROVOD: ExchangeMethod(comm=CommConfig(library="horovod"))} if find_spec("horovod") else {}),
     }
 

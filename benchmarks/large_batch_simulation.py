@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(".work/large_batch_simulation"), help="folder of the results")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--precision", choices=PRECISIONS, help="train at this precision in this job")
-    parser.add_argument("--reduction", choices=("ddp", "tree"), default="ddp")
+    parser.add_argument("--reduction", choices=("ddp", "exact"), default="ddp")
     arguments = parser.parse_args()
     if arguments.precision:
         run_here(arguments)
@@ -111,7 +111,7 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     curves, distances = {}, {}
     for precision in PRECISIONS:
-        for reduction in ("ddp", "tree"):
+        for reduction in ("ddp", "exact"):
             files = {}
             for processes in (WORKERS, 1):
                 file = files[processes] = arguments.out / f"{precision}-{reduction}-{processes}.json"

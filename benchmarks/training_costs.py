@@ -1,4 +1,4 @@
-"""Measure the cost of BatchNorm groups, micro-batches, tree reduction and checkpoints, and the gain of compiling.
+"""Measure the cost of BatchNorm groups, micro-batches, exact sums and checkpoints, and the gain of compiling.
 
 Every variant takes turns with the plain run: one worker, one BatchNorm group, one micro-batch. The cost is the ratio of
 seconds per step within a round.
@@ -39,7 +39,7 @@ def variants(arguments: argparse.Namespace) -> Mapping[str, Mapping[str, Any]]:
             "settings": {"simulated_workers": workers},
             "micro_batch": share,
         },
-        f"tree of {workers}": {"settings": {"simulated_workers": workers, "reduction": "tree"}},
+        f"exact sums of {workers}": {"settings": {"simulated_workers": workers, "reduction": "exact"}},
         "clipping": {"settings": {"clip_norm": 1.0}},
         "weight average": {"settings": {"ema_decay": 0.99}},
         "checkpoint every step": {"checkpoint_steps": 1},

@@ -22,6 +22,7 @@ COMMANDS = {
     "preset": "write params.yaml from presets/",
     "repair": "repair dvc.lock and DVC's lock file after DVC was killed",
     "runs": "import runs from another machine, or pack them for the report",
+    "same": "tell whether two runs are the same in every bit, or from which step and why not",
     "schema": "write the JSON schema of params.yaml for editors",
     "simulate": "predict the speedup of more GPUs by a model of data-parallel steps",
     "tune": "search for the settings of a study that train best",

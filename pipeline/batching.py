@@ -34,11 +34,11 @@ class RankBatch:
     """How one rank computes its share of a global batch.
 
     Attributes:
-        tree_leaves: the slices whose gradients a tree sum adds one by one.
+        leaves: the slices whose gradients are computed one by one, where that is needed.
         micro_batches: the same samples in the slices that pass forward together.
     """
 
-    tree_leaves: Sequence[BatchSlice]
+    leaves: Sequence[BatchSlice]
     micro_batches: Sequence[BatchSlice]
 
 
@@ -99,20 +99,17 @@ def split_groups(batch_slice: BatchSlice) -> list[BatchSlice]:
     return [BatchSlice(rows=slice(start, start + size), group_sizes=(size,)) for start, size in _groups([batch_slice])]
 
 
-Reduction = Literal["ddp", "tree", "exact"]
+Reduction = Literal["ddp", "exact"]
 """How gradients are summed: see `Recipe.reduction`."""
 
 
 def valid_world_sizes(simulated_workers: int, reduction: Reduction = "ddp") -> list[int]:
     """Return the numbers of processes that can share the simulated workers, ascending.
 
-    By `exact` sums any number up to theirs, by `ddp` equally many each. With `tree` every process's partial sum must
-    also be a subtree of the pairwise sum over all simulated workers: one process, or a power of two of workers each.
+    By `exact` sums any number up to theirs, by `ddp` equally many each.
     """
-    if reduction == "exact":
-        return list(range(1, simulated_workers + 1))
-    divisors = [count for count in range(1, simulated_workers + 1) if simulated_workers % count == 0]
-    return [n for n in divisors if reduction == "ddp" or n == 1 or (simulated_workers // n).bit_count() == 1]
+    counts = range(1, simulated_workers + 1)
+    return [count for count in counts if reduction == "exact" or simulated_workers % count == 0]
 
 
 def _groups(slices: Sequence[BatchSlice]) -> list[tuple[int, int]]:

@@ -92,7 +92,7 @@ def bits(*, dry_run: bool) -> Cases:
     network, size, batch = ("small_cnn", _TINY, _TINY) if dry_run else ("resnet18", 28, 256)
     base = settings_of(network, size, batch, steps=40)
     variants: dict[str, TrainSettings] = {precision: replace(base, precision=precision) for precision in PRECISIONS}
-    variants["bf16, tree of 8 workers"] = replace(variants["bf16"], reduction="tree", simulated_workers=8)
+    variants["bf16, exact sums of 8 workers"] = replace(variants["bf16"], reduction="exact", simulated_workers=8)
     variants["bf16, compiled"] = replace(variants["bf16"], compile=True)
     chosen = ["fp32"] if dry_run else variants
     return {name: partial(repeat_and_kill, variants[name]) for name in chosen}

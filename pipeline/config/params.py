@@ -230,20 +230,17 @@ def _check_recipe(key: str, recipe: Recipe, prepare: PrepareConfig) -> None:
             f"give less than prepare.image_size {size}"
         )
     simulated = recipe.simulated_workers
-    if recipe.workers == "auto" or (recipe.reduction == "exact" and recipe.workers <= simulated):
+    if recipe.workers == "auto":
         return
-    tree = recipe.reduction == "tree"
-    divisors = [count for count in range(1, simulated + 1) if simulated % count == 0]
-    valid = [count for count in divisors if not tree or count == 1 or (simulated // count).bit_count() == 1]
-    if recipe.reduction == "exact":
+    if recipe.reduction == "exact" and recipe.workers > simulated:
         raise InputError(
             f"{key}.workers: {recipe.workers} processes cannot share simulated_workers {simulated}; use at most "
             f"{simulated}, or auto"
         )
-    if recipe.workers not in valid:
-        rule = "give each process a power of two of the" if tree else "divide"
+    if recipe.reduction == "ddp" and simulated % recipe.workers:
+        valid = [count for count in range(1, simulated + 1) if simulated % count == 0]
         raise InputError(
-            f"{key}.workers: {recipe.workers} does not {rule} simulated_workers {simulated}; use one of {valid} or auto"
+            f"{key}.workers: {recipe.workers} does not divide simulated_workers {simulated}; use one of {valid} or auto"
         )
 
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from pipeline.config.base import (
     Budget,
@@ -155,25 +155,27 @@ def _warmup_start_has_a_reference(recipe: "Recipe") -> None:
         )
 
 
+def _not_a_tree(value: object) -> object:
+    """Refuse the fixed tree of earlier versions, which needed powers of two, by the name of its replacement."""
+    if value == "tree":
+        raise ValueError("tree is replaced by exact, which gives equal bits on any number of processes; write exact")
+    return value
+
+
 def _equal_bits_are_possible(recipe: "Recipe") -> None:
-    reduction, communication = recipe.reduction, recipe.communication
-    if reduction == "ddp":
+    communication = recipe.communication
+    if recipe.reduction == "ddp":
         return
     if recipe.micro_batch != "auto":
-        raise ValueError(f"micro_batch: reduction {reduction} runs one simulated worker at a time; remove the key")
+        raise ValueError("micro_batch: reduction exact runs one simulated worker at a time; remove the key")
     if recipe.compile:
         raise ValueError(
-            f"compile: reduction {reduction} guarantees equal bits, and a compiler does not; remove one of the two"
+            "compile: reduction exact guarantees equal bits, and a compiler does not; remove one of the two"
         )
-    if reduction == "exact" and (communication.library != "ddp" or communication.compression != "none"):
+    if communication.library != "ddp" or communication.compression != "none":
         raise ValueError(
             "communication: reduction exact sends float64 sums, which neither Horovod nor compression carries; remove "
             "library and compression, or reduction"
-        )
-    if reduction == "tree" and communication != CommunicationConfig():
-        raise ValueError(
-            "communication: reduction tree has a fixed exchange of gradients, which determines its bits; remove one "
-            "of the two"
         )
 
 
@@ -258,21 +260,20 @@ class Recipe(Section):
             statistics over its batch/X images.
         bn_group: approximate images of a BatchNorm group within each worker; null: all images of the worker.
         reduction: summation of gradients. `ddp`: overlapped with the backward pass; equal for every number of
-            processes up to rounding. `tree`: in one fixed order, one simulated worker at a time; equal in every bit,
-            and slower. It requires X/Y to be a power of two. `exact`: rounded to a grid and added without further
-            rounding, one simulated worker at a time; equal in every bit for every Y up to X, bucket size and hierarchy.
+            processes up to rounding. `exact`: rounded to a grid and added without further rounding, one simulated
+            worker at a time; equal in every bit for every Y up to X, bucket size and hierarchy. All processes must be
+            of one kind: GPU or CPU arithmetic, versions, code.
         workers: Y, the number of processes; must divide X, except with `exact`. `auto`: the largest divisor of X (with
             `exact`: the largest number up to X) that is not above the number of GPUs, or of processes that torchrun
             started; 1 on a machine without either.
-        threads_per_worker: CPU threads of each process. `auto`: cores / workers; 1 for `tree` and `exact`. The bits of
+        threads_per_worker: CPU threads of each process. `auto`: cores / workers; 1 for `exact`. The bits of
             a result on a CPU depend on it, so another number is another run.
         micro_batch: images that pass forward at a time. `auto`: as many as fit the memory, in complete BatchNorm
-            groups. It changes the result by rounding alone; `tree` and `exact` pass one simulated worker's images at a
-            time.
+            groups. It changes the result by rounding alone; `exact` passes one simulated worker's images at a time.
         post_local_sgd: when workers begin to take local steps; needs one process per simulated worker. Null: never.
-        communication: how gradients are exchanged; not for `tree`. `exact` takes its buckets, overlap and hierarchy.
+        communication: how gradients are exchanged. `exact` takes its buckets, overlap and hierarchy.
         noise_scale_steps: steps between two samples of the gradient noise scale, which estimates the critical batch
-            size; null: never. With `ddp` such a step costs as much as one of `tree`.
+            size; null: never. With `ddp` such a step computes the gradient of each BatchNorm group separately.
         checkpoint: how often a run's state is saved, to resume it after an interruption.
         timeout_seconds: time without an answer after which a process counts as lost, and the others fail. A torchrun
             that you start with restarts continues with the remaining processes from the last checkpoint. Give more than
@@ -294,7 +295,7 @@ class Recipe(Section):
     compile: bool | Literal["cuda_graphs"] = False
     simulated_workers: Annotated[Positive, Field(le=1_000_000)] = 1
     bn_group: Annotated[Positive, Field(ge=2)] | None = None
-    reduction: Literal["ddp", "tree", "exact"] = "ddp"
+    reduction: Annotated[Literal["ddp", "exact"], BeforeValidator(_not_a_tree)] = "ddp"
     workers: Positive | Literal["auto"] = "auto"
     threads_per_worker: Positive | Literal["auto"] = "auto"
     micro_batch: Annotated[Positive, Field(ge=2)] | Literal["auto"] = "auto"

@@ -14,11 +14,18 @@ from pipeline.distributed.collectives import (
     launched_by_torchrun,
     local_world_size,
     pairwise_sum,
-    tree_sum_,
+    rank_ordered_sum_,
 )
 from pipeline.distributed.compression import Compression, CompressionKind
 from pipeline.distributed.data_parallel import CommConfig, data_parallel, defer_reduction
-from pipeline.distributed.exact_sum import Grids, largest_finite, max_over_ranks_, ordered_sum, sum_over_ranks_
+from pipeline.distributed.exact_sum import (
+    Grids,
+    OverlappedSum,
+    largest_finite,
+    max_over_ranks_,
+    ordered_sum,
+    sum_over_ranks_,
+)
 from pipeline.distributed.hierarchical import NodeGroups, node_groups, ranks_by_node
 from pipeline.distributed.launch import LaunchPlan, choose_workers, launch, local_gpus, participating_ranks
 from pipeline.distributed.process_group import (
@@ -37,6 +44,7 @@ __all__ = [
     "Grids",
     "LaunchPlan",
     "NodeGroups",
+    "OverlappedSum",
     "World",
     "all_gather",
     "all_reduce_sum_",
@@ -58,9 +66,9 @@ __all__ = [
     "ordered_sum",
     "pairwise_sum",
     "participating_ranks",
+    "rank_ordered_sum_",
     "ranks_by_node",
     "set_collective_timeout",
     "sum_over_ranks_",
     "threads_per_process",
-    "tree_sum_",
 ]

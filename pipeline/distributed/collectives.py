@@ -71,7 +71,7 @@ def all_reduce_sum_(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def tree_sum_(tensor: Tensor) -> Tensor:
+def rank_ordered_sum_(tensor: Tensor) -> Tensor:
     """Sum over ranks, in place, in the fixed order of `pairwise_sum`; the same bits on all ranks.
 
     Args:

@@ -13,7 +13,7 @@ u = 2**(e + HEADROOM + w - 52), a partial sum is at most 2**52 u. Elements of ne
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -64,10 +64,14 @@ class Grids:
 
     def add_rounded_(self, totals: Sequence[Tensor], summands: Sequence[Tensor]) -> None:
         """Add one summand to each total (float64), rounded to its grid; non-finite elements stay non-finite."""
-        for total, summand, exponent in zip(totals, summands, self.exponents, strict=True):
-            # At 1.5 * 2**52 u the spacing of float64 is u, so that adding and subtracting it rounds to multiples of u.
-            anchor = 1.5 * 2.0 ** (exponent + HEADROOM + self.sum_bits)
-            total.add_(summand.double().add_(anchor).sub_(anchor))
+        for index, (total, summand) in enumerate(zip(totals, summands, strict=True)):
+            self.add_rounded_part_(index, total, summand)
+
+    def add_rounded_part_(self, index: int, total: Tensor, summand: Tensor) -> None:
+        """Add one summand of one tensor to its total, see `add_rounded_`."""
+        # At 1.5 * 2**52 u the spacing of float64 is u, so that adding and subtracting it rounds to multiples of u.
+        anchor = 1.5 * 2.0 ** (self.exponents[index] + HEADROOM + self.sum_bits)
+        total.add_(summand.double().add_(anchor).sub_(anchor))
 
 
 def largest_finite(tensors: Sequence[Tensor]) -> Tensor:
@@ -99,6 +103,51 @@ def sum_over_ranks_(total: Tensor, *, bucket_elements: int | None = None, nodes:
         dist.broadcast(bucket, src=nodes.leader, group=nodes.local)
     for work in pending:
         work.wait()
+
+
+class OverlappedSum:
+    """Adds totals over all ranks while a backward pass completes their parts, from the last to the first.
+
+    Buckets of neighboring parts are sent in one order on all ranks, each once it and those before it are complete.
+
+    Args:
+        total: (n,) float64, multiples of a grid.
+        sizes: elements of its parts, in order.
+        bucket_elements: elements that travel in one message, at most, where parts are not larger.
+    """
+
+    def __init__(self, total: Tensor, sizes: Sequence[int], *, bucket_elements: int) -> None:
+        self._total = total
+        self._buckets = _buckets_from_the_end(sizes, bucket_elements)
+        self._bucket_of = {part: n for n, (parts, _) in enumerate(self._buckets) for part in parts}
+        self._missing = [len(parts) for parts, _ in self._buckets]
+        self._pending: list[Any] = []
+
+    def complete(self, part: int) -> None:
+        """Note that this rank adds nothing more to a part; the same parts become complete on all ranks."""
+        self._missing[self._bucket_of[part]] -= 1
+        while len(self._pending) < len(self._buckets) and self._missing[len(self._pending)] == 0:
+            _, elements = self._buckets[len(self._pending)]
+            self._pending.append(dist.all_reduce(self._total[elements], async_op=True))
+
+    def wait(self) -> None:
+        """Wait until all parts are summed; all of them are complete."""
+        assert len(self._pending) == len(self._buckets), "a part was not completed"
+        for work in self._pending:
+            work.wait()
+
+
+def _buckets_from_the_end(sizes: Sequence[int], most: int) -> list[tuple[range, slice]]:
+    """Divide parts of a vector into runs of at most `most` elements; return each run's parts and elements."""
+    buckets: list[tuple[range, slice]] = []
+    end = stop = len(sizes)
+    upper = lower = sum(sizes)
+    for part in reversed(range(len(sizes))):
+        if end < stop and upper - (lower - sizes[part]) > most:
+            buckets.append((range(end, stop), slice(lower, upper)))
+            stop, upper = end, lower
+        end, lower = part, lower - sizes[part]
+    return [*buckets, (range(end, stop), slice(lower, upper))]
 
 
 def max_over_ranks_(values: Tensor) -> None:

@@ -23,6 +23,7 @@ from pipeline.distributed import CommConfig, World
 from pipeline.errors import InputError
 from pipeline.training.gradients import GlobalBatch, TrainLoss
 from pipeline.training.memory import activation_bytes, choose_micro_batch
+from pipeline.training.one_kind import check_one_kind
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import TrainState
 
@@ -37,15 +38,16 @@ _SMALLER_GROUPS_HINT = "more simulated_workers or a smaller bn_group, which chan
 
 
 def check_ranks(settings: TrainSettings, world: World, comm: CommConfig) -> None:
-    """Check that so many processes can run the job.
+    """Check that these processes can run the job; all ranks call it.
 
     Raises:
-        InputError: the number of processes, or of those on a node, does not fit the simulated workers.
+        InputError: the number of processes, or of those on a node, does not fit the simulated workers; or they are not
+            of one kind, see `check_one_kind`.
     """
     simulated = settings.simulated_workers
     valid = valid_world_sizes(simulated, settings.reduction)
     if world.size not in valid:
-        why = {"ddp": "equally many of", "tree": "a power of two of", "exact": "one or more of"}[settings.reduction]
+        why = {"ddp": "equally many of", "exact": "one or more of"}[settings.reduction]
         raise InputError(
             f"workers: {world.size} processes cannot take {why} {simulated} simulated_workers each; use one of {valid}"
         )
@@ -56,6 +58,8 @@ def check_ranks(settings: TrainSettings, world: World, comm: CommConfig) -> None
         )
     if settings.compression != "none":
         _check_compression(settings, world, comm)
+    if settings.reduction == "exact" and world.size > 1:
+        check_one_kind(world.device)
 
 
 def _check_compression(settings: TrainSettings, world: World, comm: CommConfig) -> None:
@@ -117,7 +121,7 @@ def plan_batches(
     }
     if settings.reduction != "ddp":
         largest = max(part.size for parts in slices.values() for part in parts)
-        batches = {size: RankBatch(tree_leaves=parts, micro_batches=parts) for size, parts in slices.items()}
+        batches = {size: RankBatch(leaves=parts, micro_batches=parts) for size, parts in slices.items()}
         return BatchPlan(batches=batches, micro_batch=largest)
     probe = _MemoryProbe(settings, state, train_loss, first_batch, slices[first_batch.size], comm)
     chosen = choose_micro_batch(
@@ -141,7 +145,7 @@ def _worker_slices(settings: TrainSettings) -> dict[int, list[BatchSlice]]:
 def _rank_batch(workers: Sequence[BatchSlice], micro_batch: int) -> RankBatch:
     # The noise of gradients is measured between the finest parts that have a gradient: the BatchNorm groups.
     groups = [group for worker in workers for group in split_groups(worker)]
-    return RankBatch(tree_leaves=groups, micro_batches=merge_micro_batches(workers, micro_batch))
+    return RankBatch(leaves=groups, micro_batches=merge_micro_batches(workers, micro_batch))
 
 
 class _MemoryProbe:

@@ -54,8 +54,8 @@ _JOBS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
         "schedule": "cosine", "warmup_steps": 4, "warmup_start_factor": 0.25, "label_smoothing": 0.1,
         "accuracy_steps": 8,
     }),
-    "resnet18 tree": (16, {
-        "network": "resnet18", "simulated_workers": 2, "reduction": "tree", "threads": 1, "ema_decay": 0.9,
+    "resnet18 exact": (16, {
+        "network": "resnet18", "simulated_workers": 2, "reduction": "exact", "threads": 1, "ema_decay": 0.9,
         "clip_norm": 0.5, "schedule": "polynomial", "schedule_options": {"power": 2.0},
     }),
     _FROM_A_FILE: (16, {"network": "resnet18", "precision": "bf16"}),
@@ -77,9 +77,9 @@ _JOBS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
         "optimizer": "adamw", "optimizer_options": _MOMENTS, "learning_rate": 0.002, "ema_decay": 0.99,
         "local_from_step": 10, "local_period": 3,
     }),
-    "small_cnn radam bf16 tree": (16, {
+    "small_cnn radam bf16 noise": (16, {
         "optimizer": "radam", "optimizer_options": _MOMENTS, "learning_rate": 0.002, "simulated_workers": 4,
-        "reduction": "tree", "threads": 1, "precision": "bf16", "noise_scale_steps": 5,
+        "threads": 1, "precision": "bf16", "noise_scale_steps": 5,
     }),
     "small_cnn exact": (16, {
         "batch_size": 15, "simulated_workers": 3, "reduction": "exact", "threads": 1, "clip_norm": 1.0,
@@ -154,7 +154,7 @@ def _trained(
     assert run.confidence is not None
     result = eval_fn(run.model)
     values: dict[str, Any] = {
-        "links": [dataclasses.asdict(link) for link in run.links],
+        "links": [{"step": link.step, "sha256": link.sha256} for link in run.links],
         "history": [dataclasses.asdict(record) for record in run.history],
         "noise": dataclasses.asdict(run.noise_scale) if run.noise_scale else None,
         "confidence": run.confidence.tobytes().hex(),

@@ -37,7 +37,7 @@ def recompute_batch_norm_statistics(
     A moving average kept while training would be of past weights, and of few of them in a short run of large batches
     (Wu & Johnson 2021, Rethinking "Batch" in BatchNorm, section 3). The groups are those of training. The result is
     the same for every number of processes: up to rounding, or in every bit where each micro-batch is a simulated worker
-    and `sum_parts` is one of `BIT_EQUAL_SUMS`.
+    and `sum_parts` is `distributed.ordered_sum`.
 
     Args:
         batches: global batches, with the augmentation of training.
@@ -65,17 +65,6 @@ def recompute_batch_norm_statistics(
 
 def _sum_in_any_order(parts: Iterator[Tensor]) -> Tensor:
     return distributed.all_reduce_sum_(distributed.pairwise_sum(parts))
-
-
-def _sum_in_tree(parts: Iterator[Tensor]) -> Tensor:
-    return distributed.tree_sum_(distributed.pairwise_sum(parts))
-
-
-BIT_EQUAL_SUMS: Mapping[str, Callable[[Iterator[Tensor]], Tensor]] = {
-    "tree": _sum_in_tree,
-    "exact": distributed.ordered_sum,
-}
-"""Reduction -> sum over all ranks with the same bits for every number of processes that it allows."""
 
 
 def _sums_over_groups(
@@ -151,7 +140,7 @@ class EvalWeights:
                 self._train_loss,
                 batches,
                 self._batches[size].micro_batches,
-                sum_parts=BIT_EQUAL_SUMS.get(settings.reduction),
+                sum_parts=distributed.ordered_sum if settings.reduction == "exact" else None,
             )
 
     @contextmanager

@@ -1,18 +1,20 @@
 """The gradient of a global batch in the same bits for every number of processes and every collective.
 
 The leaves are the simulated workers. Each leaf's gradient is rounded to a grid and added in float64, which is exact
-(`distributed.exact_sum`). The loss, the squared norms of the leaves and their number are added in the same way.
+(`distributed.exact_sum`). The loss, the squared norms of the leaves and their number are added in the same way. Sums
+travel between ranks while the backward pass of a rank's last leaf goes on.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from pipeline import distributed
 from pipeline.batching import BatchSlice, RankBatch
-from pipeline.distributed import CommConfig, Grids, World
+from pipeline.distributed import CommConfig, Grids, OverlappedSum, World
 from pipeline.training.gradients import GlobalBatch, TrainLoss
 from pipeline.training.noise_scale import NoiseSample
 
@@ -43,6 +45,7 @@ class ExactGradients:
         self._n_leaves = simulated_workers
         self._bucket_elements = max(1, int(comm.bucket_mib * _BUCKET_ELEMENTS_PER_MIB)) if comm.overlap else None
         self._nodes = distributed.node_groups(comm.timeout_seconds) if comm.hierarchical and world.size > 1 else None
+        self._overlaps = comm.overlap and self._nodes is None and world.size > 1
         self._noise: NoiseSample | None = None
 
     def compute(
@@ -50,16 +53,22 @@ class ExactGradients:
     ) -> Tensor:
         """See `GradientStrategy`."""
         parameters = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
-        sizes = [*(parameter.numel() for parameter in parameters), *[1] * _N_SCALARS]
+        sizes = [*[1] * _N_SCALARS, *(parameter.numel() for parameter in parameters)]
         total = torch.zeros(sum(sizes), dtype=torch.float64, device=self._world.device)
         views = total.split(sizes)
         grids = self.grids
         while True:
             largest = torch.zeros(len(sizes), dtype=torch.float64, device=self._world.device)
-            for summands in self._leaves(train_loss, batch, rank_batch.tree_leaves, parameters, loss_scale):
+            leaf_sum = _LeafSum(views, grids)
+            last = rank_batch.leaves[-1]
+            for leaf in rank_batch.leaves:
+                if leaf is last and self._overlaps and grids is not None:
+                    assert self._bucket_elements is not None
+                    leaf_sum.exchange = OverlappedSum(total, sizes, bucket_elements=self._bucket_elements)
+                summands = _summands(self._model, train_loss, batch, leaf, loss_scale, parameters, leaf_sum.add)
                 largest = torch.maximum(largest, distributed.largest_finite(summands))
-                if grids is not None:
-                    grids.add_rounded_(views, summands)
+            if leaf_sum.exchange is not None:
+                leaf_sum.exchange.wait()
             distributed.max_over_ranks_(largest)
             found = Grids.for_largest(largest.tolist(), self._n_leaves, previous=grids)
             # The same decision on all ranks, since `largest` is equal there.
@@ -68,13 +77,14 @@ class ExactGradients:
             grids, train_loss = found, replace(train_loss, tracker=None, dynamics=None)
             total.zero_()
         self.grids = found
-        distributed.sum_over_ranks_(total, bucket_elements=self._bucket_elements, nodes=self._nodes)
+        if leaf_sum.exchange is None:
+            distributed.sum_over_ranks_(total, bucket_elements=self._bucket_elements, nodes=self._nodes)
 
-        *gradients, loss, leaf_sq_norm, n_leaves = views
+        loss, leaf_sq_norm, n_leaves, *gradients = views
         for parameter, gradient in zip(parameters, gradients, strict=True):
             # With the parameter's strides: fused optimizers walk both in memory order.
             parameter.grad = torch.empty_like(parameter).copy_(gradient.view_as(parameter))
-        mean = total[:-_N_SCALARS] / loss_scale
+        mean = total[_N_SCALARS:] / loss_scale
         self._noise = NoiseSample(
             small_batch=batch.size / int(n_leaves),
             big_batch=batch.size,
@@ -89,21 +99,60 @@ class ExactGradients:
         assert self._noise is not None, "compute() comes first"
         return self._noise
 
-    def _leaves(
-        self,
-        train_loss: TrainLoss,
-        batch: GlobalBatch,
-        leaves: Sequence[BatchSlice],
-        parameters: Sequence[nn.Parameter],
-        loss_scale: float | Tensor,
-    ) -> Iterator[list[Tensor]]:
-        """Yield for each leaf the summands: its flat gradients, loss, squared norm and a one, each 1-dimensional."""
-        for leaf in leaves:
-            loss = train_loss.summed_loss(self._model, batch, leaf)
-            # Divided before the backward pass: a scaled sum over the batch would overflow in half precision.
-            gradients = torch.autograd.grad(loss * (loss_scale / batch.size), parameters)
-            norms = torch.stack(torch._foreach_norm(list(gradients))).double()
-            # Of the mean gradient of the leaf's samples, weighted by their share of the batch.
-            sq_norm = norms.square().sum() * (batch.size / (leaf.size * loss_scale**2))
-            scalars = [loss.detach().double(), sq_norm, torch.ones_like(sq_norm)]
-            yield [*(gradient.reshape(-1) for gradient in gradients), *(scalar.view(1) for scalar in scalars)]
+
+class _LeafSum:
+    """Adds the summands of this rank's leaves to their totals, and starts the exchange of those that are complete.
+
+    Args:
+        totals: of each summand, (n,) float64.
+        grids: None adds nothing: the pass only finds the largest elements.
+
+    Attributes:
+        exchange: given while the last leaf is added, where sums travel during its backward pass.
+    """
+
+    def __init__(self, totals: Sequence[Tensor], grids: Grids | None) -> None:
+        self._totals, self._grids = totals, grids
+        self.exchange: OverlappedSum | None = None
+
+    def add(self, index: int, summand: Tensor) -> None:
+        """Add one summand of a leaf, (n,)."""
+        if self._grids is not None:
+            self._grids.add_rounded_part_(index, self._totals[index], summand)
+        if self.exchange is not None:
+            self.exchange.complete(index)
+
+
+def _summands(
+    model: nn.Module,
+    train_loss: TrainLoss,
+    batch: GlobalBatch,
+    leaf: BatchSlice,
+    loss_scale: float | Tensor,
+    parameters: Sequence[nn.Parameter],
+    add: Callable[[int, Tensor], None],
+) -> list[Tensor]:
+    """Return a leaf's summands: loss, squared norm and a one, each (1,), and the gradient of each parameter.
+
+    Args:
+        add: called with the index of each summand and the flat summand, as soon as it is known.
+    """
+
+    def take(index: int, gradient: Tensor) -> None:
+        add(_N_SCALARS + index, gradient.reshape(-1))
+
+    hooks = [parameter.register_hook(partial(take, index)) for index, parameter in enumerate(parameters)]
+    try:
+        loss = train_loss.summed_loss(model, batch, leaf)
+        # Divided before the backward pass: a scaled sum over the batch would overflow in half precision.
+        gradients = torch.autograd.grad(loss * (loss_scale / batch.size), parameters)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    norms = torch.stack(torch._foreach_norm(list(gradients))).double()
+    # Of the mean gradient of the leaf's samples, weighted by their share of the batch.
+    sq_norm = norms.square().sum() * (batch.size / (leaf.size * loss_scale**2))
+    scalars = [scalar.view(1) for scalar in (loss.detach().double(), sq_norm, torch.ones_like(sq_norm))]
+    for index, scalar in enumerate(scalars):
+        add(index, scalar)
+    return [*scalars, *gradients]

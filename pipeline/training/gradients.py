@@ -1,8 +1,8 @@
 """The gradient of a global batch, the same up to rounding for any number of processes, by one of four strategies.
 
 `AveragedGradients` averages over the ranks by DistributedDataParallel, by Horovod, compressed or in two levels.
-`LocalGradients` keeps each rank's gradient (post-local SGD). `TreeGradients` sums in one fixed order. `ExactGradients`
-(`exact_gradients`) sums without rounding.
+`LocalGradients` keeps each rank's gradient (post-local SGD). `LeafGradients` computes each leaf's gradient separately,
+to measure their noise. `ExactGradients` (`exact_gradients`) sums without rounding.
 """
 
 from collections.abc import Iterator, Sequence
@@ -162,19 +162,19 @@ class LocalGradients:
         )  # fmt: skip
 
 
-class TreeGradients:
-    """Sums gradients in one fixed order, which also measures their noise; `model` is not wrapped."""
+class LeafGradients:
+    """Sums the gradients of the leaves one by one, which measures their noise; `model` is not wrapped."""
 
     def __init__(self, model: nn.Module, world: World) -> None:
         self._model, self._world = model, world
-        self._sums: tuple[TreeSums, float, int] | None = None
+        self._sums: tuple[LeafSums, float, int] | None = None
 
     def compute(
         self, train_loss: TrainLoss, batch: GlobalBatch, rank_batch: RankBatch, *, loss_scale: float | Tensor
     ) -> Tensor:
         """See `GradientStrategy`."""
-        leaves = rank_batch.tree_leaves
-        sums = tree_gradients(self._model, train_loss, batch, leaves, loss_scale=loss_scale)
+        leaves = rank_batch.leaves
+        sums = leaf_gradients(self._model, train_loss, batch, leaves, loss_scale=loss_scale)
         self._sums = sums, batch.size / (len(leaves) * self._world.size), batch.size
         # The sum is over all ranks already, and history records add up over ranks.
         return sums.loss if self._world.is_main else torch.zeros_like(sums.loss)
@@ -233,8 +233,8 @@ def accumulate_gradients(
 
 
 @dataclass(frozen=True, kw_only=True)
-class TreeSums:
-    """Results of `tree_gradients`; 0-dimensional, the same bits on all ranks.
+class LeafSums:
+    """Results of `leaf_gradients`; 0-dimensional, the same bits on all ranks.
 
     Attributes:
         loss: sum over the samples of the global batch.
@@ -247,19 +247,17 @@ class TreeSums:
     sq_norm: Tensor
 
 
-def tree_gradients(
+def leaf_gradients(
     model: nn.Module,
     train_loss: TrainLoss,
     batch: GlobalBatch,
     leaves: Sequence[BatchSlice],
     *,
     loss_scale: float | Tensor = 1.0,
-) -> TreeSums:
-    """Set the parameters' `grad` to the gradient of the mean loss, summed in one fixed order.
+) -> LeafSums:
+    """Set the parameters' `grad` to the gradient of the mean loss, and measure its leaves.
 
     The gradients of the leaves are computed one at a time and added in pairs, first on each rank and then over ranks.
-    Where the leaves are the simulated workers, every number of ranks that `valid_world_sizes(..., "tree")` names
-    makes the same additions, hence the same bits.
 
     Args:
         model: not wrapped, in training mode.
@@ -278,10 +276,10 @@ def tree_gradients(
             sq_norm = leaf_mean.square().sum() * (leaf.size / batch.size)
             yield torch.cat([flat, torch.stack([loss.detach(), sq_norm])])
 
-    total = distributed.tree_sum_(distributed.pairwise_sum(flat_gradients()))
+    total = distributed.rank_ordered_sum_(distributed.pairwise_sum(flat_gradients()))
     mean, (loss, leaf_sq_norm) = total[:-2], total[-2:]
     sizes = [parameter.numel() for parameter in parameters]
     for parameter, gradient in zip(parameters, mean.split(sizes), strict=True):
         # With the parameter's strides: fused optimizers walk both in memory order.
         parameter.grad = torch.empty_like(parameter).copy_(gradient.view_as(parameter))
-    return TreeSums(loss=loss, leaf_sq_norm=leaf_sq_norm, sq_norm=(mean / loss_scale).square().sum())
+    return LeafSums(loss=loss, leaf_sq_norm=leaf_sq_norm, sq_norm=(mean / loss_scale).square().sum())

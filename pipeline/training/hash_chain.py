@@ -2,10 +2,12 @@
 
 Each link is the SHA-256 of the link before it, the optimizer step, the sample ids since that link, the weights and
 buffers, the optimizer's state and the weight average. The first link that differs between two chains bounds the step
-at which the two runs diverge.
+at which the two runs diverge. A link also has the digest through each group of tensors: the first that differs names
+the group. `same_bits` compares chains.
 """
 
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -27,6 +29,10 @@ LINK_EXAMPLES = 50_000
 """Fewest training images between two links: docs/decisions/hash-chain.md has the costs."""
 MAX_LINKS = 16
 """Most links of a run before the last one: on a GPU images are cheap and hashing is not."""
+SAMPLES = "sample order"
+"""The first group of a link."""
+_GROUP_DIGITS = 16
+_MODULE_DEPTH = 2
 
 
 def link_is_due(settings: TrainSettings, step: int) -> bool:
@@ -71,10 +77,19 @@ class HashChain:
             "average": state.average.state_dict() if state.average else {},
             "scaler": state.scaler.state_dict() if state.scaler else {},
         }
-        for part, values in parts.items():
-            for name, value in values.items():
+        groups = [(SAMPLES, digest.hexdigest()[:_GROUP_DIGITS])]
+        entries = [(part, name, value) for part, values in parts.items() for name, value in values.items()]
+        for group, members in itertools.groupby(entries, key=lambda entry: _group(entry[0], entry[1])):
+            for part, name, value in members:
                 _update(digest, f"{part} {name}", value)
-        return ChainLink(step=state.step, sha256=digest.hexdigest())
+            groups.append((group, digest.hexdigest()[:_GROUP_DIGITS]))
+        return ChainLink(step=state.step, sha256=digest.hexdigest(), groups=tuple(groups))
+
+
+def _group(part: str, name: str) -> str:
+    """Return the group of a tensor: its part of the state and its module, no deeper than a stage of a ResNet."""
+    modules = name.split()[0].removeprefix("module.").split(".")[:-1]
+    return " ".join([part, ".".join(modules[:_MODULE_DEPTH])]).strip()
 
 
 def _optimizer_state(model: nn.Module, optimizer: Optimizer) -> Iterator[tuple[str, Any]]:

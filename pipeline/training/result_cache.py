@@ -36,6 +36,7 @@ from pipeline.training.weights import load_trained
 
 # Stored in a separate file, since it differs between equal results.
 _TIMING = ("seconds", "joules", "recorded")
+_NOT_ITS_KEY = "identity.json is not that of this entry"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +132,7 @@ class RunCache:
             InputError: an entry is damaged, or is not under its key.
         """
         for folder in sorted(path for path in self._root.glob("[0-9a-f]*") if path.is_dir()):
-            run_key = _read_key(folder)
-            yield run_key
+            yield _read_named_key(folder)
 
     def import_run(self, other: "RunCache", run_key: RunKey, local_key: RunKey) -> bool:
         """Copy the entry `run_key` of `other` under `local_key`, its key on this machine; returns whether it was new.
@@ -167,7 +167,7 @@ class RunCache:
         folder = self._root / key
         record, timing, correct = read_record(folder)
         history = tuple(HistoryRecord(**entry) for entry in record.pop("history"))
-        links = tuple(ChainLink(**entry) for entry in record.pop("links"))
+        links = tuple(_as_link(entry) for entry in record.pop("links"))
         # Entries of earlier versions lack energy and date.
         timing["joules"] = Energy.from_record(timing["joules"])
         hardware = tuple(record.pop("places"))
@@ -188,7 +188,7 @@ class RunCache:
                 continue
             try:
                 check_checksums(folder)
-                _read_key(folder)
+                _read_named_key(folder)
                 result = self.get(folder.name)
                 if result.correct is not None and result.balanced_accuracy is not None:
                     check_against_labels(folder, result.correct, result.balanced_accuracy, labels)
@@ -202,15 +202,32 @@ class RunCache:
         return lines
 
 
-def _read_key(folder: Path) -> RunKey:
+def _as_link(entry: Mapping[str, Any]) -> ChainLink:
+    groups = tuple((name, digest) for name, digest in entry["groups"])
+    return ChainLink(step=entry["step"], sha256=entry["sha256"], groups=groups)
+
+
+def read_run_key(folder: Path) -> RunKey:
+    """Read the key of a run from its folder, under any name.
+
+    Raises:
+        InputError: the file is missing or damaged.
+    """
     try:
         run_key = RunKey(**read_small_json(folder / "identity.json"))
         plain = isinstance(run_key.job, dict) and isinstance(run_key.machine, dict)
         whole = plain and isinstance(run_key.job.get("settings", {}), dict)
     except TypeError:
         whole = False
-    if not whole or run_key.fingerprint != folder.name:
-        raise damaged(folder, "identity.json is not that of this entry")
+    if not whole:
+        raise damaged(folder, _NOT_ITS_KEY)
+    return run_key
+
+
+def _read_named_key(folder: Path) -> RunKey:
+    run_key = read_run_key(folder)
+    if run_key.fingerprint != folder.name:
+        raise damaged(folder, _NOT_ITS_KEY)
     return run_key
 
 

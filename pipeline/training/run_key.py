@@ -26,7 +26,16 @@ _RESULT_MODULES = ("evaluation", "pretrained", "state", "loop")
 # Modules that cannot change a result: messages, and readers of data that the digest of the data covers.
 _EXCLUDED = frozenset({"pipeline"}) | frozenset(
     f"pipeline.{name}"
-    for name in ("run_log", "errors", "processes", "datasets", "paths", "artifacts.prepared", "artifacts.provenance")
+    for name in (
+        "run_log",
+        "errors",
+        "processes",
+        "datasets",
+        "paths",
+        "artifacts.prepared",
+        "artifacts.provenance",
+        "training.one_kind",
+    )
 )
 
 _CPU_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16")  # tf32 is of GPUs

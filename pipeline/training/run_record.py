@@ -39,6 +39,7 @@ class _History(_Model):
 class _Link(_Model):
     step: Count
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    groups: list[Annotated[list[str], Field(min_length=2, max_length=2)]] = []
 
 
 class _Result(_Model):

@@ -56,10 +56,13 @@ class ChainLink:
     Attributes:
         step: optimizer steps done.
         sha256: hex digest.
+        groups: (name, 16 hex digits) of each group of tensors, in the order of hashing: the digest of the link through
+            the end of the group. Empty where an earlier version of the code trained the run.
     """
 
     step: int
     sha256: str
+    groups: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(kw_only=True)

@@ -13,9 +13,9 @@ from pipeline.training.gradients import (
     AveragedGradients,
     GlobalBatch,
     GradientStrategy,
+    LeafGradients,
     LocalGradients,
     TrainLoss,
-    TreeGradients,
     average_weights,
 )
 from pipeline.training.settings import TrainSettings
@@ -48,7 +48,7 @@ class TrainStep:
         self._train_loss = replace(train_loss, dynamics=state.dynamics)
         self._tracked_loss, self._track_from_step = replace(self._train_loss, tracker=state.tracker), track_from_step
         self._batches = batches
-        self._tree = TreeGradients(state.model, world)
+        self._leaves = LeafGradients(state.model, world)
         self._exact = None
         if settings.reduction == "exact":
             self._exact = ExactGradients(
@@ -57,7 +57,7 @@ class TrainStep:
         # If the scaler makes the kernel of torch's fused SGD skip the first step, the momentum stays uninitialized.
         # With this flag, the scaler skips the call instead.
         state.optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
-        if settings.reduction != "ddp":
+        if settings.reduction == "exact":
             state.model.train()
             return
         self._averaged = AveragedGradients(state.model, world, comm, state.compression)
@@ -80,7 +80,7 @@ class TrainStep:
         strategy = self._strategy(local=local, samples_noise=samples_noise)
         state.loss_sum += strategy.compute(train_loss, batch, self._batches[batch.size], loss_scale=self._loss_scale())
         if samples_noise:
-            assert isinstance(strategy, TreeGradients | ExactGradients)
+            assert isinstance(strategy, LeafGradients | ExactGradients)
             state.noise.append(strategy.noise_sample())
         if self._exact is not None:
             state.grids = self._exact.grids
@@ -108,9 +108,8 @@ class TrainStep:
     def _strategy(self, *, local: bool, samples_noise: bool) -> GradientStrategy:
         if self._exact is not None:
             return self._exact
-        # Of the other two only the tree sums the leaves' norms.
-        if self._settings.reduction == "tree" or samples_noise:
-            return self._tree
+        if samples_noise:
+            return self._leaves
         return self._local if local else self._averaged
 
     def _loss_scale(self) -> float | Tensor:

@@ -111,16 +111,8 @@ def test_fitting_ranks_are_the_divisors(workers: int) -> None:
     assert valid_world_sizes(workers) == [n for n in range(1, workers + 1) if workers % n == 0]
 
 
-@given(workers=st.integers(1, 300))
-def test_aligned_ranks_hold_a_power_of_two_of_workers_or_are_alone(workers: int) -> None:
-    powers = {2**exponent for exponent in range(10)}
-    expected = {1} | {n for n in range(1, workers + 1) if workers % n == 0 and workers // n in powers}
-    assert valid_world_sizes(workers, "tree") == sorted(expected)
-
-
 def test_fitting_ranks_of_twelve_workers() -> None:
     assert valid_world_sizes(12) == [1, 2, 3, 4, 6, 12]
-    assert valid_world_sizes(12, "tree") == [1, 3, 6, 12]
     assert valid_world_sizes(12, "exact") == list(range(1, 13))
 
 

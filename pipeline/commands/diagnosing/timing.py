@@ -103,7 +103,7 @@ def step_seconds(training: Training, n_steps: int, on_step: Callable[[], object]
 def without_communication(training: Training) -> Training:
     """Return a training in which ranks do not communicate: post-local SGD that never averages.
 
-    Each rank takes the same images in the same BatchNorm groups. `reduction: tree` also loses the order of its sums, so
+    Each rank takes the same images in the same BatchNorm groups. `reduction: exact` also loses its sums in float64, so
     that this arithmetic counts as communication.
     """
     settings, world_size = training.settings, training.world.size
@@ -117,10 +117,10 @@ def without_communication(training: Training) -> Training:
         local_period=_NEVER,
         **_NOT_COMPRESSED,
     )
-    # With `tree` a micro-batch is one simulated worker.
+    # With `exact` a micro-batch is one simulated worker.
     one_worker = max(one.size for one in slices)
     return replace(
-        training, settings=local, micro_batch=one_worker if settings.reduction == "tree" else training.micro_batch
+        training, settings=local, micro_batch=one_worker if settings.reduction == "exact" else training.micro_batch
     )
 
 

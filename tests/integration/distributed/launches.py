@@ -16,10 +16,18 @@ _TIMEOUT_S = 400.0
 
 def launch(ranks: int, folder: Path, *groups: str) -> Mapping[str, Any]:
     """Run the cases in `groups`, and return what the last rank saved."""
-    output = folder / f"{ranks}.pt"
+    return _launched(ranks, folder / f"{ranks}.pt", *groups)
+
+
+def launch_part(ranks: int, folder: Path, case: str, checkpoints: Path, stop: int) -> Mapping[str, Any]:
+    """Resume a case from its checkpoints and stop after a step; return what rank 0 saved."""
+    return _launched(ranks, folder / "part.pt", "--part", case, str(checkpoints), str(stop))
+
+
+def _launched(ranks: int, output: Path, *arguments: str) -> Mapping[str, Any]:
     launcher = () if ranks == 1 else (*TORCHRUN, f"--nproc-per-node={ranks}")
     environ = {"PYTHONPATH": str(SCRIPT.parents[3])}
-    done = run([sys.executable, *launcher, str(SCRIPT), str(output), *groups], timeout=_TIMEOUT_S, environ=environ)
+    done = run([sys.executable, *launcher, str(SCRIPT), str(output), *arguments], timeout=_TIMEOUT_S, environ=environ)
     assert done.returncode == 0, done.stderr
     saved: Mapping[str, Any] = torch.load(output, weights_only=True)
     return saved

@@ -1,8 +1,8 @@
 """Typical mistakes in the training core, to show that the tests of its exactness detect them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from pipeline import distributed
 from pipeline.batching import BatchSlice, merge_micro_batches
+from pipeline.distributed import Grids
 from pipeline.training import batch_plan, gradients, loop
 from pipeline.training.gradients import GlobalBatch, TrainLoss, accumulate_gradients
 from pipeline.training.settings import TrainSettings
@@ -68,9 +69,9 @@ class _CountsPasses(TrainStep):
         self._state.step = steps + 1
 
 
-def _sum_in_sequence(tensors: Iterable[Tensor]) -> Tensor:
-    """Sum as ((0 + 1) + 2) + 3, which rounds differently where each rank has fewer summands."""
-    return reduce(Tensor.add_, tensors)
+def _added_in_float32(_: Grids, index: int, total: Tensor, summand: Tensor) -> None:
+    """Round each partial sum, so that the bits depend on how many summands a rank has."""
+    total.copy_(total.float() + summand.float())
 
 
 def _clipping(settings: TrainSettings) -> AbstractContextManager[object]:
@@ -84,6 +85,6 @@ MUTANTS: dict[str, Callable[[TrainSettings], AbstractContextManager[object]]] = 
     "merged BatchNorm groups": lambda _: patch.object(batch_plan, "merge_micro_batches", _merged_groups),
     "clipping per micro-batch": _clipping,
     "schedule per micro-step": lambda _: patch.object(loop, "TrainStep", _CountsPasses),
-    "sum in sequence": lambda _: patch.object(distributed, "pairwise_sum", _sum_in_sequence),
+    "sum in float32": lambda _: patch.object(Grids, "add_rounded_part_", _added_in_float32),
 }
 """Name -> context manager that makes the mistake in a run of these settings."""

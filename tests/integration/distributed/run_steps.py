@@ -1,6 +1,7 @@
 """Run one rank of tiny runs and save the result of each; tests start it with torchrun or alone.
 
-Command line: the file to save to, then the first words of the names of the cases to run.
+Command line: the file to save to, then the first words of the names of the cases to run. Or, instead of the words,
+`--part NAME CHECKPOINTS STEP`: resume one case from its checkpoints, and stop after a step or at its end.
 """
 
 import hashlib
@@ -23,11 +24,12 @@ from pipeline.distributed import CommConfig, World
 from pipeline.durations import BatchStage
 from pipeline.errors import InputError, Terminated
 from pipeline.run_log import RunLog
-from pipeline.training import eval_weights, state
+from pipeline.training import eval_weights, hash_chain, state
 from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
 from pipeline.training.evaluation import evaluate, load_images
 from pipeline.training.loop import RunOptions, TrainData, TrainedRun, train
 from pipeline.training.settings import ImageFormat, TrainSettings
+from pipeline.training.state import TrainState
 from tests.fixtures.training import TINY, bright_images, build_float64
 from tests.integration.distributed.mutants import MUTANTS
 
@@ -48,6 +50,11 @@ _LAMB: dict[str, Any] = {
     "optimizer_options": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6},
     "learning_rate": 0.01,
 }
+_MUON: dict[str, Any] = {
+    "optimizer": "muon",
+    "optimizer_options": {"momentum": 0.95, "nesterov": True},
+    "learning_rate": 0.02,
+}
 _SMOOTH: dict[str, Any] = {"clip_norm": 0.5, "ema_decay": 0.9}
 SEVERAL = replace(PLAIN, steps=6, warmup_steps=2, learning_rate=0.05, **_SMOOTH)
 GROWING = replace(SEVERAL, batch_stages=(BatchStage(batch_size=18, until_step=3),), batch_lr_scaling="linear")
@@ -63,6 +70,7 @@ class Case:
     Attributes:
         dtype: of the weights and of what is computed from them.
         interrupted: by SIGTERM after a step or two, and resumed.
+        mixed: the last rank has another version of torch.
         mutant: the mistake that is made, of `MUTANTS`; None: none.
     """
 
@@ -71,6 +79,7 @@ class Case:
     comm: CommConfig | None = None
     dtype: torch.dtype = torch.float32
     interrupted: bool = False
+    mixed: bool = False
     mutant: str | None = None
 
 
@@ -100,40 +109,24 @@ def _float64_cases() -> Iterator[tuple[str, Case]]:
     yield "small_cnn uneven clipped", Case(settings=clipped, micro_batch=_UNEVEN_AT_MOST)
 
 
-def _tree_cases() -> Iterator[tuple[str, Case]]:
-    tree: dict[str, Any] = {"reduction": "tree", "simulated_workers": 8, "batch_size": 36}
-    yield "tree resnet18 sgd", Case(settings=replace(RESNET, steps=2, **tree))
-    yield "tree small_cnn sgd", Case(settings=replace(SEVERAL, **tree))
-    yield "tree small_cnn lamb", Case(settings=replace(SEVERAL, **tree, **_LAMB))
-    yield "tree small_cnn interrupted", Case(settings=replace(SEVERAL, **tree), interrupted=True)
-    growing = replace(GROWING, **tree)
-    yield "tree small_cnn growing", Case(settings=growing)
-    yield "tree small_cnn growing interrupted", Case(settings=growing, interrupted=True)
-    yield "long resnet18 sgd", Case(settings=replace(RESNET, steps=4, **tree))
-    yield "long resnet18 lamb", Case(settings=replace(RESNET, steps=4, **tree, **_SMOOTH, **_LAMB))
-    twelve: dict[str, Any] = {"reduction": "tree", "simulated_workers": 12, "batch_size": 50}
-    yield "twelve resnet18", Case(settings=replace(RESNET, steps=2, **twelve))
-    yield "twelve small_cnn", Case(settings=replace(SEVERAL, **twelve))
-
-
 def _exact_cases() -> Iterator[tuple[str, Case]]:
     """Of 12 simulated workers and 50 images, which no process of several shares evenly."""
     exact: dict[str, Any] = {"reduction": "exact", "simulated_workers": 12, "batch_size": 50}
     small = replace(SEVERAL, **exact, noise_scale_steps=2)
-    yield "exact resnet18 sgd", Case(settings=replace(RESNET, steps=2, **exact))
+    resnet = replace(RESNET, steps=2, **exact)
+    yield "exact resnet18 sgd", Case(settings=resnet)
+    yield "optimizers resnet18 lamb", Case(settings=replace(resnet, **_SMOOTH, **_LAMB))
+    yield "optimizers resnet18 muon bf16", Case(settings=replace(resnet, **_SMOOTH, **_MUON, precision="bf16"))
     yield "exact small_cnn sgd", Case(settings=small)
     yield "exact small_cnn lamb", Case(settings=replace(small, **_LAMB))
+    yield "exact small_cnn muon bf16", Case(settings=replace(small, **_MUON, precision="bf16"))
     yield "exact small_cnn small buckets", Case(settings=small, comm=CommConfig(bucket_mib=0.01))
     yield "exact small_cnn by node", Case(settings=small, comm=CommConfig(hierarchical=True))
     yield "exact small_cnn one message", Case(settings=small, comm=CommConfig(overlap=False))
     yield "exact small_cnn interrupted", Case(settings=small, interrupted=True)
     yield "exact small_cnn growing", Case(settings=replace(GROWING, **exact))
-    muon: dict[str, Any] = {
-        "optimizer": "muon",
-        "optimizer_options": {"momentum": 0.95, "nesterov": True},
-        "learning_rate": 0.02,
-    }
-    yield "exact small_cnn muon bf16", Case(settings=replace(small, precision="bf16", **muon))
+    yield "exact small_cnn mixed", Case(settings=small, mixed=True)
+    yield "elastic", Case(settings=small)
 
 
 def _local_cases() -> Iterator[tuple[str, Case]]:
@@ -144,26 +137,30 @@ def _local_cases() -> Iterator[tuple[str, Case]]:
     yield "local interrupted", Case(settings=local, dtype=torch.float64, interrupted=True)
 
 
-SOUND = dict((*_ddp_cases(), *_tree_cases(), *_exact_cases(), *_local_cases()))
+SOUND = dict((*_ddp_cases(), *_exact_cases(), *_local_cases()))
 MUTATED = {
     "mean of means": "ddp small_cnn uneven",
     "mean over ranks": "ddp small_cnn uneven",
     "merged BatchNorm groups": "ddp resnet18 X=4",
     "clipping per micro-batch": "ddp small_cnn uneven clipped",
     "schedule per micro-step": "ddp small_cnn uneven",
-    "sum in sequence": "tree small_cnn sgd",
 }
 """Mutant -> the case that detects it."""
+EXACT_MUTANT = "sum in float32"
 CASES = {
     **SOUND,
     **{f"mutant {mutant}": replace(SOUND[case], mutant=mutant) for mutant, case in MUTATED.items()},
+    "exact mutant": replace(SOUND["exact small_cnn sgd"], mutant=EXACT_MUTANT),
 }
 
 
 @contextmanager
-def _patched(case: Case) -> Iterator[None]:
+def _patched(case: Case, world: World) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(eval_weights, "STATISTICS_IMAGES", 66))
+        stack.enter_context(patch.object(hash_chain, "LINK_EXAMPLES", 50))
+        if case.mixed and world.rank == world.size - 1:
+            stack.enter_context(patch.object(torch, "__version__", "1.0"))
         if case.dtype == torch.float64:
             stack.enter_context(patch.object(state, "build_network", build_float64))
         if case.mutant is not None:
@@ -205,13 +202,43 @@ def _train_with_a_break(case: Case, world: World, folder: Path) -> TrainedRun:
     return _train(case, world, CheckpointScheduler(Checkpoints(folder), flag_sync, world=world, steps=1000))
 
 
+class _StopAfter(CheckpointScheduler):
+    """Requests a stop after a step, as SIGTERM would."""
+
+    def __init__(self, folder: Path, world: World, step: int) -> None:
+        super().__init__(Checkpoints(folder), stop_and_save_flags(), world=world, steps=1)
+        self._stop_after = step
+
+    def maybe_save(self, state: TrainState, *, local: bool) -> None:
+        """Save after each step; stop after the last of this part."""
+        super().maybe_save(state, local=local)
+        if state.step == self._stop_after:
+            # All ranks stop at the same step, and it is saved.
+            distributed.barrier()
+            raise Terminated("this part is done")
+
+
 def run(case: Case, world: World) -> dict[str, Any]:
     """Train and evaluate; return the results, or the error."""
-    with _patched(case), TemporaryDirectory() as folder:
+    with _patched(case, world), TemporaryDirectory() as folder:
         try:
             trained = _train_with_a_break(case, world, Path(folder)) if case.interrupted else _train(case, world)
         except InputError as error:
             return {"refused": str(error)}
+    return _results(case, trained, world)
+
+
+def run_part(case: Case, world: World, checkpoints: Path, stop: int) -> dict[str, Any]:
+    """Resume a run and stop after a step; return the results if it ends before, else the step."""
+    with _patched(case, world):
+        try:
+            trained = _train(case, world, _StopAfter(checkpoints, world, stop))
+        except Terminated:
+            return {"stopped": stop}
+    return _results(case, trained, world)
+
+
+def _results(case: Case, trained: TrainedRun, world: World) -> dict[str, Any]:
     test_images, test_labels = bright_images(53, case.settings.format.image_size, seed=1)
     test = load_images(test_images, case.settings, training=False, device=world.device)
     result = evaluate(trained.model, test, torch.from_numpy(test_labels), batch_size=7, world=world)
@@ -219,6 +246,8 @@ def run(case: Case, world: World) -> dict[str, Any]:
         "state": trained.model.state_dict(),
         "same on all ranks": len(set(distributed.all_gather(_digest(trained.model)))) == 1,
         "losses": [record.train_loss for record in trained.history],
+        "links": [link.sha256 for link in trained.links],
+        "hardware": trained.hardware,
         "noise": _noise(trained),
         "confidence": torch.from_numpy(trained.confidence),
         "test_loss": result.loss,
@@ -247,6 +276,12 @@ def first_weights() -> dict[str, dict[str, Tensor]]:
 def main() -> None:
     output, *chosen = sys.argv[1:]
     with distributed.join_process_group(threads_per_worker=1) as world:
+        if chosen[0] == "--part":
+            name, checkpoints, stop = chosen[1:]
+            part = run_part(CASES[name], world, Path(checkpoints), int(stop))
+            if world.is_main:
+                torch.save(part, output)
+            return
         results: dict[str, Any] = {name: run(case, world) for name, case in CASES.items() if name.split()[0] in chosen}
         results["first weights"] = first_weights()
         results["ranks"] = int(distributed.all_reduce_sum_(torch.ones((), dtype=torch.int64)))

@@ -1,12 +1,15 @@
 """`reduction: exact` gives equal bits for every number of processes, bucket size and collective, by real torchrun."""
 
 import math
+import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.distributed.launches import assert_equal_bits, different_bits, launch
+from pipeline.errors import InputError
+from tests.integration.distributed.launches import assert_equal_bits, different_bits, launch, launch_part
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -16,14 +19,16 @@ CASES = (
     "resnet18 sgd",
     "small_cnn sgd",
     "small_cnn lamb",
+    "small_cnn muon bf16",
     "small_cnn small buckets",
     "small_cnn by node",
     "small_cnn one message",
     "small_cnn interrupted",
     "small_cnn growing",
-    "small_cnn muon bf16",
 )
 QUICK, SLOW = (1, 3), (2, 4, 6)
+OPTIMIZERS = ("resnet18 lamb", "resnet18 muon bf16")
+"""Of slow tests alone."""
 SHARED = pytest.mark.parametrize("ranks", [3, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in SLOW)])
 
 
@@ -32,26 +37,68 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """Results by number of processes; the slow ones only where a slow test runs."""
     folder = tmp_path_factory.mktemp("exact")
     slow = any(item.get_closest_marker("slow") for item in request.session.items if item.path == request.path)
-    return {ranks: launch(ranks, folder, "exact") for ranks in (*QUICK, *(SLOW if slow else ()))}
+    groups = ("exact", "optimizers") if slow else ("exact",)
+    return {ranks: launch(ranks, folder, *groups) for ranks in (*QUICK, *(SLOW if slow else ()))}
 
 
 @SHARED
 @pytest.mark.parametrize("case", CASES)
 def test_any_number_of_processes_gives_the_same_bits(results: Results, ranks: int, case: str) -> None:
-    alone, shared = results[1][f"exact {case}"], results[ranks][f"exact {case}"]
-    assert_equal_bits(alone, shared)
-    assert shared["noise"] == alone["noise"]
-    assert shared["test_loss"] == alone["test_loss"]
-    assert shared["correct"].equal(alone["correct"])
+    _assert_all_equal(results[1][f"exact {case}"], results[ranks][f"exact {case}"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [3, *SLOW])
+@pytest.mark.parametrize("case", OPTIMIZERS)
+def test_other_optimizers_of_a_resnet_give_the_same_bits(results: Results, ranks: int, case: str) -> None:
+    _assert_all_equal(results[1][f"optimizers {case}"], results[ranks][f"optimizers {case}"])
+
+
+def _assert_all_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    """Check weights, buffers, losses, confidences, hash chain, noise scale and evaluation."""
+    assert_equal_bits(one, other)
+    for key in ("links", "noise", "test_loss"):
+        assert one[key] == other[key], key
+    assert one["correct"].equal(other["correct"])
 
 
 @pytest.mark.parametrize("way", ["small buckets", "by node", "one message", "interrupted"])
 def test_ways_to_exchange_and_interruptions_change_no_bit(results: Results, way: str) -> None:
     for ranks in QUICK:
-        assert_equal_bits(results[ranks]["exact small_cnn sgd"], results[ranks][f"exact small_cnn {way}"])
+        straight, other = (results[ranks][f"exact small_cnn {name}"] for name in ("sgd", way))
+        assert_equal_bits(straight, other)
+        assert straight["links"] == other["links"]
 
 
 def test_the_comparison_tells_jobs_apart(results: Results) -> None:
     alone = results[1]
     assert different_bits(alone["exact small_cnn sgd"], alone["exact small_cnn lamb"])
     assert all(math.isfinite(loss) for case in CASES for loss in alone[f"exact {case}"]["losses"])
+
+
+def test_a_sum_that_rounds_has_other_bits(results: Results) -> None:
+    """The tests above fail for a mistake in the sum."""
+    assert different_bits(results[1]["exact mutant"], results[3]["exact mutant"]) != []
+
+
+def test_ranks_of_two_versions_are_refused(results: Results) -> None:
+    refused = results[3]["exact small_cnn mixed"]["refused"]
+    assert InputError(refused).key == "reduction"
+    assert f"rank 2 on {socket.gethostname()} has torch 1.0" in refused
+    assert "\n" not in refused
+    assert "refused" not in results[1]["exact small_cnn mixed"]
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_a_run_on_4_3_1_and_2_processes_has_the_chain_of_one(tmp_path: Path) -> None:
+    """Each part stops after a step, and the next resumes with another number of processes."""
+    straight = launch_part(1, tmp_path, "elastic", tmp_path / "straight", 100)
+    parts = [
+        launch_part(ranks, tmp_path, "elastic", tmp_path / "elastic", stop)
+        for ranks, stop in ((4, 1), (3, 3), (1, 4), (2, 100))
+    ]
+    assert [part.get("stopped") for part in parts] == [1, 3, 4, None]
+    assert [int(text.split()[0]) for text in parts[-1]["hardware"]] == [4, 3, 1, 2]
+    assert len(straight["links"]) == 6
+    _assert_all_equal(straight, parts[-1])

@@ -39,13 +39,21 @@ def test_more_workers_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("world", "simulated", "aligned", "joining"),
-    [(3, 4, False, 2), (4, 4, False, 4), (9, 4, False, 4), (1, 4, True, 1), (5, 12, True, 3), (5, 12, False, 4)],
+    ("world", "simulated", "exact", "joining"),
+    [
+        (3, 4, False, 2),
+        (4, 4, False, 4),
+        (9, 4, False, 4),
+        (3, 4, True, 3),
+        (9, 4, True, 4),
+        (5, 12, True, 5),
+        (5, 12, False, 4),
+    ],
 )
 def test_of_too_many_processes_the_largest_valid_number_takes_part(
-    world: int, simulated: int, aligned: bool, joining: int
+    world: int, simulated: int, exact: bool, joining: int
 ) -> None:
-    assert participating_ranks("auto", valid_world_sizes(simulated, "tree" if aligned else "ddp"), world) == joining
+    assert participating_ranks("auto", valid_world_sizes(simulated, "exact" if exact else "ddp"), world) == joining
 
 
 def test_the_error_of_a_wrong_number_of_processes_lists_the_valid_ones() -> None:

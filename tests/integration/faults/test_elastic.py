@@ -19,7 +19,11 @@ STEPS = 400
 @pytest.mark.distributed
 def test_nodes_join_and_leave(tmp_path: Path) -> None:
     """The job has 1, 4, 2, 1 and 4 processes; the node with the rendezvous store stays."""
-    keys: dict[str, Any] = {"reduction": "tree", "workers": "auto", "study": {"seeds": [0], "budget": {"steps": STEPS}}}
+    keys: dict[str, Any] = {
+        "reduction": "exact",
+        "workers": "auto",
+        "study": {"seeds": [0], "budget": {"steps": STEPS}},
+    }
     undisturbed = Study.write(tmp_path / "undisturbed", **keys)
     undisturbed.finish()
     study, slow = Study.write(tmp_path / "study", **keys), tmp_path / "slow"
@@ -40,7 +44,7 @@ def test_nodes_join_and_leave(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_lost_rank_is_started_again_by_its_agent(tmp_path: Path) -> None:
     """The store of the agent still has the keys of the first ranks."""
-    keys: dict[str, Any] = {"reduction": "tree", "study": {"seeds": [0], "budget": {"steps": STEPS}}}
+    keys: dict[str, Any] = {"reduction": "exact", "study": {"seeds": [0], "budget": {"steps": STEPS}}}
     undisturbed = Study.write(tmp_path / "undisturbed", **keys)
     undisturbed.finish()
     study, output = Study.write(tmp_path / "study", **keys), tmp_path / "output.txt"

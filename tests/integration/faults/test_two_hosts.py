@@ -75,7 +75,7 @@ def test_namespaces_of_a_killed_process_are_removed(cable: Host) -> None:
 
 def _study(folder: Path) -> Study:
     study = {"seeds": [0], "budget": {"steps": STEPS}}
-    keys: dict[str, Any] = {"reduction": "tree", "workers": "auto", "timeout_seconds": _TIMEOUT_S, "study": study}
+    keys: dict[str, Any] = {"reduction": "exact", "workers": "auto", "timeout_seconds": _TIMEOUT_S, "study": study}
     return Study.write(folder, **keys)
 
 

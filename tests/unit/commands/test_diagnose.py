@@ -106,7 +106,7 @@ def test_a_rank_alone_differs_from_the_study_in_its_images_alone(monkeypatch: py
         return np.ones(n_steps)
 
     monkeypatch.setattr(timing, "step_seconds", seconds)
-    training = _training(replace(TINY, reduction="tree"), ALONE)
+    training = _training(replace(TINY, reduction="exact"), ALONE)
     measure(training, 1.0)
     assert all(replace(one, images=training.images) == training for one in timed)
     assert any(isinstance(one.images, SyntheticImages) for one in timed)
@@ -155,11 +155,11 @@ def test_without_exchange_every_rank_has_the_same_groups(bn_group: int | None, c
         assert max(abs(a - b) for a, b in zip(*groups, strict=True)) <= 1
 
 
-def test_a_tree_is_compared_with_as_many_images_at_a_time() -> None:
+def test_exact_sums_are_compared_with_as_many_images_at_a_time() -> None:
     two = World(rank=0, size=2, device=torch.device("cpu"))
-    tree = without_communication(_training(replace(TINY, batch_size=64, simulated_workers=8, reduction="tree"), two))
-    assert tree.micro_batch == 8
-    assert tree.settings.reduction == "ddp"
+    plain = without_communication(_training(replace(TINY, batch_size=64, simulated_workers=8, reduction="exact"), two))
+    assert plain.micro_batch == 8
+    assert plain.settings.reduction == "ddp"
 
 
 def test_one_rank_alone_does_what_it_does_among_all() -> None:

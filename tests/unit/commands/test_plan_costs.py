@@ -70,7 +70,7 @@ def test_small_groups_pass_together() -> None:
 
     assert sizes(128, 4) == [128]
     assert sizes(128, 4, workers=2) == [64]
-    assert sizes(128, 4, reduction="tree") == [32] * 4
+    assert sizes(128, 4, reduction="exact") == [32] * 4
     assert sizes(4096, 64) == [512] * 8
     assert sizes(4096, 2) == [2048] * 2  # a group is not cut
     assert sizes(4096, 2, bn_group=64) == [512] * 8

@@ -1,7 +1,9 @@
 """Sums on grids: equal bits in any order and division, and as near to the true sum as float32 can tell."""
 
 from fractions import Fraction
-from itertools import permutations
+from itertools import accumulate, permutations
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pipeline.distributed.exact_sum import HEADROOM, Grids, largest_finite, ordered_sum
+from pipeline.distributed import exact_sum
+from pipeline.distributed.exact_sum import HEADROOM, Grids, OverlappedSum, largest_finite, ordered_sum
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 LEAVES = st.integers(1, 4).flatmap(
@@ -103,6 +106,31 @@ def test_a_single_nan_or_infinity_stays_and_does_not_move_the_grid() -> None:
     assert total[1] == float("inf")
     assert total[2].isnan()
     assert total[3] == -1.0
+
+
+@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=12), most=st.integers(1, 20), data=st.data())
+def test_overlapped_buckets_send_every_element_once_in_one_order(
+    sizes: list[int], most: int, data: st.DataObject
+) -> None:
+    """From the last part to the first, and no bucket before it is complete, whatever the order of completion."""
+    total, sent = torch.arange(float(sum(sizes))), list[list[float]]()
+
+    def send(bucket: Tensor, *, async_op: bool) -> object:
+        assert async_op
+        sent.append(bucket.tolist())
+        return SimpleNamespace(wait=lambda: None)
+
+    edges = [0, *accumulate(sizes)]
+    done: set[float] = set()
+    with patch.object(exact_sum.dist, "all_reduce", send):
+        overlapped = OverlappedSum(total, sizes, bucket_elements=most)
+        for part in data.draw(st.permutations(range(len(sizes)))):
+            done |= set(total[edges[part] : edges[part + 1]].tolist())
+            overlapped.complete(part)
+            assert {value for bucket in sent for value in bucket} <= done
+        overlapped.wait()
+    assert [value for bucket in sent[::-1] for value in bucket] == total.tolist()
+    assert all(len(bucket) <= most or len(bucket) in sizes for bucket in sent)
 
 
 def test_rounding_to_a_grid_is_needed() -> None:

@@ -18,7 +18,7 @@ from pipeline.training.code_families import FAMILIES_FILE, canonical_runs_cover,
 from pipeline.training.run_key import machine_info, training_code_digest
 
 JOBS = canonical_jobs()
-QUICK = ("small_cnn muon", "small_cnn adamw", "small_cnn radam bf16 tree", "resnet9 dynamics", "images in files")
+QUICK = ("small_cnn muon", "small_cnn adamw", "small_cnn radam bf16 noise", "resnet9 dynamics", "images in files")
 
 
 def test_every_choice_that_they_stand_for_is_in_one() -> None:
@@ -93,11 +93,11 @@ def _never_forgotten(correct: Any, passes: Any) -> Any:
 # What is replaced, by what, and the jobs that notice.
 _MUTANTS: dict[str, tuple[Any, str, Any, set[str]]] = {
     "clipping": (step, "nn", _Nn, {"small_cnn muon"}),
-    "tree sum": (
+    "sum of leaves": (
         distributed,
         "pairwise_sum",
         lambda values: sum(list(values)[::-1]) * (1 + 2**-20),
-        {"small_cnn radam bf16 tree"},
+        {"small_cnn radam bf16 noise"},
     ),
     "forgetting": (dynamics, "_forgetting", _never_forgotten, {"resnet9 dynamics"}),
     "evaluation": (canonical_runs, "evaluate", _wrong_by_one, set(QUICK)),

@@ -1,4 +1,4 @@
-"""Exact gradients: near those of the tree, equal in every order, and computed again beyond their grids."""
+"""Exact gradients: near plain sums, equal in every order, and computed again beyond their grids."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from pipeline.distributed import CommConfig, Grids, World
 from pipeline.models import build_network
 from pipeline.training.confidence import ConfidenceTracker
 from pipeline.training.exact_gradients import ExactGradients
-from pipeline.training.gradients import GlobalBatch, TrainLoss, tree_gradients
+from pipeline.training.gradients import GlobalBatch, TrainLoss, leaf_gradients
 from tests.fixtures.training import NAMES, distance, gradient_of, random_train_loss
 
 N, SIZE, WORKERS = 50, 26, 5
@@ -36,19 +36,19 @@ def _strategy(model: nn.Module, grids: Grids | None = None) -> ExactGradients:
 def _compute(
     exact: ExactGradients, train_loss: TrainLoss, parts: list[BatchSlice], *, loss_scale: float = 1.0
 ) -> Tensor:
-    return exact.compute(train_loss, _batch(), RankBatch(tree_leaves=parts, micro_batches=parts), loss_scale=loss_scale)
+    return exact.compute(train_loss, _batch(), RankBatch(leaves=parts, micro_batches=parts), loss_scale=loss_scale)
 
 
 def _float32_loss() -> TrainLoss:
     return random_train_loss(N, dtype=torch.float32)
 
 
-def test_the_gradient_the_loss_and_the_noise_are_those_of_the_tree() -> None:
+def test_the_gradient_the_loss_and_the_noise_are_those_of_plain_sums() -> None:
     train_loss, model = _float32_loss(), _network()
     exact = _strategy(model)
     loss = _compute(exact, train_loss, _PARTS)
     found = gradient_of(model)
-    sums = tree_gradients(model, train_loss, _batch(), _PARTS)
+    sums = leaf_gradients(model, train_loss, _batch(), _PARTS)
     assert distance(found, gradient_of(model)) < 2e-7
     assert float(loss) == pytest.approx(float(sums.loss), rel=1e-6)
     sample = exact.noise_sample()
@@ -69,7 +69,7 @@ def test_the_order_of_the_leaves_changes_no_bit() -> None:
 @pytest.mark.parametrize("change", [-40, 40])
 @pytest.mark.parametrize("outside", [0, 3, -1])
 def test_a_gradient_outside_its_grid_is_summed_again_and_tracked_once(outside: int, change: int) -> None:
-    """Of one parameter, or of the loss, which is third from the end."""
+    """Of the loss, which is first, or of the first or last parameter."""
     train_loss, model = _float32_loss(), _network("small_cnn")
     exact = _strategy(model)
     _compute(exact, train_loss, _PARTS)

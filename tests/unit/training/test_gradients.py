@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pipeline import distributed
 from pipeline.batching import BatchSlice, merge_micro_batches, rank_slices, worker_slices
 from pipeline.models import build_network
-from pipeline.training.gradients import GlobalBatch, TrainLoss, TreeSums, accumulate_gradients, tree_gradients
+from pipeline.training.gradients import GlobalBatch, TrainLoss, accumulate_gradients, leaf_gradients
 from tests.fixtures.training import NAMES, distance, gradient_of, random_train_loss
 
 N = 50
@@ -70,7 +69,7 @@ def _exact(
     return accumulate_gradients(model, train_loss, batch, parts, **{"world_size": 1, **options})
 
 
-_FINDERS = pytest.mark.parametrize("find", [_exact, tree_gradients], ids=["accumulated", "tree"])
+_FINDERS = pytest.mark.parametrize("find", [_exact, leaf_gradients], ids=["accumulated", "leaves"])
 
 
 @st.composite
@@ -134,7 +133,7 @@ def test_a_local_gradient_is_of_this_ranks_images() -> None:
     assert distance(actual, expected) <= 1e-12
 
 
-@pytest.mark.parametrize("find", [_exact, tree_gradients], ids=["accumulated", "tree"])
+@pytest.mark.parametrize("find", [_exact, leaf_gradients], ids=["accumulated", "leaves"])
 def test_loss_scale_multiplies_the_gradient_and_no_reported_value(find: Callable[..., Any]) -> None:
     model, batch, parts = _small_cnn(), _batch(12), worker_slices(12, 3)
     plain = find(model, _TRAIN_LOSS, batch, parts)
@@ -142,18 +141,18 @@ def test_loss_scale_multiplies_the_gradient_and_no_reported_value(find: Callable
     model.zero_grad()
     scaled = find(model, _TRAIN_LOSS, batch, parts, loss_scale=torch.tensor(1024.0))
     torch.testing.assert_close(gradient_of(model), 1024 * expected)
-    for one, other in zip(vars(plain).values(), vars(scaled).values(), strict=True) if find is tree_gradients else ():
+    for one, other in zip(vars(plain).values(), vars(scaled).values(), strict=True) if find is leaf_gradients else ():
         torch.testing.assert_close(one, other)
     if find is _exact:
         assert plain == scaled
 
 
-# The tree
+# Leaf by leaf
 
 
-def test_tree_sums_are_those_of_the_leaves_by_hand() -> None:
+def test_leaf_sums_are_those_of_the_leaves_by_hand() -> None:
     model, batch, parts = _small_cnn(), _batch(13), worker_slices(13, 3)
-    sums = tree_gradients(model, _TRAIN_LOSS, batch, parts)
+    sums = leaf_gradients(model, _TRAIN_LOSS, batch, parts)
     whole, loss = _plain(model, batch)
     squares = 0.0
     for part in parts:
@@ -164,45 +163,20 @@ def test_tree_sums_are_those_of_the_leaves_by_hand() -> None:
     assert float(sums.sq_norm) == pytest.approx(float(whole.square().sum()))
 
 
-@pytest.mark.parametrize(("simulated", "ranks"), [(8, 2), (8, 4), (8, 8), (6, 3)])
-def test_the_tree_has_the_bits_of_one_rank(monkeypatch: pytest.MonkeyPatch, simulated: int, ranks: int) -> None:
-    """In single precision, where the order of additions shows."""
-    train_loss, batch = random_train_loss(N, dtype=torch.float32), _batch(50)
-    parts = worker_slices(50, simulated)
-    partial: list[Tensor] = []
-
-    def find(mine: Sequence[BatchSlice], over_ranks: Callable[[Tensor], Tensor]) -> tuple[Tensor, TreeSums]:
-        monkeypatch.setattr(distributed, "tree_sum_", over_ranks)
-        model = _small_cnn().float()
-        sums = tree_gradients(model, train_loss, batch, mine)
-        return gradient_of(model), sums
-
-    def keep(tensor: Tensor) -> Tensor:
-        partial.append(tensor.clone())
-        return tensor
-
-    for rank in range(ranks):
-        find(rank_slices(parts, rank=rank, world_size=ranks), keep)
-    gathered, sums = find(parts[: simulated // ranks], lambda _: distributed.pairwise_sum(partial))
-    alone, expected = find(parts, lambda tensor: tensor)
-    assert torch.equal(gathered, alone)
-    assert vars(sums) == vars(expected)
-
-
-def test_tree_gradients_lie_in_memory_as_their_parameters() -> None:
+def test_leaf_gradients_lie_in_memory_as_their_parameters() -> None:
     """Fused optimizers walk both in memory order."""
     model = _small_cnn().to(memory_format=torch.channels_last)
-    tree_gradients(model, _TRAIN_LOSS, _batch(8), worker_slices(8, 2))
+    leaf_gradients(model, _TRAIN_LOSS, _batch(8), worker_slices(8, 2))
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None
         assert parameter.grad.stride() == parameter.stride(), name
 
 
-def test_tree_gradients_replace_those_that_are_there() -> None:
+def test_leaf_gradients_replace_those_that_are_there() -> None:
     model, batch = _small_cnn(), _batch(12)
     expected, _ = _plain(model, batch)
     for _ in range(2):
-        tree_gradients(model, _TRAIN_LOSS, batch, worker_slices(12, 3))
+        leaf_gradients(model, _TRAIN_LOSS, batch, worker_slices(12, 3))
     assert distance(gradient_of(model), expected) <= 1e-12
 
 
@@ -232,7 +206,7 @@ def test_groups_that_pass_together_have_the_gradient_of_separate_passes(max_size
     parts = worker_slices(24, 3)
     expected = _groups_alone(24, (8, 8, 8))
     assert distance(_resnet_gradient(merge_micro_batches(parts, max_size)), expected) <= 1e-12
-    assert distance(_resnet_gradient(parts, tree_gradients), expected) <= 1e-12
+    assert distance(_resnet_gradient(parts, leaf_gradients), expected) <= 1e-12
 
 
 def test_groups_of_unequal_size_within_a_worker() -> None:

@@ -44,14 +44,14 @@ def _plain() -> Tensor:
 
 
 @pytest.mark.usefixtures("in_float64")
-@pytest.mark.parametrize("reduction", ["ddp", "tree"])
+@pytest.mark.parametrize("reduction", ["ddp", "exact"])
 @pytest.mark.parametrize("micro_batch", ["auto", 7])
 def test_steps_are_those_of_a_plain_loop(monkeypatch: pytest.MonkeyPatch, reduction: Any, micro_batch: Any) -> None:
     """The reference knows no dropout keys, so both go without."""
     monkeypatch.setattr("pipeline.models.layers.KeyedDropout.forward", lambda _, values: values)
     settings = replace(GROWING, reduction=reduction, bn_group=3)
     run = train_bright(settings, micro_batch=micro_batch if reduction == "ddp" else "auto")
-    assert distance(parameters_of(run.model), _plain()) <= 1e-12
+    assert distance(parameters_of(run.model), _plain()) <= (1e-12 if reduction == "ddp" else 1e-11)
 
 
 def test_records_count_the_images_of_each_step() -> None:
@@ -90,7 +90,7 @@ def test_a_pass_holds_the_largest_group_of_any_stage() -> None:
     assert [part.size for part in merge_micro_batches(worker_slices(20, 2, 4), run.micro_batch)] == [5, 5, 5, 5]
 
 
-@pytest.mark.parametrize("reduction", ["ddp", "tree"])
+@pytest.mark.parametrize("reduction", ["ddp", "exact"])
 def test_a_stage_of_its_own_is_the_run_that_begins_with_it(reduction: Any) -> None:
     """Until the batch grows, the run has the bits of one that always has the smaller batch."""
     still = replace(GROWING, network="resnet18", schedule="constant", warmup_steps=0, batch_lr_scaling=None)

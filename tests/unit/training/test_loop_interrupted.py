@@ -48,12 +48,12 @@ _GROWING: dict[str, Any] = {
     "changes",
     [
         {},
-        {"reduction": "tree", "noise_scale_steps": 2},
+        {"reduction": "exact", "noise_scale_steps": 2},
         {"network": "small_cnn", "ema_decay": 0.9, "clip_norm": 0.1},
         pytest.param({**_GROWING, "noise_scale_steps": 2}, marks=pytest.mark.slow),
-        pytest.param({**_GROWING, "reduction": "tree"}, marks=pytest.mark.slow),
+        pytest.param({**_GROWING, "reduction": "exact"}, marks=pytest.mark.slow),
     ],
-    ids=["ddp", "tree", "dropout", "growing", "growing tree"],
+    ids=["ddp", "exact", "dropout", "growing", "growing exact"],
 )
 def test_a_run_that_was_asked_to_end_goes_on_to_the_same_bits(
     tmp_path: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -99,10 +99,10 @@ def test_a_run_goes_on_with_its_micro_batch_unless_asked(tmp_path: Path) -> None
     [
         {},
         pytest.param({"ema_decay": 0.8}, marks=pytest.mark.slow),
-        pytest.param({"reduction": "tree"}, marks=pytest.mark.slow),
+        pytest.param({"reduction": "exact"}, marks=pytest.mark.slow),
         pytest.param({"batch_stages": (BatchStage(batch_size=8, until_step=3),)}, marks=pytest.mark.slow),
     ],
-    ids=["plain", "ema", "tree", "growing"],
+    ids=["plain", "ema", "exact", "growing"],
 )
 def test_what_is_measured_on_the_way_is_of_a_run_that_ends_there(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -26,7 +26,7 @@ from tests.fixtures.training import ALONE, TINY
 MEMBERS = np.arange(20) % 3 > 0
 
 
-TREE = replace(TINY, reduction="tree")
+EXACT = replace(TINY, reduction="exact")
 
 
 def _identity(settings: TrainSettings = TINY, **options: Any) -> RunKey:
@@ -107,7 +107,7 @@ _WHICH: dict[str, Any] = {
     "compile": True,
     "simulated_workers": 4,
     "bn_group": 5,
-    "reduction": "tree",
+    "reduction": "exact",
     "post_local_sgd": {"start": {"steps": 1}, "period": 2},
     "noise_scale_steps": 1,
     # More than any machine has, which `auto` gives.
@@ -158,22 +158,22 @@ def test_members_and_data_count() -> None:
 
 def test_a_result_belongs_to_the_simulated_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """How many processes do the work is nowhere in it."""
-    before = _key(), _key(TREE)
+    before = _key(), _key(EXACT)
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert (_key(), _key(TREE)) == before
+    assert (_key(), _key(EXACT)) == before
     assert _key(replace(TINY, simulated_workers=4)) != before[0]
 
 
 def test_threads_of_a_worker_count_and_those_of_the_caller_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where bits are promised on any machine, the settings give the number."""
-    pinned = replace(TREE, threads=1)
-    before, tree = _key(), _key(pinned)
+    pinned = replace(EXACT, threads=1)
+    before, exact = _key(), _key(pinned)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
-    assert (_key(), _key(pinned)) == (before, tree)
+    assert (_key(), _key(pinned)) == (before, exact)
     assert _key(threads=2) != before
-    assert _key(pinned, threads=2) == tree
-    assert _key(replace(pinned, threads=2)) != tree
+    assert _key(pinned, threads=2) == exact
+    assert _key(replace(pinned, threads=2)) != exact
 
 
 def test_threads_and_arithmetic_of_a_cpu_decide_no_bit_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def _start(
             state.average.module.double()
     workers = worker_slices(settings.batch_size, settings.simulated_workers)
     pair = GlobalBatch(sample_ids=np.arange(2), epochs=np.zeros(2, dtype=np.int64))
-    rank_batch = RankBatch(tree_leaves=workers, micro_batches=merge_micro_batches(workers, max_size))
+    rank_batch = RankBatch(leaves=workers, micro_batches=merge_micro_batches(workers, max_size))
     train_step = TrainStep(
         settings,
         state,
@@ -91,10 +91,10 @@ _EITHER = pytest.mark.parametrize("settings", [SETTINGS, _CLIPPED], ids=["unclip
 
 @_EITHER
 @pytest.mark.parametrize("max_size", [6, 13, BATCH])
-@pytest.mark.parametrize("reduction", ["ddp", "tree"])
+@pytest.mark.parametrize("reduction", ["ddp", "exact"])
 def test_steps_are_those_of_one_plain_batch(settings: TrainSettings, max_size: int, reduction: Any) -> None:
     state = _train(replace(settings, reduction=reduction), max_size=max_size)
-    assert distance(parameters_of(state.model), _plain(settings)[-1]) <= 1e-12
+    assert distance(parameters_of(state.model), _plain(settings)[-1]) <= (1e-12 if reduction == "ddp" else 1e-11)
     assert state.step == STEPS
     assert state.loss_count == STEPS * BATCH
 
@@ -196,7 +196,7 @@ def test_gradients_are_forgotten_between_steps() -> None:
 # Losses and the meter
 
 
-@pytest.mark.parametrize("reduction", ["ddp", "tree"])
+@pytest.mark.parametrize("reduction", ["ddp", "exact"])
 def test_losses_are_summed_until_they_are_recorded(reduction: Any) -> None:
     settings = replace(SETTINGS, reduction=reduction, learning_rate=1e-300)
     model = build_network("small_cnn", len(NAMES), stem="imagenet", seed=settings.seed).double().train()
@@ -225,7 +225,9 @@ def _scaled(settings: TrainSettings = _FP16, *, scale: float) -> tuple[TrainStat
     return state, train_step
 
 
-@pytest.mark.parametrize("changes", [{}, {"clip_norm": 0.05}, {"reduction": "tree"}, {"noise_scale_steps": 1}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{}, {"clip_norm": 0.05}, {"reduction": "exact"}, {"noise_scale_steps": 1}], ids=str
+)
 def test_a_scale_is_taken_out_again(changes: dict[str, Any]) -> None:
     """Clipping, too, sees the gradient without it."""
     settings = replace(_FP16, **changes)
@@ -250,7 +252,7 @@ def test_the_scale_grows_with_steps_and_not_with_passes() -> None:
     assert scales == [64, 128, 128, 256]
 
 
-@pytest.mark.parametrize("reduction", ["ddp", "tree"])
+@pytest.mark.parametrize("reduction", ["ddp", "exact"])
 def test_a_step_that_is_not_finite_is_skipped_and_counted(reduction: Any) -> None:
     state, train_step = _scaled(replace(_FP16, reduction=reduction, ema_decay=0.5), scale=2.0**40)
     before = parameters_of(state.model)

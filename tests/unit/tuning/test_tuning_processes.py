@@ -51,11 +51,11 @@ def _state(task: EpochTask) -> Any:
 @pytest.mark.distributed
 @pytest.mark.subprocess
 def test_two_processes_come_to_the_bits_of_one(tmp_path: Path) -> None:
-    """With the sums of a tree; each epoch continues from the checkpoint of the previous one."""
-    inputs, tree = _inputs(tmp_path), {"recipe.simulated_workers": 2, "recipe.reduction": "tree"}
+    """With exact sums; each epoch continues from the checkpoint of the previous one."""
+    inputs, exact = _inputs(tmp_path), {"recipe.simulated_workers": 2, "recipe.reduction": "exact"}
     curves, states = [], []
     for workers in (1, 2):
-        values = {**tree, "recipe.workers": workers}
+        values = {**exact, "recipe.workers": workers}
         first = _task(tmp_path, inputs, values, name=f"{workers}")
         tasks = [replace(first, epoch=epoch) for epoch in (1, 2)]
         curves.append([train_next_epoch(task).accuracy for task in tasks])
