@@ -81,7 +81,8 @@ def filter_metrics(
 ) -> dict[str, Any]:
     """Return the content of metrics.json.
 
-    `eps` is the threshold in the scorer's unit, null if classes differ; `wrong_share` is null if it was not estimated.
+    `eps` is the threshold in the scorer's unit, null if classes differ; `wrong_share` is null if it was not estimated,
+    `near_duplicates` if they were not searched for; the stage that searches fills it in.
     """
     labels, decision, estimate = inputs.labels, sieved.decision, sieved.estimate
     noise, thresholds = decision.is_noise, decision.thresholds
@@ -95,6 +96,7 @@ def filter_metrics(
         "wrong_share": estimate and asdict(estimate),
         "achieved_share": float(noise.mean()),
         "share_note": decision.share_note,
+        "near_duplicates": None,
         "overrides": {decision: decisions.count(decision) for decision in DECISIONS},
         "stability_over_maps": sieved.stability,
         "classes": {

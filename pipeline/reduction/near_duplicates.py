@@ -1,7 +1,7 @@
 """Near duplicates among images: pairs that are nearer in the features, and in small pictures, than chance explains."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from scipy.special import digamma
 
 from pipeline.reduction.neighbors import nearest_neighbors
 from pipeline.reduction.pca import fit_pca
+from pipeline.typing import row_blocks
 
 NEIGHBORS = 24
 """Nearest other images with which each image is compared."""
@@ -50,6 +51,11 @@ class NearDuplicates:
     dimension: float
     n_candidates: int
     search: dict[str, str | int]
+
+    def select(self, index: NDArray[np.int64]) -> "NearDuplicates":
+        """Return some of the pairs, by their index."""
+        columns = ("pairs", "similarity", "chance_pairs", "pixel_correlation")
+        return replace(self, **{name: getattr(self, name)[index] for name in columns})
 
 
 def near_duplicates(
@@ -114,9 +120,17 @@ def near_duplicates(
 
 def _components(parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
     """Return principal components (n, at most 64) of the normalized features of all parts."""
+    if _are_equal(parts):
+        return np.zeros((sum(map(len, parts)), 1), dtype=np.float32)
     n_components = min(_MAX_COMPONENTS, *parts[0].shape)
     axes = fit_pca(parts[0], n_components, map_fn=_map_normalized)
     return np.concatenate([axes.transform(part, map_fn=_map_normalized) for part in parts])
+
+
+def _are_equal(parts: Sequence[NDArray[np.float32]]) -> bool:
+    """Return whether all features have one direction, and so no principal components."""
+    first = _normalized(np.asarray(parts[0][:1]))
+    return all((_normalized(block) == first).all() for part in parts for block in row_blocks(part))
 
 
 def _map_normalized(task: Callable[[Any], Any], blocks: Iterable[Any]) -> Iterator[Any]:
