@@ -174,7 +174,8 @@ class CcsScorer(Section):
 
     The share `beta` of the most suspect images by `scorer` is dropped first. The others are divided into `bins` strata
     of its values, and random images of each are kept, equally many of each as far as they have them. `drop_fraction` is
-    the share that is not kept.
+    the share that is not kept. The paper orders images by `aum`, which needs a record of training; the default `margin`
+    does not.
     """
 
     name: Literal["ccs"]
