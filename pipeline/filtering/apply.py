@@ -1,7 +1,7 @@
 """Score the images of one network, decide which are dropped, and give the reasons."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -137,7 +137,7 @@ class SieveResult:
             radius the others drop the same share, since embeddings differ in scale. Empty if there is no
             other embedding or the scorer uses none.
         suggestion: a label for each image; None without class probabilities and neighbors.
-        redundant: rows that are dropped as near duplicates.
+        redundant: (N,) bool, dropped as near duplicates; None if none are to be dropped.
     """
 
     decision: FilterDecision
@@ -147,7 +147,7 @@ class SieveResult:
     stability: list[float]
     estimate: WrongShare | None
     suggestion: SuggestedLabels | None
-    redundant: list[int] = field(default_factory=list)
+    redundant: NDArray[np.bool_] | None = None
 
 
 def sieve(
@@ -171,10 +171,12 @@ def sieve(
     rule = rule_for(config, context.network, inputs, estimate)
     decision = decide(inputs, scorer, rule)
     keep = ~decision.is_noise
-    redundant: dict[int, int] = {}
+    stands_for: dict[int, int] = {}
+    redundant = None
     if context.duplicates is not None:
-        redundant = redundant_images(context.duplicates, keep, decision.scores, context.overrides)
-        keep[list(redundant)] = False
+        stands_for = redundant_images(context.duplicates, keep, decision.scores, context.overrides)
+        redundant = np.isin(np.arange(len(keep)), list(stands_for))
+        keep &= ~redundant
     for row, override in context.overrides.items():
         keep[row] = override.keeps
     labels = apply_labels(inputs.labels, context.overrides, context.class_names)
@@ -184,7 +186,7 @@ def sieve(
         raise InputError(f"filter.{_rule_key(config)}: drops every image; drop fewer, or {fix}")
     suggestion = suggest_labels(inputs)
     reasons = _reasons(inputs, config, decision, suggestion, context)
-    for row, other in redundant.items():
+    for row, other in stands_for.items():
         assert context.duplicates is not None
         reasons[row] = f"{context.duplicates.describe(other)}; {reasons[row]}"
     return SieveResult(
@@ -195,7 +197,7 @@ def sieve(
         stability=_stability(inputs, scorer, rule, decision),
         estimate=estimate,
         suggestion=suggestion,
-        redundant=sorted(redundant),
+        redundant=redundant,
     )
 
 

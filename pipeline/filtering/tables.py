@@ -41,6 +41,8 @@ def points_table(images: pa.Table, inputs: ScorerInputs, sieved: SieveResult, cl
         nearest = inputs.neighbors[:, :SHOWN_NEIGHBORS].astype(np.int32)
         added["neighbours"] = list_array(nearest)
         added["neighbour_labels"] = list_array(inputs.labels[nearest].astype(np.int32))
+    if sieved.redundant is not None:
+        added["near_duplicate"] = pa.array(sieved.redundant)
     added["keep"] = pa.array(sieved.keep)
     added["corrected_label"] = pa.array(sieved.labels)
     added["corrected_label_name"] = _names(sieved.labels, class_names)

@@ -41,7 +41,8 @@ def filter_images(context: StageContext) -> None:
     points = points_table(inputs.images, inputs.scorer_inputs, sieved, inputs.class_names)
     metrics = filter_metrics(inputs.scorer_inputs, sieved, config, filter_context)
     if duplicates is not None:
-        metrics["near_duplicates"] = duplicates_metrics(duplicates, n_dropped=len(sieved.redundant))
+        n_dropped = 0 if sieved.redundant is None else int(sieved.redundant.sum())
+        metrics["near_duplicates"] = duplicates_metrics(duplicates, n_dropped)
     kept, dropped = kept_and_dropped(points, inputs.n_planted)
     write_parquet(data.points(network), points)
     write_csv(data.kept(network), kept)

@@ -103,6 +103,7 @@ def test_drop_removes_what_a_test_image_shows_and_one_of_each_pair(tmp_path: Pat
     assert dropped[150].startswith(f"near duplicate of the training image {names[10]}; ")
     points = read_parquet(data.points(NETWORK))
     assert not points["is_noise"].to_numpy().any()
+    np.testing.assert_array_equal(np.flatnonzero(points["near_duplicate"].to_numpy()), sorted(dropped))
     np.testing.assert_array_equal(np.flatnonzero(~points["keep"].to_numpy()), sorted(dropped))
     assert read_json(data.filter_metrics(NETWORK))["near_duplicates"]["n_dropped"] == 4
 
@@ -119,6 +120,7 @@ def test_without_the_key_nothing_is_searched(tmp_path: Path) -> None:
     data.features(NETWORK, "test").unlink()
     _run(tmp_path)
     assert (_pairs(data), _dropped(data)) == (set(), {})
+    assert "near_duplicate" not in read_parquet(data.points(NETWORK)).column_names
     assert read_json(data.filter_metrics(NETWORK))["near_duplicates"] is None
 
 
