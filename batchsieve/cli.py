@@ -13,7 +13,18 @@ from pipeline.command_line import run_command
 from pipeline.errors import InputError
 
 GROUPS = {
-    "Pipeline": ["plan", "validate", "preset", "schema", "doctor", "repair", "check-lock", "canonical-runs"],
+    "Pipeline": [
+        "init",
+        "plan",
+        "validate",
+        "preset",
+        "schema",
+        "doctor",
+        "repair",
+        "check-lock",
+        "canonical-runs",
+        "code-digests",
+    ],
     "Images": ["find-issues", "filter-features", "calibrate", "iterate"],
     "Runs": ["compare", "runs", "tune", "diagnose", "simulate", "landscape"],
     "Look": ["viz", "export", "figure"],
