@@ -16,6 +16,7 @@ COMMANDS = {
     "compare": "compare two experiments with paired tests",
     "diagnose": "find the bottleneck of training steps: compute, communication, input or synchronization",
     "doctor": "check the installation and print a fix for each mismatch",
+    "export": "write kept and dropped images as Parquet, metadata.csv, indices and cleanlab's columns",
     "filter-features": "run the filter on features of any network",
     "init": "look at a folder of images and start a project for it",
     "iterate": "repeat: filter, retrain the extractor on the kept images, filter again",

@@ -181,7 +181,6 @@ def _next_steps(params: Params, survey: FolderSurvey) -> Iterator[str]:
     from pipeline.commands.starting.estimate import estimate
 
     counted = estimate(params, n_train=survey.n_train, n_test=survey.n_test, n_classes=len(survey.class_names))
-    network = params.networks[0]
     yield (
         f"time on this machine: {duration(counted.suspects_s)} to the suspects, {duration(counted.total_s)} with the "
         "study and the report; estimated, right within a factor of about two"
@@ -190,4 +189,4 @@ def _next_steps(params: Params, survey: FolderSurvey) -> Iterator[str]:
     python = shutil.which("python")
     if python is None or Path(python).parent != Path(sys.executable).parent:
         yield f"first activate the environment of {sys.executable}: dvc.yaml starts `python`"
-    yield f"next: dvc repro      (the suspects alone: dvc repro filter@{network})"
+    yield "next: dvc repro      (the suspects alone: dvc repro filter)"
