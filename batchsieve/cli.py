@@ -13,7 +13,18 @@ from pipeline.command_line import run_command
 from pipeline.errors import InputError
 
 GROUPS = {
-    "Pipeline": ["plan", "validate", "preset", "schema", "doctor", "repair", "check-lock", "canonical-runs"],
+    "Pipeline": [
+        "init",
+        "plan",
+        "validate",
+        "preset",
+        "schema",
+        "doctor",
+        "repair",
+        "check-lock",
+        "canonical-runs",
+        "code-digests",
+    ],
     "Images": ["find-issues", "filter-features", "calibrate", "iterate"],
     "Runs": ["compare", "same", "runs", "tune", "diagnose", "simulate", "landscape"],
     "Look": ["viz", "export", "figure"],
@@ -24,7 +35,7 @@ GROUPS = {
 _OWN = {
     "find-issues": ("batchsieve.find_issues_command", "rank suspect labels of arrays in files"),
     "viz": (viz.__main__.SERVE, "explore the embedding in a browser"),
-    "export": (viz.__main__.COMMANDS["export"], "write the visualizer as one offline page"),
+    "export": ("batchsieve.export_command", "write kept and dropped images for other tools, or the visualizer's page"),
     "figure": (viz.__main__.COMMANDS["figure"], "write the embedding as PNG, SVG or PDF"),
     "completion": ("batchsieve.completion", "print a completion script for your shell"),
 }

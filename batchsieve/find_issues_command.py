@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from batchsieve.issues import LabelIssues, LabelScorer, find_issues
+from pipeline.artifacts.spreadsheets import protect_cells
 from pipeline.artifacts.tables import write_csv
 from pipeline.errors import InputError
 
@@ -46,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
         raise InputError(f"--out: {out} is not a .csv file; give a name that ends in .csv")
     arrays = [_read(option, getattr(arguments, option)) for option in ("labels", "pred_probs", "features")]
     issues = find_issues(*arrays, scorer=arguments.scorer, fraction=arguments.fraction)
-    write_csv(out, _table(issues))
+    write_csv(out, protect_cells(_table(issues)))
     if issues.wrong_share is not None:
         print(f"--fraction estimated: {issues.wrong_share}")
     print(f"{out}: {issues}")

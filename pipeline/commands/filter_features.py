@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from pipeline.artifacts.files import write_array, write_json
 from pipeline.artifacts.overrides import Override, locate_overrides, read_overrides, write_overrides
 from pipeline.artifacts.provenance import write_provenance
+from pipeline.artifacts.spreadsheets import protect_cells
 from pipeline.artifacts.tables import write_csv, write_parquet
 from pipeline.commands import command_parser
 from pipeline.config.filter import FilterConfig
@@ -229,8 +230,8 @@ def _write(
 ) -> None:
     kept, dropped = kept_and_dropped(points)
     write_parquet(out / "points.parquet", points)
-    write_csv(out / "kept.csv", kept)
-    write_csv(out / "dropped.csv", dropped)
+    write_csv(out / "kept.csv", protect_cells(kept))
+    write_csv(out / "dropped.csv", protect_cells(dropped))
     write_json(out / "metrics.json", metrics)
     names = ["points.parquet", "kept.csv", "dropped.csv", "metrics.json"]
     if "sha256" in points.column_names:

@@ -179,10 +179,10 @@ def _device_name() -> str:
 
 
 def _amounts(cost: PlannedCost) -> tuple[str, str, str]:
-    return _duration(cost.seconds), _bytes(cost.memory), _bytes(cost.disk)
+    return duration(cost.seconds), _bytes(cost.memory), _bytes(cost.disk)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Return the duration in the largest unit that gives two or more."""
     for unit, name in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * unit:

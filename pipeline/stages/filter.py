@@ -5,6 +5,7 @@ from dataclasses import replace
 from pipeline.artifacts.files import remove_leftovers, write_json
 from pipeline.artifacts.prepared import planted_note
 from pipeline.artifacts.provenance import write_provenance
+from pipeline.artifacts.spreadsheets import protect_cells
 from pipeline.artifacts.tables import write_csv, write_parquet
 from pipeline.config.extractors import replicate_number
 from pipeline.filtering.apply import FilterContext, sieve
@@ -45,8 +46,8 @@ def filter_images(context: StageContext) -> None:
         metrics["near_duplicates"] = duplicates_metrics(duplicates, n_dropped)
     kept, dropped = kept_and_dropped(points, inputs.n_planted)
     write_parquet(data.points(network), points)
-    write_csv(data.kept(network), kept)
-    write_csv(data.dropped(network), dropped)
+    write_csv(data.kept(network), protect_cells(kept))
+    write_csv(data.dropped(network), protect_cells(dropped))
     write_parquet(data.near_duplicates(network), duplicates_table(duplicates))
     write_json(data.filter_metrics(network), metrics)
     write_provenance(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pipeline.arms import arm_mask
 from pipeline.artifacts.prepared import PLANTED_COLUMN, PreparedData
+from pipeline.artifacts.spreadsheets import restore_cells
 from pipeline.artifacts.tables import read_csv, read_parquet
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
@@ -84,7 +85,7 @@ def read_decisions(data: DataPaths, prepared: PreparedData, network: str, *, sug
         InputError: a table is missing, damaged, or does not fit the training images.
     """
     path, given = data.kept(network), prepared.train.labels
-    kept = read_csv(path, KEPT_COLUMNS, optional=[PLANTED_COLUMN])
+    kept = restore_cells(read_csv(path, KEPT_COLUMNS, optional=[PLANTED_COLUMN]))
     ids = kept["sample_id"].to_numpy()
     images = read_parquet(data.manifest("train"), ["path"])["path"]
     in_range = len(ids) > 0 and ids.dtype.kind == "i" and ids.min() >= 0 and ids.max() < len(given)

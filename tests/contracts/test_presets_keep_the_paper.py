@@ -1,16 +1,18 @@
-"""params.yaml and every preset but `audit` filter as the paper does: PCA, joint t-SNE, DBSCAN by class."""
+"""params.yaml and the presets filter as the paper does: PCA, joint t-SNE, DBSCAN by class; two presets are exempt."""
 
 from pathlib import Path
 
 import pytest
 
+from pipeline.config.extractors import is_of_timm
 from pipeline.config.params import load_params
+from pipeline.models.timm_networks import timm_format
 from tests.fixtures.source_tree import ROOT
 
 _ALL = [ROOT / "params.yaml", *sorted((ROOT / "presets").glob("*.yaml"))]
-# Finds wrong labels, and repeats no paper.
-_AUDIT = ROOT / "presets" / "audit.yaml"
-_FILES = [path for path in _ALL if path != _AUDIT]
+# They find wrong labels, and repeat no paper.
+_AUDIT, _OWN_IMAGES = (ROOT / "presets" / f"{name}.yaml" for name in ("audit", "own-images"))
+_FILES = [path for path in _ALL if path not in (_AUDIT, _OWN_IMAGES)]
 
 each_file = pytest.mark.parametrize("path", _FILES, ids=lambda path: path.stem)
 
@@ -51,6 +53,33 @@ def test_the_audit_preset_trains_and_predicts_by_its_network_alone() -> None:
     (study,) = params.studies.values()
     assert study.models == ("resnet9",)
     assert len(study.seeds) >= 6
+
+
+def test_the_preset_of_own_images_scores_by_probes_that_did_not_see_the_image() -> None:
+    params = load_params(_OWN_IMAGES)
+    assert params.prepare.dataset == "image_folder"
+    (network,) = params.networks
+    assert is_of_timm(network)
+    assert params.finetune.trainable == "head"
+    assert params.finetune.folds > 1
+    # Estimates in sample are too low.
+    assert params.filter.drop_fraction == "estimated"
+    assert params.filter.scorer.name == "smoothed_confidence"
+    assert params.prepare.image_size == timm_format(network).input_size
+    (study,) = params.studies.values()
+    assert set(study.arms) == {"full", "filtered", "random"}
+    assert len(study.seeds) >= 6
+
+
+def test_the_preset_of_own_images_has_batches_for_a_few_hundred_images_and_augments_photographs() -> None:
+    params, digits = load_params(_OWN_IMAGES), load_params(ROOT / "params.yaml")
+    (study,) = params.studies.values()
+    n_train = 200 - int(200 * (params.prepare.test_size or 0))
+    assert max(study.batch_sizes) <= n_train / 2
+    assert params.train.augmentation.flip
+    assert not digits.train.augmentation.flip
+    # A shift by the same fraction of the side as the 4 of 32 pixels that are usual for CIFAR-10, or less.
+    assert 0 < params.train.augmentation.crop_padding <= params.prepare.image_size / 8
 
 
 @pytest.mark.parametrize("path", [path for path in _ALL if path.stem not in ("params", "digits")], ids=lambda p: p.stem)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from pipeline.artifacts.files import open_array, read_json
 from pipeline.artifacts.prepared import PLANTED_COLUMN, count_planted
+from pipeline.artifacts.spreadsheets import restore_cells
 from pipeline.artifacts.tables import read_csv, read_parquet
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
@@ -280,7 +281,8 @@ def _is_share(value: float | None) -> bool:
 
 def _read_filter(data: DataPaths, network: str) -> KeptImages:
     kept, metrics = data.kept(network), data.filter_metrics(network)
-    paths = frozenset(read_csv(kept, _KEPT_COLUMNS, optional=[PLANTED_COLUMN])["path"].to_pylist())
+    table = restore_cells(read_csv(kept, _KEPT_COLUMNS, optional=[PLANTED_COLUMN]))
+    paths = frozenset(table["path"].to_pylist())
     n_total = read_json(metrics).get("n_total")
     if not isinstance(n_total, int) or not len(paths) <= n_total:
         raise InputError(f"{metrics}: n_total {n_total} for {len(paths)} images in {kept}; run `dvc repro --force`")

@@ -72,15 +72,19 @@ def study_runs(params: Params, name: str, plan: StudyPlan) -> list[PlannedRun]:
     return [PlannedRun(settings=run.settings, workers=workers, threads=threads) for run in plan.missing]
 
 
-def measure_all(runs: Iterable[PlannedRun]) -> dict[Workload, Speed]:
-    """Measure a speed for each kind of run, all within about half a minute."""
+def measure_all(runs: Iterable[PlannedRun], *, budget_s: float = _MEASURE_BUDGET_S) -> dict[Workload, Speed]:
+    """Measure a speed for each kind of run, all within about half a minute.
+
+    Args:
+        budget_s: seconds after which each kind gets one size of micro-batch alone.
+    """
     sizes: dict[Workload, set[int]] = {}
     workers: dict[Workload, int] = {}
     for run in runs:
         sizes.setdefault(run.workload, set()).update(*cost.micro_batch_sizes(run.settings, run.workers).values())
         workers[run.workload] = run.workers
     threads = torch.get_num_threads()
-    deadline = time.monotonic() + _MEASURE_BUDGET_S
+    deadline = time.monotonic() + budget_s
     speeds: dict[Workload, Speed] = {}
     try:
         for n_left, workload in zip(range(len(sizes), 0, -1), sizes, strict=True):

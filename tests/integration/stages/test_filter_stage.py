@@ -208,10 +208,13 @@ def test_a_class_without_kept_images_is_written(tmp_path: Path) -> None:
 
 def test_names_of_any_kind_survive(tmp_path: Path) -> None:
     paths = [f"train/{row}" for row in range(_N)]
-    paths[:6] = ["a,b.png", 'say "x".png', "line\nbreak.png", " spaced ", "Grüße/日本.png", "'=1+1"]
+    paths[:7] = ["a,b.png", 'say "x".png', "line\nbreak.png", " spaced ", "Grüße/日本.png", "'=1+1", "=1+1"]
     data = _project(tmp_path, [("a,b.png", "drop", 'note, with "quotes"\nand lines')], paths=paths)
     _run(tmp_path)
-    listed = {int(r["sample_id"]): r["path"] for r in _csv(data.kept(NETWORK)) + _csv(data.dropped(NETWORK))}
+    rows = _csv(data.kept(NETWORK)) + _csv(data.dropped(NETWORK))
+    # Spreadsheets must not run a cell: see `protect_cells`.
+    assert not any(row["path"].startswith("=") for row in rows)
+    listed = {int(row["sample_id"]): row["path"].removeprefix("'") for row in rows}
     assert [listed[row] for row in range(_N)] == paths
     reasons = {row["path"]: row["reason"] for row in _csv(data.dropped(NETWORK))}
     assert reasons["a,b.png"] == 'dropped by hand: note, with "quotes"\nand lines'

@@ -1,0 +1,1 @@
+"""The filter's decisions in the formats of other tools."""

@@ -1,0 +1,134 @@
+"""Read the filter's decisions, and build the tables of `export` from them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipeline.artifacts.files import read_json
+from pipeline.artifacts.prepared import PLANTED_COLUMN, count_planted
+from pipeline.artifacts.tables import read_parquet
+from pipeline.errors import InputError
+from pipeline.paths import DataPaths
+
+_POINTS = {
+    "sample_id": pa.int64(), "path": pa.string(), "label": pa.int64(), "label_name": pa.string(), "keep": pa.bool_(),
+    "score": pa.float64(), "reason": pa.string(), "corrected_label": pa.int64(), "corrected_label_name": pa.string(),
+}  # fmt: skip
+_SUGGESTION = "suggested_label_name"
+_IMAGES = {"path": pa.string(), "sha256": pa.string(), "label": pa.int64(), "label_name": pa.string()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decisions:
+    """What one network's filter decided, with the decisions by hand.
+
+    Attributes:
+        points: a row per training image, in the order of sample_id.
+        images: manifest of each split: path, sha256, label, label_name.
+        class_names: by label.
+        n_planted: number of labels that were changed on purpose; None if none was.
+    """
+
+    points: pa.Table
+    images: dict[str, pa.Table]
+    class_names: tuple[str, ...]
+    n_planted: int | None
+
+    @property
+    def keep(self) -> NDArray[np.bool_]:
+        """(N,) bool of the training images."""
+        return np.asarray(self.points["keep"])
+
+
+def read_decisions(data: DataPaths, network: str) -> Decisions:
+    """Read points.parquet and the manifests.
+
+    Raises:
+        InputError: a file is missing, damaged, or of another run.
+    """
+    path = data.points(network)
+    points = read_parquet(path, list(_POINTS), optional=[_SUGGESTION])
+    points = _typed(points)
+    images = {split: read_parquet(data.manifest(split), _IMAGES) for split in ("train", "test")}
+    if points["path"].combine_chunks() != images["train"]["path"].combine_chunks():
+        raise InputError(f"{path}: is of other images than {data.manifest('train')}; run `dvc repro`")
+    return Decisions(
+        points=points,
+        images=images,
+        class_names=tuple(read_json(data.prepare_metrics)["class_names"]),
+        n_planted=count_planted(data),
+    )
+
+
+def _typed(points: pa.Table) -> pa.Table:
+    for number, name in enumerate(points.column_names):
+        points = points.set_column(number, name, points[name].cast(_POINTS.get(name, pa.string())))
+    if _SUGGESTION not in points.column_names:
+        points = points.append_column(_SUGGESTION, pa.nulls(len(points), pa.string()))
+    return points
+
+
+def metadata_table(decisions: Decisions) -> pa.Table:
+    """Return metadata.csv of an image folder: every image of both splits, with the label after decisions by hand.
+
+    Test images have no score and are kept.
+    """
+    points, test = decisions.points, decisions.images["test"]
+    n_test = len(test)
+    tables = [
+        pa.table({
+            "file_name": points["path"], "label": points["corrected_label_name"], "keep": points["keep"],
+            "score": points["score"], "suggested_label": points[_SUGGESTION],
+        }),
+        pa.table({
+            "file_name": test["path"], "label": test["label_name"], "keep": np.ones(n_test, dtype=np.bool_),
+            "score": pa.nulls(n_test, pa.float64()), "suggested_label": pa.nulls(n_test, pa.string()),
+        }),
+    ]  # fmt: skip
+    return _with_note(pa.concat_tables(tables), decisions.n_planted)
+
+
+def cleanlab_table(decisions: Decisions) -> pa.Table:
+    """Return the label issues of the training images by the names of cleanlab's Datalab, with the path of each image.
+
+    `label_score` is 1 - score, 0 to 1, lower is more suspect; `is_label_issue` is what is dropped.
+    """
+    points = decisions.points
+    table = pa.table({
+        "sample_id": points["sample_id"],
+        "path": points["path"],
+        "is_label_issue": pc.invert(points["keep"]),
+        "label_score": pc.subtract(1.0, points["score"]),
+        "given_label": points["label_name"],
+        "predicted_label": points[_SUGGESTION],
+    })  # fmt: skip
+    return _with_note(table, decisions.n_planted)
+
+
+def _with_note(table: pa.Table, n_planted: int | None) -> pa.Table:
+    """State in every row how many labels were changed on purpose, as the filter's tables do."""
+    if n_planted is None:
+        return table
+    return table.append_column(PLANTED_COLUMN, pa.array(np.full(len(table), n_planted)))
+
+
+def shard_columns(decisions: Decisions, rows: NDArray[np.int64], split: str) -> pa.Table:
+    """Return the columns of a Parquet shard next to the images.
+
+    Args:
+        rows: of the split; of the training images the kept ones get the label after decisions by hand.
+        split: `train` or `test`.
+    """
+    if split == "test":
+        table = pa.table({"label": decisions.images["test"]["label"].take(rows)})
+        return _with_note(table, decisions.n_planted)
+    points = decisions.points.take(rows)
+    # Of a dropped image the label as given is what was suspected.
+    label = pc.if_else(points["keep"], points["corrected_label"], points["label"])
+    table = pa.table({
+        "label": label, "score": points["score"], "reason": points["reason"], "suggested_label": points[_SUGGESTION],
+    })  # fmt: skip
+    return _with_note(table, decisions.n_planted)

@@ -1,0 +1,136 @@
+"""`batchsieve export`: what other tools read is what the filter decided."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+from numpy.typing import NDArray
+
+from batchsieve.cli import main
+from pipeline.artifacts.files import read_json, write_json
+from pipeline.artifacts.tables import read_parquet, write_parquet
+from pipeline.commands.starting.proposal import default_test_size
+from pipeline.commands.starting.survey import survey_folder
+from pipeline.paths import DataPaths
+from pipeline.run_log import RunLog
+from tests.fixtures.images import run_prepare, split_tree, write_folder
+from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.projects import NETWORK
+
+_KEEP = np.array([True, True, False, True, True, False, True, True])
+_CAT, _DOG = 0, 1
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Eight prepared images of cats and dogs, of which two are dropped and one is relabeled by hand."""
+    write_folder(tmp_path / "photos", split_tree())
+    data = run_prepare(tmp_path, tmp_path / "photos")
+    images = read_parquet(data.manifest("train"))
+    labels: NDArray[np.int64] = np.asarray(images["label"])
+    corrected = labels.copy()
+    corrected[0] = 1 - corrected[0]
+    names = np.array(["cat", "dog"])
+    added = {
+        "keep": _KEEP,
+        "score": np.where(_KEEP, 0.25, 0.75),
+        "reason": ["=1+2"] * 8,
+        "corrected_label": corrected,
+        "corrected_label_name": names[corrected].tolist(),
+        "suggested_label_name": names[1 - labels].tolist(),
+    }
+    for name, values in added.items():
+        images = images.append_column(name, pa.array(values))
+    write_parquet(data.points(NETWORK), images)
+    return tmp_path
+
+
+def _export(project: Path, *more: str) -> Path:
+    options = ["--params", str(project / "params.yaml"), "--data", str(project / "data")]
+    assert main(["export", str(project / "out"), *options, *more]) == 0
+    return project / "out"
+
+
+def _shard(path: Path) -> pa.Table:
+    return pyarrow.parquet.read_table(path / "data/train-00000-of-00001.parquet", partitioning=None)
+
+
+def test_shards_have_the_files_unchanged_and_the_labels_after_decisions_by_hand(project: Path) -> None:
+    out = _export(project)
+    kept, dropped = _shard(out / "kept"), _shard(out / "dropped")
+    for table in (kept, dropped):
+        for image in table["image"].to_pylist():
+            assert image["bytes"] == (project / "photos" / image["path"]).read_bytes()
+    assert (len(kept), len(dropped)) == (6, 2)
+    assert kept["label"].to_pylist()[0] == _DOG
+    assert kept["image"].to_pylist()[0]["path"].startswith("train/cat/")
+    assert dropped["suggested_label"].to_pylist() == ["dog", "cat"]
+    assert dropped["label"].to_pylist() == [_CAT, _DOG]
+
+
+def test_the_kept_data_set_is_read_back_by_prepare(project: Path) -> None:
+    out = _export(project)
+    (project / "again").mkdir()
+    again = run_prepare(project / "again", out / "kept")
+    before = DataPaths(root=project / "data")
+    assert read_json(again.prepare_metrics)["class_names"] == ["cat", "dog"]
+    kept = np.load(before.images("train"))[_KEEP]
+    order = np.argsort(read_parquet(before.manifest("train"))["sha256"].filter(pa.array(_KEEP)).to_pylist())
+    order_again = np.argsort(read_parquet(again.manifest("train"))["sha256"].to_pylist())
+    assert (np.load(again.images("train"))[order_again] == kept[order]).all()
+    assert len(np.load(again.images("test"))) == 4
+
+
+def test_metadata_csv_puts_the_labels_of_the_folder_right(project: Path) -> None:
+    out = _export(project)
+    (project / "photos/metadata.csv").write_bytes((out / "metadata.csv").read_bytes())
+    survey = survey_folder(project / "photos", choose_test_size=default_test_size, progress=RunLog.silent().progress)
+    assert survey.class_names == ("cat", "dog")
+    assert (survey.train, survey.test, survey.test_size) == ((3, 5), (2, 2), None)
+    table = pyarrow.csv.read_csv(out / "metadata.csv")
+    assert table["keep"].to_pylist() == [*_KEEP.tolist(), True, True, True, True]
+
+
+def test_indices_are_the_rows_of_the_training_images(project: Path) -> None:
+    out = _export(project)
+    assert np.load(out / "kept.npy").tolist() == np.flatnonzero(_KEEP).tolist()
+    assert np.load(out / "dropped.npy").dtype == np.int64
+    assert (out / "dropped.txt").read_text() == "2\n5\n"
+
+
+def test_columns_are_those_of_cleanlab(project: Path) -> None:
+    table = pyarrow.csv.read_csv(_export(project) / "label_issues.csv")
+    assert table.column_names[2:] == ["is_label_issue", "label_score", "given_label", "predicted_label"]
+    assert table["is_label_issue"].to_pylist() == (~_KEEP).tolist()
+    assert table["label_score"].to_pylist() == np.where(_KEEP, 0.75, 0.25).tolist()
+
+
+def test_a_folder_is_not_overwritten(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = _export(project)
+    (out / "kept.txt").write_text("mine")
+    options = ["--params", str(project / "params.yaml"), "--data", str(project / "data")]
+    capsys.readouterr()
+    assert main(["export", str(out), *options]) == 2
+    assert printed_error(capsys.readouterr().err).key == str(out)
+    assert (out / "kept.txt").read_text() == "mine"
+    _export(project, "--force")
+    assert (out / "kept.txt").read_text() != "mine"
+
+
+def test_a_changed_image_is_named_and_labels_changed_on_purpose_are_stated(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = DataPaths(root=project / "data")
+    write_json(data.prepare_metrics, {**read_json(data.prepare_metrics), "n_planted": 3})
+    out = _export(project)
+    assert "labels changed on purpose: 3" in capsys.readouterr().out
+    for table in (_shard(out / "kept"), pyarrow.csv.read_csv(out / "label_issues.csv")):
+        assert set(table["labels_changed_on_purpose"].to_pylist()) == {3}
+    changed = next((project / "photos/train/cat").iterdir())
+    changed.write_bytes(b"other")
+    options = ["--params", str(project / "params.yaml"), "--data", str(project / "data"), "--force"]
+    assert main(["export", str(out), *options]) == 2
+    assert printed_error(capsys.readouterr().err).key == str(changed)

