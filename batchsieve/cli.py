@@ -15,7 +15,7 @@ from pipeline.errors import InputError
 GROUPS = {
     "Pipeline": ["plan", "validate", "preset", "schema", "doctor", "repair", "check-lock", "canonical-runs"],
     "Images": ["find-issues", "filter-features", "calibrate", "iterate"],
-    "Runs": ["compare", "runs", "tune", "diagnose", "simulate", "landscape"],
+    "Runs": ["compare", "runs", "verify", "tune", "diagnose", "simulate", "landscape"],
     "Look": ["viz", "export", "figure"],
     "Shell": ["completion"],
 }
