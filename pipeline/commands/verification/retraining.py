@@ -1,10 +1,11 @@
 """Audit runs: train a random sample of them again, and compare hash chains, curves and test answers bit by bit."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -28,6 +29,8 @@ from pipeline.training.settings import comm_config_from
 
 ALPHA = 0.01
 """The audit's statements hold at a confidence of 1 - ALPHA."""
+
+Outcome = Literal["equal", "differs", "undecided"]
 
 Retrain = Callable[[StudyRun], RunResult]
 """Trains a run again."""
@@ -68,13 +71,13 @@ def audit(
             f"audit    {len(sample.chosen)} of {len(sample.decidable)} runs, chosen by seed {seed}; their training "
             f"took {seconds:.0f} s where it was recorded"
         )
-        n_wrong = 0
-        for line, wrong in audit_runs(project, sample, retrainer(project, world), confirm=_confirm(project, world)):
-            n_wrong += wrong
+        outcomes: Counter[Outcome] = Counter()
+        for outcome, line in audit_runs(project, sample, retrainer(project, world), confirm=_confirm(project, world)):
+            outcomes[outcome] += 1
             out(line)
-    for line in conclusion(len(sample.decidable), len(sample.chosen), n_wrong):
+    for line in conclusion(len(sample.decidable), outcomes):
         out(f"audit    {line}")
-    return n_wrong > 0
+    return outcomes["differs"] > 0
 
 
 def choose_runs(
@@ -197,8 +200,8 @@ def _confirm(project: Project, world: World) -> Callable[[StudyRun, RunResult], 
 
 def audit_runs(
     project: Project, sample: Sample, retrain: Retrain, *, confirm: Callable[[StudyRun, RunResult], str]
-) -> Iterator[tuple[str, bool]]:
-    """Train each chosen run again; yield a line, and whether the run differs from its record.
+) -> Iterator[tuple[Outcome, str]]:
+    """Train each chosen run again; yield the outcome and a line.
 
     Args:
         confirm: returns why a difference may be the machine's, see `_confirm`.
@@ -210,11 +213,11 @@ def audit_runs(
         differences = _differences(recorded.result, again)
         if not differences:
             n_images = len(again.correct) if again.correct is not None else 0
-            yield f"equal    {name}: {len(again.links)} links of the hash chain, {n_images} test answers", False
+            yield "equal", f"equal    {name}: {len(again.links)} links of the hash chain, {n_images} test answers"
         elif reason := confirm(run, again):
-            yield f"audit    {name}: differs, but this machine cannot decide, since {reason}", False
+            yield "undecided", f"audit    {name}: differs, but this machine cannot decide, since {reason}"
         else:
-            yield f"DIFFERS  {recorded.folder}: {name}: {'; '.join(differences)}", True
+            yield "differs", f"DIFFERS  {recorded.folder}: {name}: {'; '.join(differences)}"
 
 
 def _differences(recorded: RunResult, again: RunResult) -> list[str]:
@@ -235,9 +238,11 @@ def _differences(recorded: RunResult, again: RunResult) -> list[str]:
         found.append(f"training loss at step {curve[0].step}: {values}")
     elif len(recorded.history) != len(again.history):
         found.append(f"records of the curve: {len(recorded.history)}, expected {len(again.history)}")
-    for name in ("status", "top1", "balanced_accuracy", "skipped_steps"):
-        if getattr(recorded, name) != getattr(again, name):
-            found.append(f"{name}: {shown(getattr(recorded, name))}, expected {shown(getattr(again, name))}")
+    found += [
+        f"{name}: {shown(getattr(recorded, name))}, expected {shown(getattr(again, name))}"
+        for name in ("status", "top1", "balanced_accuracy", "skipped_steps")
+        if getattr(recorded, name) != getattr(again, name)
+    ]
     answers, expected = _answers(recorded), _answers(again)
     if not np.array_equal(answers, expected):
         n_wrong = int((answers != expected).sum()) if answers.shape == expected.shape else len(answers)
@@ -258,22 +263,24 @@ def _same_loss(value: float | None, expected: float | None) -> bool:
     return math.isclose(value, expected, rel_tol=1e-5)
 
 
-def conclusion(n_runs: int, n_audited: int, n_wrong: int) -> Iterator[str]:
-    """Yield what an audit shows of all runs that could be decided."""
+def conclusion(n_runs: int, outcomes: Mapping[Outcome, int]) -> Iterator[str]:
+    """Yield what an audit shows of all `n_runs` runs that could be decided."""
+    n_audited, n_wrong = outcomes.get("equal", 0), outcomes.get("differs", 0)
     if n_wrong:
-        yield f"{n_wrong} of {n_audited} audited runs are other than recorded"
+        yield f"{n_wrong} of {sum(outcomes.values())} audited runs are other than recorded"
+        return
+    if outcomes.get("undecided", 0):
+        yield "nothing is excluded, since some audited runs could not be decided"
         return
     confidence = f"{100 * (1 - ALPHA):g} %"
     count = excluded_count(n_runs, n_audited, ALPHA)
-    if count > n_runs:
-        yield f"too few to exclude anything at {confidence}"
-    elif count == 1:
+    if count == 1:
         yield f"all {n_runs} runs are as recorded"
     else:
         missed = 1 - chance_of_detection(n_runs, n_audited, count)
         yield (
-            f"at {confidence}, fewer than {count} of the {n_runs} runs are other than recorded: a random {n_audited} of "
-            f"them would all miss {count} with a probability of {missed:.2g} (hypergeometric)"
+            f"at {confidence}, fewer than {count} of the {n_runs} runs are other than recorded: {n_audited} random "
+            f"ones would miss {count} such runs with a probability of {missed:.2g} (hypergeometric)"
         )
     share = excluded_share(n_audited, ALPHA)
     yield f"of any number of runs, a share below {100 * share:.1f} % would be: f = 1 - {ALPHA:g}^(1/{n_audited})"
