@@ -77,13 +77,13 @@ def verify(project: Project, findings: Findings, *, published: Sequence[str] = (
     check_runs(project, findings)
     studies: dict[str, VerifiedStudy] = {}
     for name in project.params.studies:
-        with findings.collecting_errors():
+        with findings.collecting_errors(project.data.runs(name)):
             studies[name] = check_study(name, project, findings)
     check_leftovers(project, studies, findings)
     check_plans(project, studies, findings, published=published)
     check_digests(project, findings)
     check_filters(project, findings)
-    with findings.collecting_errors():
+    with findings.collecting_errors(project.data.summary):
         check_report(project, studies, findings)
     return studies
 

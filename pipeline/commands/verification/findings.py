@@ -13,6 +13,7 @@ from pipeline.errors import InputError
 _MAX_LINES = 20
 """Most lines about one file."""
 _MAX_TEXT = 100
+_OF_ODD_VALUES = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 @dataclass(kw_only=True)
@@ -53,14 +54,20 @@ class Findings:
         yield from (f"note     {line}" for line in self.notes)
 
     @contextmanager
-    def collecting_errors(self) -> Iterator[None]:
-        """Add an InputError of the block, such as a damaged file, and continue after the block."""
+    def collecting_errors(self, subject: Path | str) -> Iterator[None]:
+        """Add an error of the block, such as a damaged file, and continue after the block.
+
+        Args:
+            subject: what an error is about that names no file: values of another kind than a stage writes.
+        """
         try:
             yield
         except InputError as error:
             file, separator, reason = str(error).partition(": ")
             # The advice after the semicolon is for the owner: to delete the file, or to train again.
             self.wrong(file, reason.partition("; ")[0] if separator else "damaged")
+        except _OF_ODD_VALUES as error:
+            self.wrong(subject, f"has values that no stage writes ({type(error).__name__}: {shown(str(error))})")
 
 
 def shown(value: object) -> str:

@@ -28,7 +28,7 @@ def check_plans(
     first_hashes = {}
     for name in project.params.studies:
         folder = project.work.plans(name)
-        with findings.collecting_errors():
+        with findings.collecting_errors(folder):
             statements = _read_statements(folder, findings)
             dates = _read_dates(folder)
             _check_dates(name, project, studies.get(name), dates, findings)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from pipeline.artifacts.files import check_regular, open_array
 from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_digest
@@ -117,7 +118,7 @@ def read_project(params: Path, data: DataPaths, work: WorkPaths, findings: Findi
 def _read_ledger(folders: list[Path], findings: Findings) -> list[RecordedRun]:
     runs = []
     for folder in folders:
-        with findings.collecting_errors():
+        with findings.collecting_errors(folder):
             _check_checksums(folder, findings)
             key = _read_key(folder, findings)
             result = RunCache(folder.parent).get(folder.name)
@@ -166,12 +167,12 @@ def _read_key(folder: Path, findings: Findings) -> RunKey:
 def _read_tables(params: Params, data: DataPaths, findings: Findings) -> list[RecordedRun]:
     runs: dict[str, RecordedRun] = {}
     for name in params.studies:
-        with findings.collecting_errors():
-            rows = read_parquet(data.runs(name), RUNS_SCHEMA.names).to_pylist()
+        with findings.collecting_errors(data.runs(name)):
+            rows = read_rows(data.runs(name), RUNS_SCHEMA)
             records: dict[str, list[HistoryRecord]] = {}
-            for record in read_parquet(data.history(name), HISTORY_SCHEMA.names).to_pylist():
-                del record["study"]
-                records.setdefault(record.pop("fingerprint"), []).append(HistoryRecord(**record))
+            for record in read_rows(data.history(name), HISTORY_SCHEMA):
+                known = {field.name: record[field.name] for field in fields(HistoryRecord) if field.name in record}
+                records.setdefault(record["fingerprint"], []).append(HistoryRecord(**known))
             correct = open_array(data.correct(name), dtype=np.bool_, ndim=2, rows=len(rows))
             for row, answers in zip(rows, correct, strict=True):
                 if row["status"] != "skipped" and row["fingerprint"] not in runs:
@@ -181,19 +182,30 @@ def _read_tables(params: Params, data: DataPaths, findings: Findings) -> list[Re
     return list(runs.values())
 
 
+def read_rows(path: Path, schema: pa.Schema) -> list[dict[str, Any]]:
+    """Read the columns of `schema` that a table has: earlier versions wrote fewer.
+
+    Raises:
+        InputError: the file is missing or damaged.
+    """
+    table = read_parquet(path)
+    return table.select([name for name in table.column_names if name in schema.names]).to_pylist()  # type: ignore[no-any-return]
+
+
 def _run_of_row(
     row: Mapping[str, Any], history: list[HistoryRecord], correct: np.ndarray[Any, np.dtype[np.bool_]], table: Path
 ) -> RecordedRun:
     if not history:
         raise InputError(f"{table}: run {row['fingerprint']} has no training curve; restore the history")
-    noise = {key: row[f"critical_batch{suffix}"] for key, suffix in _NOISE.items()}
+    noise = {key: row.get(f"critical_batch{suffix}") for key, suffix in _NOISE.items()}
+    end = row.get("chain_end")
     result = RunResult(
         status=row["status"], top1=row["top1"], balanced_accuracy=row["balanced_accuracy"], loss=row["loss"],
         history=tuple(history), correct=correct if row["status"] == "finished" else None, workers=row["workers"],
         hardware=tuple((row["trained_on"] or "").split("; ")), skipped_steps=row["skipped_steps"],
         micro_batch=row["micro_batch"],
         critical_batch=noise if any(value is not None for value in noise.values()) else None,
-        links=(ChainLink(step=row["steps"], sha256=row["chain_end"]),) if row["chain_end"] else (),
+        links=(ChainLink(step=row["steps"], sha256=end),) if end else (),
         seconds=0.0,
     )  # fmt: skip
     settings = read_settings(_from_json(row["settings"]))

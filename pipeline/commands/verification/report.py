@@ -41,7 +41,7 @@ def check_digests(project: Project, findings: Findings) -> None:
         if not path.exists():
             findings.notes.append(f"{path}: missing; the files of stage {name} are not compared with it")
             continue
-        with findings.collecting_errors():
+        with findings.collecting_errors(path):
             record = read_json(path)
             for part in ("inputs", "outputs"):
                 for file, digest in record[part].items():
@@ -56,7 +56,7 @@ def check_digests(project: Project, findings: Findings) -> None:
 def check_filters(project: Project, findings: Findings) -> None:
     """Compare the tables of each filter with each other; the filter itself is not computed again."""
     for network in project.params.networks:
-        with findings.collecting_errors():
+        with findings.collecting_errors(project.data.points(network)):
             points = read_parquet(project.data.points(network), {"sample_id": pa.int64(), "keep": pa.bool_()})
             keep = points["keep"].to_numpy()
             kept = read_csv(project.data.kept(network), KEPT_COLUMNS, optional=[PLANTED_COLUMN])["sample_id"].to_numpy()
@@ -90,7 +90,7 @@ def check_report(project: Project, studies: Mapping[str, VerifiedStudy], finding
     leaves = list(_tree_differences(read_json(paths.summary), summary))
     for place, value, expected in leaves:
         if not same_value(value, expected):
-            findings.differs(paths.summary, place, value, expected)
+            findings.differs(paths.summary, place or "content", value, expected)
     n_lines = 0
     if paths.report_document.exists():
         figures = sorted(file.relative_to(paths.figures).as_posix() for file in _files(paths.figures))

@@ -30,6 +30,8 @@ from pipeline.training.settings import comm_config_from
 ALPHA = 0.01
 """The audit's statements hold at a confidence of 1 - ALPHA."""
 
+_MAX_THREADS = 1024
+
 Outcome = Literal["equal", "differs", "undecided"]
 
 Retrain = Callable[[StudyRun], RunResult]
@@ -116,9 +118,17 @@ def _obstacle(run: RecordedRun, world: World) -> str:
         return f"trained by {run.result.workers} processes of torchrun, whose rounding one process does not repeat"
     if settings.get("reduction") == "ddp" and len(run.result.hardware) > 1:
         return "interrupted and continued on another number of processes or images in a pass"
+    if not 1 <= _threads(run) <= _MAX_THREADS:
+        return "recorded with a number of CPU threads that no machine has"
     if not _same_arithmetic(run, world):
         return f"trained on {_machine_text(run.machine)}, and this is {_machine_text(_here(world))}"
     return ""
+
+
+def _threads(run: RecordedRun) -> int:
+    """Return the CPU threads of the run's processes; 1 for a GPU, whose bits they do not change; 0 for no number."""
+    threads = (run.machine or {}).get("threads", 1)
+    return threads if isinstance(threads, int) else 0
 
 
 def _here(world: World) -> dict[str, Any]:
@@ -168,8 +178,7 @@ def retrainer(project: Project, world: World) -> Retrain:
 
     def retrain(run: StudyRun) -> RunResult:
         recorded, recipe = project.runs[run.fingerprint], _recipe(project, run.study)
-        machine = recorded.machine or {}
-        torch.set_num_threads(int(machine.get("threads", 1)))
+        torch.set_num_threads(_threads(recorded))
         return execute_run(
             run.spec, splits, run.rows, world=world, log=RunLog.silent(), weights=None,
             eval_batch_size=recipe.eval_batch_size,

@@ -24,10 +24,8 @@ def check_runs(project: Project, findings: Findings) -> None:
     for run in project.runs.values():
         _check_accuracy(run, project, findings)
         if run.settings is not None:
-            try:
+            with findings.collecting_errors(run.folder):
                 _check_steps(run, run.settings, findings)
-            except (TypeError, ValueError, ArithmeticError, KeyError):
-                findings.wrong(run.folder, "its settings are not those of a run")
     for one, other, what in _twins(project.runs):
         findings.differs(
             other.folder, f"{what} of {_named(other)}", f"that of {one.folder.name} ({_named(one)})", "its own"

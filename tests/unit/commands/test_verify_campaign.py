@@ -1,4 +1,4 @@
-"""200 forged projects of ten kinds, of which `verify` names those that it can; and 100 honest ones, of which it names none.
+"""200 forged projects of ten kinds, of which `verify` names those that it can, and 100 honest ones, which it accepts.
 
 `pytest -s -m slow` prints the table of docs/guides/verify.md.
 """
