@@ -1,6 +1,7 @@
 """`verify`: an honest project passes, and each contradiction is one line with file, value and expected value."""
 
 import shutil
+import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from tests.fixtures.forgeries import (
     work_of,
 )
 from tests.fixtures.printed_errors import printed_error
-from tests.fixtures.verified import STUDY_NAME, write_report, write_verified_project
+from tests.fixtures.verified import STUDY_NAME, folders, write_report, write_verified_project
 from tests.unit.training.test_result_cache import FINISHED
 
 _QUICK = ("an accuracy in the ledger", "the plan is changed afterwards", "a plan after its runs, with other dates")
@@ -290,6 +291,21 @@ def test_tables_without_a_ledger_are_held_against_themselves(project: Path, caps
     code, lines = _verify(project, capsys)
     assert code == 1
     assert any("balanced_accuracy: 0.75" in line for line in _differing(lines))
+
+
+def test_a_packed_ledger_is_verified_elsewhere(
+    honest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the images, and without weights."""
+    packed, other = tmp_path / "results.tar.xz", tmp_path / "other"
+    assert main(["runs", "pack", str(packed), "--ledger", *folders(honest)]) == 0
+    with tarfile.open(packed) as archive:
+        archive.extractall(other, filter="data")
+        assert not [name for name in archive.getnames() if name.endswith(".pt")]
+    shutil.copytree(honest / "data" / "prepare", other / "data" / "prepare")
+    code, lines = _verify(other, capsys, "--retrain", "1", "--seed", "5")
+    assert (code, _differing(lines)) == (0, [])
+    assert any("fewer than 8 of the 8 runs" in line for line in lines)
 
 
 def test_a_damaged_file_is_a_line_and_the_other_checks_go_on(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
