@@ -16,6 +16,7 @@ from pipeline.commands.verification.recorded import Project, RecordedRun
 from pipeline.commands.verification.runs import is_of_this_code
 from pipeline.commands.verification.studies import StudyRun, VerifiedStudy, described
 from pipeline.distributed import World
+from pipeline.errors import InputError, OutOfMemory
 from pipeline.run_log import RunLog
 from pipeline.stats.audit import chance_of_detection, excluded_count, excluded_share
 from pipeline.training.canonical_runs import canonical_hashes
@@ -217,8 +218,16 @@ def audit_runs(
     """
     for run in sample.chosen:
         recorded = project.runs[run.fingerprint]
-        again = retrain(run)
         name = f"{run.fingerprint} ({run.study}: {described(run.spec)})"
+        try:
+            again = retrain(run)
+        except OutOfMemory as error:
+            yield "undecided", f"audit    {name}: {error}"
+            continue
+        except InputError as error:
+            # For example a recorded number of images in a pass that no training can have.
+            yield "differs", f"DIFFERS  {recorded.folder}: {name}: cannot be trained as it is recorded ({error})"
+            continue
         differences = _differences(recorded.result, again)
         if not differences:
             n_images = len(again.correct) if again.correct is not None else 0

@@ -154,7 +154,7 @@ _EDITS: dict[str, tuple[Callable[[Path], object], str, str]] = {
         ),
         "data/train/digits.parquet", "missing, expected one row",
     ),
-    "rate": (lambda folder: _edit_entry(folder, _other_rate), "cells/", "lr at step 1: 0.3, expected 0.05"),
+    "rate": (lambda folder: _edit_entry(folder, _other_rate), "cells/", "lr at step 1: 0.3, expected 0.01"),
     "link": (lambda folder: _edit_entry(folder, _moved_link), "cells/", "steps of the hash chain: [1], expected [2]"),
     "file of a run": (
         lambda folder: edit_json(entries(folder)[0] / "timing.json", seconds=1e6),
