@@ -1,5 +1,6 @@
 """Audit runs: train a random sample of them again, and compare hash chains, curves and test answers bit by bit."""
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ ALPHA = 0.01
 """The audit's statements hold at a confidence of 1 - ALPHA."""
 
 _MAX_THREADS = 1024
+_CURVE = {"step": "step", "lr": "learning rate", "train_loss": "training loss", "top1": "top-1"}
 
 Outcome = Literal["equal", "differs", "undecided"]
 
@@ -243,19 +245,11 @@ def _differences(recorded: RunResult, again: RunResult) -> list[str]:
     found = []
     if parting := first_difference(recorded.links, again.links):
         found.append(f"hash chain: equal through step {parting[0]}, differs at step {parting[1]}")
-    curve = next(
-        (
-            (one, other)
-            for one, other in zip(recorded.history, again.history, strict=False)
-            if (one.step, one.train_loss, one.lr) != (other.step, other.train_loss, other.lr)
-        ),
-        None,
-    )
-    if curve:
-        values = f"{shown(curve[0].train_loss)}, expected {shown(curve[1].train_loss)}"
-        found.append(f"training loss at step {curve[0].step}: {values}")
-    elif len(recorded.history) != len(again.history):
+    found += itertools.islice(_curve_differences(recorded, again), 1)
+    if len(recorded.history) != len(again.history):
         found.append(f"records of the curve: {len(recorded.history)}, expected {len(again.history)}")
+    if (noise := _finite(recorded.critical_batch)) != (expected_noise := _finite(again.critical_batch)):
+        found.append(f"critical batch size: {shown(noise)}, expected {shown(expected_noise)}")
     found += [
         f"{name}: {shown(getattr(recorded, name))}, expected {shown(getattr(again, name))}"
         for name in ("status", "top1", "balanced_accuracy", "skipped_steps")
@@ -268,6 +262,24 @@ def _differences(recorded: RunResult, again: RunResult) -> list[str]:
     if not _same_loss(recorded.loss, again.loss):
         found.append(f"test loss: {shown(recorded.loss)}, expected {shown(again.loss)}")
     return found
+
+
+def _curve_differences(recorded: RunResult, again: RunResult) -> Iterator[str]:
+    """Yield each value of the curve that differs, the first step first."""
+    for one, other in zip(recorded.history, again.history, strict=False):
+        for name, words in _CURVE.items():
+            value, expected = getattr(one, name), getattr(other, name)
+            if value != expected:
+                yield f"{words} at step {other.step}: {shown(value)}, expected {shown(expected)}"
+
+
+def _finite(noise: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the values as a record has them, where infinity is null."""
+    if noise is None:
+        return None
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in noise.items()
+    }
 
 
 def _answers(result: RunResult) -> np.ndarray[Any, np.dtype[np.bool_]]:
