@@ -26,7 +26,7 @@ GROUPS = {
         "code-digests",
     ],
     "Images": ["find-issues", "filter-features", "calibrate", "iterate"],
-    "Runs": ["compare", "same", "runs", "tune", "diagnose", "simulate", "landscape"],
+    "Runs": ["compare", "same", "runs", "verify", "tune", "diagnose", "simulate", "landscape"],
     "Look": ["viz", "export", "figure"],
     "Shell": ["completion"],
 }

@@ -30,6 +30,7 @@ COMMANDS = {
     "simulate": "predict the speedup of more GPUs by a model of data-parallel steps",
     "tune": "search for the settings of a study that train best",
     "validate": "check params.yaml and data/overrides.csv",
+    "verify": "derive a report again from its ledger, and audit runs by training them again",
 }
 """Command -> purpose. Each is a module of pipeline.commands with `main(argv) -> exit code`."""
 

@@ -10,6 +10,8 @@ folder of the project, with the same images, it gives the same report:
     tar xf results.tar.xz
     python -m pipeline.stages.prepare
     python -m pipeline.stages.report
+
+With --ledger it also has the runs of the studies as they were recorded, so that `verify` can train them again.
 """
 
 import argparse
@@ -23,6 +25,7 @@ import torch
 
 from pipeline.artifacts.files import atomic_path
 from pipeline.artifacts.plans import copy_registered_plans, plan_files
+from pipeline.artifacts.tables import read_parquet
 from pipeline.commands import command_parser, folder_options
 from pipeline.commands.planning.size import thread_count
 from pipeline.config.params import Params, load_params
@@ -33,13 +36,17 @@ from pipeline.stages.harness import file_lock
 from pipeline.training.code_families import code_name
 from pipeline.training.result_cache import RunCache
 from pipeline.training.run_key import RunKey, machine_info, training_code_digest, worker_machine_info
+from pipeline.training.run_record import CHECKED_FILES, CHECKSUMS
 
 
-def pack(target: Path, *, params: Path, data: DataPaths, work: WorkPaths) -> int:
+def pack(target: Path, *, params: Path, data: DataPaths, work: WorkPaths, ledger: bool = False) -> int:
     """Write the inputs of the report to `target`, a tar archive compressed by xz.
 
     Names in it are relative to the project's folder. It includes the plans of the studies and has no images, features
     or weights: `prepare` makes the images again. Equal results give equal bytes.
+
+    Args:
+        ledger: include the records of the studies' runs, with their keys, hash chains and dates.
 
     Returns:
         The number of files.
@@ -57,7 +64,8 @@ def pack(target: Path, *, params: Path, data: DataPaths, work: WorkPaths) -> int
     }
     files |= {name: path for name, path in records.items() if path.exists()}
     plans = [path for name in config.studies for path in plan_files(work.plans(name))]
-    files |= {Path(".work") / path.relative_to(work.root): path for path in plans}
+    recorded = _recorded_files(config, data, work) if ledger else []
+    files |= {Path(".work") / path.relative_to(work.root): path for path in [*plans, *recorded]}
     files[Path("params.yaml")] = params
     with atomic_path(target) as temporary, tarfile.open(temporary, "w:xz") as archive:
         for name in sorted(files):
@@ -66,6 +74,19 @@ def pack(target: Path, *, params: Path, data: DataPaths, work: WorkPaths) -> int
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
     return len(files)
+
+
+def _recorded_files(params: Params, data: DataPaths, work: WorkPaths) -> list[Path]:
+    """Return the files of the studies' runs in the ledger, without weights."""
+    files = []
+    for name in params.studies:
+        for key in sorted(set(read_parquet(data.runs(name), ["fingerprint"])["fingerprint"].to_pylist()) - {""}):
+            folder = RunCache(work.run_cache).folder(key)
+            if not folder.is_dir():
+                raise InputError(f"{folder}: missing, a run of study {name}; run `dvc repro`, or leave --ledger out")
+            names = [CHECKSUMS, *(file for file in CHECKED_FILES if file != "weights.pt")]
+            files += [folder / file for file in names if (folder / file).exists()]
+    return files
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -79,6 +100,7 @@ def make_parser() -> argparse.ArgumentParser:
     import_parser.add_argument("folder", type=Path, help="the other node's work folder (.work), or a copy of it")
     pack_parser = actions.add_parser("pack", help="write the inputs of the report to one file", parents=[all_options])
     pack_parser.add_argument("file", type=Path, help="ends in .tar.xz")
+    pack_parser.add_argument("--ledger", action="store_true", help="include the recorded runs, for `verify --retrain`")
     return parser
 
 
@@ -98,7 +120,7 @@ def main(argv: Sequence[str]) -> int:
     if not arguments.file.name.endswith(".tar.xz"):
         raise InputError(f"{arguments.file}: the archive is compressed by xz; give a name that ends in .tar.xz")
     data, work = DataPaths(root=arguments.data), WorkPaths(root=arguments.work)
-    count = pack(arguments.file, params=arguments.params, data=data, work=work)
+    count = pack(arguments.file, params=arguments.params, data=data, work=work, ledger=arguments.ledger)
     print(f"{arguments.file}: {count} files, {arguments.file.stat().st_size / 1e6:.1f} MB")
     return 0
 

@@ -25,7 +25,7 @@ def report(context: StageContext) -> None:
     write_json(paths.summary, summary)
     figures = _write_figures(paths.figures, inputs, summary)
     landscapes, plans = load_landscapes(inputs.studies, paths), load_plans(context.params, context.work)
-    page = render_page(context.params, summary, _page_figures(inputs, summary), landscapes, plans)
+    page = render_page(context.params, summary, page_figures(inputs, summary), landscapes, plans)
     write_text(paths.report_page, page)
     write_text(paths.report_document, render_document(context.params, summary, figures, landscapes, plans))
     _write_costs(context, inputs)
@@ -64,7 +64,8 @@ def _write_figures(folder: Path, inputs: ReportInputs, summary: Summary) -> list
     return sorted(written)
 
 
-def _page_figures(inputs: ReportInputs, summary: Summary) -> PageFigures:
+def page_figures(inputs: ReportInputs, summary: Summary) -> PageFigures:
+    """Draw the figures of the page."""
     return PageFigures(
         studies={study["name"]: reporting_figures.study_charts(study) for study in summary["studies"]},
         filter=reporting_figures.filter_charts(summary),

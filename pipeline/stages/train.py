@@ -2,13 +2,11 @@
 
 import itertools
 import os
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
-import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
@@ -34,13 +32,14 @@ from pipeline.training.checkpointing import (
     stop_and_save_flags,
 )
 from pipeline.training.folds import has_checkpoints
-from pipeline.training.grid import RunSpec, RunVariant, expand_grid, run_variant
+from pipeline.training.grid import RunSpec, expand_grid, run_variant
 from pipeline.training.loop import RunOptions
 from pipeline.training.result_cache import RunCache, RunResult
 from pipeline.training.run_key import RunKey, checkpoint_folder_name, run_key
-from pipeline.training.runs import HISTORY_SCHEMA, RUNS_SCHEMA, LoadedSplits, execute_run, run_row
+from pipeline.training.runs import LoadedSplits, execute_run
 from pipeline.training.settings import DatasetInfo, comm_config_from, launch_plan
 from pipeline.training.stopping import needed_seeds
+from pipeline.training.study_tables import scores_by_variant, study_tables
 
 
 def train_study(context: StageContext, world: World) -> None:
@@ -60,7 +59,7 @@ def train_study(context: StageContext, world: World) -> None:
         _run(todo, context, world, data, specs, rows, run_keys, cache)
         ran += [keys[i] for i in todo]
     if world.is_main:
-        used = _used_runs(context, specs, keys, cache, n_test)
+        used = used_runs(context, specs, keys, cache, n_test)
         specs, keys = [specs[i] for i in used], [keys[i] for i in used]
         if looks := context.params.studies[str(context.item)].looks:
             seeds = len({spec.settings.seed for spec in specs})
@@ -146,11 +145,11 @@ def fingerprints(run_keys: Sequence[RunKey | None]) -> list[str]:
 def next_runs(context: StageContext, specs: list[RunSpec], keys: list[str], cache: RunCache, n_test: int) -> list[int]:
     """Return the indices of the missing runs before the next look, or of all without looks; empty when complete."""
     keep = context.params.studies[str(context.item)].keep_weights
-    used = set(_used_runs(context, specs, keys, cache, n_test))
+    used = set(used_runs(context, specs, keys, cache, n_test))
     return [i for i in missing_runs(specs, keys, cache, keep) if i in used]
 
 
-def _used_runs(context: StageContext, specs: list[RunSpec], keys: list[str], cache: RunCache, n_test: int) -> list[int]:
+def used_runs(context: StageContext, specs: list[RunSpec], keys: list[str], cache: RunCache, n_test: int) -> list[int]:
     """Return the indices of the runs with seeds up to the next look, or the look that decided; all without looks."""
     study, report = context.params.studies[str(context.item)], context.params.report
     design = None
@@ -245,20 +244,11 @@ def _write_results(context: StageContext, specs: list[RunSpec], keys: list[str],
     remove_leftovers(paths.runs(name).parent)
     remove_leftovers(paths.trained_weights(name).parent)
     results: list[RunResult | None] = [cache.get(key) if key else None for key in keys]
-    rows = [run_row(name, spec, key, result) for spec, key, result in zip(specs, keys, results, strict=True)]
-    write_parquet(paths.runs(name), pa.Table.from_pylist(rows, schema=RUNS_SCHEMA))
-    history = [
-        {"study": name, "fingerprint": key, **vars(record)}
-        for key, result in dict(zip(keys, results, strict=True)).items()
-        if result
-        for record in result.history
-    ]
-    write_parquet(paths.history(name), pa.Table.from_pylist(history, schema=HISTORY_SCHEMA))
-    n_test = max((len(result.correct) for result in results if result and result.correct is not None), default=0)
-    nothing = np.zeros(n_test, dtype=np.bool_)
-    correct = [result.correct if result and result.correct is not None else nothing for result in results]
-    write_array(paths.correct(name), np.stack(correct))
-    write_json(paths.train_metrics(name), _accuracies(specs, results))
+    tables = study_tables(name, specs, keys, results)
+    write_parquet(paths.runs(name), tables.runs)
+    write_parquet(paths.history(name), tables.history)
+    write_array(paths.correct(name), tables.correct)
+    write_json(paths.train_metrics(name), tables.accuracies)
     recorded = {key: result.recorded for key, result in zip(keys, results, strict=True) if result}
     write_run_dates(context.work.plans(name), recorded)
     outputs = [paths.runs(name), paths.history(name), paths.correct(name), paths.train_metrics(name)]
@@ -278,34 +268,12 @@ def _write_results(context: StageContext, specs: list[RunSpec], keys: list[str],
     )
 
 
-def _scores(specs: list[RunSpec], results: list[RunResult | None]) -> dict[RunVariant, list[float]]:
-    """Return the top-1 accuracies of each variant's finished seeds."""
-    scores: dict[RunVariant, list[float]] = defaultdict(list)
-    for spec, result in zip(specs, results, strict=True):
-        if result and result.top1 is not None:
-            scores[run_variant(spec)].append(result.top1)
-    return scores
-
-
-def _accuracies(specs: list[RunSpec], results: list[RunResult | None]) -> dict[str, float]:
-    """Return the mean top-1 per variant, for `dvc metrics`; the report has the rest."""
-    return {
-        f"{model} {_arm(arm, network, specs)} batch {batch} lr {rate:g} wd {decay:g}": float(np.mean(values))
-        for (model, arm, network, batch, rate, decay), values in _scores(specs, results).items()
-    }
-
-
-def _arm(arm: str, network: str, specs: list[RunSpec]) -> str:
-    """Return the arm, with the filter's network unless that is the study's first."""
-    return arm if network == specs[0].filter_network else f"{arm} of {network}"
-
-
 def _best_weights(specs: list[RunSpec], keys: list[str], results: list[RunResult | None], cache: RunCache) -> bytes:
     """Return the weights file of the first seed of the variant with the highest mean top-1; empty if no run finished.
 
     A variant whose first seed diverged has no file; then the next best variant is used.
     """
-    scores = _scores(specs, results)
+    scores = scores_by_variant(specs, results)
     files = {
         run_variant(spec): cache.weights(key)
         for spec, key in zip(specs, keys, strict=True)

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,21 @@ def link_is_due(settings: TrainSettings, step: int) -> bool:
     spacing = max(LINK_EXAMPLES, math.ceil(sizes.examples(settings.steps) / MAX_LINKS))
     crossed = sizes.examples(step) // spacing > sizes.examples(step - 1) // spacing
     return crossed and step < settings.steps
+
+
+def first_difference(a: Sequence[ChainLink], b: Sequence[ChainLink]) -> tuple[int, int] | None:
+    """Return the steps between which two chains of one job part; None if they are equal.
+
+    Returns:
+        The step of the last equal link, 0 without one; and that of the first link that differs or that one chain lacks.
+    """
+    equal_through = 0
+    for one, other in itertools.zip_longest(a, b):
+        steps = [link.step for link in (one, other) if link is not None]
+        if len(steps) < 2 or (one.step, one.sha256) != (other.step, other.sha256):
+            return equal_through, min(steps)
+        equal_through = one.step
+    return None
 
 
 class HashChain:

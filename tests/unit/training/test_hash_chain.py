@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pipeline.batching import SampleStream
 from pipeline.durations import BatchStage
 from pipeline.training import hash_chain
-from pipeline.training.hash_chain import LINK_EXAMPLES, MAX_LINKS, HashChain, link_is_due
+from pipeline.training.hash_chain import LINK_EXAMPLES, MAX_LINKS, HashChain, first_difference, link_is_due
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import ChainLink, TrainState, start_state
 from tests.fixtures.loop import N, train_bright
@@ -183,3 +183,40 @@ def test_a_run_that_diverged_has_a_last_link_too() -> None:
     run = train_bright(replace(TINY, learning_rate=1e30, steps=6))
     assert run.diverged
     assert run.links[-1].step == run.history[-1].step
+
+
+def _chain(text: str) -> list[ChainLink]:
+    """Return a chain with a link for each letter, at steps 10, 20, ..."""
+    return [ChainLink(step=10 * number, sha256=letter * 64) for number, letter in enumerate(text, start=1)]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("abc", "abc", None),
+        ("", "", None),
+        ("abc", "abd", (20, 30)),
+        ("abc", "xbc", (0, 10)),
+        ("abc", "ab", (20, 30)),
+        ("", "a", (0, 10)),
+        ("axc", "abc", (10, 20)),
+    ],
+)
+def test_the_first_difference_of_two_chains_is_between_two_links(
+    one: str, other: str, expected: tuple[int, int] | None
+) -> None:
+    assert first_difference(_chain(one), _chain(other)) == expected
+    assert first_difference(_chain(other), _chain(one)) == expected
+
+
+def test_links_at_other_steps_differ_from_the_earlier_step_on() -> None:
+    moved = [ChainLink(step=15, sha256="a" * 64)]
+    assert first_difference(_chain("a"), moved) == (0, 10)
+
+
+def test_two_trainings_that_part_at_the_third_step_are_located(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hash_chain, "LINK_EXAMPLES", 20)
+    constant = replace(SMALL, schedule="constant", schedule_options={})
+    falling = replace(constant, schedule="step", schedule_options={"milestones": [2], "factor": 0.1})
+    ours, theirs = (train_bright(settings).links for settings in (constant, falling))
+    assert first_difference(ours, theirs) == (2, 3)

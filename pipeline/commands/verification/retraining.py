@@ -1,0 +1,317 @@
+"""Audit runs: train a random sample of them again, and compare hash chains, curves and test answers bit by bit."""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from pipeline import distributed
+from pipeline.commands.verification.findings import shown
+from pipeline.commands.verification.recorded import Project, RecordedRun
+from pipeline.commands.verification.runs import is_of_this_code
+from pipeline.commands.verification.studies import StudyRun, VerifiedStudy, described
+from pipeline.distributed import World
+from pipeline.errors import InputError, OutOfMemory
+from pipeline.run_log import RunLog
+from pipeline.stats.audit import chance_of_detection, excluded_count, excluded_share
+from pipeline.training.canonical_runs import canonical_hashes
+from pipeline.training.code_families import Hashes, find_family, read_families
+from pipeline.training.hash_chain import first_difference
+from pipeline.training.loop import RunOptions
+from pipeline.training.result_cache import RunResult
+from pipeline.training.run_key import machine_info, training_code_digest
+from pipeline.training.runs import LoadedSplits, execute_run
+from pipeline.training.settings import comm_config_from
+
+ALPHA = 0.01
+"""The audit's statements hold at a confidence of 1 - ALPHA."""
+
+_MAX_THREADS = 1024
+_CURVE = {"step": "step", "lr": "learning rate", "train_loss": "training loss", "top1": "top-1"}
+
+Outcome = Literal["equal", "differs", "undecided"]
+
+Retrain = Callable[[StudyRun], RunResult]
+"""Trains a run again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """The runs of an audit.
+
+    Attributes:
+        decidable: those that this machine can train to the same bits, by fingerprint.
+        undecidable: reason -> number of other runs.
+        chosen: a random sample of `decidable`, in the order of training.
+    """
+
+    decidable: Mapping[str, StudyRun]
+    undecidable: Mapping[str, int]
+    chosen: Sequence[StudyRun]
+
+
+def audit(
+    project: Project, studies: Mapping[str, VerifiedStudy], *, count: int, seed: int, out: Callable[[str], object]
+) -> bool:
+    """Train `count` random runs again and print a line for each, then what that excludes.
+
+    Returns:
+        Whether a run differs from its record.
+    """
+    with distributed.join_process_group(1) as world:
+        sample = choose_runs(project, studies, count=count, seed=seed, world=world)
+        for reason, n_runs in sample.undecidable.items():
+            out(f"audit    {n_runs} runs cannot be decided: {reason}")
+        if not sample.chosen:
+            out("audit    this machine cannot decide any run; nothing was trained")
+            return False
+        seconds = sum(project.runs[run.fingerprint].result.seconds for run in sample.chosen)
+        out(
+            f"audit    {len(sample.chosen)} of {len(sample.decidable)} runs, chosen by seed {seed}; their training "
+            f"took {seconds:.0f} s where it was recorded"
+        )
+        outcomes: Counter[Outcome] = Counter()
+        for outcome, line in audit_runs(project, sample, retrainer(project, world), confirm=_confirm(project, world)):
+            outcomes[outcome] += 1
+            out(line)
+    for line in conclusion(len(sample.decidable), outcomes):
+        out(f"audit    {line}")
+    return outcomes["differs"] > 0
+
+
+def choose_runs(
+    project: Project, studies: Mapping[str, VerifiedStudy], *, count: int, seed: int, world: World
+) -> Sample:
+    """Choose `count` of the runs that this machine can decide, or all if there are fewer, by a seed."""
+    runs = {run.fingerprint: run for study in studies.values() for run in study.runs}
+    undecidable: dict[str, int] = {}
+    decidable = {}
+    for fingerprint in sorted(runs):
+        reason = _obstacle(project.runs[fingerprint], world)
+        if reason:
+            undecidable[reason] = undecidable.get(reason, 0) + 1
+        else:
+            decidable[fingerprint] = runs[fingerprint]
+    names = list(decidable)
+    order = np.random.default_rng(seed).permutation(len(names))[:count]
+    return Sample(
+        decidable=decidable, undecidable=undecidable, chosen=[decidable[names[i]] for i in order]
+    )  # fmt: skip
+
+
+def _obstacle(run: RecordedRun, world: World) -> str:
+    """Return why this machine cannot train a run to the same bits; empty if it can."""
+    if run.key is None or run.machine is None:
+        return "there is no ledger, which has the machine of each run"
+    if not is_of_this_code(run):
+        return (
+            f"trained by code of family {str(run.key.job.get('code'))[:12]}, and this is another; check out a commit "
+            "that pipeline/training/canonical_runs.json lists in that family"
+        )
+    if not run.result.links:
+        return "recorded without a hash chain, by an earlier version"
+    settings = run.key.job["settings"]
+    if settings.get("reduction") == "ddp" and run.result.workers > 1:
+        return f"trained by {run.result.workers} processes of torchrun, whose rounding one process does not repeat"
+    if settings.get("reduction") == "ddp" and len(run.result.hardware) > 1:
+        return "interrupted and continued on another number of processes or images in a pass"
+    if not 1 <= _threads(run) <= _MAX_THREADS:
+        return "recorded with a number of CPU threads that no machine has"
+    if not _same_arithmetic(run, world):
+        return f"trained on {_machine_text(run.machine)}, and this is {_machine_text(_here(world))}"
+    return ""
+
+
+def _threads(run: RecordedRun) -> int:
+    """Return the CPU threads of the run's processes; 1 for a GPU, whose bits they do not change; 0 for no number."""
+    threads = (run.machine or {}).get("threads", 1)
+    return threads if isinstance(threads, int) else 0
+
+
+def _here(world: World) -> dict[str, Any]:
+    return machine_info(world.device)
+
+
+def _machine_text(machine: Mapping[str, Any]) -> str:
+    return ", ".join(str(machine.get(name)) for name in ("device", "arithmetic", "torch") if machine.get(name))
+
+
+def _without_threads(machine: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in machine.items() if name != "threads"}
+
+
+def _same_arithmetic(run: RecordedRun, world: World) -> bool:
+    """Return whether this machine is of the run's kind, or gives the canonical hashes that are listed for that kind."""
+    machine, here = _without_threads(run.machine or {}), _here(world)
+    if machine == here:
+        return True
+    listed = _listed_hashes(machine)
+    return listed is not None and world.device.type == "cpu" and _agree(listed, measured_hashes())
+
+
+def _listed_hashes(machine: Mapping[str, Any]) -> Hashes | None:
+    family = find_family(training_code_digest(), read_families())
+    return family.hashes_on(machine) if family else None
+
+
+def _agree(listed: Hashes, measured: Hashes) -> bool:
+    common = listed.keys() & measured.keys()
+    return bool(common) and all(listed[name] == measured[name] for name in common)
+
+
+@cache
+def measured_hashes() -> Hashes:
+    """Return the canonical hashes of today's code on this machine, which take half a minute, once per process."""
+    return canonical_hashes()
+
+
+def retrainer(project: Project, world: World) -> Retrain:
+    """Return the function that trains a run of `project` again in this process, as it was trained."""
+    prepared = project.prepared
+    splits = LoadedSplits(
+        train_images=prepared.train.source, test_images=prepared.test.source, test_labels=prepared.test.labels,
+        class_names=prepared.class_names,
+    )  # fmt: skip
+
+    def retrain(run: StudyRun) -> RunResult:
+        recorded, recipe = project.runs[run.fingerprint], _recipe(project, run.study)
+        torch.set_num_threads(_threads(recorded))
+        return execute_run(
+            run.spec, splits, run.rows, world=world, log=RunLog.silent(), weights=None,
+            eval_batch_size=recipe.eval_batch_size,
+            options=RunOptions(micro_batch=recorded.result.micro_batch, comm=comm_config_from(recipe)),
+        )  # fmt: skip
+
+    return retrain
+
+
+def _recipe(project: Project, study: str) -> Any:
+    return project.params.studies[study].effective_recipe(project.params.train)
+
+
+def _confirm(project: Project, world: World) -> Callable[[StudyRun, RunResult], str]:
+    """Return the function that says why a difference may be this machine's; empty if it is the run's."""
+
+    def confirm(run: StudyRun, again: RunResult) -> str:
+        if _differences(again, retrainer(project, world)(run)):
+            return "two trainings here differ too"
+        machine = _without_threads(project.runs[run.fingerprint].machine or {})
+        listed = _listed_hashes(machine) if world.device.type == "cpu" else None
+        if listed is not None and not _agree(listed, measured_hashes()):
+            return "the canonical runs give other hashes here than the list has for this kind of machine"
+        return ""
+
+    return confirm
+
+
+def audit_runs(
+    project: Project, sample: Sample, retrain: Retrain, *, confirm: Callable[[StudyRun, RunResult], str]
+) -> Iterator[tuple[Outcome, str]]:
+    """Train each chosen run again; yield the outcome and a line.
+
+    Args:
+        confirm: returns why a difference may be the machine's, see `_confirm`.
+    """
+    for run in sample.chosen:
+        recorded = project.runs[run.fingerprint]
+        name = f"{run.fingerprint} ({run.study}: {described(run.spec)})"
+        try:
+            again = retrain(run)
+        except OutOfMemory as error:
+            yield "undecided", f"audit    {name}: {error}"
+            continue
+        except InputError as error:
+            # For example a recorded number of images in a pass that no training can have.
+            yield "differs", f"DIFFERS  {recorded.folder}: {name}: cannot be trained as it is recorded ({error})"
+            continue
+        differences = _differences(recorded.result, again)
+        if not differences:
+            n_images = len(again.correct) if again.correct is not None else 0
+            yield "equal", f"equal    {name}: {len(again.links)} links of the hash chain, {n_images} test answers"
+        elif reason := confirm(run, again):
+            yield "undecided", f"audit    {name}: differs, but this machine cannot decide, since {reason}"
+        else:
+            yield "differs", f"DIFFERS  {recorded.folder}: {name}: {'; '.join(differences)}"
+
+
+def _differences(recorded: RunResult, again: RunResult) -> list[str]:
+    """Return what differs, the hash chain first: where the two trainings part."""
+    found = []
+    if parting := first_difference(recorded.links, again.links):
+        found.append(f"hash chain: equal through step {parting[0]}, differs at step {parting[1]}")
+    found += itertools.islice(_curve_differences(recorded, again), 1)
+    if len(recorded.history) != len(again.history):
+        found.append(f"records of the curve: {len(recorded.history)}, expected {len(again.history)}")
+    if (noise := _finite(recorded.critical_batch)) != (expected_noise := _finite(again.critical_batch)):
+        found.append(f"critical batch size: {shown(noise)}, expected {shown(expected_noise)}")
+    found += [
+        f"{name}: {shown(getattr(recorded, name))}, expected {shown(getattr(again, name))}"
+        for name in ("status", "top1", "balanced_accuracy", "skipped_steps")
+        if getattr(recorded, name) != getattr(again, name)
+    ]
+    answers, expected = _answers(recorded), _answers(again)
+    if not np.array_equal(answers, expected):
+        n_wrong = int((answers != expected).sum()) if answers.shape == expected.shape else len(answers)
+        found.append(f"test answers that differ: {n_wrong}, expected 0")
+    if not _same_loss(recorded.loss, again.loss):
+        found.append(f"test loss: {shown(recorded.loss)}, expected {shown(again.loss)}")
+    return found
+
+
+def _curve_differences(recorded: RunResult, again: RunResult) -> Iterator[str]:
+    """Yield each value of the curve that differs, the first step first."""
+    for one, other in zip(recorded.history, again.history, strict=False):
+        for name, words in _CURVE.items():
+            value, expected = getattr(one, name), getattr(other, name)
+            if value != expected:
+                yield f"{words} at step {other.step}: {shown(value)}, expected {shown(expected)}"
+
+
+def _finite(noise: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the values as a record has them, where infinity is null."""
+    if noise is None:
+        return None
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in noise.items()
+    }
+
+
+def _answers(result: RunResult) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    return np.empty(0, dtype=np.bool_) if result.correct is None else result.correct
+
+
+def _same_loss(value: float | None, expected: float | None) -> bool:
+    """Return whether two test losses agree: an evaluation in other passes, which no key has, rounds differently."""
+    if value is None or expected is None:
+        return value is expected
+    return math.isclose(value, expected, rel_tol=1e-5)
+
+
+def conclusion(n_runs: int, outcomes: Mapping[Outcome, int]) -> Iterator[str]:
+    """Yield what an audit shows of all `n_runs` runs that could be decided."""
+    n_audited, n_wrong = outcomes.get("equal", 0), outcomes.get("differs", 0)
+    if n_wrong:
+        yield f"{n_wrong} of {sum(outcomes.values())} audited runs are other than recorded"
+        return
+    if outcomes.get("undecided", 0):
+        yield "nothing is excluded, since some audited runs could not be decided"
+        return
+    confidence = f"{100 * (1 - ALPHA):g} %"
+    count = excluded_count(n_runs, n_audited, ALPHA)
+    if count == 1:
+        yield f"all {n_runs} runs are as recorded"
+    else:
+        missed = 1 - chance_of_detection(n_runs, n_audited, count)
+        yield (
+            f"at {confidence}, fewer than {count} of the {n_runs} runs are other than recorded: {n_audited} random "
+            f"ones would miss {count} such runs with a probability of {missed:.2g} (hypergeometric)"
+        )
+    share = excluded_share(n_audited, ALPHA)
+    yield f"of any number of runs, a share below {100 * share:.1f} % would be: f = 1 - {ALPHA:g}^(1/{n_audited})"
+    yield "not excluded: choices that the ledger does not show; docs/guides/verify.md lists them"

@@ -1,0 +1,129 @@
+"""Check each recorded run against its own settings and the test labels, and runs against each other."""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from pipeline.commands.verification.findings import Findings
+from pipeline.commands.verification.recorded import Project, RecordedRun
+from pipeline.training.code_families import code_name
+from pipeline.training.hash_chain import link_is_due
+from pipeline.training.run_key import training_code_digest
+from pipeline.training.settings import TrainSettings
+
+_DECIDES_BITS = ("network", "seed", "batch_size", "learning_rate", "weight_decay")
+"""Settings of which another value gives another chain; others, such as evaluations, change no weight."""
+_DECIDING_PARTS = ("data", "members", "labels")
+
+
+def check_runs(project: Project, findings: Findings) -> None:
+    """Check every recorded run: accuracy, curve, hash chain, and that no two are one training."""
+    for run in project.runs.values():
+        _check_accuracy(run, project, findings)
+        if run.settings is not None:
+            with findings.collecting_errors(run.folder):
+                _check_steps(run, run.settings, findings)
+    for one, other, what in _twins(project.runs):
+        findings.differs(
+            other.folder, f"{what} of {_named(other)}", f"that of {one.folder.name} ({_named(one)})", "its own"
+        )
+    kind = "the ledger" if project.has_ledger else "the tables"
+    findings.checked.append(
+        f"{len(project.runs)} runs of {kind}: accuracies from the test images, curves and hash chains by the settings, "
+        "no training recorded twice"
+    )
+
+
+def _check_accuracy(run: RecordedRun, project: Project, findings: Findings) -> None:
+    result, labels = run.result, project.prepared.test.labels
+    if result.correct is None or (run.key is not None and run.key.job.get("data") != project.data_digest):
+        return  # it diverged, or was evaluated on other images, which `check_studies` reports
+    if len(result.correct) != len(labels):
+        findings.differs(run.folder, "test images in correct.npy", len(result.correct), len(labels))
+        return
+    measured = {
+        "top1": float(result.correct.mean()),
+        "balanced_accuracy": float(np.mean([result.correct[labels == label].mean() for label in np.unique(labels)])),
+    }
+    for name, expected in measured.items():
+        if not _close(getattr(result, name), expected):
+            findings.differs(run.folder, name, getattr(result, name), expected)
+
+
+def _check_steps(run: RecordedRun, settings: TrainSettings, findings: Findings) -> None:
+    """Check the steps of curve and hash chain, which the settings alone decide."""
+    result, sizes = run.result, settings.batch_sizes
+    if result.status == "finished" and result.history[-1].step != settings.steps:
+        findings.differs(run.folder, "last step of the curve", result.history[-1].step, settings.steps)
+    for record in result.history:
+        expected = {"examples": sizes.examples(record.step), "lr": settings.lr_at(record.step - 1)}
+        for name, value in expected.items():
+            if not _close(getattr(record, name), value):
+                findings.differs(run.folder, f"{name} at step {record.step}", getattr(record, name), value)
+    # Another family may have had links at other steps. A table has the last link alone.
+    if run.key is None or not result.links or not is_of_this_code(run):
+        return
+    last = result.history[-1].step
+    # A run that diverges at a step with a link has two of them.
+    steps = [*(step for step in range(1, last + 1) if link_is_due(settings, step)), last]
+    if (found := [link.step for link in result.links]) != steps:
+        findings.differs(run.folder, "steps of the hash chain", found, steps)
+
+
+def is_of_this_code(run: RecordedRun) -> bool:
+    """Return whether code of the family of today's trained the run."""
+    if run.key is None:
+        return False
+    settings: Mapping[str, object] = run.key.job.get("settings", {})
+    try:
+        return code_name(str(run.key.job.get("code")), settings) == code_name(training_code_digest(), settings)
+    except AttributeError:
+        return False
+
+
+def _twins(runs: Mapping[str, RecordedRun]) -> Iterator[tuple[RecordedRun, RecordedRun, str]]:
+    """Yield pairs of finished runs that say they are different trainings and have equal bits.
+
+    A link of the chain hashes sample ids and weights, and each loss is a float64: two trainings share neither. Only the
+    first pair is yielded for a run.
+    """
+    found = set()
+    for what in ("hash chain", "training curve"):
+        groups = defaultdict(list)
+        for run in runs.values():
+            if run.result.status == "finished" and (trace := _trace(run, what)):
+                groups[trace].append(run)
+        for first, *others in groups.values():
+            for other in others:
+                if _deciding(first) != _deciding(other) and other.fingerprint not in found:
+                    found.add(other.fingerprint)
+                    yield first, other, what
+
+
+def _trace(run: RecordedRun, what: str) -> str:
+    result = run.result
+    if what == "hash chain":
+        return result.links[-1].sha256 if result.links else ""
+    return json.dumps([result.loss, [record.train_loss for record in result.history]])
+
+
+def _deciding(run: RecordedRun) -> str:
+    """Return what decides the bits of a run on any machine."""
+    if run.key is None:
+        values = {name: getattr(run.settings, name) for name in _DECIDES_BITS} if run.settings else {}
+        return json.dumps(values)
+    job = run.key.job
+    settings = job.get("settings", {})
+    return json.dumps([[settings.get(name) for name in _DECIDES_BITS], [job.get(part) for part in _DECIDING_PARTS]])
+
+
+def _named(run: RecordedRun) -> str:
+    settings = run.settings
+    return f"batch {settings.batch_size}, seed {settings.seed}" if settings else "settings of another version"
+
+
+def _close(value: float | None, expected: float) -> bool:
+    return value is not None and math.isclose(value, expected, rel_tol=1e-9, abs_tol=1e-12)

@@ -1,0 +1,105 @@
+"""`python -m pipeline verify [FOLDER]`: derive a report again from its ledger, and audit runs by training them again.
+
+FOLDER is a project with params.yaml, data/ and .work/, or its data/. At no cost it derives the tables from the finished
+runs, the report from the tables, and compares every number. It compares the runs with the plans that were stated before
+them, and with each other. Each contradiction is one line: file, what, value, expected value.
+
+--retrain K trains K random runs again and compares them bit by bit. Choose --seed after the results were published, so
+that nobody knows which runs. Only a machine whose arithmetic is that of the runs can decide.
+"""
+
+import argparse
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.commands import command_parser
+from pipeline.commands.verification.findings import Findings
+from pipeline.commands.verification.plans import check_plans
+from pipeline.commands.verification.recorded import Project, read_project
+from pipeline.commands.verification.report import check_digests, check_filters, check_report
+from pipeline.commands.verification.retraining import audit
+from pipeline.commands.verification.runs import check_runs
+from pipeline.commands.verification.studies import VerifiedStudy, check_leftovers, check_study
+from pipeline.errors import InputError
+from pipeline.paths import DataPaths, WorkPaths
+
+_SEEDS = 2**32
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of this command."""
+    parser = command_parser("verify", __doc__)
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=Path(), metavar="FOLDER", help="project or its data/ (default: .)"
+    )
+    parser.add_argument("--params", type=Path, help="parameter file (default: FOLDER/params.yaml)")
+    parser.add_argument("--work", type=Path, help="folder of the ledger (default: FOLDER/.work)")
+    parser.add_argument(
+        "--published", nargs="+", default=[], metavar="HASH",
+        help="hashes of plans, or their first digits, that were published before the runs",
+    )  # fmt: skip
+    parser.add_argument("--retrain", type=int, default=0, metavar="K", help="train K random runs again (default: 0)")
+    parser.add_argument("--seed", type=int, help="seed of the choice of runs (default: a new one, which is printed)")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Verify a project and print one line for each check, contradiction and limit.
+
+    Returns:
+        0 if nothing contradicts; 1 if something does.
+
+    Raises:
+        InputError: parameters or images are missing or damaged, or an option is out of range.
+    """
+    arguments = make_parser().parse_args(argv)
+    _check_arguments(arguments)
+    root, data = _folders(arguments.folder)
+    findings = Findings()
+    project = read_project(
+        arguments.params or root / "params.yaml", DataPaths(root=data),
+        WorkPaths(root=arguments.work or root / ".work"), findings,
+    )  # fmt: skip
+    studies = verify(project, findings, published=arguments.published)
+    for line in findings.lines():
+        print(line)
+    wrong = bool(findings.differences)
+    if arguments.retrain:
+        seed = secrets.randbelow(_SEEDS) if arguments.seed is None else arguments.seed
+        wrong |= audit(project, studies, count=arguments.retrain, seed=seed, out=print)
+    print("result   " + ("something differs" if wrong else "nothing that was checked differs"))
+    return 1 if wrong else 0
+
+
+def verify(project: Project, findings: Findings, *, published: Sequence[str] = ()) -> dict[str, VerifiedStudy]:
+    """Run all checks that train nothing, and return the studies whose runs could be read."""
+    check_runs(project, findings)
+    studies: dict[str, VerifiedStudy] = {}
+    for name in project.params.studies:
+        with findings.collecting_errors(project.data.runs(name)):
+            studies[name] = check_study(name, project, findings)
+    check_leftovers(project, studies, findings)
+    check_plans(project, studies, findings, published=published)
+    check_digests(project, findings)
+    check_filters(project, findings)
+    with findings.collecting_errors(project.data.summary):
+        check_report(project, studies, findings)
+    return studies
+
+
+def _folders(folder: Path) -> tuple[Path, Path]:
+    """Return the project's folder and its data folder, from either of them."""
+    if (folder / "prepare").is_dir() and not (folder / "data").is_dir():
+        return folder / "..", folder
+    return folder, folder / "data"
+
+
+def _check_arguments(arguments: argparse.Namespace) -> None:
+    if arguments.retrain < 0:
+        raise InputError(f"--retrain {arguments.retrain}: too small; give a number of runs")
+    if arguments.seed is not None and arguments.seed < 0:
+        raise InputError(f"--seed {arguments.seed}: too small; give 0 or more")
+    for digits in arguments.published:
+        if len(digits) < 8 or not set(digits) <= set("0123456789abcdef"):
+            raise InputError(f"--published {digits}: not 8 to 64 hex digits of a plan's SHA-256; copy it whole")
