@@ -14,7 +14,7 @@ from pipeline.errors import InputError
 
 GROUPS = {
     "Pipeline": ["plan", "validate", "preset", "schema", "doctor", "repair", "check-lock", "canonical-runs"],
-    "Images": ["find-issues", "filter-features", "calibrate", "iterate"],
+    "Images": ["look", "find-issues", "filter-features", "calibrate", "iterate"],
     "Runs": ["compare", "runs", "tune", "diagnose", "simulate", "landscape"],
     "Look": ["viz", "export", "figure"],
     "Shell": ["completion"],
@@ -22,6 +22,7 @@ GROUPS = {
 """Every command once, in the order of the help."""
 
 _OWN = {
+    "look": ("batchsieve.look_command", "find wrong labels in a folder of images, as one page"),
     "find-issues": ("batchsieve.find_issues_command", "rank suspect labels of arrays in files"),
     "viz": (viz.__main__.SERVE, "explore the embedding in a browser"),
     "export": (viz.__main__.COMMANDS["export"], "write the visualizer as one offline page"),
