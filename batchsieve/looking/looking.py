@@ -12,6 +12,7 @@ from batchsieve.looking.networks import (
     SMALL_NETWORKS,
     Evidence,
     Extractor,
+    GivenFeatures,
     PretrainedNetwork,
     check_network,
 )
@@ -35,7 +36,8 @@ def look(
     images: Path | str | Images,
     labels: ArrayLike | None = None,
     *,
-    network: str = DEFAULT_NETWORK,
+    features: ArrayLike | None = None,
+    network: str | None = None,
     weights: Path | str | None = None,
     label_column: str | None = None,
     progress: bool = False,
@@ -50,8 +52,9 @@ def look(
         images: a folder or archive that the stage `prepare` reads: class folders, images with metadata.csv, or Parquet
             shards; the images of train/ and test/ count alike. Or uint8 (N, H, W, 3), RGB, or N PIL images.
         labels: (N,) integers or strings, with images in memory. None: those of the folder.
+        features: (N, D) numbers of any network, with images in memory. None: those of `network`.
         network: `timm/NAME`, or `resnet18` to `resnet152`, pretrained; or `resnet9` or `resnet9_wide`, which are
-            trained on the images themselves and need thousands.
+            trained on the images themselves and need thousands. None: `timm/tf_efficientnet_lite0`.
         weights: a .safetensors or .pth file of the network. None: those of an installed package, or published ones,
             which are downloaded.
         label_column: in Parquet shards or metadata.csv. None: `label`.
@@ -65,14 +68,10 @@ def look(
     Example:
         >>> import numpy as np
         >>> from batchsieve import look
-        >>> rng = np.random.default_rng(0)
-        >>> images = rng.integers(0, 80, (40, 16, 16, 3), dtype=np.uint8)
-        >>> images[20:] += 150  # bright
+        >>> images = np.repeat(np.arange(40, dtype=np.uint8) * 6, 16 * 16 * 3).reshape(40, 16, 16, 3)
         >>> labels = np.repeat(["dark", "bright"], 20)
         >>> labels[3] = "bright"  # a wrong label
-        >>> result = look(images, labels, network="resnet9")
-        >>> int(result.suspects()[0]), str(result.issues.suggested_label[3])
-        (3, 'dark')
+        >>> result = look(images, labels, features=images.mean(axis=(1, 2)))
         >>> result.show(1)
         Look(images: about ... of 40 labels are wrong by estimate (95 % interval ...))
         path  label   suggested  probability  reason
@@ -81,9 +80,13 @@ def look(
     file = None if weights is None else Path(weights)
     log = stderr_log(None) if progress else RunLog.silent()
     try:
-        check_network(network, file)
+        if features is None:
+            network = network or DEFAULT_NETWORK
+            check_network(network, file)
+        elif network or file:
+            raise InputError(f"features: are given, and {network or file} too; give one of them")
         with join_process_group("auto") as world:
-            extractor = _extractor(network, file, world, log, seed)
+            extractor = _extractor(network, file, features, world, log, seed)
             name, pictures = _read(images, labels, extractor, label_column, log)
             _check(pictures, name)
             evidence = extractor.evidence(pictures)
@@ -100,7 +103,12 @@ def _naming_arguments(error: InputError) -> InputError:
     return InputError(message)
 
 
-def _extractor(network: str, weights: Path | None, world: World, log: RunLog, seed: int) -> Extractor:
+def _extractor(
+    network: str | None, weights: Path | None, features: ArrayLike | None, world: World, log: RunLog, seed: int
+) -> Extractor:
+    if network is None:
+        assert features is not None
+        return GivenFeatures(features)
     if network in SMALL_NETWORKS:
         return SmallNetwork(network, world, log, seed)
     return PretrainedNetwork(network, weights, world)
@@ -113,6 +121,8 @@ def _read(
     if isinstance(images, Path | str):
         if labels is not None:
             raise InputError(f"labels: are given, but {images} has its own; leave them out")
+        if isinstance(extractor, GivenFeatures):
+            raise InputError(f"features: are given, but {images} is a path; give images in memory, in the same order")
         path = Path(images).expanduser()
         opened = open_folder(path, extractor.side, label_column=label_column, log=log)
         return str(images), read_pictures(opened, extractor.encode, log=log)

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from batchsieve.looking.sources import Pictures
+from batchsieve.arrays import checked_features
+from batchsieve.looking.sources import THUMBNAIL_SIDE, Pictures
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.config.extractors import WITHOUT_IMAGENET_WEIGHTS
 from pipeline.distributed import World
@@ -110,6 +111,28 @@ class PretrainedNetwork:
 
     def evidence(self, pictures: Pictures) -> Evidence:
         return Evidence(features=pictures.encoded)
+
+
+class GivenFeatures:
+    """`Extractor` of features (N, D) that the caller has."""
+
+    side = THUMBNAIL_SIDE
+    description = "features as given"
+
+    def __init__(self, features: ArrayLike) -> None:
+        self._features = features
+
+    def encode(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return nothing of each image."""
+        return np.empty((len(pixels), 0), dtype=np.uint8)
+
+    def evidence(self, pictures: Pictures) -> Evidence:
+        """Return the features.
+
+        Raises:
+            InputError: naming `features`.
+        """
+        return Evidence(features=checked_features(self._features, len(pictures.paths)))
 
 
 def check_network(network: str, weights: Path | None) -> None:
