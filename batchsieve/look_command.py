@@ -14,8 +14,11 @@ from pathlib import Path
 
 from batchsieve.looking.looking import look
 from batchsieve.looking.networks import DEFAULT_NETWORK, SMALL_NETWORKS
+from batchsieve.looking.project import check_project_folder, write_project
 from batchsieve.looking.result import Look
 from pipeline.errors import InputError
+from viz.commands import serve
+from viz.security import LOOPBACK, check_port
 
 _SHOWN = 10
 
@@ -45,6 +48,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--weights", type=Path, metavar="FILE", help=".safetensors or .pth file of the network")
     parser.add_argument("--label-column", metavar="NAME", help="of Parquet shards or metadata.csv; default: label")
     parser.add_argument("--out", type=Path, default=Path("look.html"), metavar="FILE", help="default: look.html")
+    parser.add_argument(
+        "--serve", action="store_true", help="then open the visualizer; its files are in a folder named as the page"
+    )
+    parser.add_argument("--port", type=int, default=8050, help="of the visualizer; default: 8050")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="also write all images as a table, most suspect first")
     return parser
 
@@ -56,10 +63,15 @@ def main(argv: Sequence[str]) -> int:
         InputError: see `look`; or a file would be in FOLDER.
     """
     arguments = make_parser().parse_args(argv)
+    project: Path = arguments.out.with_suffix("")
     files = [("--out", arguments.out, ".html"), ("--csv", arguments.csv, ".csv")]
     for option, file, suffix in files:
         if file is not None:
             _check_file(option, file, suffix, arguments.folder)
+    if arguments.serve:
+        _check_file("--out", project, "", arguments.folder)
+        check_project_folder(project)
+        check_port(LOOPBACK, arguments.port, name="--port")
     try:
         result = look(
             arguments.folder,
@@ -74,7 +86,12 @@ def main(argv: Sequence[str]) -> int:
     print("\n".join(_text(result)))
     for file in written:
         print(f"{file}: written, {file.stat().st_size / 1e6:.1f} MB")
-    return 0
+    if not arguments.serve:
+        return 0
+    write_project(result, project)
+    options = ["--params", f"{project / 'params.yaml'}", "--data", f"{project / 'data'}"]
+    print(f"{project}: decisions are saved there; to open it again: batchsieve viz {' '.join(options)}", flush=True)
+    return serve.main([*options, "--port", str(arguments.port)])
 
 
 def _check_file(option: str, file: Path, suffix: str, folder: Path) -> None:

@@ -5,7 +5,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from batchsieve.evidence import N_COMPONENTS, content_order, neighbor_rows, principal_components, tsne_coordinates
+from batchsieve.arrays import Labels
+from batchsieve.evidence import (
+    N_COMPONENTS,
+    content_order,
+    neighbor_rows,
+    principal_components,
+    tsne_coordinates,
+    voted_probabilities,
+)
 from batchsieve.issues import find_issues
 from batchsieve.looking.networks import (
     DEFAULT_NETWORK,
@@ -17,7 +25,7 @@ from batchsieve.looking.networks import (
     check_network,
 )
 from batchsieve.looking.result import Look
-from batchsieve.looking.small_network import SmallNetwork
+from batchsieve.looking.small_network import FOLDS, SmallNetwork
 from batchsieve.looking.sources import Images, Pictures, open_arrays, open_folder, read_pictures
 from pipeline.distributed import World, join_process_group
 from pipeline.errors import InputError
@@ -92,7 +100,7 @@ def look(
             evidence = extractor.evidence(pictures)
     except InputError as error:
         raise _naming_arguments(error) from None
-    return _result(name, pictures, evidence, extractor.description, seed)
+    return _result(name, pictures, evidence, extractor, seed)
 
 
 def _naming_arguments(error: InputError) -> InputError:
@@ -145,32 +153,40 @@ def _check(pictures: Pictures, name: str) -> None:
         )
 
 
-def _result(name: str, pictures: Pictures, evidence: Evidence, description: str, seed: int) -> Look:
+def _result(name: str, pictures: Pictures, evidence: Evidence, extractor: Extractor, seed: int) -> Look:
     k = min(_NEIGHBORS, len(pictures.paths) - 1)
+    # In an order that does not depend on the paths, as in `find_issues`.
+    order = content_order(evidence.features, pictures.labels)
+    inverse = np.argsort(order)
+    labels = Labels(codes=pictures.labels[order], classes=pictures.class_names)
+    components = principal_components(evidence.features[order], N_COMPONENTS)
+    neighbors = neighbor_rows(components, k, key="images", seed=seed)
+    probabilities = evidence.probabilities
+    if probabilities is None:
+        probabilities = voted_probabilities(components, neighbors, labels, folds=FOLDS, seed=seed)[inverse]
     issues = find_issues(
         pictures.class_names[pictures.labels],
-        evidence.probabilities,
+        probabilities,
         evidence.features,
         fraction="estimated",
-        class_names=None if evidence.probabilities is None else pictures.class_names.tolist(),
+        class_names=pictures.class_names.tolist(),
         n_neighbors=k,
         seed=seed,
     )
-    # In an order that does not depend on the paths, as in `find_issues`.
-    order = content_order(evidence.features, pictures.labels)
-    components = principal_components(evidence.features[order], N_COMPONENTS)
-    neighbors = neighbor_rows(components, k, key="images", seed=seed)
     perplexity = min(_PERPLEXITY, (len(order) - 1) / 3.5)
-    coordinates = tsne_coordinates(components, pictures.labels[order], perplexity=perplexity, n_jobs=2, seed=seed)
-    inverse = np.argsort(order)
+    coordinates = tsne_coordinates(components, labels.codes, perplexity=perplexity, n_jobs=2, seed=seed)
     return Look(
         issues=issues,
         path=np.array(pictures.paths, dtype=object),
         sha256=np.array(pictures.sha256, dtype=object),
         coordinates=coordinates[inverse],
+        components=components[inverse],
+        class_names=pictures.class_names,
+        probabilities=probabilities,
         neighbors=order[neighbors[inverse]].astype(np.int32),
         thumbnails=pictures.thumbnails,
-        network=description,
+        extractor=extractor.name,
+        network=extractor.description,
         unreadable=pictures.unreadable,
         name=name,
     )

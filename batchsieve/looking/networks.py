@@ -57,10 +57,12 @@ class Extractor(Protocol):
     """A network, in two steps: each batch while images are decoded, then all images together.
 
     Attributes:
+        name: of the network; empty for features as given.
         side: of the images that it takes, in pixels.
         description: of the network and its weights, for people.
     """
 
+    name: str
     side: int
     description: str
 
@@ -83,7 +85,7 @@ class PretrainedNetwork:
     """`Extractor` by a pretrained network, which is not trained."""
 
     def __init__(self, network: str, weights: Path | None, world: World) -> None:
-        found = _find_weights(network, weights)
+        found, self.name = _find_weights(network, weights), network
         mean, std, self.side = _input_of(network)
         self.description = f"frozen features of {network}, {found.source}"
         model = build_network(network, 2, stem="imagenet", seed=0)
@@ -116,6 +118,7 @@ class PretrainedNetwork:
 class GivenFeatures:
     """`Extractor` of features (N, D) that the caller has."""
 
+    name = ""
     side = THUMBNAIL_SIDE
     description = "features as given"
 

@@ -30,9 +30,13 @@ class Look:
         path: (N,) str, in the folder or archive; of arrays the positions.
         sha256: (N,) str, of the files, or of the pixels.
         coordinates: (N, 2) float32, the t-SNE embedding.
+        components: (N, d) float32, principal components of the features.
+        class_names: (C,) in the order of the columns of `probabilities`.
+        probabilities: (N, C) float32, out of fold; rows sum to 1.
         neighbors: (N, k) int32, the most similar other images by features, most similar first.
         thumbnails: (N,) JPEG files, square.
-        network: whose features these are, with the source of its weights.
+        extractor: name of the network; empty for features as given.
+        network: whose features these are, with the source of its weights, for people.
         unreadable: path -> reason, of images that were left out.
         name: of the folder or archive; "images" for arrays.
     """
@@ -41,8 +45,12 @@ class Look:
     path: NDArray[np.object_]
     sha256: NDArray[np.object_]
     coordinates: NDArray[np.float32]
+    components: NDArray[np.float32]
+    class_names: NDArray[Any]
+    probabilities: NDArray[np.float32]
     neighbors: NDArray[np.int32]
     thumbnails: Sequence[bytes]
+    extractor: str
     network: str
     unreadable: Mapping[str, str]
     name: str

@@ -44,7 +44,7 @@ class SmallNetwork:
 
     def __init__(self, network: str, world: World, log: RunLog, seed: int) -> None:
         self.description = f"{network} trained on these images at {_SIDE} pixels, in {FOLDS} folds"
-        self._network, self._world, self._log, self._seed = network, world, log, seed
+        self.name, self._world, self._log, self._seed = network, world, log, seed
 
     def encode(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return images (B, S, S, 3) at the size of the network's input."""
@@ -62,7 +62,7 @@ class SmallNetwork:
             raise InputError(f"images: {n} are too few to train on in {FOLDS} folds; give {2 * FOLDS} or more")
         folds = assign_folds(pictures.paths, pictures.labels, FOLDS, seed=self._seed, contents=pictures.sha256)
         networks = tuple(self._train(pixels, pictures, folds))
-        features = np.empty((len(networks), n, feature_dimension(self._network)), dtype=np.float32)
+        features = np.empty((len(networks), n, feature_dimension(self.name)), dtype=np.float32)
         probabilities = np.empty((n, n_classes), dtype=np.float32)
         with self._log.progress("features", n, "images") as progress:
             extract_by_fold(
@@ -85,7 +85,7 @@ class SmallNetwork:
             rows = folds != fold
             settings = self._settings(pixels, len(names), int(rows.sum()))
             images = load_images(pixels, settings, training=True, device=self._world.device)
-            title = f"train {self._network}, fold {fold + 1} of {FOLDS}"
+            title = f"train {self.name}, fold {fold + 1} of {FOLDS}"
             run = train(
                 settings,
                 TrainData(images, labels, rows),
@@ -94,17 +94,15 @@ class SmallNetwork:
                 options=RunOptions(title=title),
             )
             if run.diverged:
-                raise InputError(f"network: the training of {self._network} diverged on these images; take another")
-            yield TrainedNetwork(
-                model=run.model.eval(), network=self._network, class_names=names, format=settings.format
-            )
+                raise InputError(f"network: the training of {self.name} diverged on these images; take another")
+            yield TrainedNetwork(model=run.model.eval(), network=self.name, class_names=names, format=settings.format)
 
     def _settings(self, pixels: NDArray[np.uint8], n_classes: int, n_train: int) -> TrainSettings:
         mean, std = channel_statistics(pixels)
         batch = min(_BATCH, n_train)
         steps = max(_MIN_STEPS, _EPOCHS * n_train // batch)
         return TrainSettings(
-            network=self._network,
+            network=self.name,
             stem="cifar",
             n_classes=n_classes,
             # A channel without variance stays as it is.

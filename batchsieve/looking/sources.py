@@ -36,7 +36,7 @@ class Pictures:
     Attributes:
         paths: in the folder or archive; of arrays the positions.
         labels: (N,) int64, indices into `class_names`.
-        class_names: those that have an image, in ascending order; strings, or the integers given as labels.
+        class_names: those that have an image; strings, or the integers given as labels.
         sha256: of the files, or of the pixels.
         thumbnails: JPEG files, at most `THUMBNAIL_SIDE` pixels square.
         encoded: (N, ...) what the network made of each image.

@@ -56,10 +56,8 @@ def test_the_suspects_are_on_the_first_screen_and_can_be_chosen_by_their_labels(
 
 def test_a_point_shows_its_picture_and_opens_its_card(opened: Page, result: Look) -> None:
     row = int(result.suspects()[0])
-    opened.evaluate(
-        "row => map.emit('plotly_hover', {points: [{curveNumber: 0, customdata: row}], event: {clientX: 9, clientY: 9}})",
-        row,
-    )
+    hovered = "{points: [{curveNumber: 0, customdata: row}], event: {clientX: 9, clientY: 9}}"
+    opened.evaluate(f"row => map.emit('plotly_hover', {hovered})", row)
     tooltip = opened.locator("#tooltip")
     expect(tooltip).to_be_visible()
     expect(tooltip).to_contain_text(str(result.issues.reason[row]))

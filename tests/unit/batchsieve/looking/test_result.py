@@ -63,7 +63,7 @@ def test_the_headline_has_the_estimate_with_its_interval(result: Look) -> None:
 
 @pytest.mark.parametrize("name", ["look.pdf", "look"])
 def test_another_suffix_is_refused(result: Look, name: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="must end in .html or .csv"):
+    with pytest.raises(InputError, match=r"must end in \.html or \.csv"):
         result.save(tmp_path / name)
     with pytest.raises(InputError, match="n: 0"):
         result.show(0)
