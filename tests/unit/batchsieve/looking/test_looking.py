@@ -76,7 +76,7 @@ def test_integer_labels_stay_integers() -> None:
 
 
 def test_a_small_network_is_trained_on_the_images_out_of_fold(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_network, "_MIN_STEPS", 12)
+    monkeypatch.setattr(small_network, "_MIN_STEPS", 30)
     result = look(photos, network="resnet9")
     assert set(result.to_pandas()["path"].head(2)) == set(WRONG)
     assert "trained on these images" in result.network
@@ -90,6 +90,7 @@ def test_published_weights_are_taken_at_the_newest_commit_and_then_from_the_cach
         use_hub(monkeypatch, hub.url, tmp_path / "cache")
         first = look(photos, network=NETWORK)
     assert f"commit {COMMIT[:12]}" in first.network
+    assert look(photos, network=NETWORK).network == first.network
     assert hub.sha256("model.safetensors")[:12] in first.network
 
 
