@@ -93,6 +93,10 @@ class DataPaths:
         """The images that the filter drops."""
         return self.root / "filter" / network / "dropped.csv"
 
+    def near_duplicates(self, network: str) -> Path:
+        """One row per pair of near duplicates with a training image; no row if they were not searched for."""
+        return self.root / "filter" / network / "near_duplicates.parquet"
+
     def filter_metrics(self, network: str) -> Path:
         return self.root / "filter" / network / "metrics.json"
 

@@ -87,7 +87,11 @@ class ExtractConfig(Section):
         batch_size: images per forward pass; bounds the memory.
         flip_tta: average the features and probabilities of each image and its mirror image (test-time augmentation),
             in twice the time; for images without a meaningful left and right.
+        fold_probabilities: of a training image, with `finetune.folds`: `out_of_fold`, by the network that did not train
+            on it; or `averaged`, the mean of that and of the mean over the networks that did, at no extra pass. The
+            latter have learned its label in part, so that `filter.drop_fraction: estimated` is too low with `averaged`.
     """
 
     batch_size: Positive = 256
     flip_tta: bool = False
+    fold_probabilities: Literal["out_of_fold", "averaged"] = "out_of_fold"

@@ -174,7 +174,8 @@ class CcsScorer(Section):
 
     The share `beta` of the most suspect images by `scorer` is dropped first. The others are divided into `bins` strata
     of its values, and random images of each are kept, equally many of each as far as they have them. `drop_fraction` is
-    the share that is not kept.
+    the share that is not kept. The paper orders images by `aum`, which needs a record of training; the default `margin`
+    does not.
     """
 
     name: Literal["ccs"]
@@ -229,6 +230,10 @@ class FilterConfig(Section):
             principal components; `knee` of the k-distance curve; or `tuned`, the radius that best detects images
             planted in other classes, which assumes a noise of 5 %; `{name: tuned, planted_fraction: 0.1}` assumes 10 %.
         threshold: for the other scorers: drop images with a higher score, in the scorer's unit.
+        near_duplicates: what is done about images that are nearly equal, by the features and by small gray pictures.
+            `report` lists the pairs among the training images, and with the test images. `drop` also drops the
+            training images that nearly equal a test image, and of pairs of training images the more suspect one. null:
+            they are not searched for. `filter-features` and `batchsieve.sieve` do not search.
         allow_empty: whether a class may lose all its images.
     """
 
@@ -237,6 +242,7 @@ class FilterConfig(Section):
     allocation: Literal["overall", "per_class", "balanced"] = "overall"
     eps: PositiveFloat | Literal["knee", "tuned"] | TunedEps | None = None
     threshold: PositiveFloat | None = None
+    near_duplicates: Literal["report", "drop"] | None = None
     allow_empty: bool = False
 
     @property

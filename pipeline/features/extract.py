@@ -1,6 +1,7 @@
 """Extract penultimate features and class probabilities, in evaluation mode without augmentation."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
@@ -90,6 +91,22 @@ def extract_features(
         progress.update(len(batch))
 
 
+@dataclass(frozen=True, kw_only=True)
+class FoldPasses:
+    """How the networks of all folds see the images.
+
+    Attributes:
+        batch_size: images per forward pass.
+        flip_tta: average over each image and its mirror image.
+        average_folds: whether the probabilities of an image are the mean of those by the network of its fold and of the
+            mean by the other networks, which trained on it; else the former.
+    """
+
+    batch_size: int
+    flip_tta: bool = False
+    average_folds: bool = False
+
+
 @torch.inference_mode()
 def extract_by_fold(
     extractor: FoldNetworks,
@@ -97,8 +114,7 @@ def extract_by_fold(
     out: NDArray[np.float32],
     probabilities: NDArray[np.float32],
     *,
-    batch_size: int,
-    flip_tta: bool = False,
+    passes: FoldPasses,
     world: World,
     progress: Progress,
 ) -> list[float]:
@@ -111,7 +127,7 @@ def extract_by_fold(
     Args:
         extractor: K networks, and the fold of each image.
         out: float32 (K, N, D), writable: of image i, row out[fold of i, i] is out of fold.
-        images, probabilities, batch_size, flip_tta: as in `extract_features`.
+        images, probabilities: as in `extract_features`.
 
     Returns:
         For each network but the first, the fraction of the variance of the first one's features that its aligned
@@ -125,19 +141,19 @@ def extract_by_fold(
     shared = [_has_equal_backbone(network.model, networks[0].model) for network in networks]
     sums = [None if equal else PairedSums(out.shape[2]) for equal in shared[1:]]
     rows = rank_rows(len(images), world)
-    for where, batch in _batches(images, networks[0], batch_size, rows, world.device):
-        first = _features(networks[0], batch, flip_tta=flip_tta)
+    for where, batch in _batches(images, networks[0], passes.batch_size, rows, world.device):
+        first = _features(networks[0], batch, flip_tta=passes.flip_tta)
         views = [
-            first if equal else _features(network, batch, flip_tta=flip_tta)
+            first if equal else _features(network, batch, flip_tta=passes.flip_tta)
             for network, equal in zip(networks, shared, strict=True)
         ]
         outputs = [_classified(network, of_network) for network, of_network in zip(networks, views, strict=True)]
         for pairs, (features, _) in zip(sums, outputs[1:], strict=True):
             if pairs is not None:
                 pairs.add(features, outputs[0][0])
-        held_out = folds[where], np.arange(len(batch))
         out[:, where] = np.stack([features for features, _ in outputs])
-        probabilities[where] = np.stack([predicted for _, predicted in outputs])[held_out]
+        predicted = np.stack([by_network for _, by_network in outputs])
+        probabilities[where] = _of_folds(predicted, folds[where], average=passes.average_folds)
         progress.update(len(batch))
     explained = []
     for fold, pairs in enumerate(sums, start=1):
@@ -148,6 +164,20 @@ def extract_by_fold(
         transform.apply_to_rows(out[fold], rows)
         explained.append(transform.explained)
     return explained
+
+
+def _of_folds(predicted: NDArray[np.float32], folds: NDArray[np.int32], *, average: bool) -> NDArray[np.float32]:
+    """Return the probabilities (B, n_classes) of images from those of all K networks (K, B, n_classes).
+
+    Args:
+        folds: (B,), the network that did not train on the image.
+        average: over that network and the others, which have half of the weight together; else that network alone.
+    """
+    out_of_fold: NDArray[np.float32] = predicted[folds, np.arange(len(folds))]
+    if not average or len(predicted) == 1:
+        return out_of_fold
+    in_fold = (predicted.sum(axis=0, dtype=np.float64) - out_of_fold) / (len(predicted) - 1)
+    return np.asarray((out_of_fold + in_fold) / 2, dtype=np.float32)
 
 
 def _has_equal_backbone(network: Network, other: Network) -> bool:

@@ -3,6 +3,7 @@
 Equal figures give equal bytes. Nothing is loaded from a network.
 """
 
+import base64
 import html
 import io
 import math
@@ -215,3 +216,8 @@ def dodge_factor(position: int, count: int) -> float:
     """Return a factor that moves a line sideways by up to 3 %, so that error bars do not overlap."""
     middle = (count - 1) / 2
     return 2.0 ** (0.04 * (position - middle) / middle) if middle else 1.0
+
+
+def data_uri(media_type: str, content: bytes) -> str:
+    """Return the content as a data URI."""
+    return f"data:{media_type};base64,{base64.b64encode(content).decode('ascii')}"

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pipeline.artifacts.overrides import Override, apply_labels
 from pipeline.config.filter import DbscanScorer, DropFraction, FilterConfig
 from pipeline.errors import InputError
+from pipeline.filtering.near_duplicates import TrainingDuplicates, redundant_images
 from pipeline.scoring.base import ScoredImages, ScorerInputs, neighbor_phrases, override_reason, suggestion_phrases
 from pipeline.scoring.decision import FilterDecision, ShareRule, decide
 from pipeline.scoring.eps_search import k_distances, knee, search_planted
@@ -110,12 +111,14 @@ class FilterContext:
         class_names: one per class.
         overrides: row -> a person's decision.
         replicate: its number, added to the seeds of random scorers.
+        duplicates: near duplicates of the training images, of which the redundant ones are dropped; None drops none.
     """
 
     network: str
     class_names: Sequence[str]
     overrides: Mapping[int, Override]
     replicate: int = 0
+    duplicates: TrainingDuplicates | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +126,7 @@ class SieveResult:
     """The filter's result for N images.
 
     Attributes:
-        decision: before overrides.
+        decision: before near duplicates and overrides.
         keep: (N,) after overrides.
         labels: (N,) after overrides. Scores, suggestions and votes are of the labels as given, so that a relabel
             changes nothing about other images.
@@ -134,6 +137,7 @@ class SieveResult:
             radius the others drop the same share, since embeddings differ in scale. Empty if there is no
             other embedding or the scorer uses none.
         suggestion: a label for each image; None without class probabilities and neighbors.
+        redundant: (N,) bool, dropped as near duplicates; None if none are to be dropped.
     """
 
     decision: FilterDecision
@@ -143,6 +147,7 @@ class SieveResult:
     stability: list[float]
     estimate: WrongShare | None
     suggestion: SuggestedLabels | None
+    redundant: NDArray[np.bool_] | None = None
 
 
 def sieve(
@@ -166,6 +171,12 @@ def sieve(
     rule = rule_for(config, context.network, inputs, estimate)
     decision = decide(inputs, scorer, rule)
     keep = ~decision.is_noise
+    stands_for: dict[int, int] = {}
+    redundant = None
+    if context.duplicates is not None:
+        stands_for = redundant_images(context.duplicates, keep, decision.scores, context.overrides)
+        redundant = np.isin(np.arange(len(keep)), list(stands_for))
+        keep &= ~redundant
     for row, override in context.overrides.items():
         keep[row] = override.keeps
     labels = apply_labels(inputs.labels, context.overrides, context.class_names)
@@ -174,14 +185,19 @@ def sieve(
     elif not keep.any():
         raise InputError(f"filter.{_rule_key(config)}: drops every image; drop fewer, or {fix}")
     suggestion = suggest_labels(inputs)
+    reasons = _reasons(inputs, config, decision, suggestion, context)
+    for row, other in stands_for.items():
+        assert context.duplicates is not None
+        reasons[row] = f"{context.duplicates.describe(other)}; {reasons[row]}"
     return SieveResult(
         decision=decision,
         keep=keep,
         labels=labels,
-        reasons=_reasons(inputs, config, decision, suggestion, context),
+        reasons=reasons,
         stability=_stability(inputs, scorer, rule, decision),
         estimate=estimate,
         suggestion=suggestion,
+        redundant=redundant,
     )
 
 
@@ -217,12 +233,13 @@ def _check_no_class_is_empty(
 ) -> None:
     key = _rule_key(config)
     direction = {"drop_fraction": "lower it"}.get(key, "raise it")
+    rest = "near duplicates or decided by hand" if config.near_duplicates == "drop" else "decided by hand"
     for label in np.setdiff1d(inputs.labels, kept_labels):
         rows = inputs.labels == label
         raise InputError(
             f"filter.{key}: {getattr(config, key)} leaves none of the {rows.sum()} images of class "
             f"{class_names[label]!r} ({decision.is_noise[rows].sum()} exceed {decision.thresholds[rows][0]:.4g}, "
-            f"the rest decided by hand); {direction}, {fix}, or set filter.allow_empty: true"
+            f"the rest {rest}); {direction}, {fix}, or set filter.allow_empty: true"
         )
 
 

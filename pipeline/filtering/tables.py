@@ -41,6 +41,8 @@ def points_table(images: pa.Table, inputs: ScorerInputs, sieved: SieveResult, cl
         nearest = inputs.neighbors[:, :SHOWN_NEIGHBORS].astype(np.int32)
         added["neighbours"] = list_array(nearest)
         added["neighbour_labels"] = list_array(inputs.labels[nearest].astype(np.int32))
+    if sieved.redundant is not None:
+        added["near_duplicate"] = pa.array(sieved.redundant)
     added["keep"] = pa.array(sieved.keep)
     added["corrected_label"] = pa.array(sieved.labels)
     added["corrected_label_name"] = _names(sieved.labels, class_names)
@@ -81,7 +83,8 @@ def filter_metrics(
 ) -> dict[str, Any]:
     """Return the content of metrics.json.
 
-    `eps` is the threshold in the scorer's unit, null if classes differ; `wrong_share` is null if it was not estimated.
+    `eps` is the threshold in the scorer's unit, null if classes differ; `wrong_share` is null if it was not estimated,
+    `near_duplicates` if they were not searched for; the stage that searches fills it in.
     """
     labels, decision, estimate = inputs.labels, sieved.decision, sieved.estimate
     noise, thresholds = decision.is_noise, decision.thresholds
@@ -95,6 +98,7 @@ def filter_metrics(
         "wrong_share": estimate and asdict(estimate),
         "achieved_share": float(noise.mean()),
         "share_note": decision.share_note,
+        "near_duplicates": None,
         "overrides": {decision: decisions.count(decision) for decision in DECISIONS},
         "stability_over_maps": sieved.stability,
         "classes": {

@@ -1,6 +1,5 @@
 """The report's figures: interactive ones for the page, files for papers and `dvc plots`."""
 
-import base64
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from pipeline.figures.curves import LOSS, TEST_LOSS, TOP1, LearningAxis, learnin
 from pipeline.figures.embeddings import class_map
 from pipeline.figures.gallery import image_grid, thumbnail
 from pipeline.figures.rate_curves import rate_chart, rate_figure
-from pipeline.figures.rendering import compact_chart, plotly_html, png, svg, with_note
+from pipeline.figures.rendering import compact_chart, data_uri, plotly_html, png, svg, with_note
 from pipeline.figures.shares import class_share_chart, class_share_figure, eps_chart, eps_figure
 from pipeline.figures.study_curves import (
     POINTS_TITLE,
@@ -31,6 +30,7 @@ from pipeline.figures.warmup_curves import WARMUP_TITLE, published_warmups, warm
 from pipeline.replication.published import BEST_WARMUPS, BEST_WARMUPS_SOURCE
 from pipeline.reporting.inputs import NetworkInputs, ReportInputs
 from pipeline.reporting.label_noise import planted_headline
+from pipeline.reporting.near_duplicates import duplicates_figure
 from pipeline.reporting.summary import Summary
 from pipeline.stats.runs import Quantity
 
@@ -197,6 +197,8 @@ def _figures(inputs: ReportInputs, summary: Summary) -> Iterator[tuple[str, Figu
             captions = [f"{caption}, true {truth}" for caption, truth in zip(captions, truths, strict=True)]
         grid = image_grid([np.asarray(inputs.data.train.images[row]) for row in rows], captions)
         yield f"{network.name}.dropped.png", grid
+        if (pairs := duplicates_figure(network, inputs)) is not None:
+            yield f"{network.name}.near-duplicates.png", pairs
 
 
 def most_suspect(network: NetworkInputs, n: int) -> NDArray[np.int64]:
@@ -204,11 +206,6 @@ def most_suspect(network: NetworkInputs, n: int) -> NDArray[np.int64]:
     dropped = np.flatnonzero(~network.keep)
     order: NDArray[np.int64] = dropped[np.argsort(-network.score[dropped], kind="stable")][:n]
     return order
-
-
-def data_uri(media_type: str, content: bytes) -> str:
-    """Return the content as a data URI."""
-    return f"data:{media_type};base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def _maps(network: NetworkInputs, inputs: ReportInputs) -> dict[str, tuple[Any, ...]]:

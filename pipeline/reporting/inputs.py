@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.artifacts.files import open_array, read_json
@@ -39,6 +40,7 @@ class NetworkInputs:
         score: (N,) 0 to 1, higher is more suspect.
         test_xy: (N_test, 2) embedding of the test images.
         finetune, reduce, filter: the stages' metrics.
+        duplicates: the pairs of near duplicates; None if they were not searched for.
     """
 
     name: str
@@ -56,6 +58,7 @@ class NetworkInputs:
     finetune: Mapping[str, Any]
     reduce: Mapping[str, Any]
     filter: Mapping[str, Any]
+    duplicates: pa.Table | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +125,8 @@ def result_files(params: Params, paths: DataPaths) -> list[Path]:
     for name in params.networks:
         files += [paths.finetune_metrics(name), paths.embedding(name, "test"), paths.reduce_metrics(name)]
         files += [paths.points(name), paths.filter_metrics(name)]
+        if read_json(paths.filter_metrics(name)).get("near_duplicates"):
+            files.append(paths.near_duplicates(name))
     for name in params.studies:
         files += [paths.runs(name), paths.history(name), paths.correct(name)]
     return files
@@ -156,6 +161,7 @@ def _read_filter_metrics(path: Path) -> dict[str, Any]:
 def _load_network(name: str, data: PreparedData, paths: DataPaths) -> NetworkInputs:
     points = read_parquet(paths.points(name), _POINT_COLUMNS)
     test = read_parquet(paths.embedding(name, "test"), ("x", "y"))
+    filtering = _read_filter_metrics(paths.filter_metrics(name))
     for path, rows, images in (
         (paths.points(name), len(points), len(data.train.labels)),
         (paths.embedding(name, "test"), len(test), len(data.test.labels)),
@@ -170,7 +176,9 @@ def _load_network(name: str, data: PreparedData, paths: DataPaths) -> NetworkInp
         path=points["path"].to_pylist(),
         finetune=read_json(paths.finetune_metrics(name)),
         reduce=read_json(paths.reduce_metrics(name)),
-        filter=_read_filter_metrics(paths.filter_metrics(name)),
+        filter=filtering,
+        # Earlier versions did not search.
+        duplicates=read_parquet(paths.near_duplicates(name)) if filtering.get("near_duplicates") else None,
         labels=points["label"].to_numpy(),
         suggested=points["suggested_label"].to_numpy(),
         suggested_probability=points["suggested_probability"].to_numpy(),

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from ruamel.yaml import YAML
 
 from pipeline.config.params import Params
-from pipeline.figures.rendering import plotly_script
+from pipeline.figures.rendering import data_uri, plotly_script
 from pipeline.figures.style import N_CLASS_COLORS, NOISE, class_color
 from pipeline.replication.compare_published import claim_table, slope_table
 from pipeline.replication.published import NETWORK_FIGURES, THROUGHPUT
@@ -20,9 +20,10 @@ from pipeline.reporting import comparison_tables, tables, warmup
 from pipeline.reporting.comparison_tables import best_batch_table
 from pipeline.reporting.convergence import convergence_sections
 from pipeline.reporting.costs import ArmCost, Records
-from pipeline.reporting.figures import DroppedImage, data_uri
+from pipeline.reporting.figures import DroppedImage
 from pipeline.reporting.label_noise import planted_headline, planted_sentences
 from pipeline.reporting.landscape import Landscapes, landscape_sentences, landscape_table
+from pipeline.reporting.near_duplicates import KINDS, PictureOfPair, duplicates_sentences
 from pipeline.reporting.overview import study_card
 from pipeline.reporting.plans import PlanHistories, plan_sentences
 from pipeline.reporting.summary import Summary
@@ -66,6 +67,11 @@ def report_content(
             "warmups": warmup.warmup_table(summary["warmup_laws"], confidence),
             "versions": tables.version_table(summary["versions"]),
             "digests": tables.digest_table(summary["digests"]),
+        },
+        "near_duplicates": {
+            network["name"]: duplicates_sentences(network["near_duplicates"])
+            for network in summary["networks"]
+            if network["near_duplicates"]
         },
         "claims_are_tested": any(study["published"] for study in summary["studies"]),
         "network_figures": NETWORK_FIGURES,
@@ -169,6 +175,7 @@ class PageFigures:
         warmups: markup of the best warm-ups; None without such studies.
         maps: network -> `train`, `test` or `noise` -> data URI.
         dropped: network -> images of its gallery.
+        pairs: network -> kind -> pairs of near duplicates; may be empty.
     """
 
     studies: Mapping[str, Mapping[str, str]]
@@ -176,6 +183,7 @@ class PageFigures:
     warmups: str | None = None
     maps: Mapping[str, Mapping[str, str]]
     dropped: Mapping[str, list[DroppedImage]]
+    pairs: Mapping[str, Mapping[str, list[PictureOfPair]]] = MappingProxyType({})
 
 
 def render_page(
@@ -206,6 +214,8 @@ def render_page(
             slices={name: data_uri("image/svg+xml", measured["figure"]) for name, measured in landscapes.items()},
             maps=figures.maps,
             dropped=figures.dropped,
+            pairs=figures.pairs,
+            pair_kinds=KINDS,
             plotly=Markup(plotly_script()),
             zip=zip,
         )

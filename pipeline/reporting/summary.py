@@ -177,16 +177,18 @@ def _network(network: NetworkInputs, inputs: ReportInputs) -> Summary:
     top1 = float(network.finetune["top1"])
     low, high = wilson_interval(round(top1 * n_test), n_test, inputs.params.report.confidence)
     scorer, eps = network.filter["settings"]["scorer"], network.filter["settings"]["eps"]
+    # Files of earlier versions have no such keys.
+    wrong_share, duplicates = network.filter.get("wrong_share"), network.filter.get("near_duplicates")
     return {
         "name": network.name,
         "n": len(network.keep),
         "n_kept": int(network.keep.sum()),
         "kept_share": float(network.keep.mean()),
         "noise_share": float(network.is_noise.mean()),
-        "n_by_hand": int((network.keep == network.is_noise).sum()),
+        "n_by_hand": int((network.keep == network.is_noise).sum()) - (duplicates["n_dropped"] if duplicates else 0),
         "requested_drop_share": network.filter["requested_share"],
-        # Files of earlier versions have no such key.
-        "wrong_share": network.filter.get("wrong_share"),
+        "wrong_share": wrong_share,
+        "near_duplicates": duplicates,
         "share_note": network.filter["share_note"],
         "eps_searched": eps["name"] if isinstance(eps, dict) else eps if isinstance(eps, str) else None,
         "scorer": scorer["name"],

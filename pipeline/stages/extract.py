@@ -20,7 +20,7 @@ from pipeline.config.extractors import base_architecture
 from pipeline.distributed import LaunchPlan, World
 from pipeline.energy import UNKNOWN_ENERGY
 from pipeline.errors import InputError, explain_out_of_memory
-from pipeline.features.extract import extract_by_fold, extract_features, features_cache_key
+from pipeline.features.extract import FoldPasses, extract_by_fold, extract_features, features_cache_key
 from pipeline.models import feature_dimension, full_name
 from pipeline.paths import DataPaths
 from pipeline.stages.harness import StageContext
@@ -110,6 +110,7 @@ def _check_extractor(context: StageContext, extractor: FoldNetworks, data: Prepa
 
 def _extract_train(context: StageContext, world: World, extractor: FoldNetworks, data: PreparedData) -> None:
     name, paths, n = str(context.item), context.data, len(data.train.labels)
+    config = context.params.extract
     folds = np.zeros(n, np.int32) if extractor.folds is None else extractor.folds
     n_networks = len(extractor.networks)
     with (
@@ -126,8 +127,9 @@ def _extract_train(context: StageContext, world: World, extractor: FoldNetworks,
             data.train.source,
             by_network if n_networks > 1 else out[None],
             probabilities,
-            batch_size=context.params.extract.batch_size,
-            flip_tta=context.params.extract.flip_tta,
+            passes=FoldPasses(
+                batch_size=config.batch_size, flip_tta=config.flip_tta, average_folds=_averages_folds(context)
+            ),
             world=world,
             progress=progress,
         )
@@ -140,7 +142,9 @@ def _extract_train(context: StageContext, world: World, extractor: FoldNetworks,
     top1 = float((table["predicted"].to_numpy() == data.train.labels).mean())
     metrics = {"folds": len(extractor.networks), "train_top1": top1, "aligned_variance": explained}
     write_json(paths.extract_metrics(name), metrics)
-    origin = "each by a network that was not trained on it" if explained else "on which the network was trained"
+    origin = "on which the network was trained"
+    if explained:
+        origin = f"each by {'all networks' if _averages_folds(context) else 'a network that was not trained on it'}"
     context.log.info(f"{name}: top-1 {top1:.4f} on the {n} training images, {origin}")
 
 
@@ -187,6 +191,10 @@ def _shared_array(path: Path, shape: tuple[int, ...], world: World) -> Iterator[
         yield out
         out.flush()
         distributed.barrier()
+
+
+def _averages_folds(context: StageContext) -> bool:
+    return context.params.extract.fold_probabilities == "averaged"
 
 
 def _dimensions(name: str) -> int:

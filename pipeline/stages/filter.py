@@ -9,6 +9,13 @@ from pipeline.artifacts.tables import write_csv, write_parquet
 from pipeline.config.extractors import replicate_number
 from pipeline.filtering.apply import FilterContext, sieve
 from pipeline.filtering.inputs import input_files, load_filter_inputs
+from pipeline.filtering.near_duplicates import (
+    duplicate_files,
+    duplicates_metrics,
+    duplicates_sentence,
+    duplicates_table,
+    find_duplicates,
+)
 from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_table
 from pipeline.parallel import task_pool
 from pipeline.stages.harness import StageContext, run_stage
@@ -20,25 +27,44 @@ def filter_images(context: StageContext) -> None:
     data, config, network = context.data, context.params.filter, context.item
     remove_leftovers(data.points(network).parent)
     inputs = load_filter_inputs(data, network)
+    duplicates = None if config.near_duplicates is None else find_duplicates(data, network)
     filter_context = FilterContext(
-        network=network, class_names=inputs.class_names, overrides=inputs.overrides, replicate=replicate_number(network)
+        network=network,
+        class_names=inputs.class_names,
+        overrides=inputs.overrides,
+        replicate=replicate_number(network),
+        duplicates=duplicates if config.near_duplicates == "drop" else None,
     )
     # One thread per task on every machine: the number of threads determines bits.
     with task_pool(context.dask.scheduler, workers=context.dask.workers, threads=1) as map_fn:
         sieved = sieve(replace(inputs.scorer_inputs, map_fn=map_fn), config, filter_context)
     points = points_table(inputs.images, inputs.scorer_inputs, sieved, inputs.class_names)
     metrics = filter_metrics(inputs.scorer_inputs, sieved, config, filter_context)
+    if duplicates is not None:
+        n_dropped = 0 if sieved.redundant is None else int(sieved.redundant.sum())
+        metrics["near_duplicates"] = duplicates_metrics(duplicates, n_dropped)
     kept, dropped = kept_and_dropped(points, inputs.n_planted)
     write_parquet(data.points(network), points)
     write_csv(data.kept(network), kept)
     write_csv(data.dropped(network), dropped)
+    write_parquet(data.near_duplicates(network), duplicates_table(duplicates))
     write_json(data.filter_metrics(network), metrics)
     write_provenance(
         data.provenance("filter", network),
         stage=context.name,
         parameters=config.model_dump(mode="json"),
-        inputs=[*input_files(data, network), data.overrides],
-        outputs=[data.points(network), data.kept(network), data.dropped(network), data.filter_metrics(network)],
+        inputs=[
+            *input_files(data, network),
+            *(duplicate_files(data, network) if duplicates is not None else []),
+            data.overrides,
+        ],
+        outputs=[
+            data.points(network),
+            data.kept(network),
+            data.dropped(network),
+            data.near_duplicates(network),
+            data.filter_metrics(network),
+        ],
     )
     if inputs.n_planted is not None:
         context.log.info(f"{network}: {planted_note(inputs.n_planted)}")
@@ -46,6 +72,8 @@ def filter_images(context: StageContext) -> None:
         in_sample = inputs.scorer_inputs.folds is None
         note = "; too low in sample, since the network has learned the labels: set finetune.folds" if in_sample else ""
         context.log.info(f"filter.drop_fraction: {network}: {sieved.estimate}{note}")
+    if duplicates is not None:
+        context.log.info(f"filter.near_duplicates: {network}: {duplicates_sentence(metrics['near_duplicates'])}")
     if metrics["share_note"]:
         context.log.info(f"filter.drop_fraction: {metrics['share_note']}")
     context.log.info(

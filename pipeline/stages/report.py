@@ -10,6 +10,7 @@ from pipeline.reporting.costs import arm_costs
 from pipeline.reporting.inputs import ReportInputs, load_report_inputs, result_files, stage_names
 from pipeline.reporting.label_noise import planted_headline, planted_sentences
 from pipeline.reporting.landscape import load_landscapes
+from pipeline.reporting.near_duplicates import pair_pictures
 from pipeline.reporting.plans import load_plans
 from pipeline.reporting.render import PageFigures, render_costs, render_document, render_page
 from pipeline.reporting.summary import Summary, build_summary
@@ -70,6 +71,7 @@ def _page_figures(inputs: ReportInputs, summary: Summary) -> PageFigures:
         warmups=reporting_figures.warmup_chart(summary),
         maps={network.name: reporting_figures.embedding_images(network, inputs) for network in inputs.networks},
         dropped={network.name: reporting_figures.dropped_images(network, inputs) for network in inputs.networks},
+        pairs={network.name: pair_pictures(network, inputs) for network in inputs.networks},
     )
 
 

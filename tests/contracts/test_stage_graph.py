@@ -102,7 +102,13 @@ def _written_by(stage: str) -> set[Path]:
         + [paths.features_by_network(network), paths.probabilities(network), paths.extract_metrics(network)],
         "reduce": [paths.embedding(network, s) for s in splits]
         + [paths.components(network), paths.embeddings(network), paths.reduce_metrics(network)],
-        "filter": [paths.points(network), paths.kept(network), paths.dropped(network), paths.filter_metrics(network)],
+        "filter": [
+            paths.points(network),
+            paths.kept(network),
+            paths.dropped(network),
+            paths.near_duplicates(network),
+            paths.filter_metrics(network),
+        ],
         "train": [
             paths.runs(study),
             paths.history(study),

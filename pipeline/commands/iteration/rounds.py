@@ -145,7 +145,7 @@ def read_first_round(params: Params, data: DataPaths, network: str) -> FirstRoun
     paths, sha256 = (images[column].to_pylist() for column in columns)
     overrides, names = read_overrides(data.overrides), _class_names(data)
     located = locate_overrides(overrides, file=data.overrides, paths=paths, sha256=sha256, class_names=names)
-    keep = ~result.is_noise
+    keep = ~result.is_noise & ~_near_duplicates(data, network)
     for row, override in located.items():
         keep[row] = override.keeps
     labels = apply_labels(read_parquet(data.manifest("train"), ["label"])["label"].to_numpy(), located, names)
@@ -166,6 +166,15 @@ def read_round(data: DataPaths, network: str) -> RoundResult:
         keep=points["keep"].to_numpy(),
         top1=read_json(data.finetune_metrics(network))["top1"],
     )
+
+
+def _near_duplicates(data: DataPaths, network: str) -> NDArray[np.bool_]:
+    """Return which training images (N,) the filter dropped as near duplicates; none if it does not drop them."""
+    points = read_parquet(data.points(network), ["is_noise"], optional=["near_duplicate"])
+    if "near_duplicate" not in points.column_names:
+        return np.zeros(len(points), dtype=np.bool_)
+    dropped: NDArray[np.bool_] = points["near_duplicate"].to_numpy()
+    return dropped
 
 
 def read_corrected_labels(data: DataPaths, network: str) -> NDArray[np.int64]:

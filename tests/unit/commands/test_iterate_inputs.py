@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
@@ -79,6 +80,18 @@ def test_a_changed_section_starts_again_and_is_named(tmp_path: Path, section: st
     assert f" {section} " in line
     assert not made.exists()
     assert not data.recursive_rounds(NETWORK).exists()
+
+
+def test_round_0_may_have_dropped_near_duplicates(tmp_path: Path) -> None:
+    data = write_project(tmp_path)
+    pretend_first_round(tmp_path, overrides=[by_hand(data, 3, "keep")])
+    points = read_parquet(data.points(NETWORK))
+    duplicates = np.isin(np.arange(len(points)), [0, 7])
+    keep = points["keep"].to_numpy() & ~duplicates
+    columns = {**{name: points[name] for name in points.column_names}, "keep": keep, "near_duplicate": duplicates}
+    write_parquet(data.points(NETWORK), pa.table(columns))
+    first = read_first_round(load_params(tmp_path / "params.yaml"), data, NETWORK)
+    np.testing.assert_array_equal(first.result.keep, keep)
 
 
 def test_changed_overrides_start_again_and_are_named(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pipeline.distributed import World
 from pipeline.errors import InputError
 from pipeline.features import extract
-from pipeline.features.extract import extract_by_fold, extract_features
+from pipeline.features.extract import FoldPasses, extract_by_fold, extract_features
 from pipeline.features.trained import PairedSums, fit_similarity
 from pipeline.models import set_head
 from pipeline.run_log import RunLog
@@ -104,7 +104,7 @@ def _network(seed: int) -> TrainedNetwork:
 
 
 def _by_fold(
-    networks: list[TrainedNetwork], folds: NDArray[np.int32], batch_size: int = 8
+    networks: list[TrainedNetwork], folds: NDArray[np.int32], batch_size: int = 8, *, average: bool = False
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], list[float]]:
     """Return the out-of-fold features and probabilities, and the shares that alignment explains."""
     out, sure = np.zeros((len(networks), N, 512), np.float32), np.zeros((N, len(NAMES)), np.float32)
@@ -114,7 +114,7 @@ def _by_fold(
             bright_images(N)[0],
             out,
             sure,
-            batch_size=batch_size,
+            passes=FoldPasses(batch_size=batch_size, average_folds=average),
             world=ALONE,
             progress=progress,
         )
@@ -210,8 +210,24 @@ def test_with_mirror_images_the_means_of_both_views_are_given(n_networks: int) -
         np.testing.assert_allclose(sure, sure_of.mean((0, 1)), atol=1e-5)
         by_network = np.empty((n_networks, N, 512), np.float32)
         extractor = FoldNetworks(networks=tuple(networks), folds=folds)
-        extract_by_fold(extractor, bright_images(N)[0], by_network, sure, **options)
+        passes = FoldPasses(batch_size=8, flip_tta=True)
+        extract_by_fold(extractor, bright_images(N)[0], by_network, sure, passes=passes, world=ALONE, progress=progress)
         np.testing.assert_allclose(sure, sure_of.mean(0)[folds, np.arange(N)], atol=1e-5)
+
+
+@pytest.mark.parametrize("n_networks", [1, 2, 3])
+def test_averaged_probabilities_give_half_of_the_weight_to_the_network_of_the_fold(n_networks: int) -> None:
+    networks, folds = [_network(seed) for seed in range(n_networks)], (np.arange(N) % n_networks).astype(np.int32)
+    features, averaged, _ = _by_fold(networks, folds, average=True)
+    by_network = np.stack([_alone(network)[1] for network in networks]).astype(np.float64)
+    weights = np.full((n_networks, n_networks), 0.5 / max(1, n_networks - 1))
+    np.fill_diagonal(weights, 0.5 if n_networks > 1 else 1)
+    expected = np.einsum("nk,knc->nc", weights[folds], by_network)
+    np.testing.assert_allclose(averaged, expected, atol=1e-6)
+    np.testing.assert_allclose(averaged.sum(axis=1), 1, atol=1e-5)
+    out_of_fold = _by_fold(networks, folds)
+    np.testing.assert_array_equal(features, out_of_fold[0])
+    assert n_networks == 1 or abs(averaged - out_of_fold[1]).max() > 1e-3
 
 
 def test_features_all_alike_cannot_be_aligned() -> None:

@@ -13,6 +13,7 @@ from pipeline.reporting import figures as reporting_figures
 from pipeline.reporting import render as of_page
 from pipeline.reporting.comparison_tables import verdict_table
 from pipeline.reporting.inputs import load_report_inputs
+from pipeline.reporting.near_duplicates import pair_pictures
 from pipeline.reporting.render import PageFigures, render_page
 from pipeline.reporting.summary import build_summary
 from tests.fixtures.content_policy import policy_sources
@@ -50,6 +51,7 @@ def render(params: Params, data: DataPaths) -> str:
         warmups=reporting_figures.warmup_chart(summary),
         maps={network.name: reporting_figures.embedding_images(network, inputs) for network in inputs.networks},
         dropped={network.name: reporting_figures.dropped_images(network, inputs) for network in inputs.networks},
+        pairs={network.name: pair_pictures(network, inputs) for network in inputs.networks},
     )
     return render_page(params, summary, figures)
 
