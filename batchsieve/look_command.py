@@ -110,6 +110,10 @@ def _text(result: Look) -> list[str]:
     if len(result.unreadable) > _SHOWN:
         lines.append(f"left out: {len(result.unreadable) - _SHOWN} more unreadable files")
     lines.append(f"{result.headline}; {suspects:,} have another suggested label")
+    same, different = (result.duplicates(same_label=same) for same in (True, False))
+    if len(same) + len(different):
+        lines.append(f"near duplicates: {len(different):,} with different labels, {len(same):,} with the same")
+        lines += [f"  {result.path[one]} and {result.path[other]}" for one, other in different[:_SHOWN]]
     if suspects:
         lines += ["", *result.lines(_SHOWN), ""]
     return lines

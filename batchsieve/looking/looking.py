@@ -26,9 +26,10 @@ from batchsieve.looking.networks import (
 )
 from batchsieve.looking.result import Look
 from batchsieve.looking.small_network import FOLDS, SmallNetwork
-from batchsieve.looking.sources import Images, Pictures, open_arrays, open_folder, read_pictures
+from batchsieve.looking.sources import Images, Pictures, open_arrays, open_folder, read_pictures, thumbnail_pixels
 from pipeline.distributed import World, join_process_group
 from pipeline.errors import InputError
+from pipeline.reduction.near_duplicates import near_duplicates
 from pipeline.run_log import RunLog, stderr_log
 
 MIN_IMAGES = 10
@@ -38,6 +39,7 @@ _ARGUMENTS = {"prepare.path: ": "", "prepare.label_column": "label_column", "net
 _PHRASES = {"remove the key": "leave it out", "prepare.max_megapixels": "178 megapixels"}
 _NEIGHBORS = 10
 _PERPLEXITY = 30.0
+_DUPLICATES_SIDE = 32  # pixels
 
 
 def look(
@@ -54,7 +56,7 @@ def look(
     """Find labels that are probably wrong, and lay out the images for a page or a notebook.
 
     A pretrained network, which is not trained, gives the features. Each label is scored by `find_issues` on them: out
-    of fold, by a logistic regression and the nearest neighbors.
+    of fold, by a logistic regression and the nearest neighbors. Features and pixels together find near duplicates.
 
     Args:
         images: a folder or archive that the stage `prepare` reads: class folders, images with metadata.csv, or Parquet
@@ -184,6 +186,9 @@ def _result(name: str, pictures: Pictures, evidence: Evidence, extractor: Extrac
         class_names=pictures.class_names,
         probabilities=probabilities,
         neighbors=order[neighbors[inverse]].astype(np.int32),
+        near_duplicates=near_duplicates(
+            evidence.features, thumbnail_pixels(pictures.thumbnails, _DUPLICATES_SIDE), seed=seed
+        ),
         thumbnails=pictures.thumbnails,
         extractor=extractor.name,
         network=extractor.description,

@@ -27,6 +27,9 @@ MAX_CARDS = 100
 MAX_POINTS = 5_000
 """Images on the map of a page, each with a small picture of about 2 kB."""
 
+MAX_DUPLICATES = 50
+"""Pairs of near duplicates on a page with different labels, and with the same."""
+
 _SMALL = 64  # pixels
 _SHOWN_NEIGHBORS = 6
 
@@ -43,6 +46,11 @@ def page_of(look: Look) -> str:
         n_suspects=len(suspects),
         cards=_cards(look, suspects[:MAX_CARDS], small),
         pairs=_pairs(look, suspects[:MAX_CARDS]),
+        duplicates=[
+            (same, len(pairs), _duplicates(look, pairs[:MAX_DUPLICATES], small))
+            for same in (False, True)
+            if len(pairs := look.duplicates(same_label=same))
+        ],
         classes=[
             (str(name), class_color(code), int((codes == code).sum()), int((codes[suspects] == code).sum()))
             for code, name in enumerate(classes)
@@ -106,6 +114,13 @@ def _pairs(look: Look, rows: NDArray[np.int64]) -> list[tuple[str, str, int]]:
         pair = str(look.issues.label[row]), str(look.issues.suggested_label[row])
         counts[pair] = counts.get(pair, 0) + 1
     return [(*pair, count) for pair, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+
+
+def _duplicates(look: Look, pairs: NDArray[np.int64], small: _SmallPictures) -> list[list[dict[str, str]]]:
+    return [
+        [{"picture": small[row], "label": str(look.issues.label[row]), "path": str(look.path[row])} for row in pair]
+        for pair in pairs.tolist()
+    ]
 
 
 def _map(

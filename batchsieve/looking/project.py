@@ -1,21 +1,18 @@
 """The result of `look` as a folder that the visualizer opens: the pipeline's artifacts of one network."""
 
-import io
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
-from PIL import Image
 from ruamel.yaml import YAML
 
 from batchsieve.looking.result import Look
+from batchsieve.looking.sources import thumbnail_pixels
 from pipeline.artifacts.files import atomic_path, write_array, write_json
 from pipeline.artifacts.overrides import locate_overrides, read_overrides, write_overrides
 from pipeline.artifacts.tables import list_array, write_csv, write_parquet
 from pipeline.config.extractors import is_of_timm
 from pipeline.config.filter import FilterConfig
-from pipeline.datasets.decode import resize
 from pipeline.errors import InputError
 from pipeline.filtering.apply import FilterContext, sieve
 from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_table
@@ -80,7 +77,7 @@ def write_project(look: Look, folder: Path) -> None:
     images = manifest.append_column("predicted", pa.array(predicted)).append_column("confidence", pa.array(confidence))
     points = points_table(images, inputs, filtered, class_names)
     kept, dropped = kept_and_dropped(points)
-    write_array(data.images("train"), _pixels(look))
+    write_array(data.images("train"), thumbnail_pixels(look.thumbnails, _SIDE))
     write_parquet(data.manifest("train"), manifest)
     write_json(data.prepare_metrics, {"class_names": class_names, "image_size": _SIDE})
     write_array(data.training_confidence(network), np.full(len(look), np.nan, dtype=np.float32))
@@ -106,14 +103,6 @@ def write_project(look: Look, folder: Path) -> None:
 
 def _params(folder: Path) -> Path:
     return folder / "params.yaml"
-
-
-def _pixels(look: Look) -> NDArray[np.uint8]:
-    pixels = np.empty((len(look), _SIDE, _SIDE, 3), dtype=np.uint8)
-    for row, content in enumerate(look.thumbnails):
-        with Image.open(io.BytesIO(content)) as picture:
-            pixels[row] = resize(picture, _SIDE)
-    return pixels
 
 
 def _write_params(folder: Path, look: Look) -> None:

@@ -13,6 +13,7 @@ from batchsieve.issues import LabelIssues
 from pipeline.artifacts.files import atomic_path
 from pipeline.artifacts.tables import write_csv
 from pipeline.errors import InputError
+from pipeline.reduction.near_duplicates import NearDuplicates
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,6 +35,7 @@ class Look:
         class_names: (C,) in the order of the columns of `probabilities`.
         probabilities: (N, C) float32, out of fold; rows sum to 1.
         neighbors: (N, k) int32, the most similar other images by features, most similar first.
+        near_duplicates: pairs of images that show nearly the same, see `pipeline.reduction.near_duplicates`.
         thumbnails: (N,) JPEG files, square.
         extractor: name of the network; empty for features as given.
         network: whose features these are, with the source of its weights, for people.
@@ -49,6 +51,7 @@ class Look:
     class_names: NDArray[Any]
     probabilities: NDArray[np.float32]
     neighbors: NDArray[np.int32]
+    near_duplicates: NearDuplicates
     thumbnails: Sequence[bytes]
     extractor: str
     network: str
@@ -77,6 +80,12 @@ class Look:
         """Return the rows of the images whose suggested label is another one, the most suspect first."""
         ranked = self.issues.ranked()
         return ranked[(self.issues.suggested_label != self.issues.label)[ranked]]
+
+    def duplicates(self, *, same_label: bool) -> NDArray[np.int64]:
+        """Return the rows (P, 2) of near duplicates whose labels are equal, or different: then one of them is wrong."""
+        pairs = self.near_duplicates.pairs
+        label = self.issues.label
+        return pairs[(label[pairs[:, 0]] == label[pairs[:, 1]]) == same_label]
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return path, label, suggested_label, suggested_probability, score, is_issue and reason, by image."""

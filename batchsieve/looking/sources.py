@@ -183,3 +183,12 @@ def jpeg(picture: Image.Image, side: int) -> bytes:
     buffer = io.BytesIO()
     picture.save(buffer, format="JPEG", quality=_JPEG_QUALITY)
     return buffer.getvalue()
+
+
+def thumbnail_pixels(thumbnails: Sequence[bytes], side: int) -> NDArray[np.uint8]:
+    """Return thumbnails as pixels, uint8 (N, side, side, 3)."""
+    pixels = np.empty((len(thumbnails), side, side, 3), dtype=np.uint8)
+    for row, content in enumerate(thumbnails):
+        with Image.open(io.BytesIO(content)) as picture:
+            pixels[row] = resize(picture, side)
+    return pixels

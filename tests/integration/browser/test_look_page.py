@@ -21,9 +21,10 @@ _SCRIPT = "<img src=x onerror=alert(1)>"
 @pytest.fixture(scope="module")
 def result() -> Look:
     images, labels = colored()
+    images[1], images[22] = images[0], images[7]
     labels[[4, 20, 21]] = "blue", "red", "red"
     labels[labels == "red"] = _SCRIPT
-    return look(images, labels, features=images.mean(axis=(1, 2)))
+    return look(images, labels, features=images.reshape(len(images), -1))
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +69,14 @@ def test_a_point_shows_its_picture_and_opens_its_card(opened: Page, result: Look
     assert opened.evaluate("map.data[1].x.length") == 1
     opened.locator("#pair").focus()
     opened.wait_for_function("n => map.data[1].x.length === n", arg=len(result.suspects()))
+
+
+def test_near_duplicates_with_different_labels_are_open(opened: Page) -> None:
+    different, same = opened.locator(".look-duplicates").all()
+    expect(different).to_contain_text("1 near duplicate with different labels")
+    expect(different.locator(".look-pair img").first).to_be_visible()
+    expect(same).to_contain_text("1 near duplicate with the same label")
+    assert same.locator("img").first.is_hidden()
 
 
 def test_on_a_phone_nothing_is_wider_than_the_screen(opened: Page) -> None:

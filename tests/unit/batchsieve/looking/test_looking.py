@@ -67,6 +67,14 @@ def test_images_in_memory_with_features_of_the_caller(as_pil: bool) -> None:
     assert (result.issues.suggested_label[4], result.path[4], result.network) == ("red", "4", "features as given")
 
 
+def test_copies_are_near_duplicates_with_the_same_or_different_labels() -> None:
+    images, labels = colored()
+    images[3], images[20] = images[2], images[5]
+    result = look(images, labels, features=images.reshape(len(images), -1))
+    assert result.duplicates(same_label=True).tolist() == [[2, 3]]
+    assert result.duplicates(same_label=False).tolist() == [[5, 20]]
+
+
 def test_integer_labels_stay_integers() -> None:
     images, labels = colored()
     codes = np.where(labels == "red", 7, 3)
