@@ -17,8 +17,6 @@ from batchsieve.looking.networks import DEFAULT_NETWORK, SMALL_NETWORKS
 from batchsieve.looking.project import check_project_folder, write_project
 from batchsieve.looking.result import Look
 from pipeline.errors import InputError
-from viz.commands import serve
-from viz.security import LOOPBACK, check_port
 
 _SHOWN = 10
 
@@ -69,7 +67,10 @@ def main(argv: Sequence[str]) -> int:
         if file is not None:
             _check_file(option, file, suffix, arguments.folder)
     if arguments.serve:
-        _check_file("--out", project, "", arguments.folder)
+        # From the extra `viz`.
+        from viz.security import LOOPBACK, check_port
+
+        _check_outside("--out", project, arguments.folder)
         check_project_folder(project)
         check_port(LOOPBACK, arguments.port, name="--port")
     try:
@@ -86,17 +87,27 @@ def main(argv: Sequence[str]) -> int:
     print("\n".join(_text(result)))
     for file in written:
         print(f"{file}: written, {file.stat().st_size / 1e6:.1f} MB")
-    if not arguments.serve:
-        return 0
+    return _serve(result, project, arguments.port) if arguments.serve else 0
+
+
+def _serve(result: Look, project: Path, port: int) -> int:
+    from viz.commands import serve
+
     write_project(result, project)
     options = ["--params", f"{project / 'params.yaml'}", "--data", f"{project / 'data'}"]
     print(f"{project}: decisions are saved there; to open it again: batchsieve viz {' '.join(options)}", flush=True)
-    return serve.main([*options, "--port", str(arguments.port)])
+    return serve.main([*options, "--port", str(port)])
 
 
 def _check_file(option: str, file: Path, suffix: str, folder: Path) -> None:
     if file.suffix.lower() != suffix:
         raise InputError(f"{option}: {file} does not end in {suffix}; give a name that does")
+    if file.is_dir() or not file.parent.is_dir():
+        raise InputError(f"{option}: {file} cannot be written there; give a file in a folder that exists")
+    _check_outside(option, file, folder)
+
+
+def _check_outside(option: str, file: Path, folder: Path) -> None:
     if file.resolve().is_relative_to(folder.expanduser().resolve()):
         raise InputError(f"{option}: {file} would be in {folder}, into which nothing is written; give another path")
 

@@ -235,6 +235,8 @@ def _downloaded_commit(repository: str, names: Sequence[str]) -> str:
 
     for name in names:
         try:
+            # A download alone would wait for a hub that is away.
+            hub.get_hf_file_metadata(hub.hf_hub_url(repository, name), timeout=10)
             # By the branch: then the cache knows it, and the next call needs no network.
             return Path(hub.hf_hub_download(repository, name, revision="main", library_name="timm")).parent.name
         except EntryNotFoundError as error:
