@@ -1,8 +1,9 @@
 """Find suspect labels, choose training samples and compare runs, on your own arrays.
 
-The functions take and return arrays, and read or write no files of a project. Bad input raises `InputError` with one
+The functions need no project; all but `look` and `load_trained` take arrays. Bad input raises `InputError` with one
 line that names the argument, the value and the fix. The command line `batchsieve` runs the complete pipeline.
 
+    look           find labels that are probably wrong in a folder of images, with a page to see them
     find_issues    score each sample's label by class probabilities, features or both
     sieve          keep mask of the paper's filter: PCA, t-SNE and DBSCAN for each class, or another scorer
     compare_runs   paired verdict on the accuracies of two sets of runs
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from batchsieve.filtering import sieve as sieve
     from batchsieve.issues import LabelIssues as LabelIssues
     from batchsieve.issues import find_issues as find_issues
+    from batchsieve.looking.looking import look as look
+    from batchsieve.looking.result import Look as Look
     from pipeline.errors import InputError as InputError
     from pipeline.training.weights import TrainedNetwork as TrainedNetwork
     from pipeline.training.weights import load_trained as load_trained
@@ -31,22 +34,26 @@ if TYPE_CHECKING:
 _MODULES = {
     "InputError": "pipeline.errors",
     "LabelIssues": "batchsieve.issues",
+    "Look": "batchsieve.looking.result",
     "RunComparison": "batchsieve.comparison",
     "TrainedNetwork": "pipeline.training.weights",
     "compare_runs": "batchsieve.comparison",
     "find_issues": "batchsieve.issues",
     "load_trained": "pipeline.training.weights",
+    "look": "batchsieve.looking.looking",
     "sieve": "batchsieve.filtering",
 }
 
 __all__ = [
     "InputError",
     "LabelIssues",
+    "Look",
     "RunComparison",
     "TrainedNetwork",
     "compare_runs",
     "find_issues",
     "load_trained",
+    "look",
     "sieve",
 ]
 

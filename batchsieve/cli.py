@@ -25,7 +25,7 @@ GROUPS = {
         "canonical-runs",
         "code-digests",
     ],
-    "Images": ["find-issues", "filter-features", "calibrate", "iterate"],
+    "Images": ["look", "find-issues", "filter-features", "calibrate", "iterate"],
     "Runs": ["compare", "same", "runs", "verify", "tune", "diagnose", "simulate", "landscape"],
     "Look": ["viz", "export", "figure"],
     "Shell": ["completion"],
@@ -33,6 +33,7 @@ GROUPS = {
 """Every command once, in the order of the help."""
 
 _OWN = {
+    "look": ("batchsieve.look_command", "find wrong labels in a folder of images, as one page"),
     "find-issues": ("batchsieve.find_issues_command", "rank suspect labels of arrays in files"),
     "viz": (viz.__main__.SERVE, "explore the embedding in a browser"),
     "export": ("batchsieve.export_command", "write kept and dropped images for other tools, or the visualizer's page"),

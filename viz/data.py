@@ -130,7 +130,7 @@ class Source:
             InputError: the network is unknown; a file is missing, damaged, or does not fit the others.
         """
         # The name becomes part of file names.
-        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", network):
+        if not re.fullmatch(r"(timm/)?[A-Za-z0-9_-]{1,64}(\.[a-z0-9_]{1,64})?(-r[0-9]{1,2})?", network):
             raise InputError(f"network: {network[:64]!r} is not a network; choose one of params.yaml")
         files = _files(self.data, network)
         # The data may be newer than this stamp. Then the next call reads again.

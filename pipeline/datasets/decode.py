@@ -32,18 +32,21 @@ class UnreadableError(Exception):
     """A file that cannot be decoded; the message gives the reason in a few words, without the file's name."""
 
 
-def decode_image(data: bytes, size: int, *, max_megapixels: float) -> NDArray[np.uint8]:
+def decode_image(data: bytes, size: int, *, max_megapixels: float, draft: bool = False) -> NDArray[np.uint8]:
     """Decode an image file's bytes to uint8 (size, size, 3), RGB.
 
     An animation gives its first frame. The image is turned upright by its EXIF orientation. Transparent pixels are
     composited over white, and 16-bit grays are represented by their upper byte. The complete image is scaled to the
     square, bilinear with antialiasing, for any aspect ratio.
 
+    Args:
+        draft: as in `decode_region`.
+
     Raises:
         UnreadableError: the data is empty, not an image, damaged, or of more than `max_megapixels`, which is checked
             before any pixel is decoded.
     """
-    return decode_region(data, size, _full_image, max_megapixels=max_megapixels)
+    return decode_region(data, size, _full_image, max_megapixels=max_megapixels, draft=draft)
 
 
 def decode_region(
@@ -139,7 +142,11 @@ def _upper_byte(pixels: NDArray[np.integer]) -> NDArray[np.uint8]:
 
 
 def decode_files(
-    files: Iterable[tuple[str, bytes | UnreadableError]], image_size: int, *, max_megapixels: float
+    files: Iterable[tuple[str, bytes | UnreadableError]],
+    image_size: int,
+    *,
+    max_megapixels: float,
+    draft: bool = False,
 ) -> Iterator[DecodedImage | UnreadableImage]:
     """Decode (path, content) pairs in threads, and yield the images in the order of the pairs.
 
@@ -148,13 +155,14 @@ def decode_files(
     Args:
         files: path and content of each file; an `UnreadableError` instead of the content becomes the reason.
         image_size: side of the decoded images in pixels.
+        draft: as in `decode_region`.
     """
 
     def decode(path: str, content: bytes | UnreadableError) -> DecodedImage | UnreadableImage:
         try:
             if isinstance(content, UnreadableError):
                 raise content
-            pixels = decode_image(content, image_size, max_megapixels=max_megapixels)
+            pixels = decode_image(content, image_size, max_megapixels=max_megapixels, draft=draft)
         except UnreadableError as error:
             return UnreadableImage(path=path, reason=str(error))
         return DecodedImage(path=path, pixels=pixels, sha256=hashlib.sha256(content).hexdigest())

@@ -142,6 +142,9 @@ def _folders(tree: FileTree) -> list[str]:
     return [name for name in tree.folders if "/" not in name]
 
 
+_Divide = Callable[[dict[str, list[Sample]], DatasetOptions, str], tuple[Sequence[Sample], Sequence[Sample]]]
+
+
 def open_image_folder(options: DatasetOptions) -> ImageSet:
     """Open a folder or archive of images, whose layout is recognized by its content.
 
@@ -154,17 +157,31 @@ def open_image_folder(options: DatasetOptions) -> ImageSet:
         InputError: the folder or archive is missing, damaged or unsafe, or has another layout; `test_size` is missing,
             or set although there is a test split; or the label column is missing, or set without a table.
     """
+    return _open(options, _split)
+
+
+def open_unsplit(options: DatasetOptions) -> ImageSet:
+    """Open a folder or archive as `open_image_folder` does, with the images of all splits as training images.
+
+    Raises:
+        InputError: the folder or archive is missing, damaged or unsafe, or has another layout; or the label column is
+            missing, or set without a table.
+    """
+    return _open(options, _all_in_one)
+
+
+def _open(options: DatasetOptions, divide: _Divide) -> ImageSet:
     assert options.path is not None
     source = _open_source(options.path.expanduser())
     tree = source.tree()
     if _has_shards(source, tree):
-        return _open_shards(options, source, tree)
+        return _open_shards(options, source, tree, divide)
     layout, description = _find_any_layout(source, tree, options.label_column)
     splits = {
         split: [Sample(path=path, label=label) for path, label in files if path not in options.exclude]
         for split, files in layout.splits.items()
     }
-    train, test = _split(splits, options, source.label)
+    train, test = divide(splits, options, source.label)
 
     def read(paths: Set[str], max_bytes: int) -> Iterator[tuple[str, bytes | UnreadableError]]:
         return _read(source, layout, paths, max_bytes)
@@ -179,7 +196,7 @@ def open_image_folder(options: DatasetOptions) -> ImageSet:
     )
 
 
-def _open_shards(options: DatasetOptions, source: FileSource, tree: FileTree) -> ImageSet:
+def _open_shards(options: DatasetOptions, source: FileSource, tree: FileTree, divide: _Divide) -> ImageSet:
     assert options.path is not None
     if not isinstance(source, FolderSource):
         raise InputError(
@@ -190,7 +207,7 @@ def _open_shards(options: DatasetOptions, source: FileSource, tree: FileTree) ->
         split: [sample for sample in samples if sample.path not in options.exclude]
         for split, samples in shards.listing.splits.items()
     }
-    train, test = _split(splits, options, source.label)
+    train, test = divide(splits, options, source.label)
     return ImageSet(
         class_names=shards.listing.class_names,
         train=tuple(train),
@@ -208,7 +225,7 @@ def _decoder(
     def decode() -> Iterator[DecodedImage | UnreadableImage]:
         max_bytes = int(options.max_megapixels * 1e6 * _BYTES_PER_PIXEL) + _METADATA_BYTES
         files = read({sample.path for sample in samples}, max_bytes)
-        return decode_files(files, options.image_size, max_megapixels=options.max_megapixels)
+        return decode_files(files, options.image_size, max_megapixels=options.max_megapixels, draft=options.draft)
 
     return decode
 
@@ -288,6 +305,11 @@ def _split(
         [sample for sample, out in zip(samples, held_out, strict=True) if not out],
         [sample for sample, out in zip(samples, held_out, strict=True) if out],
     )
+
+
+def _all_in_one(splits: dict[str, list[Sample]], *_: object) -> tuple[Sequence[Sample], Sequence[Sample]]:
+    """Return all samples, and no test sample."""
+    return [sample for samples in splits.values() for sample in samples], []
 
 
 def _read(

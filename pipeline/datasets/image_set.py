@@ -103,6 +103,7 @@ class DatasetOptions:
         progress: shows downloads.
         exclude: paths of unreadable images to leave out.
         label_column: column of the labels in Parquet shards or metadata.csv; None for `label`.
+        draft: decode large JPEG files at a fraction of their size, see `decode_region`.
     """
 
     path: Path | None
@@ -114,6 +115,7 @@ class DatasetOptions:
     progress: ProgressFactory
     exclude: frozenset[str] = frozenset()
     label_column: str | None = None
+    draft: bool = False
 
 
 def check_classes(images: ImageSet, source: str) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline.artifacts.tables import read_csv, write_csv
 from pipeline.datasets.file_tree import is_hidden
-from pipeline.datasets.image_folder import open_image_folder
+from pipeline.datasets.image_folder import open_image_folder, open_unsplit
 from pipeline.datasets.image_set import DecodedImage, ImageSet, Sample, UnreadableImage
 from tests.fixtures.golden import check_golden, refusals
 from tests.fixtures.images import dataset_options, one_tree, photo, split_tree, write_folder, write_tar, write_zip
@@ -181,3 +181,11 @@ def test_huge_files_are_not_read(tmp_path: Path) -> None:
     unreadable = _unreadable(root)
     assert [image.path for image in unreadable] == ["train/cat/z.png"]
     assert unreadable[0].reason.startswith(f"{2**40 / 1e6:.0f} MB")
+
+
+@pytest.mark.parametrize("tree", [split_tree(), one_tree()], ids=["split", "one"])
+def test_unsplit_has_the_images_of_all_splits(tree: dict[str, bytes], writer: Writer, tmp_path: Path) -> None:
+    images = open_unsplit(dataset_options(writer(tmp_path / "images", tree)))
+    assert {sample.path for sample in images.train} == tree.keys()
+    assert images.test == ()
+    assert {image.path for image in images.decode()} == tree.keys()

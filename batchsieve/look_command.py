@@ -1,0 +1,137 @@
+"""`batchsieve look FOLDER`: find labels that are probably wrong in a folder of images, without a project.
+
+    batchsieve look photos
+
+FOLDER has one folder per class, or is an archive of them, images with metadata.csv, or a data set cloned from the
+Hugging Face hub. Features of a pretrained network, which is not trained, are compared. The command prints the ten most
+suspect labels, and writes all suspects with pictures and a map as one page that works offline. It writes nothing into
+FOLDER.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from batchsieve.looking.looking import look
+from batchsieve.looking.networks import DEFAULT_NETWORK, SMALL_NETWORKS
+from batchsieve.looking.project import check_project_folder, write_project
+from batchsieve.looking.result import Look
+from pipeline.errors import InputError
+
+_SHOWN = 10
+
+# In messages: arguments of `look` -> options.
+_OPTIONS = {
+    "network": "--network",
+    "weights": "--weights",
+    "label_column": "--label-column",
+    "give it as weights": "give it as --weights FILE",
+    "give a file as weights": "give --weights FILE",
+    "take network ": "take --network ",
+}
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of this command."""
+    parser = argparse.ArgumentParser(
+        prog="batchsieve look", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder or archive of images")
+    parser.add_argument(
+        "--network",
+        default=DEFAULT_NETWORK,
+        help=f"timm/NAME, or resnet18 to resnet152, pretrained; or {' or '.join(SMALL_NETWORKS)}, trained on the "
+        f"images; default: {DEFAULT_NETWORK}",
+    )
+    parser.add_argument("--weights", type=Path, metavar="FILE", help=".safetensors or .pth file of the network")
+    parser.add_argument("--label-column", metavar="NAME", help="of Parquet shards or metadata.csv; default: label")
+    parser.add_argument("--out", type=Path, default=Path("look.html"), metavar="FILE", help="default: look.html")
+    parser.add_argument(
+        "--serve", action="store_true", help="then open the visualizer; its files are in a folder named as the page"
+    )
+    parser.add_argument("--port", type=int, default=8050, help="of the visualizer; default: 8050")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="also write all images as a table, most suspect first")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the suspects and write the page.
+
+    Raises:
+        InputError: see `look`; or a file would be in FOLDER.
+    """
+    arguments = make_parser().parse_args(argv)
+    project: Path = arguments.out.with_suffix("")
+    files = [("--out", arguments.out, ".html"), ("--csv", arguments.csv, ".csv")]
+    for option, file, suffix in files:
+        if file is not None:
+            _check_file(option, file, suffix, arguments.folder)
+    if arguments.serve:
+        # From the extra `viz`.
+        from viz.security import LOOPBACK, check_port
+
+        _check_outside("--out", project, arguments.folder)
+        check_project_folder(project)
+        check_port(LOOPBACK, arguments.port, name="--port")
+    try:
+        result = look(
+            arguments.folder,
+            network=arguments.network,
+            weights=arguments.weights,
+            label_column=arguments.label_column,
+            progress=True,
+        )
+    except InputError as error:
+        raise _naming_options(error) from None
+    written = [result.save(file) for _, file, _ in files if file is not None]
+    print("\n".join(_text(result)))
+    for file in written:
+        print(f"{file}: written, {file.stat().st_size / 1e6:.1f} MB")
+    return _serve(result, project, arguments.port) if arguments.serve else 0
+
+
+def _serve(result: Look, project: Path, port: int) -> int:
+    from viz.commands import serve
+
+    write_project(result, project)
+    options = ["--params", f"{project / 'params.yaml'}", "--data", f"{project / 'data'}"]
+    print(f"{project}: decisions are saved there; to open it again: batchsieve viz {' '.join(options)}", flush=True)
+    return serve.main([*options, "--port", str(port)])
+
+
+def _check_file(option: str, file: Path, suffix: str, folder: Path) -> None:
+    if file.suffix.lower() != suffix:
+        raise InputError(f"{option}: {file} does not end in {suffix}; give a name that does")
+    if file.is_dir() or not file.parent.is_dir():
+        raise InputError(f"{option}: {file} cannot be written there; give a file in a folder that exists")
+    _check_outside(option, file, folder)
+
+
+def _check_outside(option: str, file: Path, folder: Path) -> None:
+    if file.resolve().is_relative_to(folder.expanduser().resolve()):
+        raise InputError(f"{option}: {file} would be in {folder}, into which nothing is written; give another path")
+
+
+def _text(result: Look) -> list[str]:
+    classes = len(set(result.issues.label.tolist()))
+    suspects = len(result.suspects())
+    lines = [f"{result.name}: {len(result):,} images of {classes} classes", result.network]
+    for path, reason in list(result.unreadable.items())[:_SHOWN]:
+        lines.append(f"left out: {path}: {reason}")
+    if len(result.unreadable) > _SHOWN:
+        lines.append(f"left out: {len(result.unreadable) - _SHOWN} more unreadable files")
+    lines.append(f"{result.headline}; {suspects:,} have another suggested label")
+    same, different = (result.duplicates(same_label=same) for same in (True, False))
+    if len(same) + len(different):
+        lines.append(f"near duplicates: {len(different):,} with different labels, {len(same):,} with the same")
+        lines += [f"  {result.path[one]} and {result.path[other]}" for one, other in different[:_SHOWN]]
+    if suspects:
+        lines += ["", *result.lines(_SHOWN), ""]
+    return lines
+
+
+def _naming_options(error: InputError) -> InputError:
+    key, colon, text = str(error).partition(": ")
+    for phrase, option in _OPTIONS.items():
+        text = text.replace(phrase, option) if " " in phrase else text
+    return InputError(f"{_OPTIONS.get(key, key)}{colon}{text}")

@@ -1,0 +1,197 @@
+"""`look`: find labels that are probably wrong among the images of a folder, an archive or an array."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from batchsieve.arrays import Labels
+from batchsieve.evidence import (
+    N_COMPONENTS,
+    content_order,
+    neighbor_rows,
+    principal_components,
+    tsne_coordinates,
+    voted_probabilities,
+)
+from batchsieve.issues import find_issues
+from batchsieve.looking.networks import (
+    DEFAULT_NETWORK,
+    SMALL_NETWORKS,
+    Evidence,
+    Extractor,
+    GivenFeatures,
+    PretrainedNetwork,
+    check_network,
+)
+from batchsieve.looking.result import Look
+from batchsieve.looking.small_network import FOLDS, SmallNetwork
+from batchsieve.looking.sources import Images, Pictures, open_arrays, open_folder, read_pictures, thumbnail_pixels
+from pipeline.distributed import World, join_process_group
+from pipeline.errors import InputError
+from pipeline.reduction.near_duplicates import near_duplicates
+from pipeline.run_log import RunLog, stderr_log
+
+MIN_IMAGES = 10
+
+# In messages: keys of params.yaml -> arguments.
+_ARGUMENTS = {"prepare.path: ": "", "prepare.label_column": "label_column", "networks: ": "network: "}
+_PHRASES = {"remove the key": "leave it out", "prepare.max_megapixels": "178 megapixels"}
+_NEIGHBORS = 10
+_PERPLEXITY = 30.0
+_DUPLICATES_SIDE = 32  # pixels
+
+
+def look(
+    images: Path | str | Images,
+    labels: ArrayLike | None = None,
+    *,
+    features: ArrayLike | None = None,
+    network: str | None = None,
+    weights: Path | str | None = None,
+    label_column: str | None = None,
+    progress: bool = False,
+    seed: int = 0,
+) -> Look:
+    """Find labels that are probably wrong, and lay out the images for a page or a notebook.
+
+    A pretrained network, which is not trained, gives the features. Each label is scored by `find_issues` on them: out
+    of fold, by a logistic regression and the nearest neighbors. Features and pixels together find near duplicates.
+
+    Args:
+        images: a folder or archive that the stage `prepare` reads: class folders, images with metadata.csv, or Parquet
+            shards; the images of train/ and test/ count alike. Or uint8 (N, H, W, 3), RGB, or N PIL images.
+        labels: (N,) integers or strings, with images in memory. None: those of the folder.
+        features: (N, D) numbers of any network, with images in memory. None: those of `network`.
+        network: `timm/NAME`, or `resnet18` to `resnet152`, pretrained; or `resnet9` or `resnet9_wide`, which are
+            trained on the images themselves and need thousands. None: `timm/tf_efficientnet_lite0`.
+        weights: a .safetensors or .pth file of the network. None: those of an installed package, or published ones,
+            which are downloaded.
+        label_column: in Parquet shards or metadata.csv. None: `label`.
+        progress: print progress to standard error.
+        seed: of the folds, of t-SNE, and of a network that is trained.
+
+    Raises:
+        InputError: naming the argument or the file, and the fix: a folder in another layout, no weights, fewer than 10
+            images, one class.
+
+    Example:
+        >>> import numpy as np
+        >>> from batchsieve import look
+        >>> images = np.repeat(np.arange(40, dtype=np.uint8) * 6, 16 * 16 * 3).reshape(40, 16, 16, 3)
+        >>> labels = np.repeat(["dark", "bright"], 20)
+        >>> labels[3] = "bright"  # a wrong label
+        >>> result = look(images, labels, features=images.mean(axis=(1, 2)))
+        >>> result.show(1)
+        Look(images: about ... of 40 labels are wrong by estimate (95 % interval ...))
+        path  label   suggested  probability  reason
+        3     bright  dark       ...
+    """
+    file = None if weights is None else Path(weights)
+    log = stderr_log(None) if progress else RunLog.silent()
+    try:
+        if features is None:
+            network = network or DEFAULT_NETWORK
+            check_network(network, file)
+        elif network or file:
+            raise InputError(f"features: are given, and {network or file} too; give one of them")
+        with join_process_group("auto") as world:
+            extractor = _extractor(network, file, features, world, log, seed)
+            name, pictures = _read(images, labels, extractor, label_column, log)
+            _check(pictures, name)
+            evidence = extractor.evidence(pictures)
+    except InputError as error:
+        raise _naming_arguments(error) from None
+    return _result(name, pictures, evidence, extractor, seed)
+
+
+def _naming_arguments(error: InputError) -> InputError:
+    """Return the error with arguments instead of keys of params.yaml."""
+    message = str(error)
+    for text, replacement in (_ARGUMENTS | _PHRASES).items():
+        message = message.replace(text, replacement)
+    return InputError(message)
+
+
+def _extractor(
+    network: str | None, weights: Path | None, features: ArrayLike | None, world: World, log: RunLog, seed: int
+) -> Extractor:
+    if network is None:
+        assert features is not None
+        return GivenFeatures(features)
+    if network in SMALL_NETWORKS:
+        return SmallNetwork(network, world, log, seed)
+    return PretrainedNetwork(network, weights, world)
+
+
+def _read(
+    images: Path | str | Images, labels: ArrayLike | None, extractor: Extractor, label_column: str | None, log: RunLog
+) -> tuple[str, Pictures]:
+    """Return the name of the images, and the images."""
+    if isinstance(images, Path | str):
+        if labels is not None:
+            raise InputError(f"labels: are given, but {images} has its own; leave them out")
+        if isinstance(extractor, GivenFeatures):
+            raise InputError(f"features: are given, but {images} is a path; give images in memory, in the same order")
+        path = Path(images).expanduser()
+        opened = open_folder(path, extractor.side, label_column=label_column, log=log)
+        return str(images), read_pictures(opened, extractor.encode, log=log)
+    if labels is None:
+        raise InputError("labels: missing; give one for each image")
+    if label_column is not None:
+        raise InputError(f"label_column: {label_column} is given, but the images are in no folder; leave it out")
+    opened, class_names = open_arrays(images, labels, extractor.side)
+    return "images", read_pictures(opened, extractor.encode, class_names=class_names, log=log)
+
+
+def _check(pictures: Pictures, name: str) -> None:
+    """Check before the network is trained what `find_issues` would check after it."""
+    n = len(pictures.paths)
+    if n < MIN_IMAGES:
+        raise InputError(f"{name}: has {n} readable images; give {MIN_IMAGES} or more")
+    if len(pictures.class_names) < 2:
+        raise InputError(
+            f"{name}: {pictures.class_names[0]} is the only class with a readable image; give images of two or more"
+        )
+
+
+def _result(name: str, pictures: Pictures, evidence: Evidence, extractor: Extractor, seed: int) -> Look:
+    k = min(_NEIGHBORS, len(pictures.paths) - 1)
+    # In an order that does not depend on the paths, as in `find_issues`.
+    order = content_order(evidence.features, pictures.labels)
+    inverse = np.argsort(order)
+    labels = Labels(codes=pictures.labels[order], classes=pictures.class_names)
+    components = principal_components(evidence.features[order], N_COMPONENTS)
+    neighbors = neighbor_rows(components, k, key="images", seed=seed)
+    probabilities = evidence.probabilities
+    if probabilities is None:
+        probabilities = voted_probabilities(components, neighbors, labels, folds=FOLDS, seed=seed)[inverse]
+    issues = find_issues(
+        pictures.class_names[pictures.labels],
+        probabilities,
+        evidence.features,
+        fraction="estimated",
+        class_names=pictures.class_names.tolist(),
+        n_neighbors=k,
+        seed=seed,
+    )
+    perplexity = min(_PERPLEXITY, (len(order) - 1) / 3.5)
+    coordinates = tsne_coordinates(components, labels.codes, perplexity=perplexity, n_jobs=2, seed=seed)
+    return Look(
+        issues=issues,
+        path=np.array(pictures.paths, dtype=object),
+        sha256=np.array(pictures.sha256, dtype=object),
+        coordinates=coordinates[inverse],
+        components=components[inverse],
+        class_names=pictures.class_names,
+        probabilities=probabilities,
+        neighbors=order[neighbors[inverse]].astype(np.int32),
+        near_duplicates=near_duplicates(
+            evidence.features, thumbnail_pixels(pictures.thumbnails, _DUPLICATES_SIDE), seed=seed
+        ),
+        thumbnails=pictures.thumbnails,
+        extractor=extractor.name,
+        network=extractor.description,
+        unreadable=pictures.unreadable,
+        name=name,
+    )

@@ -1,0 +1,165 @@
+"""The result of `look`: the images by suspicion, for a table, a notebook and a page."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from batchsieve.issues import LabelIssues
+from pipeline.artifacts.files import atomic_path
+from pipeline.artifacts.tables import write_csv
+from pipeline.errors import InputError
+from pipeline.reduction.near_duplicates import NearDuplicates
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SHOWN = 12
+_REASON_WIDTH = 72
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Look:
+    """Result of `look` for N readable images, in the order of their paths.
+
+    Attributes:
+        issues: scores, reasons and suggested labels; `issues.label` and `issues.suggested_label` are (N,).
+        path: (N,) str, in the folder or archive; of arrays the positions.
+        sha256: (N,) str, of the files, or of the pixels.
+        coordinates: (N, 2) float32, the t-SNE embedding.
+        components: (N, d) float32, principal components of the features.
+        class_names: (C,) in the order of the columns of `probabilities`.
+        probabilities: (N, C) float32, out of fold; rows sum to 1.
+        neighbors: (N, k) int32, the most similar other images by features, most similar first.
+        near_duplicates: pairs of images that show nearly the same, see `pipeline.reduction.near_duplicates`.
+        thumbnails: (N,) JPEG files, square.
+        extractor: name of the network; empty for features as given.
+        network: whose features these are, with the source of its weights, for people.
+        unreadable: path -> reason, of images that were left out.
+        name: of the folder or archive; "images" for arrays.
+    """
+
+    issues: LabelIssues
+    path: NDArray[np.object_]
+    sha256: NDArray[np.object_]
+    coordinates: NDArray[np.float32]
+    components: NDArray[np.float32]
+    class_names: NDArray[Any]
+    probabilities: NDArray[np.float32]
+    neighbors: NDArray[np.int32]
+    near_duplicates: NearDuplicates
+    thumbnails: Sequence[bytes]
+    extractor: str
+    network: str
+    unreadable: Mapping[str, str]
+    name: str
+
+    def __len__(self) -> int:
+        """Return the number of readable images."""
+        return len(self.path)
+
+    def __repr__(self) -> str:
+        return f"Look({self.name}: {self.headline})"
+
+    @property
+    def headline(self) -> str:
+        """One sentence: how many labels look wrong, and the estimated share with its interval."""
+        wrong = self.issues.wrong_share
+        assert wrong is not None, "`look` estimates it"
+        share, n = wrong.extrapolated, len(self)
+        return (
+            f"about {round(share.share * n):,} of {n:,} labels are wrong by estimate "
+            f"({100 * wrong.confidence:g} % interval {round(share.low * n):,} to {round(share.high * n):,})"
+        )
+
+    def suspects(self) -> NDArray[np.int64]:
+        """Return the rows of the images whose suggested label is another one, the most suspect first."""
+        ranked = self.issues.ranked()
+        return ranked[(self.issues.suggested_label != self.issues.label)[ranked]]
+
+    def duplicates(self, *, same_label: bool) -> NDArray[np.int64]:
+        """Return the rows (P, 2) of near duplicates whose labels are equal, or different: then one of them is wrong."""
+        pairs = self.near_duplicates.pairs
+        label = self.issues.label
+        return pairs[(label[pairs[:, 0]] == label[pairs[:, 1]]) == same_label]
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return path, label, suggested_label, suggested_probability, score, is_issue and reason, by image."""
+        columns = self.issues.columns()
+        order = ("label", "suggested_label", "suggested_probability", "score", "is_issue", "reason")
+        return {"path": self.path, **{name: columns[name] for name in order}}
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return `columns` as a data frame with one row for each image, the most suspect first."""
+        import pandas as pd
+
+        frame = pd.DataFrame(self.columns(), index=pd.RangeIndex(len(self), name="image"))
+        return frame.iloc[self.issues.ranked()]
+
+    def show(self, n: int = _SHOWN) -> "Gallery":
+        """Return the first `n` suspects with pictures, which a notebook shows as the output of a cell.
+
+        Raises:
+            InputError: `n` is below 1.
+        """
+        if n < 1:
+            raise InputError(f"n: {n}; give 1 or more")
+        return Gallery(self, self.suspects()[:n])
+
+    def save(self, path: Path | str) -> Path:
+        """Write all results: .html, an offline page with pictures and the map; .csv, the table of `to_pandas`.
+
+        Raises:
+            InputError: the name ends in something else, or the file cannot be written.
+        """
+        file = Path(path)
+        suffix = file.suffix.lower()
+        if suffix not in (".html", ".csv"):
+            raise InputError(f"{file}: its name must end in .html or .csv")
+        if suffix == ".csv":
+            order = self.issues.ranked()
+            write_csv(file, pa.table({name: values[order].tolist() for name, values in self.columns().items()}))
+            return file
+        from batchsieve.looking.page import page_of  # matplotlib and plotly
+
+        with atomic_path(file) as temporary:
+            temporary.write_text(page_of(self), encoding="utf-8", newline="\n")
+        return file
+
+    def lines(self, n: int) -> Iterator[str]:
+        """Yield a heading and a line for each of the first `n` suspects, for a terminal."""
+        columns = self.columns()
+        rows = [("path", "label", "suggested", "probability", "reason")]
+        for row in self.suspects()[:n].tolist():
+            reason = str(columns["reason"][row])
+            rows.append(
+                (
+                    str(columns["path"][row]),
+                    str(columns["label"][row]),
+                    str(columns["suggested_label"][row]),
+                    f"{columns['suggested_probability'][row]:.2f}",
+                    reason if len(reason) <= _REASON_WIDTH else f"{reason[: _REASON_WIDTH - 3]}...",
+                )
+            )
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for cells in rows:
+            yield "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+class Gallery:
+    """Images of a `Look`, shown with pictures in a notebook and as a table elsewhere."""
+
+    def __init__(self, look: Look, rows: NDArray[np.int64]) -> None:
+        self._look, self._rows = look, rows
+
+    def __repr__(self) -> str:
+        return "\n".join([repr(self._look), *self._look.lines(len(self._rows))])
+
+    def _repr_html_(self) -> str:
+        from batchsieve.looking.page import gallery_of
+
+        return gallery_of(self._look, self._rows)

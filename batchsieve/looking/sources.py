@@ -1,0 +1,194 @@
+"""The images to look at: a folder, an archive or arrays, decoded once and in batches to squares of one size."""
+
+import hashlib
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from PIL import Image
+
+from batchsieve.arrays import checked_labels
+from pipeline.datasets.decode import resize
+from pipeline.datasets.image_folder import open_unsplit
+from pipeline.datasets.image_set import DatasetOptions, DecodedImage, ImageSet, Sample, UnreadableImage
+from pipeline.errors import InputError
+from pipeline.run_log import RunLog
+
+THUMBNAIL_SIDE = 160
+"""Side in pixels of the pictures on a page."""
+
+_MAX_MEGAPIXELS = 178.0  # Pillow's own limit
+_JPEG_QUALITY = 85
+_BATCH = 32
+
+Images = ArrayLike | Sequence[Image.Image]
+"""uint8 (N, H, W, 3), RGB, or PIL images of any sizes."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pictures:
+    """N readable images in the order of their paths.
+
+    Attributes:
+        paths: in the folder or archive; of arrays the positions.
+        labels: (N,) int64, indices into `class_names`.
+        class_names: those that have an image; strings, or the integers given as labels.
+        sha256: of the files, or of the pixels.
+        thumbnails: JPEG files, at most `THUMBNAIL_SIDE` pixels square.
+        encoded: (N, ...) what the network made of each image.
+        unreadable: path -> reason, of images that were left out.
+    """
+
+    paths: tuple[str, ...]
+    labels: NDArray[np.int64]
+    class_names: NDArray[Any]
+    sha256: tuple[str, ...]
+    thumbnails: tuple[bytes, ...]
+    encoded: NDArray[Any]
+    unreadable: dict[str, str]
+
+
+def open_folder(path: Path, side: int, *, label_column: str | None, log: RunLog) -> ImageSet:
+    """Open a folder or archive with the reader of the stage `prepare`, and put the images of all splits together.
+
+    Args:
+        side: of the decoded images, in pixels.
+        label_column: of Parquet shards or metadata.csv; None for `label`.
+
+    Raises:
+        InputError: as `open_unsplit`, without the key of params.yaml.
+    """
+    options = DatasetOptions(
+        path=path,
+        image_size=side,
+        test_size=None,
+        max_megapixels=_MAX_MEGAPIXELS,
+        seed=0,
+        downloads=Path(),
+        progress=log.progress,
+        label_column=label_column,
+        draft=True,
+    )
+    return open_unsplit(options)
+
+
+def open_arrays(images: Images, labels: ArrayLike, side: int) -> tuple[ImageSet, NDArray[Any]]:
+    """Return images in memory as a data set, and its class names in the type of the labels.
+
+    Raises:
+        InputError: naming `images` or `labels`.
+    """
+    pictures = list(_checked_images(images))
+    checked = checked_labels(labels)
+    if len(pictures) != len(checked.codes):
+        raise InputError(f"images: {len(pictures)} of them for {len(checked.codes)} labels; give one for each")
+    samples = tuple(Sample(path=str(row), label=int(code)) for row, code in enumerate(checked.codes))
+
+    def decode() -> Iterator[DecodedImage]:
+        for row, picture in enumerate(pictures):
+            digest = hashlib.sha256(f"{picture.size}".encode() + picture.tobytes()).hexdigest()
+            yield DecodedImage(path=str(row), pixels=resize(picture, side), sha256=digest)
+
+    return ImageSet(class_names=tuple(checked.names), train=samples, test=(), decode=decode), checked.classes
+
+
+def _checked_images(images: Images) -> Iterator[Image.Image]:
+    if isinstance(images, Sequence) and images and isinstance(images[0], Image.Image):
+        for row, picture in enumerate(images):
+            if not isinstance(picture, Image.Image):
+                raise InputError(f"images: {row} is a {type(picture).__name__}; give PIL images or one array")
+            yield picture.convert("RGB")
+        return
+    array = np.asanyarray(images)
+    if array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] != 3:
+        raise InputError(
+            f"images: {array.dtype} of shape {array.shape}; give a folder, PIL images or uint8 (N, H, W, 3)"
+        )
+    for pixels in array:
+        yield Image.fromarray(np.ascontiguousarray(pixels))
+
+
+def read_pictures(
+    images: ImageSet,
+    encode: Callable[[NDArray[np.uint8]], NDArray[Any]],
+    *,
+    class_names: NDArray[Any] | None = None,
+    log: RunLog,
+) -> Pictures:
+    """Decode all images once.
+
+    Args:
+        encode: maps images (B, S, S, 3) to arrays (B, ...), which are kept instead of the images.
+        class_names: in the type of the labels; None for those of `images`.
+
+    Raises:
+        InputError: no image can be read.
+    """
+    rows = {sample.path: row for row, sample in enumerate(images.train)}
+    found: dict[int, tuple[str, bytes, NDArray[Any]]] = {}
+    unreadable: dict[str, str] = {}
+    with log.progress("look at images", len(rows), "images") as bar:
+        for batch in _batches(images.decode(), unreadable):
+            encoded = encode(np.stack([image.pixels for image in batch]))
+            for image, values in zip(batch, encoded, strict=True):
+                found[rows[image.path]] = image.sha256, _thumbnail(image.pixels), values
+            bar.update(len(batch))
+    if not found:
+        reason = next(iter(unreadable.values()), "there are none")
+        raise InputError(f"images: none of {len(rows)} can be read ({reason}); give others")
+    order = sorted(found)
+    sha256, thumbnails, values = zip(*(found[row] for row in order), strict=True)
+    names = np.asarray(images.class_names) if class_names is None else class_names
+    used, labels = np.unique([images.train[row].label for row in order], return_inverse=True)
+    return Pictures(
+        paths=tuple(images.train[row].path for row in order),
+        labels=labels.astype(np.int64),
+        class_names=names[used],
+        sha256=sha256,
+        thumbnails=thumbnails,
+        encoded=np.stack(values),
+        unreadable=dict(sorted(unreadable.items())),
+    )
+
+
+def _batches(
+    decoded: Iterator[DecodedImage | UnreadableImage], unreadable: dict[str, str]
+) -> Iterator[list[DecodedImage]]:
+    """Yield readable images in batches, and note the others in `unreadable`."""
+    batch: list[DecodedImage] = []
+    for image in decoded:
+        if isinstance(image, UnreadableImage):
+            unreadable[image.path] = image.reason
+            continue
+        batch.append(image)
+        if len(batch) == _BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _thumbnail(pixels: NDArray[np.uint8]) -> bytes:
+    return jpeg(Image.fromarray(pixels), THUMBNAIL_SIDE)
+
+
+def jpeg(picture: Image.Image, side: int) -> bytes:
+    """Return a JPEG file of the picture, which is reduced to at most `side` pixels."""
+    if max(picture.size) > side:
+        picture = picture.resize((side, side), Image.Resampling.BILINEAR)
+    buffer = io.BytesIO()
+    picture.save(buffer, format="JPEG", quality=_JPEG_QUALITY)
+    return buffer.getvalue()
+
+
+def thumbnail_pixels(thumbnails: Sequence[bytes], side: int) -> NDArray[np.uint8]:
+    """Return thumbnails as pixels, uint8 (N, side, side, 3)."""
+    pixels = np.empty((len(thumbnails), side, side, 3), dtype=np.uint8)
+    for row, content in enumerate(thumbnails):
+        with Image.open(io.BytesIO(content)) as picture:
+            pixels[row] = resize(picture, side)
+    return pixels

