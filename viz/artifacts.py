@@ -16,9 +16,10 @@ class _Content(BaseModel):
 
 
 class PrepareMetrics(_Content):
-    """Metrics of `prepare`: the names of the classes."""
+    """Metrics of `prepare`: the names of the classes, and the data set if the file names it."""
 
     class_names: tuple[StrictStr, ...]
+    dataset: StrictStr | None = None
 
 
 class FilterScorer(_Content):

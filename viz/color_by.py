@@ -3,18 +3,37 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.arms import arm_mask
-from pipeline.figures.style import MAX_NAMES, NOISE, SERIES, Colors, Groups, Scale, class_color
+from pipeline.figures.style import (
+    AGREED,
+    CONTRADICTED,
+    DROPPED,
+    DROPPED_BY_HAND,
+    DROPPED_SHADES,
+    KEPT,
+    KEPT_BY_HAND,
+    MAX_NAMES,
+    NOISE,
+    RELABELED_BY_HAND,
+    Colors,
+    Groups,
+    LineKey,
+    Scale,
+    class_color,
+    line_styles,
+)
 from pipeline.scoring.suggestion import neighbor_vote
 from viz.data import Points
 from viz.filter_settings import FilterPreview
 
-_DROPPED, _KEPT = SERIES[1], SERIES[0]
-_DROPPED_BY_HAND = SERIES[3]
+_BY_HAND = {
+    "kept by hand": KEPT_BY_HAND, "dropped by hand": DROPPED_BY_HAND, "relabeled by hand": RELABELED_BY_HAND,
+}  # fmt: skip
 # Visible on light and on dark backgrounds.
 _SMALLER = "#b0b0a8"
 
@@ -30,13 +49,6 @@ class ColorData:
 
     points: Points
     preview: FilterPreview
-
-    @cached_property
-    def is_overridden(self) -> NDArray[np.bool_]:
-        """(N,) whether the image has an override."""
-        is_overridden = np.zeros(len(self.points), dtype=np.bool_)
-        is_overridden[list(self.preview.overrides)] = True
-        return is_overridden
 
     @cached_property
     def voted(self) -> NDArray[np.int64]:
@@ -60,11 +72,17 @@ def colors_by(coloring: str, color_data: ColorData) -> Colors:
 
 
 def _by_decision(color_data: ColorData) -> Groups:
-    names = ("kept", "dropped", "kept by hand", "dropped by hand", "relabeled by hand")
-    codes = (~color_data.preview.keep).astype(np.uint8) + 2 * color_data.is_overridden.astype(np.uint8)
-    overrides = color_data.preview.overrides
-    codes[[row for row, override in overrides.items() if override.decision == "relabel"]] = names.index(names[-1])
-    return Groups(codes=codes, names=names, colors=(_KEPT, _DROPPED, SERIES[2], _DROPPED_BY_HAND, SERIES[4]))
+    names, colors = ("kept", "dropped", *_BY_HAND), (KEPT, DROPPED, *_BY_HAND.values())
+    return Groups(codes=_with_overrides(color_data, ~color_data.preview.keep, 2), names=names, colors=colors)
+
+
+def _with_overrides(color_data: ColorData, codes: NDArray[Any], first: int) -> NDArray[np.uint8]:
+    """Return the codes (N,) with those of `_BY_HAND`, from `first` on, for images with an override."""
+    order = ("keep", "drop", "relabel")
+    codes = codes.astype(np.uint8)
+    for row, override in color_data.preview.overrides.items():
+        codes[row] = first + order.index(override.decision)
+    return codes
 
 
 def _by_class(color_data: ColorData) -> Groups:
@@ -93,30 +111,32 @@ def _by_reason(color_data: ColorData) -> Groups:
     points = color_data.points
     by_network, by_neighbors = points.predicted != points.labels, color_data.voted != points.labels
     contradictions = by_network.astype(np.uint8) + 2 * by_neighbors.astype(np.uint8)
-    # 0 to 3 for dropped images, by what contradicts the label; 4 for kept images; 5 for overrides.
-    codes = np.where(color_data.is_overridden, 5, np.where(color_data.preview.noise, contradictions, 4))
+    # 0 to 3 for dropped images, by what contradicts the label; 4 for kept images.
+    codes = np.where(color_data.preview.noise, contradictions, 4)
     names = (
         "dropped: nothing contradicts the label",
         "dropped: network predicts another class",
         "dropped: neighbors have another class",
         "dropped: network and neighbors contradict the label",
         "kept",
-        "decided by hand",
+        *_BY_HAND,
     )
-    colors = (SERIES[4], SERIES[5], SERIES[2], SERIES[1], NOISE, SERIES[3])
-    return Groups(codes=codes.astype(np.uint8), names=names, colors=colors)
+    colors = (*DROPPED_SHADES, KEPT, *_BY_HAND.values())
+    return Groups(codes=_with_overrides(color_data, codes, 5), names=names, colors=colors)
 
 
 def _by_arm(color_data: ColorData) -> Groups:
     codes = color_data.preview.keep.astype(np.uint8) + 2 * color_data.in_random.astype(np.uint8)
     names = ("full only", "full and filtered", "full and random (seed 0)", "full, filtered and random")
-    return Groups(codes=codes, names=names, colors=(SERIES[1], SERIES[0], SERIES[4], NOISE))
+    # As the lines of the arms in the charts of the runs.
+    full, filtered, random = (line_styles([LineKey(arm)])[LineKey(arm)].color for arm in ("full", "filtered", "random"))
+    return Groups(codes=codes, names=names, colors=(full, filtered, random, NOISE))
 
 
 def _by_correctness(color_data: ColorData) -> Groups:
     wrong = (color_data.points.predicted != color_data.points.labels).astype(np.uint8)
     names = ("network predicts the label", "network predicts another class")
-    return Groups(codes=wrong, names=names, colors=(_KEPT, _DROPPED))
+    return Groups(codes=wrong, names=names, colors=(AGREED, CONTRADICTED))
 
 
 def _by_score(color_data: ColorData) -> Scale:

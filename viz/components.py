@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from plotly.colors import get_colorscale
 
 from pipeline.artifacts.overrides import Override
-from pipeline.figures.style import MAX_NAMES, NOISE, SCALE, SERIES, Colors, Groups
+from pipeline.figures.style import DROPPED, KEPT, MAX_NAMES, SCALE, SERIES, Colors, Groups
 from viz.data import Points
 from viz.filter_settings import AS_FILTERED, FilterPreview
 from viz.state import MapState
@@ -21,6 +21,7 @@ NAMES = ("both keep", "only A drops", "only B drops", "both drop")
 _PAPER_FRACTIONS = {
     "resnet18": 0.0621, "resnet34": 0.0655, "resnet50": 0.07334, "resnet101": 0.05124, "resnet152": 0.0124,
 }  # fmt: skip
+_PAPER_DATASET = "cifar10"
 
 
 def hint() -> html.P:
@@ -43,7 +44,7 @@ def point_lines(state: MapState, row: int) -> list[html.P]:
     points, preview = state.points, state.preview
     suggested = points.class_names[points.predicted[row]]
     return [
-        html.P(html.Strong(f"#{row}  {points.name(row)}")),
+        html.P([html.Strong(f"#{row}"), " · label: ", html.Strong(points.name(row))]),
         html.P(
             f"suggested label: {suggested} ({points.confidence[row]:.0%})",
             className="" if points.predicted[row] == points.labels[row] else "contradicts",
@@ -68,7 +69,7 @@ def card(state: MapState, row: int) -> list[Any]:
         html.Div(
             [picture(points, row), html.Div(point_lines(state, row))],
             className="chosen",
-            **_data_attributes(points, row),
+            **data_attributes(points, row),
         ),
         html.P(points.paths[row].as_py(), className="path"),
         html.H2("Nearest by features"),
@@ -89,13 +90,20 @@ def tile(state: MapState, row: int) -> html.Button:
         className=" ".join(classes),
         title=f"#{row}, score {state.preview.scores[row]:.3f}: "
         f"{_outcome_text(state, row)}{_true_label_text(state.points, row)}",
-        **_data_attributes(state.points, row),
+        **data_attributes(state.points, row),
     )
 
 
 def picture(points: Points, row: int) -> html.Img:
     """Return an image by its URL. The stamp in the URL rejects images of another run of `prepare`."""
     return html.Img(src=f"/thumbnail/{row}.png?{points.images_stamp}", alt=f"image {row}: {points.name(row)}")
+
+
+def data_attributes(points: Points, row: int) -> dict[str, Any]:
+    """Return the attributes by which page.js identifies an image. Dash accepts any `data-*`, unlike its type hints."""
+    suggested, label = int(points.predicted[row]), int(points.labels[row])
+    attributes = {"data-row": str(row), "data-generation": points.generation}
+    return attributes | ({"data-suggested": str(suggested)} if suggested != label else {})
 
 
 def legend(colors: Colors, rows: NDArray[np.int64]) -> list[Any]:
@@ -156,7 +164,7 @@ def class_table(state: MapState, overall: float, thresholds: NDArray[np.float64]
 def differences(a: FilterPreview, b: FilterPreview) -> Groups:
     """Return which of the two previews drops each of N images, overrides included."""
     codes = (~a.keep).astype(np.uint8) + 2 * (~b.keep).astype(np.uint8)
-    return Groups(codes=codes, names=NAMES, colors=(NOISE, SERIES[1], SERIES[0], SERIES[3]))
+    return Groups(codes=codes, names=NAMES, colors=(KEPT, SERIES[6], SERIES[5], DROPPED))
 
 
 def difference_line(a: FilterPreview, b: FilterPreview) -> html.P:
@@ -171,7 +179,7 @@ def difference_line(a: FilterPreview, b: FilterPreview) -> html.P:
 
 def _paper_note(points: Points) -> str:
     fraction = _PAPER_FRACTIONS.get(points.network)
-    if fraction is None:
+    if fraction is None or points.dataset != _PAPER_DATASET:
         return ""
     return f"In the paper (table I), {points.network} drops {fraction:.2%} of CIFAR-10. It gives no numbers by class."
 
@@ -208,13 +216,6 @@ def _override_lines(state: MapState, row: int) -> list[html.P]:
     date = f", {override.timestamp}" if override.timestamp else ""
     note: list[Any] = [": ", html.Q(override.note)] if override.note else []
     return [html.P([f"{override.action} by hand{date}", *note])]
-
-
-def _data_attributes(points: Points, row: int) -> dict[str, Any]:
-    """Return the attributes by which page.js identifies an image. Dash accepts any `data-*`, unlike its type hints."""
-    suggested, label = int(points.predicted[row]), int(points.labels[row])
-    attributes = {"data-row": str(row), "data-generation": points.generation}
-    return attributes | ({"data-suggested": str(suggested)} if suggested != label else {})
 
 
 def _outcome_text(state: MapState, row: int) -> str:

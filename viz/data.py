@@ -1,6 +1,7 @@
 """Data of the app, read from data/ and read again when a stage has replaced a file."""
 
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,6 +31,8 @@ _COLUMNS = (
 _MAX_CACHE_BYTES = 2**30
 # A preview takes 17 bytes per image, and one move of a control uses it several times.
 _MAX_PREVIEW_BYTES = 2**27
+# Of these the decisions of the filter are known, for what has changed.
+_MAX_GENERATIONS = 4
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,6 +56,7 @@ class Points:
         scorer: name and options of the filter's scorer.
         eps: threshold in the unit of the scorer; None if it differs between classes.
         class_names: of the labels.
+        dataset: name in params.yaml, if known.
         true_labels: (N,) int64 if labels were changed on purpose, else None.
         images: uint8 (N, H, W, 3).
         images_stamp: changes whenever the file of `images` is replaced.
@@ -76,6 +80,7 @@ class Points:
     scorer: Mapping[str, Any]
     eps: float | None
     class_names: tuple[str, ...]
+    dataset: str | None = None
     true_labels: NDArray[np.int64] | None = None
     images: NDArray[np.uint8]
     images_stamp: str
@@ -122,6 +127,8 @@ class Source:
         self.data = data
         self.cache = StampedCache(_MAX_CACHE_BYTES)
         self.previews = StampedCache(_MAX_PREVIEW_BYTES)
+        self._lock = threading.Lock()
+        self._kept: dict[str, tuple[pa.ChunkedArray, NDArray[np.bool_]]] = {}
 
     def points(self, network: str) -> Points:
         """Return the network's points as currently on disk.
@@ -134,11 +141,22 @@ class Source:
             raise InputError(f"network: {network[:64]!r} is not a network; choose one of params.yaml")
         files = _files(self.data, network)
         # The data may be newer than this stamp. Then the next call reads again.
-        return self.cache.get(
+        points = self.cache.get(
             ("points", network),
             files_stamp(files),
             lambda: read_consistently(files, lambda: _read_points(self.data, network))[1],
         )
+        with self._lock:
+            self._kept[points.generation] = points.sha256, points.kept
+            while len(self._kept) > _MAX_GENERATIONS:
+                del self._kept[next(iter(self._kept))]
+        return points
+
+    def kept_before(self, generation: str, points: Points) -> NDArray[np.bool_] | None:
+        """Return what the filter kept (N,) in an earlier generation of these images; None if that is not known."""
+        with self._lock:
+            sha256, kept = self._kept.get(generation, (None, None))
+        return kept if sha256 is not None and sha256.equals(points.sha256) else None
 
     def classes(self) -> list[tuple[int, str]]:
         """Return label and name of each class with training images; empty before `prepare` has run."""
@@ -240,7 +258,8 @@ def _read_points(data: DataPaths, network: str) -> Points:
     manifest = read_parquet(data.manifest("train"), ["sha256"])
     n = len(table)
     images = open_array(data.images("train"), dtype=np.uint8, ndim=4)
-    names = read_typed(data.prepare_metrics, PrepareMetrics).class_names
+    prepared = read_typed(data.prepare_metrics, PrepareMetrics)
+    names = prepared.class_names
     if len(images) != n or not np.array_equal(table["sample_id"].to_numpy(), np.arange(n)):
         raise InputError(f"{path}: its {n} rows do not match the {len(images)} training images; run `dvc repro`")
     if not table["sha256"].combine_chunks().equals(manifest["sha256"].combine_chunks()):
@@ -279,6 +298,7 @@ def _read_points(data: DataPaths, network: str) -> Points:
         scorer=filtering.scorer,
         eps=filtering.eps,
         class_names=names,
+        dataset=prepared.dataset,
         true_labels=_true_labels(data, names),
         images=images,
         images_stamp=files_stamp([data.images("train")]),

@@ -140,6 +140,34 @@ class Decisions:
         message = f"Undone: {which}{others}."
         return SaveResult(n_written=len(undone), n_unchanged=n_unchanged, images=tuple(undone), message=message)
 
+    def undo_image(self, image: Image) -> SaveResult:
+        """Undo the last decision of one image, whichever was the last action.
+
+        The image gets its line from before this object's last action on it, which the history then forgets. Without
+        such an action, or if others have changed the line since, its override is cleared, and `undo` restores it.
+
+        Raises:
+            InputError: as `decide`. Then nothing is written.
+        """
+        with self._lock:
+            last = next((action for action in reversed(self._done) if image in action), None)
+            done = None if last is None else last[image]
+
+            def act(lines: _Lines) -> _Action:
+                line = lines.get(image)
+                if done is not None and line == done.after:
+                    return {image: _Change(before=line, after=done.before, above=done.above)}
+                return _decide(lines, {image: None})
+
+            undone = self._update(act)
+            if last is not None and done is not None and undone and undone[image].before == done.after:
+                del last[image]
+                self._done = [action for action in self._done if action]
+            elif undone:
+                self._done.append(undone)
+        message = f"Undone: {image.path}." if undone else f"{image.path}: has no override."
+        return SaveResult(n_written=len(undone), n_unchanged=1 - len(undone), images=tuple(undone), message=message)
+
     def _update(self, act: Callable[[_Lines], _Action]) -> _Action:
         """Apply and return the changes that `act` gives for the lines of the file. Without changes, write nothing."""
         with exclusive(self._file):

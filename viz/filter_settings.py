@@ -32,7 +32,7 @@ SCORER_CHOICES: Mapping[str, str] = {
 MAX_MIN_SAMPLES = 100
 
 # Beyond all values of scorers except 0 and infinity. Sliders need room below and above.
-_MIN_THRESHOLD, _MAX_THRESHOLD = 1e-100, 1e100
+MIN_THRESHOLD, MAX_THRESHOLD = 1e-100, 1e100
 
 
 def _validate_choice(key: str) -> str:
@@ -50,7 +50,7 @@ class Limit:
         min_samples: of DBSCAN.
     """
 
-    threshold: Annotated[float, Field(ge=_MIN_THRESHOLD, le=_MAX_THRESHOLD)] | None = None
+    threshold: Annotated[float, Field(ge=MIN_THRESHOLD, le=MAX_THRESHOLD)] | None = None
     min_samples: Annotated[int, Field(ge=1, le=MAX_MIN_SAMPLES)] = 5
 
 

@@ -10,14 +10,17 @@ from pipeline.figures.explorer import no_map
 from pipeline.figures.rendering import PLOTLY_CONFIG
 from viz.color_by import COLORINGS
 from viz.components import hint
-from viz.filter_settings import AS_FILTERED, MAX_MIN_SAMPLES, SCORER_CHOICES
+from viz.dialogs import dialogs
+from viz.filter_settings import AS_FILTERED, SCORER_CHOICES
+from viz.number_ranges import RANGES
+from viz.search import MAX_QUERY
 
 ALL = -1
 """Value for all classes in the picker of the class that the sliders set."""
 
 EVERY_CLASS: dict[str, Any] = {"label": "all classes", "value": ALL}
 
-VIEWS = {"explore": "Explore", "compare": "Compare", "training": "Training"}
+VIEWS = {"explore": "Explore", "review": "Review", "compare": "Compare", "training": "Training"}
 
 WIDTHS = {"map": "embedding", "both": "embedding and images", "pictures": "images"}
 
@@ -28,20 +31,20 @@ SORTS = {
     "sure": "most confident first",
 }
 
+COMPARING_LISTS = {"differ": "A and B differ", "a": "only A drops", "b": "only B drops", "both": "both drop"}
+"""Lists of the gallery that compare two settings."""
+
 LISTS = {
     "goes": "dropped",
     "selection": "selected",
     "shown": "all shown",
     "hand": "decided by hand",
     "planted": "labels changed on purpose",
-    "a": "only A drops",
-    "b": "only B drops",
-    "both": "both drop",
-}
-"""Key -> name of each list of the gallery; the last three compare. Links store the keys."""
+} | COMPARING_LISTS
+"""Key -> name of each list of the gallery. Links store the keys."""
 
-PROPOSAL_KINDS = {"share": "dropped fraction, for all networks", "limit": "threshold"}
-"""Key -> name of what the dialog writes to params.yaml."""
+TILE = 68
+"""Initial width of an image of the gallery, in pixels."""
 
 GRAPH_CONFIG: Any = PLOTLY_CONFIG | {
     "displayModeBar": True,
@@ -69,11 +72,10 @@ def page(
             _header(networks),
             html.Div([html.Div(id="problem"), html.Div(id="banner"), html.Div(id="planted", role="note")], id="alerts"),
             html.Aside([*_colors(), *_filters(options), *_filter_controls(options)], id="choices"),
-            html.Main([*_maps(networks), html.Div(training, id="training-view")], id="middle"),
-            html.Aside([*_chosen(), *_gallery()], id="images"),
+            html.Main([*_maps(networks), html.Div(id="review"), html.Div(training, id="training-view")], id="middle"),
+            html.Aside([*_chosen(), *_gallery(), html.Div(id="decisions")], id="images"),
             html.Footer(id="saved", role="status"),
-            _parameters_dialog(len(networks)),
-            _relabel_dialog(classes),
+            *dialogs(classes),
         ],
         id="page",
         className="explore both",
@@ -88,6 +90,11 @@ def _stores(edited: str) -> list[Any]:
         "drawn-b": None,  # artifacts that the second map shows
         "selection": {"generation": None, "rows": [], "graph": "map"},  # on either map
         "drawn-around": None,  # lasso shapes on a map that draws only some points
+        "moved": None,  # control that set the threshold last
+        "matrix-cell": None,  # label and suggested label of the clicked cell
+        "queue": None,  # rows of the view Review
+        "initial": None,  # values of the controls that the address leaves out
+        "list-before": None,  # list of the gallery before a selection
         "offered": {"generation": None, "rows": []},  # shown part of the selection, which the buttons decide
         "focus": None,  # row of the chosen image
         "edited": edited,
@@ -103,6 +110,7 @@ def _header(networks: Sequence[str]) -> html.Header:
             dcc.RadioItems(VIEWS, "explore", id="view", inline=True, className="tabs"),
             dcc.Dropdown(list(networks), networks[0], id="network", clearable=False),
             dcc.RadioItems(WIDTHS, "both", id="width", inline=True, className="tabs"),
+            html.Button([html.Kbd("?"), " Keys"], id="help-open", className="plain"),
             html.Button("Dark / light", id="theme", className="plain"),
         ]
     )
@@ -110,12 +118,19 @@ def _header(networks: Sequence[str]) -> html.Header:
 
 def _colors() -> list[Any]:
     names = {key: name for key, (name, _) in COLORINGS.items()}
-    return [*_labeled("Color by", dcc.Dropdown(names, "decision", id="coloring", clearable=False))]
+    return [
+        *_labeled("Color by", dcc.Dropdown(names, "decision", id="coloring", clearable=False)),
+        dcc.Checklist({"names": "class names on the embedding"}, ["names"], id="names"),
+    ]
 
 
 def _filters(classes: list[Any]) -> list[Any]:
     scores = dcc.RangeSlider(0, 1, step=0.01, value=[0, 1], marks=None, id="scores")
+    search = dcc.Input(
+        "", id="search", type="text", debounce=0.4, maxLength=MAX_QUERY, placeholder="path, class or reason",
+    )  # fmt: skip
     return [
+        *_labeled("Search", search),
         *_labeled("Classes shown", dcc.Dropdown(classes, [], id="classes", multi=True, placeholder="all")),
         *_labeled("Scores shown (above 0.5: dropped)", scores),
     ]
@@ -127,21 +142,17 @@ def _filter_controls(classes: list[Any]) -> list[Any]:
         *_labeled("Scorer", dcc.Dropdown(dict(SCORER_CHOICES), AS_FILTERED, id="judge", clearable=False)),
         *_labeled("Settings for", dcc.Dropdown([EVERY_CLASS, *classes], ALL, id="scope", clearable=False)),
         html.Div("Threshold", id="unit", className="name"),
-        dcc.Slider(id="threshold", min=0, max=1, value=1, step=0.01, marks=None, updatemode="drag"),
-        *_labeled("Dropped (%)", dcc.Slider(0, 50, 0.1, value=5, marks=None, id="share", updatemode="drag")),
-        html.Div(
-            _labeled(
-                "min_samples",
-                dcc.Input(5, id="min_samples", type="number", min=1, max=MAX_MIN_SAMPLES, step=1),
-            ),
-            id="min_samples-row",
-        ),
+        _slider("threshold", 0, 1, 0.01, 1),
+        *_labeled("Dropped (%)", _slider("share", RANGES["share"].low, RANGES["share"].high, 0.1, 5)),
+        html.Div(_labeled("min_samples", number_box("min_samples", "min_samples", 5)), id="min_samples-row"),
+        html.P(id="number-problem", className="number-problem", role="alert"),
         html.P(id="used", className="hint"),
         html.Div(
             [html.Button("Reset to filter", id="reset"), html.Button("Write to params.yaml…", id="propose")],
             className="buttons",
         ),
         html.Div(id="table"),
+        html.Div(id="matrix"),
         dcc.Graph(figure=no_map(), id="curve", config=_STATIC_CONFIG, responsive=False, style={"height": CURVE_HEIGHT}),
     ]
 
@@ -149,40 +160,41 @@ def _filter_controls(classes: list[Any]) -> list[Any]:
 def _maps(networks: Sequence[str]) -> list[Any]:
     graph = dcc.Graph(figure=no_map(), id="map", config=GRAPH_CONFIG, clear_on_unhover=True, responsive=True)
     other = dcc.Graph(figure=no_map(), id="other", config=GRAPH_CONFIG, clear_on_unhover=True, responsive=True)
-    b = html.Div(
-        [
-            html.B("B"),
-            html.Div(
-                [
-                    dcc.Dropdown(list(networks), networks[-1], id="network-b", clearable=False),
-                    dcc.Dropdown(dict(SCORER_CHOICES), "dbscan", id="judge-b", clearable=False),
-                ]
-            ),
-            html.Div(
-                [
-                    html.Span("dropped (%)"),
-                    dcc.Input(5, id="share-b", type="number", min=0, max=50, step=0.01),
-                    html.Span("min_samples"),
-                    dcc.Input(5, id="min_samples-b", type="number", min=1, max=MAX_MIN_SAMPLES, step=1),
-                ],
-                className="numbers",
-            ),
-        ],
-        id="b",
-    )
-    a = html.Div([html.B("A"), html.Span("settings of the controls on the left")], id="a")
     return [
+        _compared_settings(networks),
         html.Div(id="legend"),
         html.Div(id="notice", className="hint"),
         html.Div(
             [
-                html.Div([a, graph, dcc.Tooltip(id="tooltip")], id="left"),
-                html.Div([b, other, dcc.Tooltip(id="tooltip-b")], id="right"),
+                html.Div([graph, dcc.Tooltip(id="tooltip")], id="left"),
+                html.Div([other, dcc.Tooltip(id="tooltip-b")], id="right"),
             ],
             id="maps",
         ),
-        html.Div(id="differences"),
     ]
+
+
+def _compared_settings(networks: Sequence[str]) -> html.Div:
+    """Return the bar above the maps of a comparison."""
+    return html.Div(
+        [
+            html.Div([html.B("A"), html.Span("settings of the controls on the left")]),
+            html.Div(
+                [
+                    html.B("B"),
+                    dcc.Dropdown(list(networks), networks[-1], id="network-b", clearable=False),
+                    dcc.Dropdown(dict(SCORER_CHOICES), "dbscan", id="judge-b", clearable=False),
+                    html.Span("dropped (%)"),
+                    number_box("share-b", "share", 5),
+                    html.Span("min_samples"),
+                    number_box("min_samples-b", "min_samples", 5),
+                ],
+            ),
+            html.P(id="number-problem-b", className="number-problem", role="alert"),
+            html.Div(id="differences"),
+        ],
+        id="compared",
+    )
 
 
 def _chosen() -> list[Any]:
@@ -203,6 +215,7 @@ def _chosen() -> list[Any]:
 
 
 def _gallery() -> list[Any]:
+    size = dcc.Slider(48, 240, 4, value=TILE, marks=None, id="size", updatemode="drag", allow_direct_input=False)
     return [
         html.H2("Images"),
         html.Div(
@@ -212,6 +225,7 @@ def _gallery() -> list[Any]:
             ],
             className="row",
         ),
+        html.Div([html.Span("Size", className="hint"), size], className="size gallery"),
         html.Div(
             [
                 html.Button("◀", id="previous", title="previous page (Page Up)"),
@@ -222,48 +236,28 @@ def _gallery() -> list[Any]:
                 html.Button("CSV", id="csv", title="save this list as CSV"),
                 dcc.Download(id="download"),
             ],
-            className="buttons",
+            className="buttons gallery",
         ),
         dcc.Store(id="page-number", data=0),
-        dcc.Loading(html.Div(id="grid", className="tiles"), delay_show=400),
-        html.P("Keys: arrows choose, K keeps, D drops, R relabels, C clears the override, U undoes.", className="hint"),
+        html.P("Under each image: its label, and → the suggested label if it differs.", className="hint gallery"),
+        html.Div(dcc.Loading(html.Div(id="grid", className="tiles"), delay_show=400), className="gallery"),
     ]
 
 
-def _parameters_dialog(n_networks: int) -> html.Dialog:
-    return html.Dialog(
-        [
-            html.H2("Write to params.yaml"),
-            dcc.RadioItems(
-                PROPOSAL_KINDS, "limit" if n_networks == 1 else "share", id="write-as", inline=True, className="tabs"
-            ),
-            html.Pre(id="difference"),
-            html.P(id="written", role="status"),
-            html.Div(
-                [html.Button("Write", id="write"), html.Button("Close", id="close")],
-                className="buttons",
-            ),
-        ],
-        id="dialog",
-    )
+def _slider(name: str, low: float, high: float, step: float, value: float) -> html.Div:
+    """Return a slider next to a box for the same number. The box of Dash's slider would hide bad numbers."""
+    slider = dcc.Slider(
+        low, high, step, value=value, marks=None, id=name, updatemode="drag", allow_direct_input=False,
+    )  # fmt: skip
+    return html.Div([slider, number_box(f"{name}-box", name, value, debounce=True)], className="slider")
 
 
-def _relabel_dialog(classes: Sequence[tuple[int, str]]) -> html.Dialog:
-    """Return the choice of a class. The browser's own list finds a class by the letters typed; see assets/page.js."""
-    return html.Dialog(
-        [
-            html.H2("New label"),
-            html.P(id="relabel-from"),
-            html.Select(
-                [html.Option(label=name, value=str(label)) for label, name in classes], id="new-label", size=12
-            ),
-            html.Div(
-                [html.Button("Relabel", id="relabel-confirm"), html.Button("Cancel", id="relabel-cancel")],
-                className="buttons",
-            ),
-        ],
-        id="relabel-dialog",
-    )
+def number_box(identifier: str, control: str, value: float, *, debounce: bool = False) -> dcc.Input:
+    """Return a box for a number of a control of `RANGES`. With `debounce`, Enter or leaving it sends the number."""
+    return dcc.Input(
+        value, id=identifier, type="number", min=RANGES[control].low, max=RANGES[control].high,
+        step=1 if RANGES[control].integer else "any", debounce=debounce,
+    )  # fmt: skip
 
 
 def _labeled(text: str, control: Any) -> list[Any]:

@@ -1,7 +1,6 @@
 """The app inside a Jupyter notebook."""
 
 import html
-import json
 import logging
 import threading
 from collections.abc import Sequence
@@ -37,7 +36,7 @@ class Explorer:
         if port is not None:
             check_port(LOOPBACK, port, name="port")
         self._server = make_server(LOOPBACK, port or 0, app.server, threaded=True)
-        self.url = f"http://{LOOPBACK}:{self._server.port}/?{urlencode({'state': json.dumps({'network': network})})}"
+        self.url = f"http://{LOOPBACK}:{self._server.port}/?{urlencode({'network': network})}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     @property

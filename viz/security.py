@@ -19,6 +19,8 @@ _POLICY = (
     "http://127.0.0.1:* http://localhost:*"
 )
 
+# Dash answers other JSON than an object with a traceback.
+_CALLBACKS = "/_dash-update-component"
 
 _MAX_BODY_BYTES = 1_000_000
 
@@ -48,9 +50,11 @@ def protect(server: Flask, *, token: str | None) -> None:
             return "the URL needs ?token=..., as printed when the server started", 403
         try:
             # Flask keeps what it parsed. What is not JSON is for the view to answer.
-            request.get_json(silent=True)
+            body = request.get_json(silent=True)
         except RecursionError:
             return "the JSON of this request is nested too deeply", 400
+        if request.path == _CALLBACKS and request.method == "POST" and not isinstance(body, dict):
+            return "the body of this request is no JSON object", 400
         return None
 
     @server.after_request

@@ -18,6 +18,7 @@ from pipeline.errors import InputError
 from viz.color_by import ColorData
 from viz.data import Points, Source
 from viz.filter_settings import FilterPreview, FilterSettings, preview_filter
+from viz.search import matching
 
 _SETTINGS = TypeAdapter(FilterSettings)
 
@@ -30,7 +31,7 @@ class MapState:
         points: of the network.
         settings: of the filter preview.
         preview: the images that the settings drop.
-        shown: (N,) whether the image passes the filters by class and score.
+        shown: (N,) whether the image passes the filters by class and score, and the search.
     """
 
     points: Points
@@ -50,6 +51,7 @@ def make_map_state(
     settings_json: Mapping[str, Any] | None,
     classes: Sequence[int] | None = None,
     scores: Sequence[float] | None = None,
+    search: str = "",
 ) -> MapState:
     """Preview the filter on a network's images, and select the images to show.
 
@@ -59,6 +61,7 @@ def make_map_state(
         settings_json: from `settings_to_json`; None for the settings of the filter.
         classes: to show; empty or None for all.
         scores: lowest and highest score to show, 0 to 1.
+        search: query; see `viz.search`.
 
     Raises:
         InputError: files are missing or do not fit, or the settings are invalid.
@@ -68,6 +71,8 @@ def make_map_state(
     shown = np.isin(points.labels, list(classes)) if classes else np.ones(len(points), dtype=np.bool_)
     if scores:
         shown &= (preview.scores >= scores[0]) & (preview.scores <= scores[1])
+    if search.strip():
+        shown &= matching(source, points, search)
     return MapState(points=points, settings=settings, preview=preview, shown=shown)
 
 

@@ -36,12 +36,16 @@ def threshold_curve(ordered: NDArray[np.float64], threshold: float, *, title: st
     finite = ordered[np.isfinite(ordered)]
     chosen = np.unique(np.linspace(0, max(0, len(finite) - 1), _MAX_DRAWN).astype(np.int64))[: len(finite)]
     ranks = 100 * (chosen + 1) / max(1, len(ordered))
-    layout = plotly_layout(x_title="images, in ascending order (%)", y_title=title, height=CURVE_HEIGHT)
-    layout["margin"] = {"l": 46, "r": 8, "t": 8, "b": 38}
+    layout = plotly_layout(x_title="images, in ascending order (%)", y_title="", height=CURVE_HEIGHT)
+    layout["margin"] = {"l": 46, "r": 8, "t": 26, "b": 38}
     layout |= {"showlegend": False, "font": layout["font"] | {"size": 11}}
-    for axis in ("xaxis", "yaxis"):
-        layout[axis]["title"]["font"] = {"size": 11}
+    layout["xaxis"]["title"]["font"] = {"size": 11}
     figure = go.Figure(layout=layout)
+    # Above the chart: along the axis, which is short, a long name would be cut.
+    figure.add_annotation(
+        text=title, x=0, y=1, xref="paper", yref="paper", xanchor="left", yanchor="bottom", xshift=-44,
+        showarrow=False, font={"size": 11},
+    )  # fmt: skip
     figure.add_trace(
         go.Scatter(
             x=ranks, y=finite[chosen], mode="lines", line={"color": SERIES[0]},

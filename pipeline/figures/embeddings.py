@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
+from pipeline.figures.class_names import NamePlace
 from pipeline.figures.rendering import matplotlib_style
 from pipeline.figures.style import MAX_NAMES, NOISE, SCALE, Colors, Groups, Scale, class_color
 
@@ -39,7 +41,14 @@ def class_map(
         return figure
 
 
-def colored_map(xy: NDArray[np.floating[Any]], colors: Colors, above: NDArray[np.bool_]) -> Figure:
+def colored_map(
+    xy: NDArray[np.floating[Any]],
+    colors: Colors,
+    above: NDArray[np.bool_],
+    *,
+    title: str = "",
+    names: Sequence[NamePlace] = (),
+) -> Figure:
     """Return a scatter plot of all images with a legend of the groups that have members, or a color bar.
 
     There is no legend if a color stands for several groups, or if their names do not fit.
@@ -47,9 +56,17 @@ def colored_map(xy: NDArray[np.floating[Any]], colors: Colors, above: NDArray[np
     Args:
         xy: (N, 2) coordinates.
         above: (N,) points on top of the rest.
+        title: above the points.
+        names: of the classes, on top of all points.
     """
     with matplotlib_style():
         figure = _scatter(xy, colors, above)
+        axes = figure.axes[0]
+        if title:
+            axes.set_title(title, loc="left", fontsize=11)
+        for name in names:
+            text = axes.text(name.x, name.y, name.name, ha="center", va="center", fontsize=9, weight="bold")
+            text.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
         if isinstance(colors, Groups):
             present = np.unique(colors.codes).tolist()
             shown = [colors.colors[code] for code in present]

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from plotly import graph_objects as go
 
-from pipeline.figures.rendering import plotly_layout
+from pipeline.figures.class_names import NamePlace
+from pipeline.figures.rendering import plotly_layout, plotly_text
 from pipeline.figures.style import SCALE, SERIES, Colors, Groups
 
 MAX_DRAWN = 100_000
@@ -21,7 +22,7 @@ _MARGIN = 0.04
 """Empty space around the points, as a share of their range."""
 
 _SUSPECT_SHARE = 0.5
-"""Maximum share of dropped images among the drawn points if there are too many, so that the others are visible."""
+"""Share of the most suspect among the drawn points if there are too many; the others are a sample."""
 
 Box = tuple[tuple[float, float], tuple[float, float]]
 """Ends of a section of the map, by axis."""
@@ -37,12 +38,12 @@ def rows_to_draw(
 ) -> NDArray[np.int64]:
     """Return the rows of the points to draw, the most suspect last, so that they are on top.
 
-    If more than `at_most` are shown, only those inside the box are candidates. Of these the most suspect are drawn, up
-    to half of all drawn points, and a sample of the others, the same at every call.
+    If more than `at_most` are shown, only those inside the box are candidates. Half of the drawn points are the most
+    suspect of these, half a sample of the others. Equal orders give equal rows: a moved threshold moves no point.
 
     Args:
         xy: (N, 2) coordinates.
-        scores: (N,) 0 to 1, above 1/2 for dropped images.
+        scores: (N,) any measure of suspicion.
         shown: (N,) whether the image passes the current selection.
     """
     rows = np.flatnonzero(shown)
@@ -53,7 +54,7 @@ def rows_to_draw(
     rows = rows[order]
     if len(rows) <= at_most:
         return rows
-    n_suspect = min(int((scores[rows] > 0.5).sum()), int(_SUSPECT_SHARE * at_most))
+    n_suspect = int(_SUSPECT_SHARE * at_most)
     others, suspect = rows[: len(rows) - n_suspect], rows[len(rows) - n_suspect :]
     sample = np.random.default_rng(0).permutation(len(xy))[others].argsort(kind="stable")[: at_most - n_suspect]
     return np.concatenate([others[np.sort(sample)], suspect])
@@ -67,6 +68,7 @@ def explorer_map(
     view: str,
     ring: int | None = None,
     selected: Sequence[int] = (),
+    names: Sequence[NamePlace] = (),
 ) -> go.Figure:
     """Return a WebGL scatter plot; the custom data of each point is its row.
 
@@ -78,6 +80,7 @@ def explorer_map(
         view: plotly keeps the zoom when it redraws if this is unchanged.
         ring: row of the chosen image.
         selected: rows to highlight; if empty all points look the same.
+        names: of the classes, on top of the points.
     """
     layout = plotly_layout(x_title="", y_title="") | {"margin": {"l": 0, "r": 0, "t": 0, "b": 0}}
     # With "domain", a lasso could not begin next to a map that is narrower than its frame.
@@ -112,6 +115,9 @@ def explorer_map(
             hoverinfo="skip",
         )
     )
+    for name in names:
+        # Without an arrow, annotations let the pointer through.
+        figure.add_annotation(x=name.x, y=name.y, text=plotly_text(name.name), showarrow=False, font={"size": 13})
     return figure
 
 

@@ -30,6 +30,15 @@ N_CLASS_COLORS = len(_CLASSES)
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Colors of networks, studies and other small sets."""
 
+KEPT, DROPPED, KEPT_BY_HAND, DROPPED_BY_HAND, RELABELED_BY_HAND = SERIES[:5]
+"""Colors of decisions on images, in every view of them."""
+
+DROPPED_SHADES = ("#f2a36b", "#e5772a", DROPPED, "#8f3d00")
+"""Colors of dropped images by what contradicts their label: nothing, one, the other, both."""
+
+CONTRADICTED, AGREED = "#882255", "#b0b0a8"
+"""Colors of labels that the network contradicts, and of the others."""
+
 # J. R. Nuñez et al., "Optimizing colormaps with consideration for color vision deficiency", PLoS ONE 13(7) (2018).
 SCALE = "cividis"
 """Color map of numbers from 0 to 1, by its name in plotly and matplotlib."""

@@ -1,5 +1,6 @@
 // Callbacks that answer without the server: keys, clicks on images, and selections.
 (() => {
+  const review = window.batchsieveReview;
   const props = (id, values) => window.dash_clientside.set_props(id, values);
   const element = (id) => document.getElementById(id);
   const tiles = () => [...document.querySelectorAll("#grid .tile")];
@@ -34,7 +35,11 @@
     return all.filter((tile) => tile.offsetTop === all[0].offsetTop).length;
   }
 
+  // Choose an image of the review; null is none.
+  const chooseReviewed = (row) => row !== null && focus(row, review.generation());
+
   function step(key) {
+    if (review.isActive()) return chooseReviewed(review.step(focused?.row, /Left|Up/.test(key) ? -1 : 1));
     const all = tiles();
     if (!all.length) return;
     const at = all.findIndex((tile) => rowOf(tile) === focused?.row);
@@ -45,18 +50,28 @@
     choose(all[to]);
   }
 
-  // Decisions that wait; they go to the server one by one, in order.
-  const waiting = [];
   // The note as typed. Dash may update its value after the next key.
   let note = "";
-  let stalled = false;
-  const TIMEOUT_MS = 5000;
 
-  const say = (message, failed = false) => props("saved", { children: message, className: failed ? "failed" : "" });
+  const sender = window.batchsieveSender({
+    say: (message, failed = false) => props("saved", { children: message, className: failed ? "failed" : "" }),
+    saved: (command, { row }) => {
+      if (row === null) return;
+      review.note("undo", row);
+      focus(row, command.generation);
+    },
+    failed: (commands) => {
+      for (const command of commands) review.note("failed", command.rows[0]);
+      const [first] = commands;
+      if (first.note) writeNote(first.note);
+      if (OF_ONE_IMAGE.includes(first.action)) focus(first.rows[0], first.generation);
+    },
+    done: (edited) => props("edited", { data: edited }),
+  });
 
   function commandOf(action) {
     const command = { action, page: pageId, rows: [], generation: null, note: "", label: null };
-    if (action === "undo") return { ...command, generation: generationOf("map") };
+    if (action === "undo") return { ...command, generation: generationOf("map") ?? review.generation() };
     command.note = note;
     if (action.endsWith("-selection")) {
       return { ...command, ...offered };
@@ -74,11 +89,13 @@
   }
 
   function queue(command) {
-    if (!command || stalled) return;
+    if (!command || sender.isStalled()) return;
     if (command.note) writeNote("");
-    waiting.push(command);
-    if (waiting.length === 1) send();
+    sender.push(command);
+    if (command.action === "undo-image") review.note("clear", command.rows[0]);
     if (!OF_ONE_IMAGE.includes(command.action)) return;
+    review.note(command.action, command.rows[0]);
+    if (review.isActive()) return command.action !== "clear" && chooseReviewed(review.next(command.rows[0]));
     const all = tiles();
     const at = all.findIndex((tile) => rowOf(tile) === command.rows[0]);
     if (at >= 0 && at + 1 < all.length) choose(all[at + 1]);
@@ -89,7 +106,7 @@
 
   function openRelabel() {
     relabel = commandOf("relabel");
-    if (!relabel || stalled) return;
+    if (!relabel || sender.isStalled()) return;
     const image = document.querySelector(`[data-row="${relabel.rows[0]}"]`);
     const list = element("new-label");
     list.value = image?.dataset.suggested ?? "";
@@ -112,43 +129,6 @@
     props("note", { value: text });
   }
 
-  async function send() {
-    let edited = null;
-    while (waiting.length) {
-      say("Saving…");
-      const late = setTimeout(() => {
-        stalled = true;
-        say("NOT SAVED: the server does not answer yet", true);
-      }, TIMEOUT_MS);
-      const answer = await ask(waiting[0]);
-      clearTimeout(late);
-      stalled = false;
-      edited = answer.edited ?? edited;
-      const [first, ...later] = waiting;
-      if (answer.failed) {
-        waiting.length = 0;
-        say(answer.message + (later.length ? ` (nor the ${later.length} after it)` : ""), true);
-        if (first.note) writeNote(first.note);
-        if (OF_ONE_IMAGE.includes(first.action)) focus(first.rows[0], first.generation);
-      } else {
-        waiting.shift();
-        say(answer.message);
-        if (answer.row !== null) focus(answer.row, first.generation);
-      }
-    }
-    if (edited !== null) props("edited", { data: edited });
-  }
-
-  async function ask(command) {
-    const request = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(command) };
-    try {
-      const answer = await fetch("/decide", request);
-      return answer.ok ? await answer.json() : { message: `NOT SAVED: the server fails (${answer.status})`, failed: true };
-    } catch {
-      return { message: "NOT SAVED: the server does not answer", failed: true };
-    }
-  }
-
   document.addEventListener("keydown", (event) => {
     // Enter leaves the note, so that keys decide again.
     if (event.target.id === "note" && event.key === "Enter") return event.target.blur();
@@ -157,13 +137,17 @@
     const typing = event.target.checkVisibility() && event.target.closest(
       "input:not([type=radio], [type=checkbox]), textarea, select, [contenteditable], [role=listbox], dialog",
     );
+    if (event.key === "?" && !typing) return toggleHelp(event);
+    if (event.key === "?" && element("help").open) return toggleHelp(event);
     // These keys move a slider.
     const moves = event.target.closest("[role=slider]") && /^(Arrow|Page)/.test(event.key);
+    if (event.key === "Escape" && !typing && !document.querySelector("dialog[open]")) return removeSelection();
     if (typing || moves || event.ctrlKey || event.metaKey || event.altKey) return;
     // Do not decide images that the page hides.
     if (!element("images").checkVisibility()) return;
     const action = { k: "keep", d: "drop", r: "relabel", c: "clear", u: "undo" }[event.key.toLowerCase()];
     if (action && !event.repeat) decide(action);
+    else if (event.key.toLowerCase() === "n" && review.isActive()) chooseReviewed(review.next(focused?.row));
     else if (event.key.startsWith("Arrow")) step(event.key);
     else if (event.key === "PageDown") element("next").click();
     else if (event.key === "PageUp") element("previous").click();
@@ -171,20 +155,59 @@
     event.preventDefault();
   });
 
+  function toggleHelp(event) {
+    event.preventDefault();
+    const help = element("help");
+    if (help.open) help.close();
+    else help.showModal();
+  }
+
+  function removeSelection() {
+    props("drawn-around", { data: null });
+    props("selection", { data: { generation: null, rows: [], graph: "none" } });
+  }
+
   document.addEventListener("input", (event) => {
     if (event.target.id === "note") note = event.target.value;
   });
 
   // With focus, arrows would choose among radio buttons.
   document.addEventListener("change", (event) => {
-    if (event.target.type === "radio") event.target.blur();
+    if (event.target.type !== "radio") return;
+    event.target.blur();
+    if (event.target.closest("#view")) showListOf(event.target.value);
   });
+
+  const COMPARING = ["differ", "a", "b", "both"];
+  // Follows the list of the gallery.
+  let list = "goes";
+
+  // A comparison opens with the images that differ. Its lists are empty in other views.
+  function showListOf(view) {
+    if (view === "compare" && !COMPARING.includes(list)) props("list", { value: "differ" });
+    if (view !== "compare" && COMPARING.includes(list)) props("list", { value: "goes" });
+  }
 
   document.addEventListener("click", (event) => {
     const tile = event.target.closest(".tile");
+    // The neighbors of a reviewed image may be in no list.
+    if (tile?.closest("#review") && !review.has(rowOf(tile))) return;
     if (tile) return choose(tile);
+    const cell = event.target.closest("#matrix .cell")?.dataset;
+    if (cell) {
+      // The time makes a second click on the cell another value.
+      const { generation } = cell;
+      const data = { label: Number(cell.label), suggested: Number(cell.suggested), generation, at: Date.now() };
+      return props("matrix-cell", { data });
+    }
+    const undone = event.target.closest(".undo-one")?.dataset;
+    if (undone) {
+      const command = { page: pageId, note: "", label: null, generation: undone.generation };
+      return queue({ ...command, action: "undo-image", rows: [Number(undone.row)] });
+    }
     const button = event.target.closest("button")?.id;
     if ([...OF_ONE_IMAGE, "undo", "keep-selection", "drop-selection"].includes(button)) decide(button);
+    if (button === "help-open" || button === "help-close") toggleHelp(event);
     if (button === "relabel-confirm") confirmRelabel();
     if (button === "relabel-cancel") element("relabel-dialog").close();
     if (event.target.closest("#theme")) {
@@ -211,11 +234,32 @@
     return [[x0, y0], [x1, y0], [x1, y1], [x0, y1]];
   }
 
+  // Filter settings without what is empty; null for those of the filter.
+  function shortened(name, value) {
+    if (name !== "rule" || !value) return value;
+    const { judge, limit, own } = value;
+    if (judge === "written" && limit.threshold === null && !Object.keys(own).length) return null;
+    return { judge, limit, ...(Object.keys(own).length ? { own } : {}) };
+  }
+
   window.batchsieve = {
     // A link has chosen the image.
     mark: (row) => {
       if (focused === null && row !== null) focused = { row, generation: null };
       outline();
+      return window.dash_clientside.no_update;
+    },
+
+    // Rows of the view Review from the server.
+    reviewed: (rows) => {
+      const row = review.update(rows, focused?.row ?? null);
+      if (row !== null) focus(row, rows.generation);
+      else if (rows && rows.row === focused?.row) focused.generation ??= rows.generation;
+      return window.dash_clientside.no_update;
+    },
+
+    resize: (size) => {
+      document.documentElement.style.setProperty("--tile", `${size}px`);
       return window.dash_clientside.no_update;
     },
 
@@ -254,17 +298,23 @@
       return window.dash_clientside.no_update;
     },
 
-    arrange: (view, width) => {
+    arrange: (view, width, network, other) => {
       // Plotly measures its size when the window changes.
       setTimeout(() => window.dispatchEvent(new Event("resize")), 50);
-      // In a comparison, colors show which of the settings drops.
-      return [`${view} ${width}`, view === "compare"];
+      // One map shows two settings of one network. In a comparison, colors show which of the settings drops.
+      const shown = view === "review" ? "both" : width;
+      return [`${view} ${shown}${network === other ? " single" : ""}`, view === "compare"];
     },
 
-    remember: (names, values) => {
-      const state = Object.fromEntries(names.map((name, index) => [name, values[index]]));
-      const query = new URLSearchParams({ state: JSON.stringify(state) });
-      history.replaceState(null, "", `?${query}`);
+    // Write to the address what differs from a new page.
+    remember: (names, values, initial) => {
+      list = values[names.indexOf("list")];
+      if (!initial) return window.dash_clientside.no_update;
+      const changed = names.map((name, index) => [name, shortened(name, values[index])])
+        .filter(([name, value]) => value !== null && JSON.stringify(value) !== JSON.stringify(initial[name]))
+        .map(([name, value]) => [name, typeof value === "string" ? value : JSON.stringify(value)]);
+      const query = new URLSearchParams(changed).toString();
+      history.replaceState(null, "", query ? `?${query}` : location.pathname);
       return window.dash_clientside.no_update;
     },
 

@@ -6,14 +6,18 @@ from dash import Dash, Input, Output
 
 from viz.callbacks import (
     compare,
+    compare_controls,
     embedding,
     file_watch,
     filter_controls,
     gallery,
     hover,
     lasso,
+    matrix,
     overrides,
     params_dialog,
+    review,
+    summary,
     url,
 )
 from viz.data import Source
@@ -25,12 +29,16 @@ def register(app: Dash, source: Source, params: Path) -> None:
     filter_controls.register(app, source)
     embedding.register(app, source)
     compare.register(app, source)
+    compare_controls.register(app, source)
+    summary.register(app, source)
     hover.register(app, source)
     lasso.register(app, source)
     gallery.register(app, source)
     overrides.register(app, source)
     params_dialog.register(app, source, params)
     file_watch.register(app, source)
+    review.register(app, source)
+    matrix.register(app, source)
     _register_in_browser(app)
 
 
@@ -51,12 +59,6 @@ def _register_in_browser(app: Dash) -> None:
         prevent_initial_call=True,
     )
     app.clientside_callback(
-        "(selection) => selection.rows.length ? 'selection' : window.dash_clientside.no_update",
-        Output("list", "value", allow_duplicate=True),
-        Input("selection", "data"),
-        prevent_initial_call=True,
-    )
-    app.clientside_callback(
         "(chosen) => window.batchsieve.offer(chosen)",
         Output("keep-selection", "disabled"),
         Output("drop-selection", "disabled"),
@@ -70,6 +72,17 @@ def _register_in_browser(app: Dash) -> None:
         Input("focus", "data"),
         Input("grid", "children"),
     )
+    app.clientside_callback(
+        "(queue) => window.batchsieve.reviewed(queue)",
+        Output("decisions", "title"),
+        Input("queue", "data"),
+        prevent_initial_call=True,
+    )
+    app.clientside_callback(
+        "(size) => window.batchsieve.resize(size)",
+        Output("size", "className"),
+        Input("size", "value"),
+    )
     # Opens the dialog immediately; its text comes from the server.
     app.clientside_callback(
         "(...clicks) => window.batchsieve.dialog()",
@@ -79,9 +92,11 @@ def _register_in_browser(app: Dash) -> None:
         prevent_initial_call=True,
     )
     app.clientside_callback(
-        "(view, width) => window.batchsieve.arrange(view, width)",
+        "(...values) => window.batchsieve.arrange(...values)",
         Output("page", "className"),
         Output("coloring", "disabled"),
         Input("view", "value"),
         Input("width", "value"),
+        Input("network", "value"),
+        Input("network-b", "value"),
     )

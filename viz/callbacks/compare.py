@@ -9,6 +9,7 @@ from pipeline.errors import InputError
 from pipeline.figures.explorer import POINTS, Box, explorer_map, no_map, selection_marks
 from viz import components
 from viz.callbacks.embedding import (
+    MAP_CONTROLS,
     MapControls,
     comparison_state,
     map_meta,
@@ -55,6 +56,15 @@ def draw_comparison(
     }
 
 
+def describe_differences(source: Source, map_controls: MapControls, other: MapControls) -> Any:
+    """Return the differences of two settings in numbers."""
+    try:
+        state = map_controls.state(source)
+        return components.difference_line(state.preview, comparison_state(state, other, source).preview)
+    except InputError as error:
+        return components.problem(str(error))
+
+
 def mark_selected(source: Source, map_controls: MapControls, selected: Sequence[int], box: Box | None) -> Any:
     """Highlight the selected images on the other map.
 
@@ -79,7 +89,6 @@ def mark_selected(source: Source, map_controls: MapControls, selected: Sequence[
 
 def register(app: Dash, source: Source) -> None:
     """Register the callbacks."""
-    names = (("network", "value"), ("rule", "data"), ("classes", "value"), ("scores", "value"))
 
     @app.callback(
         output={
@@ -88,7 +97,7 @@ def register(app: Dash, source: Source) -> None:
             "drawn": Output("drawn-b", "data"),
         },
         inputs={
-            "map_controls": tuple(Input(*name) for name in names),
+            "map_controls": tuple(Input(*control) for control in MAP_CONTROLS),
             "comparison": (Input("view", "value"), Input("network-b", "value"), Input("rule-b", "data")),
             "_edited": Input("edited", "data"),
             "drawn": (State("drawn", "data"), State("drawn-b", "data")),
@@ -109,6 +118,10 @@ def register(app: Dash, source: Source) -> None:
         if other is None:
             return {"figure": no_update, "differences": None, "drawn": no_update}
         require_generation(source, other.network, drawn[1])
+        if other.network == map_controls[0]:
+            # One map shows both settings of a network.
+            text = describe_differences(source, parse_controls(map_controls), other)
+            return {"figure": no_update, "differences": text, "drawn": no_update}
         return draw_comparison(source, parse_controls(map_controls), other, focus=focus, selected=selection["rows"])
 
     @app.callback(
@@ -117,12 +130,14 @@ def register(app: Dash, source: Source) -> None:
         Input("selection", "data"),
         State("view", "value"),
         State("drawn", "data"),
-        *(State(*name) for name in names),
+        *(State(*control) for control in MAP_CONTROLS),
         prevent_initial_call=True,
     )
     def _mark(selection: Any, view: str, drawn: Any, *values: Any) -> tuple[Any, Any]:
-        map_controls, rows = parse_controls(values), selection["rows"]
+        map_controls, rows, graph = parse_controls(values), selection["rows"], selection["graph"]
         require_generation(source, map_controls.network, drawn)
-        if selection["graph"] == "other":
-            return mark_selected(source, map_controls, rows, drawn and drawn["box"]), no_update
-        return no_update, mark_selected(source, map_controls, rows, None) if view == "compare" else no_update
+        # The map with the lasso has the marks already.
+        first = no_update if graph == "map" else mark_selected(source, map_controls, rows, drawn and drawn["box"])
+        if graph == "other" or view != "compare":
+            return first, no_update
+        return first, mark_selected(source, map_controls, rows, None)

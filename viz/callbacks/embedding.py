@@ -11,6 +11,7 @@ from dash.exceptions import PreventUpdate
 from numpy.typing import NDArray
 
 from pipeline.errors import InputError
+from pipeline.figures.class_names import NamePlace, name_places
 from pipeline.figures.explorer import MAX_DRAWN, POINTS, Box, explorer_map, no_map, recolored, rows_to_draw
 from viz import components
 from viz.color_by import colors_by
@@ -28,22 +29,31 @@ class MapControls:
         settings_json: filter settings as JSON.
         classes: labels to show.
         scores: lowest and highest score to show.
+        search: query of images to show; see `viz.search`.
     """
 
     network: str
     settings_json: Mapping[str, Any] | None = None
     classes: Sequence[int] | None = None
     scores: Sequence[float] | None = None
+    search: str = ""
 
     def state(self, source: Source) -> MapState:
         """Return the state of the map."""
-        return make_map_state(source, self.network, self.settings_json, self.classes, self.scores)
+        return make_map_state(source, self.network, self.settings_json, self.classes, self.scores, self.search)
+
+
+MAP_CONTROLS = (
+    ("network", "value"), ("rule", "data"), ("classes", "value"), ("scores", "value"), ("search", "value"),
+)  # fmt: skip
+"""Id and property of each control of the first map."""
 
 
 def parse_controls(values: Sequence[Any]) -> MapControls:
-    """Return the controls from the values of network, settings, classes and scores."""
-    network, settings_json, classes, scores = values
-    return MapControls(network=network, settings_json=settings_json, classes=classes, scores=scores)
+    """Return the controls from the values of `MAP_CONTROLS`."""
+    network, settings_json, classes, scores, search = values
+    query = search if isinstance(search, str) else ""
+    return MapControls(network=network, settings_json=settings_json, classes=classes, scores=scores, search=query)
 
 
 def parse_comparison(view: str, network: str | None, settings_json: Mapping[str, Any] | None) -> MapControls | None:
@@ -63,6 +73,7 @@ def draw(
     zoom: Mapping[str, Any] | None = None,
     focus: int | None = None,
     selected: Sequence[int] = (),
+    named: bool = False,
 ) -> dict[str, Any]:
     """Return the map, its legend and its notices.
 
@@ -75,6 +86,7 @@ def draw(
         zoom: last relayout event of plotly, which may be older than `drawn`.
         focus: row of the chosen image.
         selected: rows to highlight.
+        named: write the names of the classes on the map.
     """
     try:
         state = map_controls.state(source)
@@ -91,14 +103,20 @@ def draw(
     rows = rows_on_map(state, box)
     content = hashlib.blake2b(rows.tobytes(), digest_size=16).hexdigest()
     meta = map_meta(state, state.points, rows)
-    new = {"network": map_controls.network, **meta, "rows": content}
+    new = {"network": map_controls.network, **meta, "rows": content, "named": named}
     figure: Any
     if drawn is not None and {key: drawn.get(key) for key in new} == new:
         figure = Patch()
         figure["data"][POINTS]["marker"] = recolored(colors, rows)
     else:
         figure = explorer_map(
-            state.points.coordinates, rows, colors, view=map_controls.network, ring=focus, selected=selected
+            state.points.coordinates,
+            rows,
+            colors,
+            view=map_controls.network,
+            ring=focus,
+            selected=selected,
+            names=class_places(source, state.points) if named else (),
         )
         figure.layout.meta = meta
     return {
@@ -127,8 +145,24 @@ def rows_on_map(state: MapState, box: Box | None) -> NDArray[np.int64]:
     """Return rows of the points to draw; later ones are on top."""
     points = state.points
     # Small maps use the order of the filter, so that other settings move no point and only colors are sent.
-    scores = points.scores if len(points) <= MAX_DRAWN else state.preview.scores
+    scores = points.scores if len(points) <= MAX_DRAWN else _order(state)
     return rows_to_draw(points.coordinates, scores, state.shown, box=box)
+
+
+def _order(state: MapState) -> NDArray[np.float64]:
+    """Return values (N,) in the order of suspicion, which another threshold for all classes does not change."""
+    thresholds = state.preview.thresholds
+    # Scores of different values may be equal: they are rounded.
+    return state.preview.values if (thresholds == thresholds[0]).all() else state.preview.scores
+
+
+def class_places(source: Source, points: Points) -> list[NamePlace]:
+    """Return where the names of the classes are written."""
+    return source.cache.get(
+        (points.network, "class places"),
+        points.stamp,
+        lambda: name_places(points.coordinates, points.labels, points.class_names),
+    )
 
 
 def map_meta(state: MapState, points: Points, rows: NDArray[np.int64]) -> dict[str, Any]:
@@ -184,8 +218,6 @@ def require_generation(source: Source, network: str, drawn: Mapping[str, Any] | 
 
 def register(app: Dash, source: Source) -> None:
     """Register the callbacks."""
-    network, settings = Input("network", "value"), Input("rule", "data")
-    filters = (Input("classes", "value"), Input("scores", "value"))
 
     @app.callback(
         output={
@@ -197,7 +229,7 @@ def register(app: Dash, source: Source) -> None:
             "drawn": Output("drawn", "data"),
         },
         inputs={
-            "map_controls": (network, settings, *filters),
+            "map_controls": tuple(Input(*control) for control in MAP_CONTROLS),
             "coloring": Input("coloring", "value"),
             "comparison": (Input("view", "value"), Input("network-b", "value"), Input("rule-b", "data")),
             "_edited": Input("edited", "data"),
@@ -205,6 +237,7 @@ def register(app: Dash, source: Source) -> None:
             "drawn": State("drawn", "data"),
             "focus": State("focus", "data"),
             "selection": State("selection", "data"),
+            "names": Input("names", "value"),
         },
     )
     def _draw(
@@ -216,6 +249,7 @@ def register(app: Dash, source: Source) -> None:
         drawn: Any,
         focus: Any,
         selection: Any,
+        names: Any,
     ) -> dict[str, Any]:
         zoomed = drawn is not None and set(ctx.triggered_prop_ids.values()) == {"map"}
         if zoomed and not _redraws_on_zoom(source, map_controls[0]):
@@ -225,6 +259,7 @@ def register(app: Dash, source: Source) -> None:
         return draw(
             source, parse_controls(map_controls), coloring,
             other=other, drawn=drawn, zoom=zoom, focus=focus, selected=selection["rows"],
+            named=bool(names),
         )  # fmt: skip
 
 

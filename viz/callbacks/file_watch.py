@@ -7,7 +7,7 @@ from dash import Dash, Input, Output, State, html, no_update
 
 from pipeline.errors import InputError
 from viz.callbacks.embedding import is_map_replaced
-from viz.data import Source
+from viz.data import Points, Source
 
 
 def update_notice(source: Source, network: str, drawn: Mapping[str, Any] | None) -> Any:
@@ -20,8 +20,19 @@ def update_notice(source: Source, network: str, drawn: Mapping[str, Any] | None)
     if drawn is None:
         return html.Span(["The files exist now. ", html.A("Show them", href="")])
     if is_map_replaced(drawn, points):
-        return html.Span(["A stage has written new files. ", html.A("Show them", href="")])
+        changes = filter_changes(source, drawn["generation"], points)
+        return html.Span([f"A stage has written new files. {changes}", html.A("Show them", href="")])
     return None
+
+
+def filter_changes(source: Source, generation: str, points: Points) -> str:
+    """Return what the filter drops now against an earlier generation; empty if that is not known."""
+    before = source.kept_before(generation, points)
+    if before is None:
+        return ""
+    now = points.kept
+    counts = f"The filter drops {(~now).sum():,} images instead of {(~before).sum():,}"
+    return f"{counts}: {(before & ~now).sum():,} newly dropped, {(now & ~before).sum():,} newly kept. "
 
 
 def register(app: Dash, source: Source) -> None:

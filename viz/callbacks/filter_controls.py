@@ -9,10 +9,8 @@ import numpy as np
 from dash import Dash, Input, Output, State, ctx, no_update
 
 from pipeline.errors import InputError
-from pipeline.figures.curves import threshold_curve
-from pipeline.figures.explorer import no_map
 from pipeline.scoring.base import Space
-from viz import components, layout
+from viz import layout
 from viz.callbacks.url import read_link
 from viz.data import Points, Source
 from viz.filter_settings import (
@@ -22,15 +20,13 @@ from viz.filter_settings import (
     class_thresholds,
     dbscan_settings,
     default_threshold,
-    sorted_distances,
     suspicion_values,
     threshold_for,
 )
+from viz.number_ranges import RANGES, number_problem
 from viz.state import make_map_state, settings_from_json, settings_to_json
 
 _SLIDER_STEPS = 500
-# Half a step of the control `share-b`, 0.01 %.
-_SAME_SHARE = 5e-5
 
 UNITS: Mapping[Space, str] = {"embedding": "units of the embedding", "components": "units of the components"}
 """Unit of distances in each space."""
@@ -75,7 +71,7 @@ def controls(source: Source, points: Points, settings: FilterSettings, label: in
 
     The range of the threshold reaches at least twice the threshold, and the value that one image in a hundred exceeds.
     """
-    values, threshold = suspicion_values(source, points, settings), _threshold(source, points, settings, label)
+    values, threshold = suspicion_values(source, points, settings), threshold_of(source, points, settings, label)
     finite = values[np.isfinite(values)]
     greatest = max(2 * threshold, float(np.quantile(finite, 0.99)) if len(finite) else 0.0)
     step = 10.0 ** math.floor(math.log10(greatest / _SLIDER_STEPS))
@@ -135,7 +131,7 @@ def adjust(
         return {**controls(source, points, settings, label), "scope": _shown_scope(label)}
     except InputError as error:
         # The map reports missing artifacts; errors of this scorer alone are shown here.
-        unchanged = dict.fromkeys(_OUTPUTS, no_update)
+        unchanged = dict.fromkeys(_OF_ADJUST, no_update)
         scorer_choice = settings_json["judge"] if settings_json else AS_FILTERED
         blank: dict[str, Any] = (
             _BLANK | {"rule": settings_to_json(FilterSettings(scorer_choice=scorer_choice))}
@@ -143,6 +139,38 @@ def adjust(
             else {}
         )
         return unchanged | blank | {"used": str(error), "judge": scorer_choice}
+
+
+def entered(
+    source: Source,
+    network: str,
+    settings_json: Mapping[str, Any] | None,
+    scope: int | None,
+    control: str | None,
+    value: Any,
+    *,
+    link: str = "",
+) -> dict[str, Any]:
+    """Return the answer of `adjust` with a message about a bad number, which changes nothing.
+
+    The answer has `moved` too, the control and value that set the threshold last: see `params_dialog.initial_kind`.
+    """
+    if problem := number_problem(control, value) if control in RANGES else "":
+        return dict.fromkeys(_OUTPUTS, no_update) | {"number_problem": problem}
+    moved: Any = no_update
+    if control in ("threshold", "share"):
+        moved = {"control": control, "value": value}
+    elif control in ("judge", "network", "reset", "min_samples"):
+        moved = None
+    answer = adjust(source, network, settings_json, scope, control, value, link=link)
+    threshold = answer["threshold"]
+    return answer | {
+        # Few digits fit into the box.
+        "threshold_box": float(f"{threshold:.6g}") if isinstance(threshold, float) else threshold,
+        "share_box": answer["share"],
+        "number_problem": "",
+        "moved": moved,
+    }
 
 
 def _opened(source: Source, points: Points, label: int | None, link: str) -> dict[str, Any]:
@@ -161,57 +189,17 @@ def _shown_scope(label: int | None) -> Any:
     return layout.ALL if label is None else no_update
 
 
-def summarize(
-    source: Source, network: str, settings_json: Mapping[str, Any] | None, scope: int | None
-) -> tuple[Any, Any]:
-    """Return the curve of sorted distances with the threshold, and the table of classes."""
-    try:
-        state = make_map_state(source, network, settings_json)
-        points, settings = state.points, state.settings
-        label = scope if scope in points.classes else None
-        current = _threshold(source, points, settings, label)
-        table = components.class_table(
-            state, default_threshold(source, points, settings), class_thresholds(source, points, settings)
-        )
-        ordered = sorted_distances(source, points, settings, label)
-    except InputError:
-        # The map shows the error.
-        return no_map(), None
-    clustering = dbscan_settings(points, settings, label)
-    title = "value of the scorer"
-    if clustering is not None:
-        space, min_samples = clustering
-        # DBSCAN counts the image as its first neighbor.
-        which = "the image itself" if min_samples == 1 else f"neighbor {min_samples - 1}"
-        title = f"distance to {which} ({UNITS[space]})"
-    return threshold_curve(ordered, current, title=title), table
-
-
-def settings_b(
-    source: Source, view: str, network: str | None, scorer_choice: str, share: float | None, min_samples: int | None
-) -> dict[str, Any] | None:
-    """Return the second settings of a comparison as JSON; None outside that view, or while a control is empty."""
-    if view != "compare" or not network or share is None or min_samples is None:
-        return None
-    try:
-        points = source.points(network)
-        settings = FilterSettings(scorer_choice=scorer_choice, limit=Limit(min_samples=min_samples))
-        if scorer_choice != AS_FILTERED or abs(share / 100 - points.is_noise.mean()) > _SAME_SHARE:
-            settings = changed(source, points, settings, None, "share", share)
-    except InputError:
-        return settings_to_json(FilterSettings(scorer_choice=scorer_choice, limit=Limit(min_samples=min_samples)))
-    return settings_to_json(settings)
-
-
 # For a network without artifacts, so that no value of the network before remains.
 _BLANK: dict[str, Any] = {"threshold": None, "share": None, "unit": "Threshold"}
 # A control that moves is not set. A range that grew with the threshold would run away.
 _UNCHANGED_WHILE_DRAGGED = {
     "threshold": ("threshold", "min", "max", "step"),
+    "threshold-box": ("threshold_box",),
     "share": ("share",),
+    "share-box": ("share_box",),
     "min_samples": ("min_samples",),
 }
-_OUTPUTS = {
+_OF_ADJUST = {
     "rule": Output("rule", "data"),
     "judge": Output("judge", "value"),
     "min": Output("threshold", "min"),
@@ -224,6 +212,12 @@ _OUTPUTS = {
     "unit": Output("unit", "children"),
     "used": Output("used", "children"),
     "scope": Output("scope", "value"),
+}
+_OUTPUTS = _OF_ADJUST | {
+    "threshold_box": Output("threshold-box", "value"),
+    "share_box": Output("share-box", "value"),
+    "number_problem": Output("number-problem", "children"),
+    "moved": Output("moved", "data"),
 }
 
 
@@ -238,7 +232,9 @@ def register(app: Dash, source: Source) -> None:
             "values": {
                 "judge": Input("judge", "value"),
                 "threshold": Input("threshold", "value"),
+                "threshold-box": Input("threshold-box", "value"),
                 "share": Input("share", "value"),
+                "share-box": Input("share-box", "value"),
                 "min_samples": Input("min_samples", "value"),
                 "reset": Input("reset", "n_clicks"),
             },
@@ -247,33 +243,14 @@ def register(app: Dash, source: Source) -> None:
         },
     )
     def _adjust(network: str, scope: int, values: dict[str, Any], settings_json: Any, link: str) -> dict[str, Any]:
-        control = ctx.triggered_id if settings_json is not None else None
-        value = values.get(str(control))
-        if control in ("threshold", "share", "min_samples") and value is None:
-            # The user is typing a number.
-            return dict.fromkeys(_OUTPUTS, no_update)
-        answer = adjust(source, network, settings_json, scope, control, value, link=link or "")
-        return answer | dict.fromkeys(_UNCHANGED_WHILE_DRAGGED.get(str(control), ()), no_update)
-
-    app.callback(
-        Output("curve", "figure"),
-        Output("table", "children"),
-        Input("rule", "data"),
-        Input("scope", "value"),
-        Input("network", "value"),
-        Input("edited", "data"),
-    )(lambda settings_json, scope, network, _edited: summarize(source, network, settings_json, scope))
-    app.callback(
-        Output("rule-b", "data"),
-        Input("view", "value"),
-        Input("network-b", "value"),
-        Input("judge-b", "value"),
-        Input("share-b", "value"),
-        Input("min_samples-b", "value"),
-    )(lambda *values: settings_b(source, *values))
+        triggered = str(ctx.triggered_id) if settings_json is not None else None
+        # A slider and its box set the same number.
+        control = None if triggered is None else triggered.removesuffix("-box")
+        answer = entered(source, network, settings_json, scope, control, values.get(str(triggered)), link=link or "")
+        return answer | dict.fromkeys(_UNCHANGED_WHILE_DRAGGED.get(str(triggered), ()), no_update)
 
 
-def _threshold(source: Source, points: Points, settings: FilterSettings, label: int | None) -> float:
+def threshold_of(source: Source, points: Points, settings: FilterSettings, label: int | None) -> float:
     """Return the threshold of a class, or for None of the classes without a separate one."""
     return (
         default_threshold(source, points, settings)

@@ -3,63 +3,50 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from dash import Dash, Input, Output, State, ctx, no_update
-from numpy.typing import NDArray
 
 from pipeline.errors import InputError
-from viz import components
-from viz.callbacks.embedding import MapControls, comparison_state, parse_comparison, parse_controls, require_generation
+from viz import components, layout
+from viz.callbacks.embedding import (
+    MAP_CONTROLS,
+    MapControls,
+    comparison_state,
+    parse_comparison,
+    parse_controls,
+    require_generation,
+)
 from viz.data import Source
-from viz.state import MapState, selection_csv
+from viz.gallery import listed_rows
+from viz.state import selection_csv
 
 PAGE = 60
+_FIRST_LIST = "goes"
 
 _EMPTY = {
     "goes": "The filter drops no image with these settings.",
     "selection": "Nothing is selected. Choose the lasso or the box above the embedding and draw around points.",
-    "shown": "No image passes the filters by class and score.",
+    "shown": "No image passes the filters by class and score, and the search.",
     "hand": "There are no overrides yet.",
     "planted": "No label was changed on purpose.",
+    "differ": "A and B drop the same images.",
+    "a": "B drops all images that A drops.",
+    "b": "A drops all images that B drops.",
+    "both": "A and B drop no image in common.",
 }
 
 
-def listed_rows(
-    state: MapState, which: str, order: str, *, selection: Sequence[int] = (), other: MapState | None = None
-) -> NDArray[np.int64]:
-    """Return the rows of a list, restricted to shown images.
+def list_after_selection(selected: Sequence[int], current: str, before: str | None) -> tuple[Any, str | None]:
+    """Return the list to show after the selection has changed, and the list to return to when it is removed.
 
     Args:
-        state: of the map.
-        which: a key of `layout.LISTS`; lists that compare are empty without `other`.
-        order: a key of `layout.SORTS`.
-        selection: rows selected on the map.
+        selected: rows.
+        current: list shown.
+        before: list shown before the selection; None if there was no selection.
     """
-    dropped = ~state.preview.keep
-    dropped_b = np.zeros_like(dropped) if other is None else ~other.preview.keep
-    chosen = np.zeros(len(dropped), dtype=np.bool_)
-    match which:
-        case "goes":
-            chosen = dropped
-        case "shown":
-            chosen[:] = True
-        case "selection":
-            chosen[[row for row in selection if 0 <= row < len(dropped)]] = True
-        case "hand":
-            chosen[list(state.preview.overrides)] = True
-        case "planted":
-            chosen = state.points.planted
-        case _ if other is not None:
-            chosen = {"a": dropped & ~dropped_b, "b": dropped_b & ~dropped, "both": dropped & dropped_b}[which]
-    rows = np.flatnonzero(chosen & state.shown)
-    points = state.points
-    keys = {
-        "suspect": -state.preview.scores[rows],
-        "trusted": state.preview.scores[rows],
-        "class": points.labels[rows],
-        "sure": -points.confidence[rows],
-    }
-    return rows[np.argsort(keys[order], kind="stable")]
+    if selected:
+        return "selection", before if current == "selection" else current
+    # Keys need images: do not stay at an empty list.
+    return (before or _FIRST_LIST) if current == "selection" else no_update, None
 
 
 def browse(
@@ -82,7 +69,8 @@ def browse(
     last = max(0, (len(rows) - 1) // PAGE)
     page = min(max(0, page), last)
     on_page = rows[page * PAGE : (page + 1) * PAGE].tolist()
-    nothing = _EMPTY.get(which, "No such image. Two settings are compared in the view Compare.")
+    alone = which in layout.COMPARING_LISTS and other is None
+    nothing = "Two settings are compared in the view Compare." if alone else _EMPTY[which]
     return {
         "grid": [components.tile(state, row) for row in on_page] or components.empty(nothing),
         "place": f"{len(rows):,} images, page {page + 1} of {last + 1}",
@@ -115,9 +103,6 @@ def as_csv(
 
 def register(app: Dash, source: Source) -> None:
     """Register the callbacks."""
-    map_controls = (
-        Input("network", "value"), Input("rule", "data"), Input("classes", "value"), Input("scores", "value"),
-    )  # fmt: skip
 
     @app.callback(
         output={
@@ -128,7 +113,7 @@ def register(app: Dash, source: Source) -> None:
             "next": Output("next", "disabled"),
         },
         inputs={
-            "map_controls": map_controls,
+            "map_controls": tuple(Input(*control) for control in MAP_CONTROLS),
             "which": Input("list", "value"),
             "order": Input("sort", "value"),
             "_triggers": (Input("previous", "n_clicks"), Input("next", "n_clicks"), Input("edited", "data")),
@@ -155,6 +140,15 @@ def register(app: Dash, source: Source) -> None:
             source, parse_controls(map_controls), which, order, new_page, selection=selection["rows"], other=other
         )
 
+    app.callback(
+        Output("list", "value", allow_duplicate=True),
+        Output("list-before", "data"),
+        Input("selection", "data"),
+        State("list", "value"),
+        State("list-before", "data"),
+        prevent_initial_call=True,
+    )(lambda selection, current, before: list_after_selection(selection["rows"], current, before))
+
     @app.callback(
         output={
             "file": Output("download", "data"),
@@ -163,7 +157,7 @@ def register(app: Dash, source: Source) -> None:
         },
         inputs={"_clicks": Input("csv", "n_clicks")},
         state={
-            "map_controls": tuple(State(part.component_id, part.component_property) for part in map_controls),
+            "map_controls": tuple(State(*control) for control in MAP_CONTROLS),
             "which": State("list", "value"),
             "order": State("sort", "value"),
             "selection": State("selection", "data"),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from pipeline.errors import InputError
-from viz.callbacks.embedding import MapControls, parse_controls
+from viz.callbacks.embedding import MAP_CONTROLS, MapControls, parse_controls
 from viz.callbacks.overrides import current_points
 from viz.data import Source
 
@@ -68,8 +68,7 @@ def register(app: Dash, source: Source) -> None:
     @app.callback(
         Output("selection", "data", allow_duplicate=True),
         Input("drawn-around", "data"),
-        *(State(name, prop) for name, prop in (("network", "value"), ("rule", "data"))),
-        *(State(name, "value") for name in ("classes", "scores")),
+        *(State(*control) for control in MAP_CONTROLS),
         prevent_initial_call=True,
     )
     def _select(drawn_around: Any, *values: Any) -> Any:

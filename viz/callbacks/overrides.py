@@ -10,7 +10,7 @@ from dash import Dash, Input, Output
 from flask import request
 
 from pipeline.errors import InputError
-from viz.callbacks.embedding import MapControls, parse_controls
+from viz.callbacks.embedding import MAP_CONTROLS, MapControls, parse_controls
 from viz.data import Points, Source
 from viz.decisions import Decision, Decisions, Image, SaveResult
 
@@ -66,7 +66,8 @@ def run_command(source: Source, sessions: OverrideSessions, command: Mapping[str
     Args:
         source: of the images.
         sessions: overrides by page.
-        command: `action` keep, drop, relabel, clear, keep-selection, drop-selection or undo; `rows` of the images;
+        command: `action` keep, drop, relabel, clear, keep-selection, drop-selection, undo or undo-image;
+            `rows` of the images;
             `label`, the index of the new class for relabel; `generation` of the points on the page; `note`; `page`, an
             id of the open page. If the files have been replaced since, nothing is written, as the rows may belong to
             other images.
@@ -75,11 +76,15 @@ def run_command(source: Source, sessions: OverrideSessions, command: Mapping[str
     try:
         if action == "undo":
             return _undo_result(source, decisions.undo(), command.get("generation"))
+        if action == "undo-image":
+            points = _points_of(source, command)
+            images = _images(points, command.get("rows"))
+            if len(images) > 1:
+                raise _StaleCommandError("Not one image")
+            return CommandResult(message=decisions.undo_image(images[0]).message)
         if action not in _DECISIONS:
             raise _StaleCommandError("No such command")
-        points = current_points(source, command.get("generation"))
-        if points is None:
-            raise _StaleCommandError("A stage has written new files since this page was loaded")
+        points = _points_of(source, command)
         images = _images(points, command.get("rows"))
         note, decision = command.get("note"), _DECISIONS[action]
         label = _class_name(points, command.get("label")) if decision == "relabel" else ""
@@ -129,13 +134,19 @@ def register(app: Dash, source: Source) -> None:
     app.callback(
         Output("offered", "data"),
         Input("selection", "data"),
-        *(Input(name, prop) for name, prop in (("network", "value"), ("rule", "data"))),
-        *(Input(name, "value") for name in ("classes", "scores")),
+        *(Input(*control) for control in MAP_CONTROLS),
     )(lambda selection, *values: selection_command(source, selection, parse_controls(values)))
 
 
 class _StaleCommandError(Exception):
     """The command does not fit what the page shows."""
+
+
+def _points_of(source: Source, command: Mapping[str, Any]) -> Points:
+    points = current_points(source, command.get("generation"))
+    if points is None:
+        raise _StaleCommandError("A stage has written new files since this page was loaded")
+    return points
 
 
 def _images(points: Points, rows: Any) -> list[Image]:

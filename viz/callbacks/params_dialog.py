@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dash import Dash, Input, Output, State
+from dash import Dash, Input, Output, State, ctx
 
 from pipeline.config.params import load_params
 from pipeline.errors import InputError
@@ -14,8 +14,32 @@ from viz.parameters import Proposal, changes_for, propose, write
 from viz.state import make_map_state, settings_from_json
 
 
+def initial_kind(params: Path, moved: Mapping[str, Any] | None) -> str:
+    """Return the key of `dialogs.PROPOSAL_KINDS` with which the dialog opens.
+
+    Args:
+        params: the parameter file.
+        moved: control and value that set the threshold last; None if none has since the page was opened.
+    """
+    try:
+        loaded = load_params(params)
+    except InputError:
+        # The dialog shows the error.
+        return "share"
+    if len(loaded.networks) > 1:
+        return "share"
+    if moved is not None:
+        return "share" if moved["control"] == "share" else "limit"
+    return "limit" if loaded.filter.drop_fraction is None else "share"
+
+
 def propose_settings(
-    source: Source, params: Path, network: str, settings_json: Mapping[str, Any] | None, what: str
+    source: Source,
+    params: Path,
+    network: str,
+    settings_json: Mapping[str, Any] | None,
+    what: str,
+    moved: Mapping[str, Any] | None = None,
 ) -> Proposal:
     """Propose the change of params.yaml that makes the filter use the settings of the preview.
 
@@ -24,7 +48,8 @@ def propose_settings(
         params: the parameter file.
         network: of the preview.
         settings_json: settings as JSON.
-        what: a key of `layout.PROPOSAL_KINDS`.
+        what: a key of `dialogs.PROPOSAL_KINDS`.
+        moved: as in `initial_kind`. The share to which the control was moved is written as it is.
 
     Raises:
         InputError: params.yaml cannot hold the settings, or is damaged; a threshold for several networks.
@@ -38,8 +63,11 @@ def propose_settings(
         raise InputError(f"{params}: the filter uses these settings already; move a slider first")
     scorer = points.scorer if settings.scorer_choice == AS_FILTERED else settings.scorer
     if what == "share":
-        # Overrides are stored separately, so they do not count.
-        share = float(make_map_state(source, network, settings_json).preview.noise.mean())
+        if moved is not None and moved["control"] == "share":
+            share = moved["value"] / 100
+        else:
+            # Overrides are stored separately, so they do not count.
+            share = float(make_map_state(source, network, settings_json).preview.noise.mean())
         return propose(params, changes_for(scorer, drop_fraction=share))
     others = [other for other in load_params(params).networks if other != network]
     if others:
@@ -52,22 +80,33 @@ def propose_settings(
 
 
 def show_difference(
-    source: Source, params: Path, network: str, settings_json: Mapping[str, Any] | None, what: str
+    source: Source,
+    params: Path,
+    network: str,
+    settings_json: Mapping[str, Any] | None,
+    what: str,
+    moved: Mapping[str, Any] | None = None,
 ) -> tuple[str, bool]:
     """Return the diff or the reason why there is none, and whether there is a change to write."""
     try:
-        difference = propose_settings(source, params, network, settings_json, what).difference
+        difference = propose_settings(source, params, network, settings_json, what, moved).difference
     except InputError as error:
         return str(error), False
     return "\n".join(difference) or f"{params} has these settings already.", bool(difference)
 
 
 def write_settings(
-    source: Source, params: Path, network: str, settings_json: Mapping[str, Any] | None, what: str, shown: str
+    source: Source,
+    params: Path,
+    network: str,
+    settings_json: Mapping[str, Any] | None,
+    what: str,
+    shown: str,
+    moved: Mapping[str, Any] | None = None,
 ) -> str:
     """Write the change if its diff is the one shown, and return a message."""
     try:
-        proposal = propose_settings(source, params, network, settings_json, what)
+        proposal = propose_settings(source, params, network, settings_json, what, moved)
         if "\n".join(proposal.difference) != shown:
             return "Not written: the file or the settings have changed; close the dialog and open it again."
         write(proposal)
@@ -83,15 +122,19 @@ def register(app: Dash, source: Source, params: Path) -> None:
         Output("difference", "children"),
         Output("write", "disabled"),
         Output("written", "children"),
+        Output("write-as", "value"),
         Input("propose", "n_clicks"),
         Input("write-as", "value"),
         State("network", "value"),
         State("rule", "data"),
+        State("moved", "data"),
         prevent_initial_call=True,
     )
-    def _show(_clicks: int, what: str, network: str, settings_json: Any) -> tuple[str, bool, str]:
-        difference, any_change = show_difference(source, params, network, settings_json, what)
-        return difference, not any_change, ""
+    def _show(_clicks: int, what: str, network: str, settings_json: Any, moved: Any) -> tuple[str, bool, str, str]:
+        if ctx.triggered_id == "propose":
+            what = initial_kind(params, moved)
+        difference, any_change = show_difference(source, params, network, settings_json, what, moved)
+        return difference, not any_change, "", what
 
     app.callback(
         Output("written", "children", allow_duplicate=True),
@@ -101,5 +144,6 @@ def register(app: Dash, source: Source, params: Path) -> None:
         State("rule", "data"),
         State("write-as", "value"),
         State("difference", "children"),
+        State("moved", "data"),
         prevent_initial_call=True,
     )(lambda _clicks, *values: (write_settings(source, params, *values), True))

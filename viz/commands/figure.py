@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from pipeline.artifacts.files import atomic_path
 from pipeline.errors import InputError
+from pipeline.figures.class_names import name_places
 from pipeline.figures.embeddings import colored_map
 from pipeline.figures.rendering import pdf, png, svg, with_note
 from pipeline.paths import DataPaths
@@ -46,7 +47,10 @@ def main(argv: Sequence[str]) -> int:
     points = source.points(network)
     preview = preview_filter(source, points, FilterSettings())
     colors = colors_by(arguments.color, ColorData(points=points, preview=preview))
-    figure = with_note(colored_map(points.coordinates, colors, ~preview.keep), points.planted_note)
+    dropped = ~preview.keep
+    title = f"{network}: {COLORINGS[arguments.color][0]}; {dropped.sum():,} of {len(points):,} training images dropped"
+    names = name_places(points.coordinates, points.labels, points.class_names)
+    figure = with_note(colored_map(points.coordinates, colors, dropped, title=title, names=names), points.planted_note)
     content = _FORMATS[file.suffix.lower()](figure)
     with atomic_path(file) as temporary:
         temporary.write_bytes(content)

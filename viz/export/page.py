@@ -175,8 +175,9 @@ def _page(content: Content) -> Iterator[str]:
     plotly, script = plotly_script(), "\n".join(_asset(name) for name in _SCRIPTS)
     head, tail = Template(_asset("page.html")).substitute(
         title=html.escape(f"batchsieve: {content.about['network']}"),
+        network=html.escape(str(content.about["network"])),
         policy=content_security_policy(plotly, script),
-        style=_asset("style.css"),
+        style=_asset("base.css", "viz") + _asset("style.css"),
     ).split("<!-- data -->")  # fmt: skip
     yield head
     yield _block("about", "application/json", _json_in_html(content.about))
@@ -215,5 +216,5 @@ def _json_in_html(value: Any) -> str:
     return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _asset(name: str) -> str:
-    return files("viz.export").joinpath("assets", name).read_text(encoding="utf-8")
+def _asset(name: str, package: str = "viz.export") -> str:
+    return files(package).joinpath("assets", name).read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pipeline.config.params import load_params
-from tests.fixtures.browser_app import N_DROPPED, N, Served, alone, lasso, open_page, pick, place_of
+from tests.fixtures.browser_app import N_DROPPED, N, Served, alone, lasso, open_page, pick, place_of, serve_points
 from tests.fixtures.points import CLASS_NAMES, NETWORK
 from viz.data import Source
 from viz.filter_settings import FilterSettings, Limit, preview_filter
@@ -60,11 +60,11 @@ def test_moving_eps_reclusters(shared: Served, page: Page) -> None:
         handle.press("ArrowLeft")
     moved = page.locator("#threshold [role=slider]").get_attribute("aria-valuenow")
     page.wait_for_function(
-        "(value) => JSON.parse(new URLSearchParams(location.search).get('state')).rule.limit.threshold === value",
+        "(value) => JSON.parse(new URLSearchParams(location.search).get('rule'))?.limit.threshold === value",
         arg=float(str(moved)),
     )
-    state = json.loads(page.evaluate("new URLSearchParams(location.search).get('state')"))
-    rule = FilterSettings(scorer_choice="dbscan", limit=Limit(**state["rule"]["limit"]))
+    state = json.loads(page.evaluate("new URLSearchParams(location.search).get('rule')"))
+    rule = FilterSettings(scorer_choice="dbscan", limit=Limit(**state["limit"]))
     source = Source(shared.data)
     noise = preview_filter(source, source.points(NETWORK), rule).noise
     assert 0 < noise.sum() < N, state
@@ -89,7 +89,8 @@ def test_zoom_is_kept_when_colors_and_filters_change(shared: Served, page: Page)
     expect(page.locator("#legend > span")).to_have_count(len(CLASS_NAMES))
     # A legend of two lines reduces the height of the map, and x has the scale of y.
     assert _span(page) == pytest.approx(zoomed, rel=0.1, abs=1e-6)
-    open_page(page, page.url.replace("decision", "class"))
+    assert page.url.endswith("?coloring=class")
+    open_page(page, page.url)
     assert _span(page)[1] > 1.5 * zoomed[1]
 
 
@@ -110,14 +111,19 @@ def test_a_link_restores_the_view(shared: Served, page: Page) -> None:
 
 
 @pytest.mark.slow
-def test_comparing_two_settings(shared: Served, page: Page) -> None:
-    source = Source(shared.data)
+def test_comparing_two_networks(tmp_path: Path, page: Page) -> None:
+    with serve_points(tmp_path, networks=(NETWORK, "resnet34")) as served:
+        _compare_networks(served, page)
+
+
+def _compare_networks(served: Served, page: Page) -> None:
+    source = Source(served.data)
     points = source.points(NETWORK)
     rule = FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.4, min_samples=5))
     only_a = preview_filter(source, points, rule).noise & ~points.is_noise
     assert only_a.any()
     state = {"view": "compare", "rule": settings_to_json(rule), "judge-b": "written", "share-b": 5, "list": "a"}
-    open_page(page, shared.link(network=NETWORK, **state))
+    open_page(page, served.link(network=NETWORK, **state))
     expect(page.locator("#differences")).to_contain_text(f"B drops {N_DROPPED}")
     expect(page.locator("#legend")).to_contain_text(f"only A drops {only_a.sum()}")
     expect(page.locator("#place")).to_contain_text(f"{only_a.sum()} images")
@@ -146,6 +152,9 @@ def test_parameters_are_written_after_their_difference_was_shown(served: Served,
     before = served.params.read_text()
     open_page(page, served.link(network=NETWORK, rule=rule))
     page.locator("#propose").click()
+    # The file has a share, so the dialog opens with it.
+    expect(page.locator("#difference")).to_contain_text("+  drop_fraction: ")
+    page.locator("#write-as").get_by_text("threshold").click()
     expect(page.locator("#difference")).to_contain_text("+  eps: 0.75")
     assert served.params.read_text() == before
     page.locator("#write").click()
@@ -201,20 +210,18 @@ def test_every_view_and_width_shows_content(shared: Served, page: Page, view: st
         expect(page.locator("#map")).to_be_visible(visible=width != "pictures")
         expect(page.locator("#grid")).to_be_visible(visible=width != "map")
         expect(page.locator("#network-b")).to_be_visible(visible=view == "Compare")
-        expect(page.locator("#threshold input")).to_be_visible()
-    if view == "Compare" and width != "pictures":
-        tops = [page.locator(f"#{graph}").bounding_box() for graph in ("map", "other")]
-        assert tops[0] is not None
-        assert tops[1] is not None
-        assert tops[0]["y"] == tops[1]["y"]
+        expect(page.locator("#threshold-box")).to_be_visible()
+    if view == "Compare":
         expect(page.locator("#judge-b")).to_have_text("DBSCAN (embedding)")
+        # One map shows two settings of one network.
+        expect(page.locator("#other")).not_to_be_visible()
 
 
 def _open_at(page: Page, served: Served, view: str, width: str) -> None:
     open_page(page, served.url)
     page.locator("#view").get_by_text(view, exact=True).click()
     page.locator("#width").get_by_text(WIDTHS[width], exact=True).click()
-    expect(page.locator("#page")).to_have_class(f"{view.lower()} {width}")
+    expect(page.locator("#page")).to_have_class(f"{view.lower()} {width} single")
 
 
 @pytest.mark.slow

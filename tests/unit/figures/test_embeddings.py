@@ -5,6 +5,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from pipeline.figures.class_names import name_places
 from pipeline.figures.embeddings import class_map, colored_map
 from pipeline.figures.rendering import png
 from pipeline.figures.style import Groups, Scale, class_color
@@ -91,6 +92,22 @@ def test_what_is_drawn_above_hides_what_lies_below() -> None:
         found = colors(png(figure))
         assert rgb(groups.colors[above]) in found
         assert rgb(groups.colors[1 - above]) not in found
+
+
+def test_a_map_has_its_title_and_the_names_of_the_classes_at_their_points(xy: NDArray[np.float64]) -> None:
+    labels, names = np.arange(200) % 2 * 2, ["$a$", "none", "_c"]
+    groups = Groups(codes=labels, names=names, colors=["#112233", "#445566", "#778899"])
+    places = name_places(xy, labels, names)
+    axes = colored_map(xy, groups, labels == 0, title="resnet18: class", names=places).axes[0]
+    assert axes.get_title(loc="left") == "resnet18: class"
+    assert [text.get_text() for text in axes.texts] == ["$a$", "_c"]
+    for text, label in zip(axes.texts, (0, 2), strict=True):
+        np.testing.assert_allclose(text.get_position(), np.median(xy[labels == label], axis=0))
+
+
+def test_more_names_than_fit_are_left_out(xy: NDArray[np.float64]) -> None:
+    assert name_places(xy, np.arange(200) % 31, [str(label) for label in range(31)]) == []
+    assert len(name_places(xy, np.arange(200) % 30, [str(label) for label in range(30)])) == 30
 
 
 def test_a_scale_goes_from_nought_to_one_whatever_the_values(xy: NDArray[np.float64]) -> None:

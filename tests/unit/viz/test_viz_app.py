@@ -226,7 +226,9 @@ def test_a_request_of_more_than_a_megabyte_is_not_read(client: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"[" * 100_000, b'{"a":' * 100_000, b"{", b"\xff"], ids=["lists", "objects", "cut", "bytes"]
+    "body",
+    [b"[" * 100_000, b'{"a":' * 100_000, b"{", b"\xff", b"[]", b"null", b'"a"', b"7"],
+    ids=["lists", "objects", "cut", "bytes", "list", "null", "text", "number"],
 )
 def test_json_that_cannot_be_read_is_answered_without_a_traceback(client: Any, body: bytes) -> None:
     answer = client.post("/_dash-update-component", data=body, content_type="application/json")

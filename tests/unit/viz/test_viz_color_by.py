@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from pipeline.arms import arm_mask
 from pipeline.artifacts.overrides import Override
-from pipeline.figures.style import MAX_NAMES, NOISE, SERIES, Groups, Scale
+from pipeline.figures.style import DROPPED, MAX_NAMES, NOISE, Groups, Scale
 from tests.fixtures.view import points_of
 from viz.color_by import COLORINGS, ColorData, colors_by
 from viz.components import NAMES, differences
 from viz.filter_settings import FilterPreview
 
+_PAST = {"keep": "kept", "drop": "dropped", "relabel": "relabeled"}
 _SEEDS = st.integers(0, 2**16)
 
 
@@ -85,8 +86,8 @@ def test_reasons_name_what_contradicts_the_label(n: int, seed: int) -> None:
     color_data = _color_data(n, 3, seed)
     for row, name in enumerate(_names(color_data, "reason")):
         points = color_data.points
-        if row in color_data.preview.overrides:
-            assert name == "decided by hand"
+        if (override := color_data.preview.overrides.get(row)) is not None:
+            assert name == f"{_PAST[override.decision]} by hand"
         elif not color_data.preview.noise[row]:
             assert name == "kept"
         else:
@@ -165,4 +166,18 @@ def test_differences_name_who_drops() -> None:
     assert [NAMES[code] for code in groups.codes] == [
         "both keep", "only A drops", "only B drops", "both drop", "both keep",
     ]  # fmt: skip
-    assert groups.colors[1] == SERIES[1]
+
+
+def test_a_color_means_the_same_in_every_view() -> None:
+    color_data = _color_data(60, 2, 0)
+    views = [colors_by(name, color_data) for name in ("decision", "reason", "correct")]
+    views.append(differences(color_data.preview, color_data.preview))
+    meanings: dict[str, set[str]] = {}
+    for view in views:
+        assert isinstance(view, Groups)
+        for name, color in zip(view.names, view.colors, strict=True):
+            meanings.setdefault(color, set()).add({"both keep": "kept", "both drop": "dropped"}.get(name, name))
+    # The third shade of the reasons is the color of all dropped images.
+    meanings[DROPPED].remove("dropped: neighbors have another class")
+    assert meanings[DROPPED] == {"dropped"}
+    assert all(len(names) == 1 for names in meanings.values()), meanings

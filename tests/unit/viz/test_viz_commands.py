@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from pipeline.paths import DataPaths
 from tests.fixtures.content_policy import policy_sources
 from tests.fixtures.points import CLASS_NAMES, write_points
 from tests.fixtures.projects import ROOT
 from viz.__main__ import main
+from viz.commands import figure as figure_command
 
 _PARAMS = ["--params", str(ROOT / "tests" / "params.yaml")]
 
@@ -45,6 +47,16 @@ def test_no_name_ends_an_element_of_the_page(data: list[str], tmp_path: Path) ->
     assert policy_sources(policy)["default-src"] == ["'none'"]
 
 
+def test_the_exported_page_has_the_style_of_the_app(data: list[str], tmp_path: Path) -> None:
+    main(["export", str(tmp_path / "map.html"), *data])
+    page = (tmp_path / "map.html").read_text()
+    assert (ROOT / "viz" / "assets" / "base.css").read_text() in page
+    app = (ROOT / "viz" / "layout.py").read_text()
+    for shared in ("choices", "middle", "images", "legend", "grid", "card", "theme"):
+        assert f'id="{shared}"' in page
+        assert f'id="{shared}"' in app
+
+
 @pytest.mark.parametrize(
     ("suffix", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF"), ("PNG", b"\x89PNG")]
 )
@@ -58,6 +70,21 @@ def test_figure_writes_what_its_name_says(
     assert first.startswith(magic)
     assert main(["figure", str(file), "--color", color, *data]) == 0
     assert file.read_bytes() == first
+
+
+def test_a_figure_has_a_title_and_the_class_names(
+    data: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts: list[str] = []
+
+    def record(figure: Figure) -> bytes:
+        axes = figure.axes[0]
+        texts.extend([axes.get_title(loc="left"), *(text.get_text() for text in axes.texts)])
+        return b""
+
+    monkeypatch.setattr(figure_command, "_FORMATS", {".png": record})
+    main(["figure", str(tmp_path / "map.png"), "--color", "decision", *data])
+    assert texts == ["resnet18: decision; 6 of 40 training images dropped", *CLASS_NAMES]
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,10 @@
 import errno
 import itertools
 import os
-import random
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -20,7 +17,7 @@ from hypothesis import strategies as st
 from pipeline.artifacts.overrides import COLUMNS, Override, read_overrides, write_overrides
 from pipeline.errors import InputError
 from tests.fixtures.printed_errors import key_within
-from viz import atomic_write, decisions
+from viz import decisions
 from viz.decisions import Decision, Decisions, Image
 
 _IMAGES = [Image(f"train/{letter}.png", letter * 2) for letter in "abcde"]
@@ -289,80 +286,3 @@ def test_mode_and_link_of_the_file_stay(file: Path, tmp_path: Path) -> None:
     assert link.is_symlink()
     assert list(_lines(file)) == [_A]
     assert file.stat().st_mode & 0o777 == 0o664
-
-
-def test_a_lock_that_is_not_released_is_an_error(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(atomic_write, "_LOCK_TIMEOUT_S", 0.1)
-    errors: list[str] = []
-
-    def decide() -> None:
-        try:
-            Decisions(file).decide([_A], "drop", "")
-        except InputError as error:
-            errors.append(str(error))
-
-    with atomic_write.exclusive(file):
-        window = threading.Thread(target=decide)
-        window.start()
-        window.join()
-    assert errors == [f"{file}: locked by another process for 0.1 s; try again"]
-
-
-def test_threads_that_share_an_object_lose_nothing(file: Path) -> None:
-    chosen = Decisions(file)
-    images = [Image(f"{number}.png", "00") for number in range(40)]
-
-    def decide(part: int) -> None:
-        for image in images[part::4]:
-            chosen.decide([image], "drop", "")
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(decide, range(4)))
-    assert set(_lines(file)) == set(images)
-    while chosen.undo() is not None:
-        pass
-    assert file.read_text() == _HEADER
-
-
-_WRITER = """
-import sys
-from pathlib import Path
-from viz.decisions import Decisions, Image
-
-decisions = Decisions(Path(sys.argv[1]))
-for number in range(int(sys.argv[3])):
-    decisions.decide([Image(f"{sys.argv[2]}-{number}.png", "00")], "drop", "")
-    print(number, flush=True)
-"""
-
-
-def _writer(file: Path, name: str, n: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", _WRITER, str(file), name, str(n)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
-def test_processes_that_write_at_once_lose_nothing(file: Path) -> None:
-    writers = [_writer(file, name, 25) for name in "abcd"]
-    for writer in writers:
-        writer.communicate(timeout=60)
-        assert writer.returncode == 0
-    assert {image.path for image in _lines(file)} == {f"{name}-{n}.png" for name in "abcd" for n in range(25)}
-
-
-def test_a_killed_process_leaves_a_valid_file_with_its_decisions(file: Path) -> None:
-    rng = random.Random(0)
-    acknowledged: set[str] = set()
-    for attempt in range(6):
-        with _writer(file, str(attempt), 10_000) as writer:
-            assert writer.stdout is not None
-            first = writer.stdout.readline()
-            time.sleep(rng.uniform(0, 0.1))
-            writer.kill()
-            numbers = [first, *writer.stdout.read().splitlines()]
-        acknowledged |= {f"{attempt}-{int(number)}.png" for number in numbers}
-        decided = {image.path for image in _lines(file)}
-        assert acknowledged <= decided
-        # The process may be killed between writing the last decision and printing it.
-        assert len(decided - acknowledged) <= attempt + 1
-    Decisions(file).decide([_A], "keep", "")
-    assert {path.name for path in file.parent.iterdir()} == {file.name, ".overrides.csv.lock"}

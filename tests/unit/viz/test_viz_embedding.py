@@ -127,6 +127,23 @@ def test_a_notice_says_that_not_all_images_are_drawn_and_zooming_shows_more(monk
     assert sorted(part["figure"].data[POINTS].customdata) == np.flatnonzero(inside).tolist()
 
 
+def test_a_moved_threshold_sends_only_colors_also_where_the_map_draws_some_points(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(0)
+    points = points_of(
+        rng.random((1000, 2)), np.arange(1000) % 3, values=rng.random(1000), thresholds=np.full(1000, 0.9)
+    )
+    source, real = source_of(points), rows_to_draw
+    monkeypatch.setattr(embedding, "MAX_DRAWN", 300)
+    monkeypatch.setattr(embedding, "rows_to_draw", lambda *of, box: real(*of, box=box, at_most=300))
+    drawn = draw(source, MapControls(network="made-up"), "decision")["drawn"]
+    for threshold in (0.95, 0.3):
+        moved = MapControls(network="made-up", settings_json=_rule(threshold))
+        answer = draw(source, moved, "decision", drawn=drawn)
+        assert _patches(answer["figure"]) == [["data", POINTS, "marker"]]
+
+
 def test_the_chosen_image_has_a_ring(source: Source, points: Points) -> None:
     ring = draw(source, _HERE, "class", focus=5)["figure"].data[RING]
     assert (ring.x[0], ring.y[0]) == tuple(points.coordinates[5])

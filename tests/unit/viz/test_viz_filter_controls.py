@@ -8,13 +8,16 @@ from dash import no_update
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.artifacts.files import read_json, write_json
 from pipeline.paths import DataPaths
 from pipeline.scoring import density
 from tests.fixtures.projects import NETWORK
 from tests.fixtures.report import CLASS_NAMES, EPS, write_network
 from tests.fixtures.view import points_of, source_of, text_of
 from viz import values
-from viz.callbacks.filter_controls import adjust, changed, settings_b, summarize
+from viz.callbacks.compare_controls import settings_b
+from viz.callbacks.filter_controls import adjust, changed
+from viz.callbacks.summary import summarize
 from viz.data import Points, Source
 from viz.filter_settings import AS_FILTERED, FilterSettings, Limit
 from viz.layout import ALL
@@ -145,6 +148,13 @@ def test_the_table_counts_dropped_images_next_to_the_filter(source: Source) -> N
     assert sum(int(row[3]) for row in rows[1:]) == 80 - n_dropped
 
 
+@pytest.mark.parametrize(("dataset", "shown"), [("cifar10", True), ("digits", False), (None, False)])
+def test_the_paper_is_quoted_next_to_its_data_alone(data: DataPaths, dataset: str | None, shown: bool) -> None:
+    write_json(data.prepare_metrics, read_json(data.prepare_metrics) | ({"dataset": dataset} if dataset else {}))
+    table = summarize(Source(data), NETWORK, None, ALL)[1]
+    assert ("6.21%" in text_of(table)) == shown
+
+
 def test_the_table_has_the_thresholds_of_classes(source: Source) -> None:
     _, table = summarize(source, NETWORK, settings_to_json(FilterSettings(per_class={1: Limit(threshold=9.25)})), 1)
     limits = [row.children[-1].children for row in table.children[2].children]
@@ -203,11 +213,10 @@ def test_radii_are_computed_once_for_each_min_samples(
 
 
 def test_the_second_settings_drop_their_share(source: Source) -> None:
-    settings_json = settings_b(source, "compare", NETWORK, "dbscan", 10.0, 4)
+    settings_json = settings_b(source, "compare", NETWORK, "dbscan", 10.0, 4)["rule"]
     assert make_map_state(source, NETWORK, settings_json).preview.noise.sum() == 8
-    assert settings_b(source, "compare", NETWORK, "dbscan", None, 4) is None
-    assert settings_b(source, "explore", NETWORK, "dbscan", 10.0, 4) is None, "nobody looks at it"
-    as_written = settings_b(source, "compare", NETWORK, AS_FILTERED, 7.5, 5)
+    assert settings_b(source, "explore", NETWORK, "dbscan", 10.0, 4)["rule"] is None, "nobody looks at it"
+    as_written = settings_b(source, "compare", NETWORK, AS_FILTERED, 7.5, 5)["rule"]
     np.testing.assert_array_equal(
         make_map_state(source, NETWORK, as_written).preview.noise, source.points(NETWORK).is_noise
     )

@@ -13,9 +13,10 @@ from tests.fixtures.projects import NETWORK
 from tests.fixtures.report import CLASS_NAMES, write_network
 from tests.fixtures.view import decide, points_of, rows_of, source_of, text_of
 from viz.callbacks.embedding import MapControls
-from viz.callbacks.gallery import PAGE, as_csv, browse, listed_rows
+from viz.callbacks.gallery import PAGE, as_csv, browse
 from viz.data import Points, Source
 from viz.filter_settings import FilterSettings, Limit
+from viz.gallery import listed_rows
 from viz.layout import LISTS, SORTS
 from viz.state import COLUMNS, settings_to_json
 

@@ -17,11 +17,12 @@ from tests.fixtures.view import decide
 from viz.callbacks.compare import draw_comparison
 from viz.callbacks.embedding import MapControls, draw
 from viz.callbacks.file_watch import update_notice
-from viz.callbacks.filter_controls import adjust, summarize
+from viz.callbacks.filter_controls import adjust
 from viz.callbacks.gallery import browse
 from viz.callbacks.hover import describe
 from viz.callbacks.overrides import OverrideSessions, run_command
 from viz.callbacks.params_dialog import show_difference, write_settings
+from viz.callbacks.summary import summarize
 from viz.data import Points, Source
 from viz.decisions import Decisions, Image
 from viz.export import page as export_page
@@ -103,7 +104,7 @@ def test_texts_of_images_and_settings(data: DataPaths, source: Source, points: P
         "two settings": draw_comparison(source, _HERE, _OTHER)["differences"],
         "the filter's own settings": adjust(source, NETWORK, None, ALL, None, None)["used"],
         "the table of classes": all_of(table, html.Caption),
-        "the curve's axis": curve.layout.yaxis.title.text,
+        "the curve's axis": curve.layout.annotations[0].text,
         "the same settings are written": show_difference(
             source, params, NETWORK, settings_to_json(FilterSettings()), "limit"
         )[0],

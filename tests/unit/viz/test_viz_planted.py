@@ -19,11 +19,12 @@ from tests.fixtures.projects import ROOT
 from tests.fixtures.view import text_of
 from viz import components
 from viz.callbacks.embedding import MapControls, draw
-from viz.callbacks.gallery import browse, listed_rows
+from viz.callbacks.gallery import browse
 from viz.commands import figure
 from viz.data import Points, Source
 from viz.export.page import make_content
 from viz.filter_settings import FilterSettings, preview_filter
+from viz.gallery import listed_rows
 from viz.state import COLUMNS, selection_csv
 
 _N = 40

@@ -45,7 +45,7 @@ async function readData() {
 function linesAbout(data, i) {
   const { classNames, byHand } = data.about;
   const lines = [
-    `#${data.sample_id[i]}  ${classNames[data.label[i]]}`,
+    `#${data.sample_id[i]} · label: ${classNames[data.label[i]]}`,
     `suggested label: ${classNames[data.predicted[i]]} (${(100 * data.confidence[i]).toFixed(0)}%)`,
     `score ${data.score[i].toFixed(3)}: ${data.keep[i] ? "kept" : "dropped"}`,
     data.reason[i],

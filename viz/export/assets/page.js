@@ -15,7 +15,7 @@ class Page {
 
   async start() {
     const { notes, colorings, classNames } = this.data.about;
-    for (const text of notes) at("notes").append(element("p", { textContent: text }));
+    at("notes").textContent = notes.join(" ");
     for (const { key, name } of colorings) at("coloring").append(new Option(name, key));
     classNames.forEach((name, label) => at("class").append(new Option(name, label)));
     for (const id of ["coloring", "class", "decision", "min-score", "max-score"]) {
@@ -25,6 +25,7 @@ class Page {
     at("save").addEventListener("click", () => {
       saveText(selectionCsv(this.data, this.selection()), `${this.data.about.network}.selection.csv`);
     });
+    at("theme").addEventListener("click", changeTheme);
     at("previous").addEventListener("click", () => this.turn(-PER_PAGE));
     at("next").addEventListener("click", () => this.turn(PER_PAGE));
     await this.show();
@@ -92,18 +93,17 @@ class Page {
   showLegend(selection) {
     const { key, names, colors, scale, title } = this.coloring();
     if (scale) {
-      const bar = element("div", { className: "scale" });
+      const bar = element("span", { className: "scale" });
       bar.style.background = `linear-gradient(to right, ${scale.join(", ")})`;
-      const ends = element("div", { className: "ends" });
-      ends.append(...["0", title, "1"].map((textContent) => element("span", { textContent })));
-      at("legend").replaceChildren(bar, ends);
+      const [low, high, name] = ["0", "1", title].map((textContent) => element("span", { textContent }));
+      at("legend").replaceChildren(low, bar, high, name);
       return;
     }
     const counts = names.map(() => 0);
     for (const i of selection) counts[this.data.colors[key][i]]++;
     const entries = names.map((name, code) => {
-      const entry = element("div", { className: "entry" });
-      const swatch = element("span", { className: "swatch" });
+      const entry = element("span", {});
+      const swatch = element("i", {});
       swatch.style.background = colors[code];
       const count = element("output", { textContent: counts[code].toLocaleString("en") });
       entry.append(swatch, element("span", { textContent: name }), count);
@@ -144,20 +144,28 @@ class Page {
     this.pinned = i;
     const all = Array.from(this.data.neighbours.subarray(i * this.data.k, (i + 1) * this.data.k));
     const exported = all.filter((other) => other >= 0);
-    const neighbors = element("div", { className: "neighbors" });
+    const neighbors = element("div", { className: "neighbors tiles" });
     neighbors.append(...exported.map((other) => this.pictures.cell(other, (chosen) => this.pin(chosen))));
-    const large = element("div", { className: "large" });
-    large.append(this.pictures.of(i));
-    const path = element("p", { className: "quiet", textContent: this.data.path[i] });
+    const chosen = element("div", { className: "chosen" });
+    const text = element("div", {});
+    text.append(...this.lines(i));
+    chosen.append(this.pictures.of(i), text);
+    const path = element("p", { className: "path", textContent: this.data.path[i] });
     const missing = exported.length < all.length ? ` (${all.length - exported.length} more are not on this page)` : "";
     const heading = element("h2", { textContent: `Nearest by features${missing}` });
-    at("card").replaceChildren(large, ...this.lines(i), path, heading, neighbors);
+    at("card").replaceChildren(chosen, path, heading, neighbors);
     await this.draw();
   }
 
   lines(i) {
     return linesAbout(this.data, i).map((textContent) => element("p", { textContent }));
   }
+}
+
+function changeTheme() {
+  const root = document.documentElement;
+  const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  root.dataset.theme = (root.dataset.theme ?? system) === "dark" ? "light" : "dark";
 }
 
 function fail(error) {

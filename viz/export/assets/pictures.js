@@ -40,14 +40,13 @@ class Pictures {
 
   /** A button with image i and its label; with the prediction and the true class where they differ from it. */
   cell(i, chosen) {
-    const button = element("button", { className: this.data.keep[i] ? "cell" : "cell dropped", type: "button" });
+    const button = element("button", { className: this.data.keep[i] ? "tile kept" : "tile dropped", type: "button" });
     const { classNames } = this.data.about;
     const [label, predicted, trueLabel] = ["label", "predicted", "true_label"].map((column) => this.data[column][i]);
-    const lines = [classNames[label]];
-    if (predicted !== label) lines.push(`→ ${classNames[predicted]}`);
-    if (trueLabel !== label) lines.push(`true: ${classNames[trueLabel]}`);
-    lines.push(this.data.score[i].toFixed(3));
-    button.append(this.of(i), ...lines.map((textContent) => element("span", { textContent })));
+    const line = (textContent, className = "") => element("span", { textContent, className });
+    button.append(this.of(i), line(classNames[label]));
+    if (predicted !== label) button.append(line(`→ ${classNames[predicted]}`, "contradicts"));
+    if (trueLabel !== label) button.append(line(`true: ${classNames[trueLabel]}`));
     button.title = linesAbout(this.data, i).join("\n");
     button.dataset.index = i;
     button.addEventListener("click", () => chosen(i));

@@ -1,0 +1,152 @@
+"""What was found by trying the app in a real browser."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.fixtures.browser_app import N_DROPPED, N, Served, lasso, open_page, pick
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+expect = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed").expect
+# A busy machine is slow, not wrong.
+expect.set_options(timeout=30_000)
+
+
+def _enter(page: Page, box: str, text: str) -> None:
+    page.locator(box).click()
+    page.keyboard.press("Control+a")
+    page.keyboard.press("Delete")
+    page.keyboard.type(text)
+    page.keyboard.press("Enter")
+
+
+def test_bad_numbers_are_named_and_change_nothing(shared: Served, page: Page) -> None:
+    open_page(page, shared.url)
+    legend = f"kept {N - N_DROPPED}dropped {N_DROPPED}"
+    expect(page.locator("#legend")).to_have_text(legend)
+    for control in ("share", "threshold"):
+        for text in ("-3", "abc", "400") if control == "share" else ("-3", "abc"):
+            _enter(page, f"#{control}-box", text)
+            expect(page.locator("#number-problem")).to_contain_text("The last valid number stays in use")
+            expect(page.locator("#legend")).to_have_text(legend)
+        page.locator("#reset").click()
+        expect(page.locator("#number-problem")).to_be_empty()
+    _enter(page, "#share-box", "10")
+    expect(page.locator("#number-problem")).to_be_empty()
+    expect(page.locator("#legend")).to_have_text(f"kept {N - N // 10}dropped {N // 10}")
+
+
+@pytest.mark.slow
+def test_after_a_lasso_is_removed_the_list_before_it_returns_and_keys_choose(shared: Served, page: Page) -> None:
+    points = shared.points
+    open_page(page, shared.url)
+    expect(page.locator("#grid .tile")).to_have_count(N_DROPPED)
+    for remove in ("double click", "Escape"):
+        lasso(page, points, 2)
+        expect(page.locator("#place")).to_contain_text(f"{(points.labels == 2).sum()} images")
+        if remove == "Escape":
+            page.keyboard.press("Escape")
+        else:
+            box = page.locator("#map").bounding_box()
+            assert box is not None
+            page.mouse.dblclick(box["x"] + 20, box["y"] + box["height"] - 20)
+        expect(page.locator("#grid .tile")).to_have_count(N_DROPPED)
+        page.keyboard.press("ArrowRight")
+        expect(page.locator("#grid .tile.focus")).to_have_count(1)
+    page.wait_for_function("!document.querySelector('#map .js-plotly-plot').data[0].selectedpoints")
+
+
+@pytest.mark.slow
+def test_two_scorers_of_one_network_show_one_map_and_the_images_that_differ(shared: Served, page: Page) -> None:
+    open_page(page, f"{shared.url}?judge-b=written&share-b=10")
+    page.locator("#view").get_by_text("Compare", exact=True).click()
+    expect(page.locator("#list")).to_have_text("A and B differ")
+    expect(page.locator("#map")).to_be_visible()
+    expect(page.locator("#other")).not_to_be_visible()
+    expect(page.locator("#differences")).to_contain_text(f"A drops {N_DROPPED}, B drops {N // 10}")
+    expect(page.locator("#place")).to_contain_text(f"{N // 10 - N_DROPPED} images")
+    page.locator("#view").get_by_text("Explore", exact=True).click()
+    expect(page.locator("#list")).to_have_text("dropped")
+
+
+_CUT = """() => [...document.querySelectorAll("#curve svg.main-svg text")].filter((text) => {
+    const [inner, outer] = [text, document.getElementById("curve")].map((part) => part.getBoundingClientRect());
+    return inner.width && (inner.left < outer.left || inner.right > outer.right
+        || inner.top < outer.top || inner.bottom > outer.bottom);
+}).map((text) => text.textContent)"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scorer", ["scorer of the filter", "DBSCAN (embedding)"])
+def test_no_text_of_the_curve_is_cut(shared: Served, page: Page, scorer: str) -> None:
+    open_page(page, shared.url)
+    if scorer != "scorer of the filter":
+        pick(page, "judge", scorer)
+    expect(page.locator("#curve .annotation-text")).to_have_text("distance to neighbor 4 (units of the embedding)")
+    assert page.evaluate(_CUT) == []
+
+
+@pytest.mark.slow
+def test_the_help_opens_from_any_list_and_closes(shared: Served, page: Page) -> None:
+    open_page(page, shared.url)
+    page.locator("#help-open").click()
+    expect(page.locator("#help")).to_contain_text("keep it with another label")
+    page.keyboard.press("k")
+    page.locator("#help-close").click()
+    expect(page.locator("#help")).not_to_be_visible()
+    assert shared.overrides() == []
+
+
+@pytest.mark.slow
+def test_search_narrows_map_and_list_and_stands_in_a_short_address(shared: Served, page: Page) -> None:
+    points = shared.points
+    open_page(page, shared.url)
+    assert page.url == shared.url
+    pick(page, "list", "all shown")
+    page.locator("#search").fill(f"row {points.scores.argmax()}")
+    expect(page.locator("#place")).to_have_text("1 images, page 1 of 1")
+    expect(page.locator("#notice")).to_have_text(f"1 of {N} images shown")
+    page.wait_for_url(f"{shared.url}?list=shown&search=row+{points.scores.argmax()}")
+    open_page(page, page.url)
+    expect(page.locator("#place")).to_have_text("1 images, page 1 of 1")
+
+
+@pytest.mark.slow
+def test_a_cell_of_the_matrix_selects_its_images(shared: Served, page: Page) -> None:
+    points = shared.points
+    pair = int(points.labels[-1]), int(points.predicted[-1])
+    rows = np.flatnonzero((points.labels == pair[0]) & (points.predicted == pair[1])).tolist()
+    open_page(page, shared.url)
+    page.locator(f"#matrix .cell[data-label='{pair[0]}'][data-suggested='{pair[1]}']").click()
+    expect(page.locator("#list")).to_have_text("selected")
+    expect(page.locator("#place")).to_contain_text(f"{len(rows)} images")
+    expect(page.locator("#drop-selection")).to_have_text(f"Drop selection ({len(rows)})")
+    page.wait_for_function(
+        """(rows) => {
+            const trace = document.querySelector("#map .js-plotly-plot").data[0];
+            const marked = (trace.selectedpoints ?? []).map((place) => trace.customdata[place]);
+            return marked.sort((a, b) => a - b).join() === rows.join();
+        }""",
+        arg=rows,
+    )
+
+
+@pytest.mark.slow
+def test_class_names_are_on_the_map_and_can_be_hidden(shared: Served, page: Page) -> None:
+    open_page(page, shared.url)
+    names = page.locator("#map .annotation-text")
+    expect(names).to_have_count(len(shared.points.class_names))
+    assert sorted(names.all_text_contents()) == sorted(shared.points.class_names)
+    page.locator("#names").get_by_text("class names").click()
+    expect(names).to_have_count(0)
+
+
+@pytest.mark.slow
+def test_images_have_the_chosen_size(shared: Served, page: Page) -> None:
+    open_page(page, f"{shared.url}?size=160")
+    page.wait_for_function("document.querySelector('#grid .tile')?.offsetWidth === 160")

@@ -1,0 +1,94 @@
+"""Review in a real browser: by keys alone, with undo of any decision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from pipeline.artifacts.overrides import read_overrides
+from tests.fixtures.browser_app import Served, serve_points
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+expect = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed").expect
+# A busy machine is slow, not wrong.
+expect.set_options(timeout=30_000)
+
+N_TO_REVIEW = 72
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    with serve_points(tmp_path, n=300, n_dropped=N_TO_REVIEW) as running:
+        yield running
+
+
+def _open(page: Page, address: str, n_decided: int = 0) -> None:
+    page.goto(address)
+    expect(page.locator("#review .progress")).to_have_text(f"{n_decided} of {N_TO_REVIEW} reviewed")
+
+
+def _shown(page: Page, row: int) -> None:
+    expect(page.locator("#review .large")).to_have_attribute("data-row", str(row))
+
+
+def test_72_images_are_reviewed_by_keys_alone(served: Served, page: Page) -> None:
+    points = served.points
+    rows = np.argsort(-points.scores, kind="stable")[:N_TO_REVIEW].tolist()
+    _open(page, f"{served.url}?view=review")
+    page.keyboard.press("?")
+    expect(page.locator("#help")).to_be_visible()
+    page.keyboard.press("?")
+    expect(page.locator("#help")).not_to_be_visible()
+    _shown(page, rows[0])
+    # Skip the second image, go back, and leave it for later.
+    page.keyboard.press("ArrowRight")
+    _shown(page, rows[1])
+    page.keyboard.press("ArrowLeft")
+    _shown(page, rows[0])
+    keys = ["k", "d", "d", "r"] * (N_TO_REVIEW // 4)
+    for row, key in zip(rows, keys, strict=True):
+        if key == "r":
+            # The suggested label of the shown image.
+            _shown(page, row)
+        page.keyboard.press(key)
+        if key == "r":
+            expect(page.locator("#new-label")).to_be_focused()
+            page.keyboard.press("Enter")
+    expect(page.locator("#review .progress")).to_have_text(f"{N_TO_REVIEW} of {N_TO_REVIEW} reviewed")
+    decided = [(line.path, line.decision, line.label) for line in read_overrides(served.data.overrides)]
+    names = {"k": "keep", "d": "drop", "r": "relabel"}
+    assert decided == [
+        (points.paths[row].as_py(), names[key], points.class_names[points.predicted[row]] if key == "r" else "")
+        for row, key in zip(rows, keys, strict=True)
+    ]
+    page.keyboard.press("u")
+    expect(page.locator("#review .progress")).to_have_text(f"{N_TO_REVIEW - 1} of {N_TO_REVIEW} reviewed")
+    _shown(page, rows[-1])
+
+
+@pytest.mark.slow
+def test_any_decision_is_undone_and_n_finds_its_image(served: Served, page: Page) -> None:
+    points = served.points
+    rows = np.argsort(-points.scores, kind="stable")[:N_TO_REVIEW].tolist()
+    _open(page, f"{served.url}?view=review")
+    for key in "kdk":
+        page.keyboard.press(key)
+    expect(page.locator("#decisions .decision")).to_have_count(3)
+    _shown(page, rows[3])
+    page.locator(f"#decisions .undo-one[data-row='{rows[1]}']").click()
+    expect(page.locator("#saved")).to_have_text(f"Undone: {points.paths[rows[1]].as_py()}.")
+    expect(page.locator("#decisions .decision")).to_have_count(2)
+    expect(page.locator("#review .progress")).to_have_text(f"2 of {N_TO_REVIEW} reviewed")
+    for _ in range(N_TO_REVIEW - 3):
+        page.keyboard.press("n")
+    _shown(page, rows[1])
+    # A reload goes on where the review was.
+    page.keyboard.press("d")
+    _open(page, f"{served.url}?view=review", 3)
+    _shown(page, rows[3])

@@ -1,0 +1,71 @@
+"""The matrix of labels against suggested labels: its cells count and select."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from dash import html, no_update
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fixtures.dash_components import all_of, text_of
+from tests.fixtures.projects import NETWORK
+from tests.fixtures.view import points_of, source_of
+from viz.callbacks.embedding import MapControls
+from viz.callbacks.matrix import MAX_CLASSES, MAX_PAIRS, matrix, pair_counts, select_cell
+from viz.data import Points, Source
+
+_HERE = MapControls(network=NETWORK)
+
+
+def _cells(component: Any) -> dict[tuple[int, int], int]:
+    """Return the numbers on the buttons by label and suggested label."""
+    buttons = [button.to_plotly_json()["props"] for button in all_of(component, html.Button)]
+    return {
+        (int(button["data-label"]), int(button["data-suggested"])): int(button["children"].replace(",", ""))
+        for button in buttons
+    }
+
+
+def _cell(points: Points, label: Any, suggested: Any) -> dict[str, Any]:
+    return {"label": label, "suggested": suggested, "generation": points.generation, "at": 1}
+
+
+@pytest.mark.parametrize("map_controls", [_HERE, MapControls(network=NETWORK, classes=[1, 2], scores=[0.5, 1])])
+def test_a_cell_selects_as_many_images_as_it_says(source: Source, points: Points, map_controls: MapControls) -> None:
+    cells = _cells(matrix(source, map_controls))
+    assert sum(cells.values()) == map_controls.state(source).shown.sum()
+    for (label, suggested), n in cells.items():
+        selection = select_cell(source, map_controls, _cell(points, label, suggested))
+        assert len(selection["rows"]) == n
+        assert set(points.labels[selection["rows"]]) == {label}
+        assert set(points.predicted[selection["rows"]]) == {suggested}
+
+
+@given(n_classes=st.integers(MAX_CLASSES + 1, 40))
+def test_of_many_classes_the_most_frequent_pairs_that_differ_are_listed(n_classes: int) -> None:
+    rng = np.random.default_rng(n_classes)
+    labels, predicted = rng.integers(0, n_classes, (2, 500))
+    points = replace(points_of(np.zeros((500, 2)), labels, n_classes=n_classes), predicted=predicted)
+    here = MapControls(network="made-up")
+    cells = _cells(matrix(source_of(points), here))
+    counts = pair_counts(here.state(source_of(points)))
+    np.fill_diagonal(counts, 0)
+    assert list(cells.values()) == sorted(counts.ravel().tolist(), reverse=True)[:MAX_PAIRS]
+    assert all(counts[pair] == n for pair, n in cells.items())
+
+
+def test_a_cell_of_replaced_files_or_of_no_class_selects_nothing(source: Source, points: Points) -> None:
+    stale = _cell(points, 0, 0) | {"generation": "resnet18 old"}
+    for cell in (None, 7, {}, stale, _cell(points, "0", 0), _cell(points, True, 0), _cell(points, None, None)):
+        assert select_cell(source, _HERE, cell) is no_update
+    assert select_cell(source, _HERE, _cell(points, 99, 0))["rows"] == []
+
+
+def test_hostile_class_names_are_text(source: Source, points: Points) -> None:
+    assert points.class_names[0] in text_of(matrix(source, _HERE))
+
+
+def test_without_artifacts_there_is_no_matrix(source: Source) -> None:
+    assert matrix(source, MapControls(network="resnet34")) is None

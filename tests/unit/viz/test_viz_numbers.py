@@ -1,0 +1,50 @@
+"""Numbers outside their range are named where they were entered, and change nothing."""
+
+from typing import Any
+
+import pytest
+from dash import no_update
+
+from tests.fixtures.projects import NETWORK
+from viz.callbacks.compare_controls import settings_b
+from viz.callbacks.filter_controls import entered
+from viz.data import Source
+from viz.filter_settings import FilterSettings, Limit
+from viz.layout import ALL
+from viz.number_ranges import RANGES, number_problem
+from viz.state import settings_to_json
+
+_BAD: dict[str, list[Any]] = {
+    # The browser sends None for "abc", and for what the limits of the box exclude.
+    "share": [None, -3, 400, "abc", True, float("nan")],
+    "threshold": [None, -3, 0, "abc", float("inf")],
+    "min_samples": [None, 0, 101, 2.5],
+}
+
+
+@pytest.mark.parametrize(("control", "value"), [(control, value) for control in _BAD for value in _BAD[control]])
+def test_a_bad_number_is_named_and_the_settings_stay(source: Source, control: str, value: Any) -> None:
+    settings_json = settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.5)))
+    answer = entered(source, NETWORK, settings_json, ALL, control, value)
+    assert answer["rule"] is no_update
+    assert answer["number_problem"] == number_problem(control, value)
+    assert RANGES[control].name in answer["number_problem"]
+
+
+def test_a_good_number_removes_the_message(source: Source) -> None:
+    settings_json = settings_to_json(FilterSettings(scorer_choice="dbscan"))
+    answer = entered(source, NETWORK, settings_json, ALL, "share", 12.5)
+    assert answer["number_problem"] == ""
+    assert answer["rule"]["limit"]["threshold"] > 0
+
+
+@pytest.mark.parametrize(
+    ("share", "min_samples", "named"), [(-3, 5, "share"), (None, 5, "share"), (5, 0, "min_samples")]
+)
+def test_a_bad_number_of_the_second_settings_keeps_them(
+    source: Source, share: Any, min_samples: Any, named: str
+) -> None:
+    answer = settings_b(source, "compare", NETWORK, "dbscan", share, min_samples)
+    assert answer["rule"] is no_update
+    assert RANGES[named].name in answer["problem"]
+    assert settings_b(source, "compare", NETWORK, "dbscan", 5, 5)["problem"] == ""

@@ -1,0 +1,42 @@
+// Keys of the view Review: the next image is chosen here, without waiting for the server.
+(() => {
+  const AHEAD = 3;
+  // Rows around the shown image, and undecided ones, as the server knows them.
+  let queue = null;
+  // Decided since; the server may not have answered yet.
+  const decided = new Set();
+
+  function preload(rows, stamp) {
+    for (const row of rows) new Image().src = `/thumbnail/${row}.png?${stamp}`;
+  }
+
+  window.batchsieveReview = {
+    /** Take the rows of the server; return the row to choose if the chosen one is not in the list, else null. */
+    update: (rows, focused) => {
+      queue = rows;
+      if (!rows || rows.row === null) return null;
+      preload(rows.undecided.slice(0, AHEAD), rows.images);
+      return rows.row !== rows.asked && rows.asked === focused ? rows.row : null;
+    },
+
+    isActive: () => document.getElementById("page")?.classList.contains("review") ?? false,
+
+    generation: () => queue?.generation ?? null,
+
+    has: (row) => queue?.window.includes(row) ?? false,
+
+    /** The row `by` places after a row; null at the ends. */
+    step: (row, by) => {
+      const at = queue?.window.indexOf(row) ?? -1;
+      return at < 0 ? queue?.row ?? null : queue.window[at + by] ?? null;
+    },
+
+    /** The next row without a decision; null if there is none. */
+    next: (row) => queue?.undecided.find((other) => other !== row && !decided.has(other)) ?? null,
+
+    note: (action, row) => {
+      if (["keep", "drop", "relabel"].includes(action)) decided.add(row);
+      else decided.delete(row);
+    },
+  };
+})();

@@ -1,0 +1,84 @@
+"""The view Review: the shown image, and the list of decisions."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dash import Dash, Input, Output, State, no_update
+
+from pipeline.errors import InputError
+from viz import components
+from viz.callbacks.embedding import MAP_CONTROLS, MapControls, parse_controls, require_generation
+from viz.data import Source
+from viz.review import decision_list, review_queue, review_view
+
+
+def review(
+    source: Source,
+    map_controls: MapControls,
+    which: str,
+    order: str,
+    focus: int | None,
+    *,
+    selection: Sequence[int] = (),
+) -> dict[str, Any]:
+    """Return the view, the decisions, and the rows for the keys; see assets/review.js.
+
+    Args:
+        source: of the images.
+        map_controls: of the map.
+        which: a key of `layout.LISTS`.
+        order: a key of `layout.SORTS`.
+        focus: row of the chosen image.
+        selection: rows selected on the map.
+    """
+    try:
+        state = map_controls.state(source)
+    except InputError as error:
+        return {"view": components.problem(str(error)), "decisions": None, "queue": None}
+    queue = review_queue(state, which, order, focus, selection=selection)
+    rows = {
+        "generation": state.points.generation,
+        "images": state.points.images_stamp,
+        "asked": focus,
+        "row": queue.row,
+        "window": queue.window(),
+        "undecided": queue.undecided(),
+    }
+    return {"view": review_view(state, queue), "decisions": decision_list(state), "queue": rows}
+
+
+def register(app: Dash, source: Source) -> None:
+    """Register the callback."""
+
+    @app.callback(
+        output={
+            "view": Output("review", "children"),
+            "decisions": Output("decisions", "children"),
+            "queue": Output("queue", "data"),
+        },
+        inputs={
+            "view": Input("view", "value"),
+            "map_controls": tuple(Input(*control) for control in MAP_CONTROLS),
+            "which": Input("list", "value"),
+            "order": Input("sort", "value"),
+            "focus": Input("focus", "data"),
+            "selection": Input("selection", "data"),
+            "_edited": Input("edited", "data"),
+            "drawn": State("drawn", "data"),
+        },
+    )
+    def _review(
+        view: str,
+        map_controls: Sequence[Any],
+        which: str,
+        order: str,
+        focus: Any,
+        selection: Any,
+        _edited: str,
+        drawn: Any,
+    ) -> dict[str, Any]:
+        if view != "review":
+            # An image of another network must not stay on the page.
+            return {"view": None, "decisions": None, "queue": no_update}
+        require_generation(source, map_controls[0], drawn)
+        return review(source, parse_controls(map_controls), which, order, focus, selection=selection["rows"])
