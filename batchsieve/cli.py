@@ -27,7 +27,7 @@ GROUPS = {
     ],
     "Images": ["look", "find-issues", "filter-features", "calibrate", "iterate"],
     "Runs": ["compare", "same", "runs", "verify", "tune", "diagnose", "simulate", "landscape"],
-    "Look": ["viz", "export", "figure"],
+    "View": ["viz", "export", "figure"],
     "Shell": ["completion"],
 }
 """Every command once, in the order of the help."""
