@@ -132,9 +132,9 @@ class Look:
     def lines(self, n: int) -> Iterator[str]:
         """Yield a heading and a line for each of the first `n` suspects, for a terminal."""
         columns = self.columns()
-        rows = [("path", "label", "suggested", "probability", "reason")]
-        for row in self.suspects()[:n].tolist():
-            rows.append(
+        rows = [
+            ("path", "label", "suggested", "probability", "reason"),
+            *(
                 (
                     str(columns["path"][row]),
                     str(columns["label"][row]),
@@ -143,7 +143,9 @@ class Look:
                     # The part before it repeats the other columns.
                     str(columns["reason"][row]).rpartition("; ")[2],
                 )
-            )
+                for row in self.suspects()[:n].tolist()
+            ),
+        ]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for cells in rows:
             yield "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
