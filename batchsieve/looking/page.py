@@ -31,7 +31,7 @@ MAX_DUPLICATES = 50
 """Pairs of near duplicates on a page with different labels, and with the same."""
 
 _SMALL = 64  # pixels
-_SHOWN_NEIGHBORS = 6
+_SHOWN_NEIGHBORS = 4
 
 
 def page_of(look: Look) -> str:

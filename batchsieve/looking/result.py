@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _SHOWN = 12
-_REASON_WIDTH = 72
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -133,18 +132,20 @@ class Look:
     def lines(self, n: int) -> Iterator[str]:
         """Yield a heading and a line for each of the first `n` suspects, for a terminal."""
         columns = self.columns()
-        rows = [("path", "label", "suggested", "probability", "reason")]
-        for row in self.suspects()[:n].tolist():
-            reason = str(columns["reason"][row])
-            rows.append(
+        rows = [
+            ("path", "label", "suggested", "probability", "reason"),
+            *(
                 (
                     str(columns["path"][row]),
                     str(columns["label"][row]),
                     str(columns["suggested_label"][row]),
                     f"{columns['suggested_probability'][row]:.2f}",
-                    reason if len(reason) <= _REASON_WIDTH else f"{reason[: _REASON_WIDTH - 3]}...",
+                    # The part before it repeats the other columns.
+                    str(columns["reason"][row]).rpartition("; ")[2],
                 )
-            )
+                for row in self.suspects()[:n].tolist()
+            ),
+        ]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for cells in rows:
             yield "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()

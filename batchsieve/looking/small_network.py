@@ -14,7 +14,7 @@ from pipeline.datasets.splits import assign_folds
 from pipeline.datasets.store import channel_statistics
 from pipeline.distributed import World
 from pipeline.errors import InputError
-from pipeline.features.extract import extract_by_fold
+from pipeline.features.extract import FoldPasses, extract_by_fold
 from pipeline.models import feature_dimension
 from pipeline.run_log import RunLog
 from pipeline.training.evaluation import load_images
@@ -70,7 +70,7 @@ class SmallNetwork:
                 pixels,
                 features,
                 probabilities,
-                batch_size=_EXTRACTION_BATCH,
+                passes=FoldPasses(batch_size=_EXTRACTION_BATCH),
                 world=self._world,
                 progress=progress,
             )

@@ -50,7 +50,10 @@ def test_the_suspects_are_on_the_first_screen_and_can_be_chosen_by_their_labels(
     assert first["y"] + first["height"] < opened.viewport_size["height"]
     assert opened.locator("#map canvas").count() >= 1
     opened.locator("#pair").select_option(f"{_SCRIPT} → blue")
-    expect(opened.locator(".look-card:visible")).to_have_count(2)
+    issues = result.issues
+    chosen = [row for row in rows if (issues.label[row], issues.suggested_label[row]) == (_SCRIPT, "blue")]
+    assert 0 < len(chosen) < len(rows)
+    expect(opened.locator(".look-card:visible")).to_have_count(len(chosen))
     # Pictures of the suspect and of its neighbors are in the file.
     assert cards.first.locator("img").evaluate_all("images => images.every((image) => image.complete)")
 

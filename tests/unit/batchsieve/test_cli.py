@@ -39,7 +39,7 @@ def _started(*arguments: str, python: str = sys.executable) -> "subprocess.Compl
 
 def test_every_command_is_in_one_group() -> None:
     assert len(set(_NAMES)) == len(_NAMES)
-    assert set(_NAMES) == {*COMMANDS, *viz.__main__.COMMANDS, "viz", "find-issues", "completion"}
+    assert set(_NAMES) == {*COMMANDS, *viz.__main__.COMMANDS, "viz", "find-issues", "look", "completion"}
 
 
 def test_help_shows_the_groups_with_a_line_for_each_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from batchsieve.cli import main
+from tests.fixtures.hub import use_hub
 from tests.fixtures.looking import NETWORK, WRONG, write_photos, write_weights
 from tests.fixtures.loopback import free_port
 from tests.fixtures.source_tree import ROOT
@@ -41,18 +42,38 @@ def test_the_command_prints_the_planted_wrong_labels_first_and_writes_one_page(t
     assert len(list((tmp_path / "photos").rglob("*"))) == 2 + 30
 
 
+_END = "); fetch that file and give it as --weights FILE, or take --network resnet9, which is trained on the images"
+
+
+def _without_weights(line: str, root: str) -> None:
+    url = f"{root}/timm/test_efficientnet.r160_in1k/resolve/main/model.safetensors"
+    assert line.startswith(f"error: --network: {NETWORK} has no weights on this machine ({url}: ")
+    assert line.endswith(_END)
+
+
+def test_without_weights_the_command_ends_with_one_line_and_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_photos(tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+    root = f"http://127.0.0.1:{free_port()}"
+    use_hub(monkeypatch, root, tmp_path / "cache")
+    assert main(["look", "photos", "--network", NETWORK]) == 2
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
+    assert printed.out == ""
+    _without_weights(line, root)
+    assert not (tmp_path / "look.html").exists()
+
+
+@pytest.mark.slow
 def test_without_weights_the_process_ends_with_one_line_and_code_2(tmp_path: Path) -> None:
     write_photos(tmp_path / "photos")
     root = f"http://127.0.0.1:{free_port()}"
     answer = _started(tmp_path, "photos", "--network", NETWORK, HF_ENDPOINT=root, HF_HUB_CACHE=str(tmp_path / "cache"))
     assert (answer.returncode, answer.stdout) == (2, "")
     (line,) = answer.stderr.splitlines()
-    url = f"{root}/timm/test_efficientnet.r160_in1k/resolve/main/model.safetensors"
-    assert line.startswith(f"error: --network: {NETWORK} has no weights on this machine ({url}: ")
-    assert line.endswith(
-        "); fetch that file and give it as --weights FILE, or take --network resnet9, which is trained on the images"
-    )
-    assert not (tmp_path / "look.html").exists()
+    _without_weights(line, root)
 
 
 @pytest.mark.parametrize(

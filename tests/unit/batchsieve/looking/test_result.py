@@ -36,7 +36,7 @@ def test_a_terminal_and_a_notebook_show_the_suspects(result: Look) -> None:
     assert line.split()[:3] == [str(first), result.issues.label[first], result.issues.suggested_label[first]]
     html = gallery._repr_html_()
     assert html.count("<article") == 1
-    assert html.count("data:image/jpeg;base64,") == 1 + 6
+    assert html.count("data:image/jpeg;base64,") == 1 + 4
     assert "&lt;red&gt;" in html
     assert "<red>" not in html
 
