@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.commands import command_parser
 from pipeline.commands.starting.packaged import packaged_path
@@ -29,6 +29,9 @@ from pipeline.commands.starting.survey import FolderSurvey, survey_folder
 from pipeline.config.params import Params
 from pipeline.errors import InputError
 from pipeline.run_log import stderr_log
+
+if TYPE_CHECKING:
+    from pipeline.commands.starting.weights import FoundWeights
 
 _SHOWN = 3
 
@@ -144,7 +147,7 @@ class _ChosenWeights:
     copies: dict[Path, Path]
 
 
-def _weights_keys(weights: Any, project: Path, network: str) -> _ChosenWeights:
+def _weights_keys(weights: "FoundWeights", project: Path, network: str) -> _ChosenWeights:
     """Name the weights; a file is copied, so that the project depends on no other folder."""
     if weights.file is None:
         return _ChosenWeights(keys={"weights": "pretrained", "revisions": {network: weights.revision}}, copies={})

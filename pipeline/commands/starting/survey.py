@@ -39,7 +39,6 @@ class FolderSurvey:
         duplicates: number of images that are copies of an earlier one, by `within_train`, `within_test`, `across`.
         contradictions: pairs of paths with equal content and different classes.
         short_side: median over images of the shorter side in pixels; None for archives and Parquet shards.
-        has_files: whether every image is a file in the folder.
         description: how the labels were read; empty for class folders.
     """
 
@@ -51,7 +50,6 @@ class FolderSurvey:
     duplicates: dict[str, int]
     contradictions: tuple[tuple[str, str], ...]
     short_side: int | None
-    has_files: bool
     description: str
 
     @property
@@ -108,7 +106,6 @@ def survey_folder(path: Path, *, choose_test_size: Callable[[int], float], progr
         duplicates={name: int(found["count"]) for name, found in pairs.items()},
         contradictions=_contradictions(images, sha256),
         short_side=_short_side(path, images),
-        has_files=images.files_in is not None,
         description=images.description,
     )
 
@@ -131,13 +128,13 @@ def _counts(images: ImageSet, split: str) -> tuple[int, ...]:
 
 def _contradictions(images: ImageSet, sha256: dict[str, str]) -> tuple[tuple[str, str], ...]:
     first: dict[str, tuple[str, int]] = {}
-    found = []
+    found: list[tuple[str, str]] = []
     for split in SPLITS:
         for sample in images.samples(split):
             path, label = first.setdefault(sha256[sample.path], (sample.path, sample.label))
             if label != sample.label:
-                found.append((path, sample.path))
-    return tuple(found)
+                found.append((min(path, sample.path), max(path, sample.path)))
+    return tuple(sorted(found))
 
 
 def _short_side(path: Path, images: ImageSet) -> int | None:
