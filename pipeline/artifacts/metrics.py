@@ -1,12 +1,12 @@
 """Read the metrics of stages, JSON files, with the keys that other stages read."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.artifacts.files import read_json
-from pipeline.config.renamed_keys import with_new_keys
 from pipeline.errors import DataError
 
 _Share = Annotated[float, Field(ge=0, le=1)]
@@ -85,11 +85,19 @@ class FilterKeys(_Metrics):
     curve: _Curve
 
 
-def read_metrics(path: Path, kind: type[_Metrics]) -> dict[str, Any]:
+def read_metrics(
+    path: Path,
+    kind: type[_Metrics],
+    *,
+    translate: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
+) -> dict[str, Any]:
     """Read a stage's metrics and check the keys of `kind`.
 
+    Args:
+        translate: returns files of earlier versions with the current keys.
+
     Returns:
-        The whole file; of files of earlier versions, the settings of the filter with the current keys.
+        The whole file, translated.
 
     Raises:
         InputError: the file is missing or damaged, or a key is missing or of another type.
@@ -97,8 +105,7 @@ def read_metrics(path: Path, kind: type[_Metrics]) -> dict[str, Any]:
     metrics = read_json(path)
     if not isinstance(metrics, dict):
         raise DataError(f"{path}: holds no metrics; delete it and run `dvc repro`")
-    if kind is FilterKeys and isinstance(metrics.get("settings"), dict):
-        metrics = {**metrics, "settings": with_new_keys({"filter": metrics["settings"]})["filter"]}
+    metrics = translate(metrics)
     try:
         kind.model_validate(metrics)
     except ValidationError as error:

@@ -15,6 +15,7 @@ from pipeline.artifacts.provenance import file_digest, read_provenance
 from pipeline.artifacts.runs import read_run_records, read_runs
 from pipeline.artifacts.tables import read_parquet
 from pipeline.config.params import Params
+from pipeline.config.renamed_keys import with_new_keys
 from pipeline.config.study import Study
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
@@ -151,6 +152,12 @@ def stage_names(params: Params) -> list[str]:
     return [f"{stage}@{item}" if item else stage for stage, item in items]
 
 
+def _with_current_settings(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics of the filter with current keys; files of earlier versions may have old ones."""
+    settings = metrics.get("settings")
+    return {**metrics, "settings": with_new_keys({"filter": settings})["filter"] if settings else settings}
+
+
 def _load_network(name: str, data: PreparedData, paths: DataPaths) -> NetworkInputs:
     points = read_parquet(paths.points(name), _POINT_COLUMNS)
     test = read_parquet(paths.embedding(name, "test"), ("x", "y"))
@@ -168,7 +175,7 @@ def _load_network(name: str, data: PreparedData, paths: DataPaths) -> NetworkInp
         path=points["path"].to_pylist(),
         finetune=read_metrics(paths.finetune_metrics(name), FinetuneKeys),
         reduce=read_metrics(paths.reduce_metrics(name), ReduceKeys),
-        filter=read_metrics(paths.filter_metrics(name), FilterKeys),
+        filter=read_metrics(paths.filter_metrics(name), FilterKeys, translate=_with_current_settings),
         labels=points["label"].to_numpy(),
         suggested=points["suggested_label"].to_numpy(),
         suggested_probability=points["suggested_probability"].to_numpy(),
