@@ -131,6 +131,11 @@ class DataPaths:
             return self.root / stage / str(item) / "provenance.json"
         return self.root / stage / (f"{item}.provenance.json" if item else "provenance.json")
 
+    @property
+    def archive_record(self) -> Path:
+        """Digests of the files that an archive of results has in place of those that the stages wrote."""
+        return self.root / "archive.json"
+
     # report
     @property
     def report_page(self) -> Path:

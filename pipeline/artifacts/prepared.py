@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.artifacts.files import open_array, read_json
-from pipeline.artifacts.provenance import sha256_of_file
+from pipeline.artifacts.files import open_array
+from pipeline.artifacts.metrics import ClassKeys, PrepareKeys, read_metrics
+from pipeline.artifacts.provenance import file_digest
 from pipeline.artifacts.tables import read_parquet
 from pipeline.errors import DataError, InputError
 from pipeline.paths import DataPaths
@@ -36,7 +37,7 @@ def count_planted(data: DataPaths, among: NDArray[np.bool_] | None = None) -> in
     Raises:
         InputError: a file of `prepare` is missing or damaged.
     """
-    n_planted: int | None = read_json(data.prepare_metrics).get("n_planted")
+    n_planted: int | None = read_metrics(data.prepare_metrics, ClassKeys).get("n_planted")
     if n_planted is None or among is None:
         return n_planted
     return int((_read_wrong(data, n_planted)[1] & among).sum()) or None
@@ -161,10 +162,7 @@ def load_prepared(data: DataPaths, *, folder: Path | None) -> PreparedData:
     Raises:
         InputError: a file is missing, damaged, or does not fit the others.
     """
-    metrics = read_json(data.prepare_metrics)
-    missing = [key for key in ("class_names", "image_size", "mean", "std") if key not in metrics]
-    if missing:
-        raise InputError(f"{data.prepare_metrics}: has no key {missing[0]}; run `dvc repro --force`")
+    metrics = read_metrics(data.prepare_metrics, PrepareKeys)
     n_classes = len(metrics["class_names"])
     splits = {}
     for split in ("train", "test"):
@@ -208,7 +206,7 @@ def prepared_files(data: DataPaths) -> list[Path]:
 
 def prepared_digest(data: DataPaths) -> str:
     """Return the SHA-256 of images and manifests of both splits, and the decoder's version if networks read files."""
-    in_files = read_json(data.prepare_metrics).get("files_in") is not None
+    in_files = read_metrics(data.prepare_metrics, ClassKeys).get("files_in") is not None
     # Another version of Pillow has other decoders.
     decoder = [f"files read by Pillow {metadata.version('pillow')}"] if in_files else []
-    return " ".join([*(sha256_of_file(path) for path in prepared_files(data)), *decoder])
+    return " ".join([*(file_digest(path) for path in prepared_files(data)), *decoder])

@@ -2,17 +2,25 @@
 
 import ast
 import hashlib
+import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts.files import write_json
+from pipeline.artifacts.files import read_json, write_json
+from pipeline.errors import DataError, InputError
 
 _PROJECT = Path(__file__).resolve().parents[2]
 _OWN_PACKAGES = ("pipeline", "viz")
+
+# Digests of this process, by the file's device, number, size and times.
+_DIGESTS: dict[tuple[int, ...], str] = {}
+# Network file systems have clocks of a second.
+_CLOCK_TICK_NS = 3_000_000_000
 
 # Packages that affect the content of an artifact. The version of Python does not, and differs between machines with
 # the same requirements.lock. It is recorded with the costs, so that equal results have equal files.
@@ -108,6 +116,22 @@ def sha256_of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def file_digest(path: Path) -> str:
+    """Return the hex digest of a file's bytes, read once in a process as long as nothing touches the file.
+
+    Any write sets the time of the last change (ctime), which no program can set back.
+    """
+    now, before = time.time_ns(), path.stat()
+    stamp = (before.st_dev, before.st_ino, before.st_size, before.st_mtime_ns, before.st_ctime_ns)
+    if (known := _DIGESTS.get(stamp)) is not None:
+        return known
+    digest = sha256_of_file(path)
+    # Another write within the clock's tick would leave the same stamp.
+    if now - before.st_ctime_ns > _CLOCK_TICK_NS:
+        _DIGESTS[stamp] = digest
+    return digest
+
+
 def write_provenance(
     path: Path,
     *,
@@ -119,22 +143,55 @@ def write_provenance(
     """Write the provenance of `outputs`: stage, parameters, package versions, and the digests of inputs and outputs.
 
     The record has no dates and no machine names, so equal results give equal bytes. File names are relative to the
-    folder of `path`.
+    folder of `path`. Its key `sha256` is the digest of all others.
     """
-    write_json(
-        path,
-        {
-            "stage": stage,
-            "parameters": dict(parameters),
-            "versions": dict(_versions()),
-            "inputs": _digests(inputs, path.parent),
-            "outputs": _digests(outputs, path.parent),
-        },
-    )
+    record = {
+        "stage": stage,
+        "parameters": dict(parameters),
+        "versions": dict(_versions()),
+        "inputs": _digests(inputs, path.parent),
+        "outputs": _digests(outputs, path.parent),
+    }
+    write_json(path, {**record, "sha256": _digest_of_record(record)})
+
+
+def read_provenance(path: Path) -> dict[str, Any]:
+    """Read what `write_provenance` wrote.
+
+    Returns:
+        The record; those of earlier versions have no key `sha256`.
+
+    Raises:
+        DataError: the file is missing, damaged, or has changed since it was written.
+    """
+    fix = "run the stage that writes it again"
+    try:
+        record = read_json(path)
+    except InputError as error:
+        raise DataError(str(error)) from None
+    if not isinstance(record, dict):
+        raise DataError(f"{path}: holds no record of a stage; {fix}")
+    texts = {"stage": str, "parameters": dict, "versions": dict, "inputs": dict, "outputs": dict}
+    for key, kind in texts.items():
+        if not isinstance(record.get(key), kind):
+            raise DataError(f"{path}: its key {key} is missing or damaged; {fix}")
+    for key in ("versions", "inputs", "outputs"):
+        if not all(isinstance(value, str) for value in record[key].values()):
+            raise DataError(f"{path}: its key {key} is damaged; {fix}")
+    stated = record.get("sha256")
+    if stated is not None and stated != _digest_of_record({key: record[key] for key in record if key != "sha256"}):
+        raise DataError(f"{path}: has changed since it was written; {fix}")
+    return record
+
+
+def _digest_of_record(record: Mapping[str, Any]) -> str:
+    # As the file has it: `write_json` writes numbers that are not finite as null.
+    written = json.loads(json.dumps(record), parse_constant=lambda _: None)
+    return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()
 
 
 def _digests(files: Sequence[Path], folder: Path) -> dict[str, str]:
-    return {os.path.relpath(file, folder): sha256_of_file(file) for file in files}
+    return {os.path.relpath(file, folder): file_digest(file) for file in files}
 
 
 @cache

@@ -12,6 +12,8 @@ T = TypeVar("T")
 
 # Elements gathered at a time: bounds the memory for other ranks' tensors.
 _CHUNK = 1 << 22
+# Collectives that this process has come to, like torch's process group one of a process.
+_arrivals = [0]
 
 
 def launched_by_torchrun() -> bool:
@@ -35,10 +37,20 @@ def local_world_size() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
+def arrivals() -> int:
+    """Return how many collectives of this module the process has come to; equal on all ranks that wait together."""
+    return _arrivals[0]
+
+
+def _arrive() -> None:
+    _arrivals[0] += 1
+
+
 def broadcast(value: T) -> T:
     """Return rank 0's `value`, any picklable object, on all ranks."""
     if not is_distributed():
         return value
+    _arrive()
     box = [value]
     dist.broadcast_object_list(box, src=0)
     return box[0]
@@ -48,6 +60,7 @@ def all_gather(value: T) -> list[T]:
     """Return every rank's `value`, any picklable object, in rank order on all ranks."""
     if not is_distributed():
         return [value]
+    _arrive()
     box: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(box, value)
     return box
@@ -61,12 +74,14 @@ def any_rank(value: bool) -> bool:
 def barrier() -> None:
     """Wait for all ranks."""
     if is_distributed():
+        _arrive()
         dist.barrier()
 
 
 def all_reduce_sum_(tensor: Tensor) -> Tensor:
     """Sum over ranks, in place."""
     if is_distributed():
+        _arrive()
         dist.all_reduce(tensor)
     return tensor
 
@@ -79,6 +94,7 @@ def rank_ordered_sum_(tensor: Tensor) -> Tensor:
     """
     if not is_distributed():
         return tensor
+    _arrive()
     for chunk in tensor.split(_CHUNK):
         gathered = [torch.empty_like(chunk) for _ in range(dist.get_world_size())]
         dist.all_gather(gathered, chunk)
@@ -125,6 +141,7 @@ class FlagSync:
         """Send this rank's flags and return which of the last call's flags any rank raised; all ranks call it."""
         if not is_distributed():
             return list(flags)
+        _arrive()
         if self._pending is not None:
             self._pending.wait()
         reduced = self._flags.bool().tolist()

@@ -30,11 +30,13 @@ class LaunchPlan:
         workers: requested processes.
         valid_world_sizes: numbers of processes that can share the job evenly, ascending.
         threads: CPU threads of each process.
+        timeout_seconds: time without an answer after which a process counts as lost.
     """
 
     workers: int | Literal["auto"]
     valid_world_sizes: Sequence[int]
     threads: int | Literal["auto"]
+    timeout_seconds: float = 300.0
 
 
 def local_gpus() -> int:
@@ -107,6 +109,8 @@ def launch(module: str, arguments: Sequence[str], workers: int) -> int:
         if any(failure.exitcode == os.EX_TEMPFAIL for failure in error.failures.values()):
             return os.EX_TEMPFAIL
         first = _first_failure(list(error.failures.values()))
+        if first.exitcode < 0 and first.exitcode != -signal.SIGTERM:
+            _report_killed(first)
         return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
     except SignalException as error:
         return 128 + int(error.sigval)
@@ -129,6 +133,13 @@ def _first_failure(failures: Sequence["ProcessFailure"]) -> "ProcessFailure":
     by_agent = first.exitcode == -signal.SIGTERM
     others = [failure for failure in failures if failure.exitcode != -signal.SIGTERM] if by_agent else []
     return (killed or others or [first])[0]
+
+
+def _report_killed(failure: "ProcessFailure") -> None:
+    """Print which rank was killed: it could not say it."""
+    name = signal.Signals(-failure.exitcode).name
+    why = "; Linux does that when the memory is full (see `dmesg`)" if name == "SIGKILL" else ""
+    print(f"error: rank {failure.local_rank} (process {failure.pid}) was ended by {name}{why}", file=sys.stderr)
 
 
 def _forward_signal(number: int, _: FrameType | None) -> None:

@@ -18,7 +18,8 @@ from torch.distributed.rendezvous import rendezvous
 
 from pipeline.distributed.collectives import is_distributed, launched_by_torchrun
 from pipeline.distributed.launch import LAUNCHER
-from pipeline.errors import InputError, Terminated
+from pipeline.distributed.liveness import RankWatch, is_lost_connection, lost_line, watch_store
+from pipeline.errors import InputError, MachineError, Terminated
 from pipeline.processes import disable_malloc_trim, set_parent_death_signal
 
 _TIMEOUT = timedelta(minutes=30)
@@ -27,6 +28,8 @@ _AGENT_STOP_TIMEOUT_S = 60
 _POLL_INTERVAL_S = 0.01
 _FINISHED = "finished"
 _NO_TIMEOUT = timedelta(days=365)
+# The watch of this process, like torch's process group one of a process.
+_watches: list[RankWatch] = []
 
 
 @contextmanager
@@ -67,7 +70,10 @@ class World:
 
 @contextmanager
 def join_process_group(
-    threads_per_worker: int | Literal["auto"], choose_world_size: Callable[[int], int] = lambda world_size: world_size
+    threads_per_worker: int | Literal["auto"],
+    choose_world_size: Callable[[int], int] = lambda world_size: world_size,
+    *,
+    lost_after_s: float = 300.0,
 ) -> Iterator[World]:
     """Join the process group if torchrun started this process; leave it at the end.
 
@@ -78,18 +84,24 @@ def join_process_group(
 
     Products and convolutions are in IEEE single precision, see `float32_arithmetic`.
 
+    A rank that does not answer is named after a minute. See `liveness`.
+
     Args:
         choose_world_size: maps the number of processes that torchrun started to the number that take part.
+        lost_after_s: time without an answer after which a rank counts as lost, and the others end.
 
     Raises:
         InputError: torchrun started more processes than this machine has GPUs.
+        MachineError: another rank is lost.
     """
-    with float32_arithmetic(tf32=False), _joined(threads_per_worker, choose_world_size) as world:
+    with float32_arithmetic(tf32=False), _joined(threads_per_worker, choose_world_size, lost_after_s) as world:
         yield world
 
 
 @contextmanager
-def _joined(threads_per_worker: int | Literal["auto"], choose_world_size: Callable[[int], int]) -> Iterator[World]:
+def _joined(
+    threads_per_worker: int | Literal["auto"], choose_world_size: Callable[[int], int], lost_after_s: float
+) -> Iterator[World]:
     if not torch.cuda.is_available():
         disable_malloc_trim()
     if not launched_by_torchrun():
@@ -116,16 +128,31 @@ def _joined(threads_per_worker: int | Literal["auto"], choose_world_size: Callab
     if rank >= world_size:
         store.wait([_FINISHED], _NO_TIMEOUT)
         sys.exit(0)
-    own = _fresh_store(store, rank, world_size)
+    name, own = _fresh_store(store, rank, world_size)
     backend = "nccl" if on_gpu else "gloo"
     dist.init_process_group(backend, store=own, rank=rank, world_size=world_size, timeout=_TIMEOUT)
     try:
-        with _raise_first_failure_only(own, "training"):
+        with _watched(name, rank, world_size, lost_after_s), _raise_first_failure_only(own, "training"):
             yield World(rank=rank, size=world_size, device=device)
             if rank == 0:
                 store.set(_FINISHED, "")
     finally:
         dist.destroy_process_group()
+
+
+@contextmanager
+def _watched(name: str, rank: int, size: int, timeout_s: float) -> Iterator[None]:
+    """Watch the other ranks during the block; `name` is of this set of ranks."""
+    if size == 1:
+        yield
+        return
+    watch = RankWatch(watch_store(name), rank=rank, size=size, timeout_s=timeout_s)
+    _watches.append(watch)
+    try:
+        yield
+    finally:
+        _watches.remove(watch)
+        watch.stop()
 
 
 def set_collective_timeout(seconds: float) -> None:
@@ -138,10 +165,12 @@ def set_collective_timeout(seconds: float) -> None:
         # Before torch 2.12 or so it had no public name.
         set_timeout = getattr(dist, "set_timeout", None) or distributed_c10d._set_pg_timeout
         set_timeout(timedelta(seconds=seconds))
+        for watch in _watches:
+            watch.set_timeout(seconds)
 
 
-def _fresh_store(store: Any, rank: int, world_size: int) -> Any:  # torch's types leave dist.Store out
-    """Return a part of `store` that no earlier set of ranks, started by torchrun before a failure, wrote to.
+def _fresh_store(store: Any, rank: int, world_size: int) -> tuple[str, Any]:  # torch's types leave dist.Store out
+    """Return a name and a part of `store` that no earlier set of ranks, started before a failure, wrote to.
 
     The agent's store outlives the ranks, and their old addresses are still in it. No number that torchrun gives ranks
     separates the sets on all nodes. So each rank writes a new random name, and rank 0 answers these names until all
@@ -151,9 +180,10 @@ def _fresh_store(store: Any, rank: int, world_size: int) -> Any:  # torch's type
     if rank > 0:
         store.set(f"name of rank {rank}", name)
         store.wait([f"set of {name}"], _CONNECT_TIMEOUT)
-        own = _prefix_store(store, store.get(f"set of {name}").decode())
+        name = store.get(f"set of {name}").decode()
+        own = _prefix_store(store, name)
         own.set(f"rank {rank} is here", "")
-        return own
+        return name, own
     own, others = _prefix_store(store, name), range(1, world_size)
     end = time.monotonic() + _CONNECT_TIMEOUT.total_seconds()
     while not all(own.check([f"rank {other} is here"]) for other in others):
@@ -163,7 +193,7 @@ def _fresh_store(store: Any, rank: int, world_size: int) -> Any:  # torch's type
         if time.monotonic() > end:
             raise TimeoutError(f"not all of {world_size} ranks have come within {_CONNECT_TIMEOUT}")
         time.sleep(_POLL_INTERVAL_S)
-    return own
+    return name, own
 
 
 def _prefix_store(store: Any, name: str) -> Any:
@@ -176,11 +206,21 @@ def _raise_first_failure_only(store: Any, scope: str) -> Iterator[None]:  # torc
     try:
         yield
     except BaseException as error:
+        # Before this failure is counted: a rank that failed by itself knows more.
+        lost = _describe_lost(error) if is_lost_connection(error) else None
         if store.add(f"failed ranks, {scope}", 1) > 1:
             if isinstance(error, Terminated):
                 sys.exit(os.EX_TEMPFAIL)
             time.sleep(_AGENT_STOP_TIMEOUT_S)
+        if lost:
+            raise MachineError(lost_line(lost)) from error
         raise
+
+
+def _describe_lost(error: BaseException) -> str:
+    reason = " ".join(str(error).split())[:200]
+    known = [found for watch in _watches if (found := watch.find_lost())]
+    return known[0] if known else f"another rank is lost, or did not come in time ({reason})"
 
 
 def _die_with_agent() -> None:

@@ -8,7 +8,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.artifacts.dynamics import read_dynamics
-from pipeline.artifacts.files import open_array, read_json
+from pipeline.artifacts.files import open_array
+from pipeline.artifacts.metrics import ClassKeys, read_metrics
 from pipeline.artifacts.overrides import Override, locate_overrides, read_overrides
 from pipeline.artifacts.tables import list_column, read_parquet
 from pipeline.errors import InputError
@@ -101,7 +102,7 @@ def load_network_data(data: DataPaths, network: str) -> NetworkData:
     _check_rows(embedding, n, data.embedding(network))
     labels = manifest["label"].to_numpy()
     # Classes without a training image have a name, too: a network may predict them.
-    metrics = read_json(data.prepare_metrics)
+    metrics = read_metrics(data.prepare_metrics, ClassKeys)
     class_names = metrics["class_names"]
     if labels.max() >= len(class_names):
         raise InputError(f"{data.manifest('train')}: has more classes than {data.prepare_metrics}; run `dvc repro`")

@@ -21,7 +21,7 @@ from pipeline.landscape.curvature import DISTANCES, LandscapeMeasurement, measur
 from pipeline.training.evaluation import evaluation_images
 from pipeline.training.run_key import worker_machine_info
 from pipeline.training.settings import ImageFormat
-from pipeline.training.weights import load_trained
+from pipeline.training.weights import check_weights_path, load_trained
 
 _RUN_FIELDS = (
     "study", "fingerprint", "model", "arm", "filter_network", "batch_size", "learning_rate", "weight_decay", "seed",
@@ -97,6 +97,7 @@ class NetworkMeasurer:
         Raises:
             InputError: the file is not a trained network.
         """
+        check_weights_path(weights)
         digest = sha256_of_file(weights)
         return [
             {

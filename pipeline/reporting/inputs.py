@@ -10,8 +10,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.artifacts.files import open_array, read_json
+from pipeline.artifacts.metrics import FilterKeys, FinetuneKeys, PrepareKeys, ReduceKeys, read_metrics
 from pipeline.artifacts.prepared import PreparedData, load_prepared, read_true_labels
-from pipeline.artifacts.provenance import sha256_of_file
+from pipeline.artifacts.provenance import file_digest, read_provenance
 from pipeline.artifacts.runs import read_run_records, read_runs
 from pipeline.artifacts.tables import read_parquet
 from pipeline.config.params import Params
@@ -110,12 +111,12 @@ def load_report_inputs(params: Params, paths: DataPaths) -> ReportInputs:
     return ReportInputs(
         params=params,
         data=data,
-        prepare=read_json(paths.prepare_metrics),
+        prepare=read_metrics(paths.prepare_metrics, PrepareKeys),
         true_labels=read_true_labels(paths),
         networks=[_load_network(name, data, paths) for name in params.networks],
         studies=[_load_study(name, params, paths, n_test=len(data.test.labels)) for name in params.studies],
         versions=_versions(params, paths),
-        digests={path.relative_to(paths.root).as_posix(): sha256_of_file(path) for path in digests},
+        digests={path.relative_to(paths.root).as_posix(): file_digest(path) for path in digests},
     )
 
 
@@ -134,12 +135,16 @@ def result_files(params: Params, paths: DataPaths) -> list[Path]:
 
 def report_input_files(params: Params, paths: DataPaths) -> list[Path]:
     """Return the files that the report reads and `prepare` does not write; only measured landscapes."""
-    landscapes = [path for name in params.studies for path in (paths.landscape(name), paths.landscape_figure(name))]
+    landscapes = [
+        path
+        for name in params.studies
+        for path in (paths.landscape(name), paths.landscape_figure(name), paths.provenance("landscape", name))
+    ]
     stages = [name.partition("@") for name in stage_names(params) if name != "prepare"]
     return [
         *result_files(params, paths),
         *(paths.kept(name) for name in params.networks),
-        *(path for path in landscapes if path.exists()),
+        *(path for path in (*landscapes, paths.archive_record) if path.exists()),
         *(paths.provenance(stage, item) for stage, _, item in stages),
     ]
 
@@ -152,16 +157,16 @@ def stage_names(params: Params) -> list[str]:
     return [f"{stage}@{item}" if item else stage for stage, item in items]
 
 
-def _read_filter_metrics(path: Path) -> dict[str, Any]:
-    """Read the metrics of the filter; files of earlier versions may have old keys."""
-    metrics: dict[str, Any] = read_json(path)
-    return {**metrics, "settings": with_new_keys({"filter": metrics["settings"]})["filter"]}
+def _with_current_settings(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics of the filter with current keys; files of earlier versions may have old ones."""
+    settings = metrics.get("settings")
+    return {**metrics, "settings": with_new_keys({"filter": settings})["filter"] if settings else settings}
 
 
 def _load_network(name: str, data: PreparedData, paths: DataPaths) -> NetworkInputs:
     points = read_parquet(paths.points(name), _POINT_COLUMNS)
     test = read_parquet(paths.embedding(name, "test"), ("x", "y"))
-    filtering = _read_filter_metrics(paths.filter_metrics(name))
+    filtering = read_metrics(paths.filter_metrics(name), FilterKeys, translate=_with_current_settings)
     for path, rows, images in (
         (paths.points(name), len(points), len(data.train.labels)),
         (paths.embedding(name, "test"), len(test), len(data.test.labels)),
@@ -174,8 +179,8 @@ def _load_network(name: str, data: PreparedData, paths: DataPaths) -> NetworkInp
         test_xy=np.column_stack([test["x"].to_numpy(), test["y"].to_numpy()]),
         reason=points["reason"].to_pylist(),
         path=points["path"].to_pylist(),
-        finetune=read_json(paths.finetune_metrics(name)),
-        reduce=read_json(paths.reduce_metrics(name)),
+        finetune=read_metrics(paths.finetune_metrics(name), FinetuneKeys),
+        reduce=read_metrics(paths.reduce_metrics(name), ReduceKeys),
         filter=filtering,
         # Earlier versions did not search.
         duplicates=read_parquet(paths.near_duplicates(name)) if filtering.get("near_duplicates") else None,
@@ -227,6 +232,6 @@ def _versions(params: Params, paths: DataPaths) -> dict[str, dict[str, list[str]
     versions: dict[str, dict[str, list[str]]] = {}
     for name in stage_names(params):
         stage, _, item = name.partition("@")
-        for package, version in read_json(paths.provenance(stage, item or None))["versions"].items():
+        for package, version in read_provenance(paths.provenance(stage, item or None))["versions"].items():
             versions.setdefault(package, {}).setdefault(version, []).append(name)
     return {package: versions[package] for package in sorted(versions)}

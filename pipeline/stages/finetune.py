@@ -16,6 +16,7 @@ from pipeline.artifacts.dynamics import write_dynamics
 from pipeline.artifacts.files import remove_leftovers, write_array, write_json
 from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_digest
 from pipeline.artifacts.provenance import sha256_of_file, write_provenance
+from pipeline.artifacts.space import check_space
 from pipeline.artifacts.tables import read_parquet
 from pipeline.config.extractors import base_architecture, replicate_number
 from pipeline.config.finetune import FinetuneConfig
@@ -46,7 +47,10 @@ from pipeline.training.settings import (
     launch_plan,
 )
 from pipeline.training.state import IMAGENET_MEAN, IMAGENET_STD
-from pipeline.training.weights import check_weights_path, save_fold_networks, save_trained
+from pipeline.training.weights import check_weights_path, save_fold_networks, save_trained, weight_bytes
+
+# Confidence, margin and forgetting events.
+_BYTES_PER_IMAGE = 12
 
 
 def finetune(context: StageContext, world: World) -> None:
@@ -55,6 +59,8 @@ def finetune(context: StageContext, world: World) -> None:
     data = load_prepared(context.data, folder=context.image_folder)
     folds = _folds(context, data)
     train_masks = [folds != fold for fold in range(config.folds)] if config.folds > 1 else [folds == 0]
+    if world.is_main:
+        check_space(context.data.extractor(name).parent, _n_bytes(context, data))
     train_networks = _train_all if config.trainable == "all" else _fit_heads
     networks: list[TrainedExtractor] = []
     results: list[Evaluation] = []
@@ -119,6 +125,13 @@ def _folds(context: StageContext, data: PreparedData) -> NDArray[np.int32]:
     manifest = read_parquet(context.data.manifest("train"), ["path", "sha256"])
     paths, contents = (manifest[name].to_pylist() for name in ("path", "sha256"))
     return assign_folds(paths, labels, config.folds, seed=_seed(context), contents=contents)
+
+
+def _n_bytes(context: StageContext, data: PreparedData) -> int:
+    """Return the bytes of the networks and of what is kept for each training image, without the files' heads."""
+    config, n = context.params.finetune, len(data.train.labels)
+    weights = weight_bytes(_settings(context, data, n))
+    return config.folds * weights + _BYTES_PER_IMAGE * n
 
 
 def _seed(context: StageContext) -> int:

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import IO
 
 from pipeline.artifacts.files import write_bytes
+from pipeline.artifacts.recorded import check_recorded
+from pipeline.artifacts.space import check_space
+from pipeline.artifacts.stage_inputs import stage_inputs
 from pipeline.config.params import Params, load_params
 from pipeline.config.runtime import DaskConfig
 from pipeline.energy import UNKNOWN_ENERGY, Energy, measure_energy, total_energy
@@ -95,6 +98,7 @@ def run_stage(
             if stage in _STAGES_WITH_TASKS and context.dask.is_remote:
                 context.extra_joules.append(Energy(gpu=0.0))
             with record_resources(context), hold_lock(context):
+                check_inputs(context)
                 body(context)
 
 
@@ -145,6 +149,23 @@ def _opens_results(stage: str, data: DataPaths) -> bool:
     """
     is_unpacked = not data.provenance("prepare").exists() and any(data.root.glob("train/*.provenance.json"))
     return stage == "report" or (stage == "prepare" and is_unpacked)
+
+
+def check_inputs(context: StageContext) -> None:
+    """Check that the files which the stage reads are those that earlier stages wrote, and that it can write its own.
+
+    Raises:
+        InputError: naming the first file that is not, and the command that writes it again; or the folder.
+        OSError: a folder cannot be written.
+    """
+    outputs = context.data.provenance(context.stage, context.item).parent
+    for folder in (outputs if outputs.exists() else context.data.root / context.stage, context.work.root):
+        check_space(folder)
+    inputs = stage_inputs(context.stage, context.item, context.params, context.data)
+    if unrecorded := check_recorded(context.data, inputs):
+        context.log.info(
+            f"{context.name}: no provenance.json of {', '.join(unrecorded)}: their files are compared with nothing"
+        )
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from pipeline.paths import WorkPaths
 from pipeline.stages.harness import (
     StageContext,
     back_up_dvc_lock,
+    check_inputs,
     exit_codes,
     exit_with_dvc,
     hold_lock,
@@ -58,15 +59,20 @@ def run_parallel_stage(
         launch_plan = plan(silent)
         choose_world_size = partial(distributed.participating_ranks, launch_plan.workers, launch_plan.valid_world_sizes)
         with (
-            distributed.join_process_group(launch_plan.threads, choose_world_size) as world,
+            distributed.join_process_group(
+                launch_plan.threads, choose_world_size, lost_after_s=launch_plan.timeout_seconds
+            ) as world,
             _energy_of_all_ranks(world) as joules,
         ):
             if not world.is_main:
+                distributed.barrier()  # rank 0 checks the files that all read
                 body(replace(silent, joules=joules), world)
                 joules()  # a collective call: rank 0 records the total
                 return
             context = replace(make_context(stage, item, arguments), joules=joules)
             with record_resources(context), hold_lock(context):
+                check_inputs(context)
+                distributed.barrier()
                 body(context, world)
                 if world.device.type == "cuda":
                     context.gpu_bytes.append(torch.cuda.max_memory_allocated(world.device))

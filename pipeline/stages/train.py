@@ -15,6 +15,7 @@ from pipeline.artifacts.files import atomic_path, remove_leftovers, write_array,
 from pipeline.artifacts.plans import register_plan, utc_timestamp, write_run_dates
 from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_digest, prepared_files
 from pipeline.artifacts.provenance import write_provenance
+from pipeline.artifacts.space import check_space
 from pipeline.artifacts.tables import write_parquet
 from pipeline.config.study import KeepWeights, TrainConfig, build_plan, plan_hash
 from pipeline.distributed import World
@@ -40,6 +41,7 @@ from pipeline.training.runs import LoadedSplits, execute_run
 from pipeline.training.settings import DatasetInfo, comm_config_from, launch_plan
 from pipeline.training.stopping import needed_seeds
 from pipeline.training.study_tables import scores_by_variant, study_tables
+from pipeline.training.weights import weight_bytes
 
 
 def train_study(context: StageContext, world: World) -> None:
@@ -51,6 +53,7 @@ def train_study(context: StageContext, world: World) -> None:
         _register_plans(context)
     cache = RunCache(context.work.run_cache)
     if world.is_main:
+        _check_space(context, specs, n_test=len(data.test.labels))
         for line in cache.set_aside_damaged(sorted({key for key in keys if key}), data.test.labels):
             context.log.info(f"{context.name}: {line}")
     n_test, ran = len(data.test.labels), []
@@ -72,6 +75,14 @@ def train_study(context: StageContext, world: World) -> None:
             Checkpoints(folder).clear()
         # Checkpoints of settings that the study no longer has.
         remove_stale_checkpoints(checkpoints, max_age_s=STALE_AFTER_S)
+
+
+def _check_space(context: StageContext, specs: Sequence[RunSpec], *, n_test: int) -> None:
+    """Check the room for the largest network and the tables; `specs` without runs have none."""
+    sizes = {(spec.settings.network, spec.settings.stem): spec.settings for spec in specs if not spec.skip_reason}
+    weights = max((weight_bytes(settings) for settings in sizes.values()), default=0)
+    check_space(context.data.runs(str(context.item)).parent, weights + len(specs) * n_test)
+    check_space(context.work.run_cache, weights + n_test)
 
 
 def _register_plans(context: StageContext) -> None:

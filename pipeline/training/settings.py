@@ -329,11 +329,14 @@ def _schedule_options(recipe: Recipe, in_steps: Callable[[Duration], int], batch
 def launch_plan(recipe: Recipe) -> LaunchPlan:
     """Return the processes that a recipe requests, and those that its simulated workers allow."""
     simulated, threads = recipe.simulated_workers, recipe.pinned_threads or recipe.threads_per_worker
+    lost_after = recipe.timeout_seconds
     # Each worker has separate weights or compression state, so no process can simulate two.
     if recipe.post_local_sgd is not None or recipe.communication.compression != "none":
-        return LaunchPlan(workers=simulated, valid_world_sizes=[simulated], threads=threads)
+        return LaunchPlan(workers=simulated, valid_world_sizes=[simulated], threads=threads, timeout_seconds=lost_after)
     valid_sizes = valid_world_sizes(simulated, recipe.reduction)
-    return LaunchPlan(workers=recipe.workers, valid_world_sizes=valid_sizes, threads=threads)
+    return LaunchPlan(
+        workers=recipe.workers, valid_world_sizes=valid_sizes, threads=threads, timeout_seconds=lost_after
+    )
 
 
 def comm_config_from(recipe: Recipe) -> CommConfig:

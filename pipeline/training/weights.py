@@ -118,6 +118,13 @@ def write_with_folds(source: Path, target: Path, folds: NDArray[np.int32]) -> No
     _save(target, {**_load_content(source), "folds": torch.from_numpy(folds)})
 
 
+def weight_bytes(settings: TrainSettings) -> int:
+    """Return the bytes of all parameters and buffers of a network, without building it in memory."""
+    with torch.device("meta"):
+        model = build_network(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
+    return sum(tensor.nbytes for tensor in model.state_dict().values())
+
+
 def _content(model: Network, settings: TrainSettings, class_names: Sequence[str]) -> dict[str, Any]:
     return {
         "network": settings.network,

@@ -9,6 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from pipeline.artifacts.provenance import import_closure
+from pipeline.artifacts.stage_inputs import stage_inputs
 from pipeline.config.params import Params, load_params
 from pipeline.paths import TUNING_FIGURES, DataPaths
 from tests.fixtures.source_tree import ROOT, modules, tree
@@ -125,7 +126,7 @@ def test_every_path_belongs_to_a_stage_or_a_command() -> None:
     """`_written_by` and the commands cover every member of DataPaths."""
     paths = DataPaths()
     owned = {path for stage in _STAGES for path in _written_by(stage)}
-    owned |= {paths.overrides, paths.resources, paths.costs_page}
+    owned |= {paths.overrides, paths.resources, paths.costs_page, paths.archive_record}
     # Commands write these for users.
     owned |= {paths.recursive_rounds(_NETWORK), paths.recursive_overrides(_NETWORK)}
     owned |= {paths.landscape(_STUDY), paths.landscape_figure(_STUDY)}
@@ -151,6 +152,22 @@ def test_data_dependencies_are_made_by_earlier_stages(stage: str) -> None:
             # The key `needs` of a study names the stage that decides its images.
             possible = [path.replace("${item.needs}", needs) for needs in ("prepare", "filter", f"filter/{_NETWORK}")]
             assert set(possible) <= made | folders | {f"data/filter/{_NETWORK}"}, path
+
+
+@pytest.mark.parametrize("stage", [*_STAGES][1:-1])
+def test_data_dependencies_are_compared_with_what_was_recorded(stage: str) -> None:
+    """The report depends on whole folders."""
+    params, item = load_params(ROOT / "params.yaml"), "digits" if stage == "train" else "resnet18"
+    checked = {
+        str(path)
+        for group in stage_inputs(stage, item, params, DataPaths())
+        for path in (*group.files, *group.optional)
+    }
+    named = {path.replace(_NETWORK, item) for path in _paths(stage, "deps")}
+    needed = {path for path in named if path.startswith("data/")} - {str(DataPaths().overrides)}
+    if stage == "train":
+        needed = needed - {"data/${item.needs}"} | {str(DataPaths().kept("resnet18"))}
+    assert needed <= checked
 
 
 @pytest.mark.parametrize("path", [ROOT / "params.yaml", *sorted((ROOT / "presets").glob("*.yaml"))], ids=str)

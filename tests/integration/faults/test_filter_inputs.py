@@ -27,6 +27,7 @@ from tests.fixtures.projects import (
     write_params,
     write_predictions,
 )
+from tests.fixtures.records import record
 
 _N = 60
 _Change = Callable[[DataPaths], None] | dict[str, Any]
@@ -256,6 +257,8 @@ def test_the_real_process_ends_with_one_line_and_code_2(
     tmp_path: Path, stage: str, change: dict[str, Any], key: str
 ) -> None:
     data = _project(tmp_path)
+    for writer in ("prepare", "finetune", "extract", "reduce"):
+        record(data, writer, None if writer == "prepare" else NETWORK)
     done = run_process(stage, tmp_path)
     assert done.returncode == 0, done.stderr
     _change(tmp_path, data, change)

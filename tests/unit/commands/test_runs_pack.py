@@ -12,6 +12,8 @@ from ruamel.yaml import YAML
 from pipeline.__main__ import main
 from pipeline.artifacts.files import write_json
 from pipeline.artifacts.plans import register_plan, write_run_dates
+from pipeline.artifacts.recorded import check_recorded
+from pipeline.artifacts.stage_inputs import report_inputs
 from pipeline.commands.comparison.experiments import read_experiment
 from pipeline.config.params import load_params
 from pipeline.config.study import build_plan
@@ -85,7 +87,9 @@ def test_archive_of_an_earlier_version_has_the_inputs_of_report_and_compare(pack
     with tarfile.open(packed) as archive:
         archive.extractall(tmp_path, filter="data")
     params = load_params(tmp_path / "params.yaml", accept_old_keys=True)
-    assert [path for path in report_input_files(params, DataPaths(root=tmp_path / "data")) if not path.exists()] == []
+    data = DataPaths(root=tmp_path / "data")
+    assert [path for path in report_input_files(params, data) if not path.exists()] == []
+    assert check_recorded(data, report_inputs(params, data)) == [], "it says which files it has in place of others"
     experiment = read_experiment(str(tmp_path))
     assert set(experiment.studies) == set(params.studies)
     assert set(experiment.filters) == set(params.networks)

@@ -1,0 +1,115 @@
+"""Read the metrics of stages, JSON files, with the keys that other stages read."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pipeline.artifacts.files import read_json
+from pipeline.errors import DataError
+
+_Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class _Metrics(BaseModel):
+    # The files have more keys than other stages read.
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class PrepareKeys(_Metrics):
+    """Of `prepare`: what networks and reports need to know of the data set."""
+
+    class_names: list[str] = Field(min_length=1)
+    image_size: Annotated[int, Field(ge=1)]
+    mean: list[float] = Field(min_length=3, max_length=3)
+    std: list[float] = Field(min_length=3, max_length=3)
+    files_in: str | None = None
+    n_planted: int | None = None
+
+
+class ClassKeys(_Metrics):
+    """Of `prepare`: what the filter reads."""
+
+    class_names: list[str] = Field(min_length=1)
+    n_planted: int | None = None
+
+
+class FinetuneKeys(_Metrics):
+    """Of `finetune`: accuracies on the test images."""
+
+    top1: _Share
+    balanced_accuracy: _Share
+
+
+class _Variance(_Metrics):
+    explained_variance_ratio: float
+
+
+class _LabelAccuracy(_Metrics):
+    components: float
+    map: float
+
+
+class ReduceKeys(_Metrics):
+    """Of `reduce`: quality of the embedding; `pca` is null if t-SNE was applied to the features."""
+
+    pca: _Variance | None
+    kl_divergence: float
+    neighbour_preservation: float
+    knn_label_accuracy: _LabelAccuracy
+
+
+class _Scorer(_Metrics):
+    name: str
+
+
+class _FilterSettings(_Metrics):
+    scorer: _Scorer
+    eps: Any
+
+
+class _Curve(_Metrics):
+    eps: list[float | None]
+    share: list[float | None]
+
+
+class FilterKeys(_Metrics):
+    """Of `filter`: its settings, threshold, and the share that it drops."""
+
+    settings: _FilterSettings
+    eps: float | None
+    requested_share: float | None
+    share_note: str | None
+    stability_over_maps: list[float]
+    curve: _Curve
+
+
+def read_metrics(
+    path: Path,
+    kind: type[_Metrics],
+    *,
+    translate: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
+) -> dict[str, Any]:
+    """Read a stage's metrics and check the keys of `kind`.
+
+    Args:
+        translate: returns files of earlier versions with the current keys.
+
+    Returns:
+        The whole file, translated.
+
+    Raises:
+        InputError: the file is missing or damaged, or a key is missing or of another type.
+    """
+    metrics = read_json(path)
+    if not isinstance(metrics, dict):
+        raise DataError(f"{path}: holds no metrics; delete it and run `dvc repro`")
+    metrics = translate(metrics)
+    try:
+        kind.model_validate(metrics)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise DataError(f"{path}: {where}: {first['msg']}; delete it and run `dvc repro`") from None
+    return metrics

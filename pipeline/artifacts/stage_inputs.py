@@ -1,0 +1,125 @@
+"""The files of earlier stages that each stage reads. The user's overrides are none: they are meant to be edited."""
+
+from pipeline.artifacts.recorded import StageFiles
+from pipeline.config.params import Params
+from pipeline.paths import DataPaths
+
+_SPLITS = ("train", "test")
+
+
+def stage_inputs(stage: str, item: str | None, params: Params, data: DataPaths) -> list[StageFiles]:
+    """Return the files of earlier stages that a stage reads, by the stage that wrote them.
+
+    Args:
+        stage: name in dvc.yaml.
+        item: its network or study, if it has one.
+    """
+    match stage:
+        case "finetune":
+            return [prepared_inputs(data)]
+        case "extract":
+            return [
+                prepared_inputs(data),
+                StageFiles(stage="finetune", item=item, files=(data.extractor(str(item)),)),
+            ]
+        case "reduce":
+            return _reduce_inputs(str(item), data)
+        case "filter":
+            inputs = filter_inputs(str(item), data)
+            return inputs if params.filter.near_duplicates is None else [*inputs, *_duplicate_inputs(str(item), data)]
+        case "train":
+            return [prepared_inputs(data), *_filters_of_study(str(item), params, data)]
+        case "report":
+            return [prepared_inputs(data), *report_inputs(params, data)]
+    return []
+
+
+def prepared_inputs(data: DataPaths) -> StageFiles:
+    """Return the images, manifests and metrics of `prepare`."""
+    files = (*map(data.images, _SPLITS), *map(data.manifest, _SPLITS), data.prepare_metrics)
+    return StageFiles(stage="prepare", files=files)
+
+
+def _reduce_inputs(network: str, data: DataPaths) -> list[StageFiles]:
+    return [
+        StageFiles(stage="prepare", files=tuple(map(data.manifest, _SPLITS))),
+        StageFiles(
+            stage="extract",
+            item=network,
+            files=(
+                data.features(network),
+                data.features_by_network(network),
+                data.features(network, "test"),
+                data.predictions(network),
+            ),
+        ),
+    ]
+
+
+def filter_inputs(network: str, data: DataPaths) -> list[StageFiles]:
+    """Return what `filter` reads of a network."""
+    return [
+        StageFiles(stage="prepare", files=(data.manifest("train"), data.prepare_metrics)),
+        StageFiles(
+            stage="finetune",
+            item=network,
+            files=(data.training_confidence(network),),
+            optional=(data.training_dynamics(network),),
+        ),
+        StageFiles(stage="extract", item=network, files=(data.predictions(network), data.probabilities(network))),
+        StageFiles(
+            stage="reduce",
+            item=network,
+            files=(data.embedding(network), data.components(network), data.embeddings(network)),
+        ),
+    ]
+
+
+def _duplicate_inputs(network: str, data: DataPaths) -> list[StageFiles]:
+    """Return what the search for near duplicates reads besides."""
+    features = (data.features(network), data.features(network, "test"), data.features_by_network(network))
+    return [
+        StageFiles(stage="prepare", files=(*map(data.images, _SPLITS), data.manifest("test"))),
+        StageFiles(stage="extract", item=network, files=features),
+    ]
+
+
+def _filters_of_study(name: str, params: Params, data: DataPaths) -> list[StageFiles]:
+    study = params.studies[name]
+    if set(study.arms) == {"full"}:
+        return []
+    suggests = study.relabel_above is not None
+    return [
+        StageFiles(
+            stage="filter",
+            item=network,
+            files=(data.kept(network), data.points(network)) if suggests else (data.kept(network),),
+        )
+        for network in study.filter_networks
+    ]
+
+
+def study_tables(name: str, data: DataPaths) -> StageFiles:
+    """Return the tables of a study's runs."""
+    return StageFiles(stage="train", item=name, files=(data.runs(name), data.history(name), data.correct(name)))
+
+
+def report_inputs(params: Params, data: DataPaths) -> list[StageFiles]:
+    """Return what the report reads of every network and study, without the data set; only measured landscapes."""
+    inputs = []
+    for name in params.networks:
+        inputs += [
+            StageFiles(stage="finetune", item=name, files=(data.finetune_metrics(name),)),
+            StageFiles(stage="reduce", item=name, files=(data.embedding(name, "test"), data.reduce_metrics(name))),
+            StageFiles(
+                stage="filter",
+                item=name,
+                files=(data.points(name), data.kept(name), data.filter_metrics(name)),
+                optional=(data.near_duplicates(name),),
+            ),
+        ]
+    for name in params.studies:
+        inputs.append(study_tables(name, data))
+        if data.landscape(name).exists():
+            inputs.append(StageFiles(stage="landscape", item=name, files=(data.landscape(name),)))
+    return inputs
