@@ -138,6 +138,10 @@ def reduce_features(
 def check_reduction(config: ReduceConfig, features: NDArray[np.float32], labels: NDArray[np.int64]) -> int | None:
     """Check that the settings fit the training images; return the number of landmarks, None without landmarks.
 
+    Args:
+        features: (N, D); only their shape counts.
+        labels: (N,).
+
     Raises:
         InputError: names the key, its value and a fix.
     """

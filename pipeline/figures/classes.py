@@ -51,7 +51,12 @@ def class_panels(
 
 
 def noisiest_classes(labels: NDArray[np.integer[Any]], is_noise: NDArray[np.bool_]) -> list[int]:
-    """Return at most MAX_PANELS classes that have images, in their order: those with the largest noise shares."""
+    """Return at most MAX_PANELS classes that have images, in their order: those with the largest noise shares.
+
+    Args:
+        labels: (N,) class numbers.
+        is_noise: (N,).
+    """
     there = np.unique(labels)
     shares = np.array([is_noise[labels == label].mean() for label in there])
     first = np.argsort(-shares, kind="stable")[:MAX_PANELS]

@@ -126,13 +126,17 @@ def selection_marks(rows: NDArray[np.int64], selected: Sequence[int]) -> dict[st
 
     Plotly keeps the user's selection while `layout.selectionrevision` is unchanged. It stores positions in a list,
     which are other images after other rows are drawn.
+
+    Args:
+        rows: (n,) of the drawn points, in the order in which they are drawn.
+        selected: rows; those that are not drawn do not count.
     """
     positions = np.flatnonzero(np.isin(rows, selected)).tolist() if len(selected) else None
     return {"points": positions, "revision": f"{zlib.crc32(rows.tobytes())} {zlib.crc32(str(positions).encode())}"}
 
 
 def recolored(colors: Colors, rows: NDArray[np.int64]) -> dict[str, Any]:
-    """Return the marker of the points as plain JSON, to patch a map that is otherwise unchanged."""
+    """Return the marker of the points `rows` (n,) as plain JSON, to patch a map that is otherwise unchanged."""
     # Without a template, since copying it would take most of the time.
     figure = go.Figure(go.Scattergl(marker=marker(colors, rows)), layout={"template": "none"}).to_dict()
     plain: dict[str, Any] = figure["data"][0]["marker"]
@@ -148,13 +152,16 @@ def no_map() -> go.Figure:
 
 
 def ring_at(xy: NDArray[np.floating[Any]], row: int | None) -> dict[str, list[float]]:
-    """Return the ring's coordinates: around one image, or empty if there is no such row."""
+    """Return the ring's coordinates: around one row of xy (N, 2), or empty if there is no such row."""
     chosen = [] if row is None or row not in range(len(xy)) else [row]
     return {"x": xy[chosen, 0].tolist(), "y": xy[chosen, 1].tolist()}
 
 
 def marker(colors: Colors, rows: NDArray[np.int64]) -> dict[str, Any]:
-    """Return the points' marker: smaller for more points, with a number for each color, one byte if possible."""
+    """Return the marker of the points `rows` (n,): smaller for more points, a number for each color, of one byte.
+
+    A coloring by values has floats, 0 to 1.
+    """
     size = float(np.clip(600 / np.sqrt(max(1, len(rows))), 3, 9))
     return {"size": size, "opacity": 0.85, **_coloring(colors, rows)}
 

@@ -84,7 +84,7 @@ def class_order(names: Iterable[str]) -> list[str]:
 
 
 def agreement(probabilities: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
-    """Return the share of rows, 0 to 1, whose most probable class is the label."""
+    """Return the share of rows, 0 to 1, whose most probable class of probabilities (N, C) is the label (N,)."""
     return float((probabilities.argmax(axis=1) == labels).mean())
 
 

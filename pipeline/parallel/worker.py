@@ -171,7 +171,11 @@ class _TaskWindow:
         self.pending.extend(islice(self._futures, max(0, limit - len(self.pending))))
 
     def wait_for(self, future: "Future[Any]") -> None:
-        """Wait until a task has ended, without a time limit while any worker is connected."""
+        """Wait until a task has ended, without a time limit while any worker is connected.
+
+        Raises:
+            InputError: the scheduler has ended, or no worker has been connected for `_NO_WORKERS_TIMEOUT_S`.
+        """
         from distributed import wait
 
         last_seen = time.monotonic()

@@ -207,7 +207,7 @@ def _figures(inputs: ReportInputs, summary: Summary) -> Iterator[tuple[str, Figu
 
 
 def most_suspect(network: NetworkInputs, n: int) -> NDArray[np.int64]:
-    """Return rows of at most `n` dropped images, by descending score, then by row."""
+    """Return the rows (k,) of at most `n` dropped images, by descending score, then by row."""
     dropped = np.flatnonzero(~network.keep)
     order: NDArray[np.int64] = dropped[np.argsort(-network.score[dropped], kind="stable")][:n]
     return order
