@@ -147,12 +147,9 @@ def test_a_replicate_is_the_run_of_the_next_seed(tmp_path: Path) -> None:
 def test_two_processes_share_one_file_of_imagenet_weights(tmp_path: Path) -> None:
     """The stage starts torchrun; the file is where a user without internet access puts it."""
     weights = write_imagenet_weights(tmp_path / "server")
-    cache = tmp_path / "torch" / "hub" / "checkpoints"
-    cache.mkdir(parents=True)
-    url = torchvision.models.get_model_weights(NETWORK).IMAGENET1K_V1.url
-    weights.rename(cache / url.rsplit("/", 1)[-1])
-    data = write_project(tmp_path, finetune={"weights": "imagenet", "workers": 2, "simulated_workers": 2})
-    done = run(command("finetune", tmp_path), environ={"TORCH_HOME": str(tmp_path / "torch")})
+    given = {"weights": str(weights), "normalization": "imagenet", "workers": 2, "simulated_workers": 2}
+    data = write_project(tmp_path, finetune=given)
+    done = run(command("finetune", tmp_path))
     assert done.returncode == 0, done.stderr
     assert load_trained(data.extractor(NETWORK)).class_names == NAMES
     assert not list(tmp_path.rglob("*.tmp"))

@@ -20,6 +20,7 @@ from pipeline.stages.harness import file_lock
 from pipeline.training import code_families
 from pipeline.training.code_families import Family
 from pipeline.training.run_key import RunKey, machine_info, training_code_digest
+from pipeline.training.run_record import write_checksums
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.training import command, run, stage, write_project
 
@@ -61,6 +62,7 @@ def _pretend_other_machine(work: Path) -> dict[str, str]:
     identity = read_json(entry / "identity.json")
     identity["machine"]["device"] = "a GPU of another node"
     write_json(entry / "identity.json", identity)
+    write_checksums(entry)
     entry.rename(entry.with_name(RunKey(**identity).fingerprint))
     return dict(identity["machine"])
 
@@ -143,6 +145,7 @@ def _other_code(work: Path) -> None:
     identity = read_json(entry / "identity.json")
     identity["job"]["code"] = "of an older version"
     write_json(entry / "identity.json", identity)
+    write_checksums(entry)
     entry.rename(entry.with_name(RunKey(**identity).fingerprint))
 
 
@@ -157,6 +160,7 @@ def _torn_result(work: Path) -> None:
 
 def _code_in_weights(work: Path) -> None:
     torch.save({"class_names": ["a"], "network": print}, _entry(work) / "weights.pt")
+    write_checksums(_entry(work))
 
 
 def _nothing(work: Path) -> None:
