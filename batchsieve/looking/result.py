@@ -85,7 +85,8 @@ class Look:
         """Return the rows (P, 2) of near duplicates whose labels are equal, or different: then one of them is wrong."""
         pairs = self.near_duplicates.pairs
         equal: NDArray[np.bool_] = self.issues.label[pairs[:, 0]] == self.issues.label[pairs[:, 1]]
-        return pairs[equal == same_label]
+        chosen: NDArray[np.int64] = pairs[equal == same_label]
+        return chosen
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return path, label, suggested_label, suggested_probability, score, is_issue and reason, by image."""

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -84,7 +85,12 @@ def test_serve_opens_the_visualizer_on_the_same_result(tmp_path: Path, monkeypat
     write_photos(tmp_path / "photos")
     weights = write_weights(tmp_path / "w.safetensors")
     served: list[list[str]] = []
-    monkeypatch.setattr(serve, "main", lambda argv: served.append(list(argv)) or 0)
+
+    def main_of_serve(argv: Sequence[str]) -> int:
+        served.append(list(argv))
+        return 0
+
+    monkeypatch.setattr(serve, "main", main_of_serve)
     monkeypatch.chdir(tmp_path)
     port = str(free_port())
     options = ["--network", NETWORK, "--weights", str(weights), "--serve", "--port", port]
