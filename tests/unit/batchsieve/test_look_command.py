@@ -3,15 +3,20 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from batchsieve.cli import main
+from pipeline.paths import DataPaths
 from tests.fixtures.hub import use_hub
 from tests.fixtures.looking import NETWORK, WRONG, write_photos, write_weights
 from tests.fixtures.loopback import free_port
 from tests.fixtures.source_tree import ROOT
+from viz.commands import serve
+from viz.data import Source
 
 
 def _started(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -74,6 +79,28 @@ def test_without_weights_the_process_ends_with_one_line_and_code_2(tmp_path: Pat
     assert (answer.returncode, answer.stdout) == (2, "")
     (line,) = answer.stderr.splitlines()
     _without_weights(line, root)
+
+
+def test_serve_opens_the_visualizer_on_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_photos(tmp_path / "photos")
+    weights = write_weights(tmp_path / "w.safetensors")
+    served: list[list[str]] = []
+
+    def main_of_serve(argv: Sequence[str]) -> int:
+        served.append(list(argv))
+        return 0
+
+    monkeypatch.setattr(serve, "main", main_of_serve)
+    monkeypatch.chdir(tmp_path)
+    port = str(free_port())
+    options = ["--network", NETWORK, "--weights", str(weights), "--serve", "--port", port]
+    assert main(["look", "photos", *options]) == 0
+    assert served == [["--params", "look/params.yaml", "--data", "look/data", "--port", port]]
+    points = Source(DataPaths(root=Path("look/data"))).points(NETWORK)
+    assert {points.paths[row].as_py() for row in np.flatnonzero(points.predicted != points.labels)} == set(WRONG)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.txt").write_text("mine")
+    assert main(["look", "photos", *options, "--out", "other.html"]) == 2
 
 
 @pytest.mark.parametrize(

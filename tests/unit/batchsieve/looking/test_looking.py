@@ -11,10 +11,14 @@ from PIL import Image
 
 from batchsieve import InputError, look
 from batchsieve.looking import networks, small_network
+from batchsieve.looking.project import write_project
+from pipeline.paths import DataPaths
 from tests.fixtures.hub import COMMIT, serving_hub, use_hub
+from tests.fixtures.hub_folders import clone
 from tests.fixtures.images import write_tar
 from tests.fixtures.looking import NETWORK, WRONG, colored, write_photos, write_weights
 from tests.fixtures.loopback import free_port
+from viz.data import Source
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +50,18 @@ def test_images_of_all_splits_and_of_an_archive_are_looked_at(photos: Path, weig
     result = look(write_tar(tmp_path / "photos.tar", split), network=NETWORK, weights=weights)
     assert len(result) == len(files)
     assert {str(path).split("/", 1)[1] for path in result.path[result.suspects()]} == set(WRONG)
+
+
+def test_shards_of_the_hub_keep_the_order_of_their_classes(weights: Path, tmp_path: Path) -> None:
+    result = look(clone(tmp_path / "pets", names=("dog", "cat")), network=NETWORK, weights=weights)
+    assert (len(result), result.class_names.tolist()) == (12, ["dog", "cat"])
+    assert {str(path): str(label) for path, label in zip(result.path, result.issues.label, strict=True)} == {
+        f"{'train' if row < 8 else 'test'}/{row:04}.png": ("dog", "cat")[row % 2] for row in range(12)
+    }
+    write_project(result, tmp_path / "project")
+    points = Source(DataPaths(root=tmp_path / "project" / "data")).points(NETWORK)
+    predicted = [points.class_names[code] for code in points.predicted]
+    assert predicted == result.issues.suggested_label.tolist()
 
 
 def test_an_unreadable_file_is_left_out_and_named(photos: Path, weights: Path, tmp_path: Path) -> None:
