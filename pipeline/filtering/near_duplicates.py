@@ -61,7 +61,7 @@ def find_duplicates(data: DataPaths, network: str) -> TrainingDuplicates:
     With folds, the first network gives the features of all images, since those of two networks differ.
 
     Raises:
-        InputError: a file is missing, damaged, or does not fit the others; or there are fewer than 3 images.
+        InputError: a file is missing, damaged, or does not fit the others.
     """
     manifests = {split: read_parquet(data.manifest(split), _IMAGE_COLUMNS) for split in ("train", "test")}
     images, features = {}, {}

@@ -28,16 +28,16 @@ def filter_images(context: StageContext) -> None:
     data, config, network = context.data, context.params.filter, context.item
     remove_leftovers(data.points(network).parent)
     inputs = load_filter_inputs(data, network)
-    duplicates = None if config.near_duplicates is None else find_duplicates(data, network)
-    filter_context = FilterContext(
-        network=network,
-        class_names=inputs.class_names,
-        overrides=inputs.overrides,
-        replicate=replicate_number(network),
-        duplicates=duplicates if config.near_duplicates == "drop" else None,
-    )
     # One thread per task on every machine: the number of threads determines bits.
     with task_pool(context.dask.scheduler, workers=context.dask.workers, threads=1) as map_fn:
+        duplicates = None if config.near_duplicates is None else find_duplicates(data, network)
+        filter_context = FilterContext(
+            network=network,
+            class_names=inputs.class_names,
+            overrides=inputs.overrides,
+            replicate=replicate_number(network),
+            duplicates=duplicates if config.near_duplicates == "drop" else None,
+        )
         sieved = sieve(replace(inputs.scorer_inputs, map_fn=map_fn), config, filter_context)
     points = points_table(inputs.images, inputs.scorer_inputs, sieved, inputs.class_names)
     metrics = filter_metrics(inputs.scorer_inputs, sieved, config, filter_context)
