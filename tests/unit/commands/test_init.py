@@ -104,6 +104,15 @@ def test_a_bad_folder_is_one_line_and_writes_nothing(
     assert sorted(path.name for path in project.iterdir()) == ["empty", "one"]
 
 
+@pytest.mark.parametrize("folder", [".", "..", "data/photos", "data"])
+def test_images_and_outputs_do_not_mix(folder: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_folder(project / folder, one_tree())
+    before = sorted(project.parent.rglob("*"))
+    assert _init(folder) == 2
+    assert printed_error(capsys.readouterr().err).key == "FOLDER"
+    assert sorted(project.parent.rglob("*")) == before
+
+
 def test_without_a_folder_it_asks_on_a_terminal_alone(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
