@@ -7,9 +7,9 @@ batchsieve export FILE.html    the visualizer's embedding with all images as one
 
 import argparse
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
-import pipeline.commands.export
 from pipeline.errors import InputError
 
 
@@ -37,9 +37,12 @@ def main(argv: Sequence[str]) -> int:
     shared = ["--params", str(arguments.params), "--data", str(arguments.data)]
     shared += ["--network", arguments.network] if arguments.network else []
     if out.suffix.lower() in (".html", ".htm"):
-        from viz.commands import export as page
-
-        return page.main([str(out), *shared])
+        return _run("viz.commands.export", [str(out), *shared])
     if out.suffix and not out.is_dir():
         raise InputError(f"{out}: is neither a folder nor a page; give a name without a dot, or one that ends in .html")
-    return pipeline.commands.export.main([str(out), *shared, *(["--force"] if arguments.force else [])])
+    return _run("pipeline.commands.export", [str(out), *shared, *(["--force"] if arguments.force else [])])
+
+
+def _run(module: str, argv: Sequence[str]) -> int:
+    code: int = import_module(module).main(argv)
+    return code

@@ -59,7 +59,8 @@ def main(argv: Sequence[str]) -> int:
     new = [Path("params.yaml"), *([] if is_pipeline(project) else [Path("dvc.yaml"), Path(SCHEMA)])]
     check_new(new, force=arguments.force)
     check_tools()
-    folder = arguments.folder or _ask()
+    folder = (arguments.folder or _ask()).expanduser()
+    _check_place(folder, project)
     survey = survey_folder(folder, choose_test_size=default_test_size, progress=stderr_log(None).progress)
     print("\n".join(describe(folder, survey)))
     # Seconds to import: torch, and timm for the weights.
@@ -111,6 +112,22 @@ def _ask() -> Path:
     return Path(answer)
 
 
+def _check_place(folder: Path, project: Path) -> None:
+    """Check that outputs and images do not mix.
+
+    Raises:
+        InputError: the project would be in the folder of the images, or these are in a folder of outputs.
+    """
+    images, own = folder.resolve(), project.resolve()
+    if own.is_relative_to(images):
+        raise InputError(
+            f"FOLDER: {folder} would contain the project; run the command in another folder, such as above it"
+        )
+    for name in ("data", ".work", "weights"):
+        if images.is_relative_to(own / name):
+            raise InputError(f"FOLDER: {folder} is in {name}/, which the project writes to; move the images out of it")
+
+
 def describe(folder: Path, survey: FolderSurvey) -> Iterator[str]:
     """Yield what was found, a line each."""
     counts = [train + test for train, test in zip(survey.train, survey.test, strict=True)]
@@ -158,7 +175,7 @@ def _weights_keys(weights: "FoundWeights", project: Path, network: str) -> _Chos
 
 def _relative(folder: Path, project: Path) -> str:
     """Return the folder relative to the project if it is within, otherwise absolute."""
-    resolved = folder.expanduser().resolve()
+    resolved = folder.resolve()
     within = resolved.is_relative_to(project.resolve())
     return os.path.relpath(resolved, project.resolve()) if within else str(resolved)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from pipeline.commands import command_parser, positive_float
-from pipeline.commands.starting.packaged import folder_here_or_packaged
+from pipeline.commands.starting.packaged import packaged_path
 from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
 from pipeline.simulator import AllReduceTiming, Job, LinkFit, fit, grid
@@ -136,9 +136,9 @@ def _check_combinations(arguments: argparse.Namespace) -> None:
 
 
 def _machine_path(text: str) -> Path:
-    """Return machines/summit.yaml for `summit`, of the package where there is no folder machines/."""
-    path = Path(text)
-    return path if path.suffix else folder_here_or_packaged("machines") / f"{text}.yaml"
+    """Return machines/summit.yaml for `summit`, of the package where it is not here."""
+    path = Path(text) if Path(text).suffix else Path("machines") / f"{text}.yaml"
+    return path if path.exists() or not packaged_path(str(path)).exists() else packaged_path(str(path))
 
 
 def _count(text: str) -> int:

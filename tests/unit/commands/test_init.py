@@ -43,7 +43,7 @@ def test_a_folder_becomes_a_project(project: Path, capsys: pytest.CaptureFixture
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "photos: 25 images of 2 classes (dog 13, cat 12); shorter side 9 pixels (median)"
     assert said[1] == "split: 20 training and 5 test images (test_size 0.2)"
-    assert said[2].startswith("broken files, left out: 1 (cat/broken.png: damaged")
+    assert said[2] == "broken files, left out: 1 (cat/broken.png: not an image of a known format)"
     assert said[3].startswith("exact duplicates: 1")
     assert said[4] == "one image in two classes: 1 (cat/0.png = dog/copy.png); one of the two labels is wrong"
     assert said[5] == f"extractor: {NETWORK}, frozen; weights from ../weights.pth"
@@ -102,6 +102,15 @@ def test_a_bad_folder_is_one_line_and_writes_nothing(
     assert _init(folder) == 2
     assert printed_error(capsys.readouterr().err).key == key
     assert sorted(path.name for path in project.iterdir()) == ["empty", "one"]
+
+
+@pytest.mark.parametrize("folder", [".", "..", "data/photos", "data"])
+def test_images_and_outputs_do_not_mix(folder: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_folder(project / folder, one_tree())
+    before = sorted(project.parent.rglob("*"))
+    assert _init(folder) == 2
+    assert printed_error(capsys.readouterr().err).key == "FOLDER"
+    assert sorted(project.parent.rglob("*")) == before
 
 
 def test_without_a_folder_it_asks_on_a_terminal_alone(

@@ -57,7 +57,7 @@ def test_copies_and_copies_in_another_class_are_told_apart(tmp_path: Path) -> No
         ({}, "no class folders"),
         ({"1.png": photo(0), "2.png": photo(1)}, "in no class folder"),
         (one_tree(classes=["cat"]), "two classes"),
-        (one_tree(n=2), "test images"),
+        (one_tree(n=2), "train images"),
         (one_tree() | {"fox/0.png": b"no image", "fox/1.png": photo(9)}, "fox"),
     ],
     ids=["empty", "loose", "one class", "two images of a class", "a class of broken files"],
