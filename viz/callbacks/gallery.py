@@ -25,7 +25,7 @@ _FIRST_LIST = "goes"
 _EMPTY = {
     "goes": "The filter drops no image with these settings.",
     "selection": "Nothing is selected. Choose the lasso or the box above the embedding and draw around points.",
-    "shown": "No image passes the filters by class and score, and the search.",
+    "shown": "No image passes the filters by class, score and search.",
     "hand": "There are no overrides yet.",
     "planted": "No label was changed on purpose.",
     "differ": "A and B drop the same images.",

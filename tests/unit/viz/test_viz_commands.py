@@ -127,7 +127,7 @@ def test_a_folder_in_the_way_is_one_line(
 def test_memory_that_runs_out_is_one_line(
     data: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def failing(*_: object) -> object:
+    def failing(*_: object, **__: object) -> object:
         return np.empty(2**62, dtype=np.uint8)
 
     monkeypatch.setattr("viz.commands.figure.colored_map", failing)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from dash import html
 
+from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.overrides import Override
 from pipeline.paths import DataPaths
 from tests.fixtures.dash_components import all_of, text_of
@@ -90,6 +91,7 @@ def test_messages_of_decisions(data: DataPaths, source: Source, points: Points, 
 
 def test_texts_of_images_and_settings(data: DataPaths, source: Source, points: Points, tmp_path: Path) -> None:
     write_network(data, "resnet34", dropped=10)
+    write_json(data.prepare_metrics, read_json(data.prepare_metrics) | {"dataset": "cifar10"})
     decide(data, points, {79: "keep", 0: "drop"})
     params = write_params(tmp_path, filter={"drop_fraction": 0.05})
     own = settings_to_json(FilterSettings(scorer_choice="dbscan", per_class={1: Limit(threshold=0.5)}))

@@ -43,8 +43,8 @@ def test_a_moved_share_is_written_as_a_share(source: Source, tmp_path: Path) -> 
         ({"drop_fraction": 0.05}, None, "share"),
         ({"drop_fraction": 0.05}, _SHARE, "share"),
         ({"drop_fraction": 0.05}, _THRESHOLD, "limit"),
-        ({"eps": 1.5}, None, "limit"),
-        ({"eps": 1.5}, _SHARE, "share"),
+        ({"eps": 1.5, "drop_fraction": None}, None, "limit"),
+        ({"eps": 1.5, "drop_fraction": None}, _SHARE, "share"),
     ],
 )
 def test_the_dialog_opens_with_what_was_moved_or_else_with_what_the_file_has(
