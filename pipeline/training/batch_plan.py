@@ -115,12 +115,11 @@ def plan_batches(
         InputError: a BatchNorm group is larger than `micro_batch`.
         OutOfMemory: a BatchNorm group does not fit the memory.
     """
-    slices = {
-        size: rank_slices(workers, rank=world.rank, world_size=world.size)
-        for size, workers in _worker_slices(settings).items()
-    }
-    if settings.reduction != "ddp":
-        largest = max(part.size for parts in slices.values() for part in parts)
+    workers = _worker_slices(settings)
+    slices = {size: rank_slices(parts, rank=world.rank, world_size=world.size) for size, parts in workers.items()}
+    if settings.reduction == "exact":
+        # Over all ranks, so that it depends on no division.
+        largest = max(part.size for parts in workers.values() for part in parts)
         batches = {size: RankBatch(leaves=parts, micro_batches=parts) for size, parts in slices.items()}
         return BatchPlan(batches=batches, micro_batch=largest)
     probe = _MemoryProbe(settings, state, train_loss, first_batch, slices[first_batch.size], comm)
