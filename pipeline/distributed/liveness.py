@@ -31,6 +31,8 @@ _MAX_INTERVAL_S = 5.0
 # Time in which the kernel and the launcher notice that a process has ended.
 _SEARCH_S = 3.0
 _SEARCH_INTERVAL_S = 0.1
+# A collective that times out raises in the main thread, which can end properly: it has the precedence.
+_GRACE_S = 5.0
 _STORE_TIMEOUT_S = 20.0
 # What gloo, NCCL and the store say of a rank that is gone or does not come.
 _LOST_TEXTS = (
@@ -163,7 +165,7 @@ class RankWatch:
             if int(arrived) != seen.arrived or arrivals() <= int(arrived):
                 seen.arrived, seen.arrived_at, seen.named = int(arrived), now, False
             silent, absent = now - seen.answered_at, now - seen.arrived_at
-            if silent > self._timeout_s:
+            if silent > self._timeout_s + _GRACE_S:
                 self._end(f"{self._describe(other)} has not answered for {silent:.0f} s")
             if absent > min(NOTICE_AFTER_S, self._timeout_s / 2) and not seen.named:
                 seen.named = True
@@ -183,7 +185,7 @@ class RankWatch:
 
     def _without_store(self, error: Exception) -> None:
         silent = time.monotonic() - self._store_answered
-        if silent > self._timeout_s and not self._stopped.is_set():
+        if silent > self._timeout_s + _GRACE_S and not self._stopped.is_set():
             reason = (str(error).splitlines() or [""])[0][:160]
             self._end(f"the store of the launcher on {os.environ.get('MASTER_ADDR')} does not answer ({reason})")
 
