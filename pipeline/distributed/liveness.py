@@ -27,10 +27,12 @@ NOTICE_AFTER_S = 60.0
 
 _LOST_CODE = 2
 _LEFT = "left"
-_MAX_INTERVAL_S = 5.0
+_MAX_INTERVAL_S = 1.0
 # Time in which the kernel and the launcher notice that a process has ended.
 _SEARCH_S = 3.0
 _SEARCH_INTERVAL_S = 0.1
+# A collective that times out raises in the main thread, which can end properly: it has the precedence.
+_GRACE_S = 5.0
 _STORE_TIMEOUT_S = 20.0
 # What gloo, NCCL and the store say of a rank that is gone or does not come.
 _LOST_TEXTS = (
@@ -112,11 +114,11 @@ class RankWatch:
         except Exception:  # noqa: BLE001 - the launcher, which has the store, may be gone
             return
 
-    def find_lost(self) -> str | None:
-        """Return what is known of a rank that has ended, is stopped, or has come to fewer collectives than this one.
+    def find_lost(self, error: BaseException) -> str | None:
+        """Return which rank has ended or is stopped or, if `error` is a timeout, has come to fewer collectives.
 
         Returns:
-            None if nothing is known.
+            None if nothing is known: the states of processes on other hosts are not.
         """
         end = time.monotonic() + _SEARCH_S
         while True:
@@ -127,17 +129,22 @@ class RankWatch:
                 if process.state == "stopped":
                     return f"{process} is stopped"
             if time.monotonic() > end:
-                absent = [other for other, seen in self._seen.items() if seen.arrived < arrivals()]
-                found = self._processes(absent[:1])
-                return f"{found[0]} has not come to the others within {self._timeout_s:g} s" if found else None
+                break
             time.sleep(_SEARCH_INTERVAL_S)
+        if "imed out" not in str(error):
+            return None
+        # A count may be as old as the interval between two.
+        late = time.monotonic() - self._timeout_s / 2
+        absent = [other for other, seen in list(self._seen.items()) if seen.arrived_at < late]
+        found = self._processes(absent[:1])
+        return f"{found[0]} has not come to the others within {self._timeout_s:g} s" if found else None
 
     def _run(self) -> None:
         last = time.monotonic()
         while not self._stopped.wait(self._interval):
             now = time.monotonic()
-            if now - last > 3 * self._interval:
-                # This process was stopped itself, and has seen no count since.
+            if now - last > max(3 * self._interval, self._timeout_s / 4):
+                # This process was stopped itself, perhaps with all others, and has seen no count since.
                 self._seen.clear()
                 self._store_answered = now
             last = now
@@ -163,7 +170,7 @@ class RankWatch:
             if int(arrived) != seen.arrived or arrivals() <= int(arrived):
                 seen.arrived, seen.arrived_at, seen.named = int(arrived), now, False
             silent, absent = now - seen.answered_at, now - seen.arrived_at
-            if silent > self._timeout_s:
+            if silent > self._timeout_s + _GRACE_S:
                 self._end(f"{self._describe(other)} has not answered for {silent:.0f} s")
             if absent > min(NOTICE_AFTER_S, self._timeout_s / 2) and not seen.named:
                 seen.named = True
@@ -183,7 +190,7 @@ class RankWatch:
 
     def _without_store(self, error: Exception) -> None:
         silent = time.monotonic() - self._store_answered
-        if silent > self._timeout_s and not self._stopped.is_set():
+        if silent > self._timeout_s + _GRACE_S and not self._stopped.is_set():
             reason = (str(error).splitlines() or [""])[0][:160]
             self._end(f"the store of the launcher on {os.environ.get('MASTER_ADDR')} does not answer ({reason})")
 

@@ -219,7 +219,7 @@ def _raise_first_failure_only(store: Any, scope: str) -> Iterator[None]:  # torc
 
 def _describe_lost(error: BaseException) -> str:
     reason = " ".join(str(error).split())[:200]
-    known = [found for watch in _watches if (found := watch.find_lost())]
+    known = [found for watch in _watches if (found := watch.find_lost(error))]
     return known[0] if known else f"another rank is lost, or did not come in time ({reason})"
 
 

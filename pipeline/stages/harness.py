@@ -98,8 +98,9 @@ def run_stage(
             if stage in _STAGES_WITH_TASKS and context.dask.is_remote:
                 context.extra_joules.append(Energy(gpu=0.0))
             with record_resources(context), hold_lock(context):
-                check_inputs(context)
+                unrecorded = check_inputs(context)
                 body(context)
+                log_unrecorded(context, unrecorded)
 
 
 def parse_arguments(stage: str, item: str | None, argv: Sequence[str] | None) -> argparse.Namespace:
@@ -151,20 +152,29 @@ def _opens_results(stage: str, data: DataPaths) -> bool:
     return stage == "report" or (stage == "prepare" and is_unpacked)
 
 
-def check_inputs(context: StageContext) -> None:
+def check_inputs(context: StageContext) -> list[str]:
     """Check that the files which the stage reads are those that earlier stages wrote, and that it can write its own.
+
+    Returns:
+        The earlier stages without a provenance file, for `log_unrecorded`.
 
     Raises:
         InputError: naming the first file that is not, and the command that writes it again; or the folder.
         OSError: a folder cannot be written.
     """
+    inputs = stage_inputs(context.stage, context.item, context.params, context.data)
+    unrecorded = check_recorded(context.data, inputs)
     outputs = context.data.provenance(context.stage, context.item).parent
     for folder in (outputs if outputs.exists() else context.data.root / context.stage, context.work.root):
         check_space(folder)
-    inputs = stage_inputs(context.stage, context.item, context.params, context.data)
-    if unrecorded := check_recorded(context.data, inputs):
+    return unrecorded
+
+
+def log_unrecorded(context: StageContext, unrecorded: Sequence[str]) -> None:
+    """Log which files the result rests on that were compared with nothing."""
+    if unrecorded:
         context.log.info(
-            f"{context.name}: no provenance.json of {', '.join(unrecorded)}: their files are compared with nothing"
+            f"{context.name}: no provenance.json of {', '.join(unrecorded)}: their files were compared with nothing"
         )
 
 

@@ -19,6 +19,7 @@ from pipeline.stages.harness import (
     exit_codes,
     exit_with_dvc,
     hold_lock,
+    log_unrecorded,
     make_context,
     parse_arguments,
     record_resources,
@@ -71,9 +72,10 @@ def run_parallel_stage(
                 return
             context = replace(make_context(stage, item, arguments), joules=joules)
             with record_resources(context), hold_lock(context):
-                check_inputs(context)
+                unrecorded = check_inputs(context)
                 distributed.barrier()
                 body(context, world)
+                log_unrecorded(context, unrecorded)
                 if world.device.type == "cuda":
                     context.gpu_bytes.append(torch.cuda.max_memory_allocated(world.device))
 
