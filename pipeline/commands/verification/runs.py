@@ -32,8 +32,8 @@ def check_runs(project: Project, findings: Findings) -> None:
         )
     kind = "the ledger" if project.has_ledger else "the tables"
     findings.checked.append(
-        f"{len(project.runs)} runs of {kind}: accuracies from the test images, curves and hash chains by the settings, "
-        "no training recorded twice"
+        f"{len(project.runs)} runs of {kind}: accuracies against test answers, curves and hash chains against settings, "
+        "runs against each other"
     )
 
 
