@@ -32,8 +32,8 @@ def check_runs(project: Project, findings: Findings) -> None:
         )
     kind = "the ledger" if project.has_ledger else "the tables"
     findings.checked.append(
-        f"{len(project.runs)} runs of {kind}: accuracies against test answers, curves and hash chains against settings, "
-        "runs against each other"
+        f"{len(project.runs)} runs of {kind}: accuracies against test answers, curves and hash chains against "
+        "settings, runs against each other"
     )
 
 
