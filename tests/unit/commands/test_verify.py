@@ -141,7 +141,7 @@ _EDITS: dict[str, tuple[Callable[[Path], object], str, str]] = {
         "data/train/digits.history.parquet", "train_loss of run",
     ),
     "rate": (lambda folder: _edit_entry(folder, 0, _other_rate), "cells/", "lr at step 1: 0.3, expected 0.01"),
-    "link": (lambda folder: _edit_entry(folder, 1, _moved_link), "cells/", "steps of the hash chain: [1], expected [2]"),
+    "link": (lambda folder: _edit_entry(folder, 1, _moved_link), "cells/", "steps of the hash chain: [1],"),
     "file of a run": (
         lambda folder: edit_json(entries(folder)[2] / "timing.json", seconds=1e6), "timing.json", "SHA-256",
     ),
