@@ -15,10 +15,17 @@ from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.commands.verification import retraining
+from pipeline.commands.verification.findings import Findings
+from pipeline.commands.verification.recorded import Project, read_project
+from pipeline.commands.verification.retraining import choose_runs
+from pipeline.commands.verification.studies import VerifiedStudy
+from pipeline.commands.verify import _folders, verify
 from pipeline.config.study import plan_hash
+from pipeline.paths import DataPaths, WorkPaths
 from pipeline.training.code_families import Family, MachineHashes
 from pipeline.training.run_key import machine_info, training_code_digest
 from pipeline.training.run_record import write_checksums
+from pipeline.training.runs import execute_run
 from tests.fixtures.forgeries import (
     FORGERIES,
     Forgery,
@@ -30,6 +37,7 @@ from tests.fixtures.forgeries import (
     work_of,
 )
 from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.training import ALONE
 from tests.fixtures.verified import STUDY_NAME, folders, write_report, write_verified_project
 from tests.unit.training.test_result_cache import FINISHED
 
@@ -78,20 +86,28 @@ def test_an_honest_project_passes_and_its_runs_train_to_the_same_bits(
     assert {path: path.read_bytes() for path in honest.rglob("*") if path.is_file()} == before
 
 
-def test_the_seed_chooses_the_runs_and_a_data_folder_is_its_project(
-    honest: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        retraining,
-        "audit_runs",
-        lambda project, sample, *_, **__: iter([("equal", f"chosen {[run.fingerprint for run in sample.chosen]}")]),
-    )
-    chosen = []
-    for seed in ("1", "1", "2"):
-        code, lines = _verify(honest / "data", capsys, "--retrain", "2", "--seed", seed)
-        assert code == 0
-        chosen += [line for line in lines if line.startswith("chosen")]
-    assert chosen[0] == chosen[1] != chosen[2]
+@pytest.fixture(scope="module")
+def verified(honest: Path) -> tuple[Project, dict[str, VerifiedStudy]]:
+    findings = Findings()
+    work = WorkPaths(root=honest / ".work")
+    project = read_project(honest / "params.yaml", DataPaths(root=honest / "data"), work, findings)
+    return project, verify(project, findings)
+
+
+def _chosen(verified: tuple[Project, dict[str, VerifiedStudy]], seed: int) -> list[str]:
+    return [run.fingerprint for run in choose_runs(*verified, count=3, seed=seed, world=ALONE).chosen]
+
+
+def test_the_seed_chooses_the_runs(verified: tuple[Project, dict[str, VerifiedStudy]]) -> None:
+    assert _chosen(verified, 1) == _chosen(verified, 1) != _chosen(verified, 2)
+    assert {name for seed in range(20) for name in _chosen(verified, seed)} == set(verified[0].runs)
+
+
+def test_a_data_folder_is_that_of_its_project(honest: Path) -> None:
+    root, data = _folders(honest / "data")
+    assert (root / "params.yaml").samefile(honest / "params.yaml")
+    assert data.samefile(honest / "data")
+    assert _folders(honest) == (honest, honest / "data")
 
 
 @pytest.mark.slow
@@ -211,31 +227,27 @@ def test_a_training_that_parts_is_located_in_its_chain() -> None:
     assert retraining._differences(FINISHED, FINISHED) == []
 
 
-def _pretend(monkeypatch: pytest.MonkeyPatch, machine: dict[str, Any]) -> None:
-    monkeypatch.setattr(retraining, "machine_info", lambda device: machine)
-
-
 def test_another_machine_cannot_decide_unless_it_gives_the_canonical_hashes(
-    honest: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    verified: tuple[Project, dict[str, VerifiedStudy]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = machine_info(torch.device("cpu"))
-    _pretend(monkeypatch, {**here, "arithmetic": "another"})
+    monkeypatch.setattr(retraining, "machine_info", lambda device: {**here, "arithmetic": "another"})
     monkeypatch.setattr(retraining, "measured_hashes", lambda: {"a job": "01", "new": "02"})
     for listed, decides in (("01", True), ("03", False)):
         record = MachineHashes(machine=here, hashes={"a job": listed})
         family = Family(members=(training_code_digest(),), records=(record,))
         monkeypatch.setattr(retraining, "read_families", lambda family=family: [family])
-        code, lines = _verify(honest, capsys, "--retrain", "1", "--seed", "1")
-        assert code == 0
-        assert any(line.startswith("equal") for line in lines) == decides
-        assert any("8 runs cannot be decided: trained on" in line for line in lines) != decides
+        sample = choose_runs(*verified, count=1, seed=1, world=ALONE)
+        assert len(sample.decidable) == (8 if decides else 0)
+        assert sum(sample.undecidable.values()) == (0 if decides else 8)
+        assert all(reason.startswith("trained on ") for reason in sample.undecidable)
 
 
 @pytest.mark.slow
 def test_a_machine_that_does_not_repeat_itself_accuses_nobody(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    retrain, calls = retraining.execute_run, []
+    retrain, calls = execute_run, []
 
     def noisy(*args: Any, **options: Any) -> Any:
         calls.append(1)
