@@ -15,7 +15,7 @@ import torch
 from pipeline.artifacts.files import open_array, read_json
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.commands.verification.findings import Findings, shown
-from pipeline.commands.verification.recorded import Project, RecordedRun, RecordedRuns, read_rows
+from pipeline.commands.verification.recorded import Project, StoredRun, StoredRuns, read_rows
 from pipeline.distributed import World
 from pipeline.run_log import RunLog
 from pipeline.stages.harness import StageContext
@@ -76,7 +76,7 @@ def check_study(name: str, project: Project, findings: Findings) -> VerifiedStud
         "" if key is None or job is None else _fingerprint(by_identity.get(_identity(spec)), job, project, key)
         for spec, job, key in zip(specs, jobs, keys, strict=True)
     ]
-    cache = RecordedRuns(project.work.run_cache, project.runs)
+    cache = StoredRuns(project.work.run_cache, project.runs)
     n_test = len(project.prepared.test.labels)
     used = used_runs(context, specs, fingerprints, cache, n_test)
     complete = True
@@ -163,7 +163,7 @@ def _fingerprint(row: Row | None, job: Mapping[str, Any], project: Project, key:
     return key.fingerprint
 
 
-def _check_job(run: RecordedRun, job: Mapping[str, Any], spec: RunSpec, findings: Findings) -> None:
+def _check_job(run: StoredRun, job: Mapping[str, Any], spec: RunSpec, findings: Findings) -> None:
     """Compare the key of a recorded run with what params.yaml, the filter's tables and the images say."""
     if run.key is None:
         if run.settings is not None and run.settings != spec.settings:

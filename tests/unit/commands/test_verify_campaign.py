@@ -110,7 +110,7 @@ def _honest_trees() -> Iterator[dict[str, Any]]:
         ["filtered"],
     ]
     recipes: list[dict[str, Any]] = [
-        {}, {"ema_decay": 0.9}, {"reduction": "tree"}, {"reduction": "exact"}, {"label_smoothing": 0.1},
+        {}, {"ema_decay": 0.9}, {"reduction": "exact"}, {"label_smoothing": 0.1},
         {"optimizer": {"name": "adamw", "beta1": 0.9, "beta2": 0.99, "eps": 1e-8}},
     ]  # fmt: skip
     for number in itertools.count():
