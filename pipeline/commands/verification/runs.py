@@ -27,9 +27,8 @@ def check_runs(project: Project, findings: Findings) -> None:
             with findings.collecting_errors(run.folder):
                 _check_steps(run, run.settings, findings)
     for one, other, what in _twins(project.runs):
-        findings.differs(
-            other.folder, f"{what} of {_named(other)}", f"that of {one.folder.name} ({_named(one)})", "its own"
-        )
+        value = f"that of run {one.fingerprint}, {_named(one)}"
+        findings.differs(other.folder, f"{what} of run {other.fingerprint}, {_named(other)}", value, "its own")
     kind = "the ledger" if project.has_ledger else "the tables"
     findings.checked.append(
         f"{len(project.runs)} runs of {kind}: accuracies against test answers, curves and hash chains against "
