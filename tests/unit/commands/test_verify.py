@@ -357,4 +357,4 @@ def test_bad_options_are_one_line(
     options: list[str], key: str, honest: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["verify", str(honest), *options]) == 2
-    assert printed_error(capsys.readouterr().err).key == key
+    assert printed_error(capsys.readouterr().err).key.endswith(key)
