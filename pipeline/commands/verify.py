@@ -1,8 +1,9 @@
 """`python -m pipeline verify [FOLDER]`: derive a report again from its ledger, and audit runs by training them again.
 
-FOLDER is a project with params.yaml, data/ and .work/, or its data/. At no cost it derives the tables from the finished
-runs, the report from the tables, and compares every number. It compares the runs with the plans that were stated before
-them, and with each other. Each contradiction is one line: file, what, value, expected value.
+FOLDER is a project with params.yaml, data/ and .work/, or its data/. --params and --work are relative to it. At no cost
+it derives the tables from the finished runs, the report from the tables, and compares every number. It compares the
+runs with the plans that were stated before them, and with each other. Each contradiction is one line: file, what,
+value, expected value.
 
 --retrain K trains K random runs again and compares them bit by bit. Choose --seed after the results were published, so
 that nobody knows which runs. Only a machine whose arithmetic is that of the runs can decide.
@@ -29,12 +30,10 @@ _SEEDS = 2**32
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this command."""
-    parser = command_parser("verify", __doc__)
+    parser = command_parser("verify", __doc__, "params", "work")
     parser.add_argument(
         "folder", nargs="?", type=Path, default=Path(), metavar="FOLDER", help="project or its data/ (default: .)"
     )
-    parser.add_argument("--params", type=Path, help="parameter file (default: FOLDER/params.yaml)")
-    parser.add_argument("--work", type=Path, help="folder of the ledger (default: FOLDER/.work)")
     parser.add_argument(
         "--published", nargs="+", default=[], metavar="HASH",
         help="hashes of plans, or their first digits, that were published before the runs",
@@ -57,10 +56,9 @@ def main(argv: Sequence[str]) -> int:
     _check_arguments(arguments)
     root, data = _folders(arguments.folder)
     findings = Findings()
-    project = read_project(
-        arguments.params or root / "params.yaml", DataPaths(root=data),
-        WorkPaths(root=arguments.work or root / ".work"), findings,
-    )  # fmt: skip
+    # An absolute path replaces the folder.
+    work = WorkPaths(root=root / arguments.work)
+    project = read_project(root / arguments.params, DataPaths(root=data), work, findings)
     studies = verify(project, findings, published=arguments.published)
     for line in findings.lines():
         print(line)

@@ -29,7 +29,7 @@ _PACKED_WITHOUT = "weights.pt"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordedRun:
+class StoredRun:
     """A run as it was recorded.
 
     Attributes:
@@ -50,10 +50,10 @@ class RecordedRun:
         return self.result.imported_from or (self.key.machine if self.key else None)
 
 
-class RecordedRuns(RunCache):
+class StoredRuns(RunCache):
     """Runs that are already read and checked, where a cache of runs is needed."""
 
-    def __init__(self, root: Path, runs: Mapping[str, RecordedRun]) -> None:
+    def __init__(self, root: Path, runs: Mapping[str, StoredRun]) -> None:
         super().__init__(root)
         self._runs = runs
 
@@ -85,7 +85,7 @@ class Project:
     prepared: PreparedData
     data_digest: str
     has_ledger: bool
-    runs: Mapping[str, RecordedRun]
+    runs: Mapping[str, StoredRun]
 
 
 def read_project(params: Path, data: DataPaths, work: WorkPaths, findings: Findings) -> Project:
@@ -115,7 +115,7 @@ def read_project(params: Path, data: DataPaths, work: WorkPaths, findings: Findi
     )  # fmt: skip
 
 
-def _read_ledger(folders: list[Path], findings: Findings) -> list[RecordedRun]:
+def _read_ledger(folders: list[Path], findings: Findings) -> list[StoredRun]:
     runs = []
     for folder in folders:
         with findings.collecting_errors(folder):
@@ -125,7 +125,7 @@ def _read_ledger(folders: list[Path], findings: Findings) -> list[RecordedRun]:
             settings = read_settings(key.job.get("settings"))
             if settings is None:
                 findings.notes.append(f"{folder}: its settings are of another version; its steps are not checked")
-            runs.append(RecordedRun(fingerprint=folder.name, folder=folder, key=key, settings=settings, result=result))
+            runs.append(StoredRun(fingerprint=folder.name, folder=folder, key=key, settings=settings, result=result))
     return runs
 
 
@@ -164,8 +164,8 @@ def _read_key(folder: Path, findings: Findings) -> RunKey:
     return key
 
 
-def _read_tables(params: Params, data: DataPaths, findings: Findings) -> list[RecordedRun]:
-    runs: dict[str, RecordedRun] = {}
+def _read_tables(params: Params, data: DataPaths, findings: Findings) -> list[StoredRun]:
+    runs: dict[str, StoredRun] = {}
     for name in params.studies:
         with findings.collecting_errors(data.runs(name)):
             rows = read_rows(data.runs(name), RUNS_SCHEMA)
@@ -194,7 +194,7 @@ def read_rows(path: Path, schema: pa.Schema) -> list[dict[str, Any]]:
 
 def _run_of_row(
     row: Mapping[str, Any], history: list[HistoryRecord], correct: np.ndarray[Any, np.dtype[np.bool_]], table: Path
-) -> RecordedRun:
+) -> StoredRun:
     if not history:
         raise InputError(f"{table}: run {row['fingerprint']} has no training curve; restore the history")
     noise = {key: row.get(f"critical_batch{suffix}") for key, suffix in _NOISE.items()}
@@ -209,7 +209,7 @@ def _run_of_row(
         seconds=0.0,
     )  # fmt: skip
     settings = read_settings(_from_json(row["settings"]))
-    return RecordedRun(fingerprint=row["fingerprint"], folder=table, key=None, settings=settings, result=result)
+    return StoredRun(fingerprint=row["fingerprint"], folder=table, key=None, settings=settings, result=result)
 
 
 _NOISE = {"critical_batch": "", "low": "_low", "high": "_high"}

@@ -84,20 +84,19 @@ def check_report(project: Project, studies: Mapping[str, VerifiedStudy], finding
         derived = _with_derived_tables(project, studies, Path(folder))
         inputs = load_report_inputs(project.params, derived)
         summary = _as_written(build_summary(inputs), Path(folder))
+        leaves = list(_tree_differences(read_json(paths.summary), summary))
+        for place, value, expected in leaves:
+            if not same_value(value, expected):
+                findings.differs(paths.summary, place or "content", value, expected)
         landscapes, plans = load_landscapes(inputs.studies, derived), load_plans(project.params, project.work)
-        # Rendered from the same values as the report stage.
-        page = render_page(project.params, summary, page_figures(inputs, summary), landscapes, plans)
-    leaves = list(_tree_differences(read_json(paths.summary), summary))
-    for place, value, expected in leaves:
-        if not same_value(value, expected):
-            findings.differs(paths.summary, place or "content", value, expected)
-    n_lines = 0
-    if paths.report_document.exists():
-        figures = sorted(file.relative_to(paths.figures).as_posix() for file in _files(paths.figures))
-        document = render_document(project.params, summary, figures, landscapes, plans)
-        n_lines += _compare_lines(paths.report_document, document, findings)
-    if paths.report_page.exists():
-        n_lines += _compare_texts(paths.report_page, page, findings)
+        n_lines = 0
+        if paths.report_document.exists():
+            figures = sorted(file.relative_to(paths.figures).as_posix() for file in _files(paths.figures))
+            document = render_document(project.params, summary, figures, landscapes, plans)
+            n_lines += _compare_lines(paths.report_document, document, findings)
+        if paths.report_page.exists():
+            page = render_page(project.params, summary, page_figures(inputs, summary), landscapes, plans)
+            n_lines += _compare_texts(paths.report_page, page, findings)
     findings.checked.append(f"the report: {len(leaves)} values of summary.json, {n_lines} lines of text and tables")
 
 

@@ -13,7 +13,7 @@ import torch
 
 from pipeline import distributed
 from pipeline.commands.verification.findings import shown
-from pipeline.commands.verification.recorded import Project, RecordedRun
+from pipeline.commands.verification.recorded import Project, StoredRun
 from pipeline.commands.verification.runs import is_of_this_code
 from pipeline.commands.verification.studies import StudyRun, VerifiedStudy, described
 from pipeline.distributed import World
@@ -42,7 +42,7 @@ Retrain = Callable[[StudyRun], RunResult]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class AuditSample:
     """The runs of an audit.
 
     Attributes:
@@ -87,7 +87,7 @@ def audit(
 
 def choose_runs(
     project: Project, studies: Mapping[str, VerifiedStudy], *, count: int, seed: int, world: World
-) -> Sample:
+) -> AuditSample:
     """Choose `count` of the runs that this machine can decide, or all if there are fewer, by a seed."""
     runs = {run.fingerprint: run for study in studies.values() for run in study.runs}
     undecidable: dict[str, int] = {}
@@ -100,12 +100,12 @@ def choose_runs(
             decidable[fingerprint] = runs[fingerprint]
     names = list(decidable)
     order = np.random.default_rng(seed).permutation(len(names))[:count]
-    return Sample(
+    return AuditSample(
         decidable=decidable, undecidable=undecidable, chosen=[decidable[names[i]] for i in order]
     )  # fmt: skip
 
 
-def _obstacle(run: RecordedRun, world: World) -> str:
+def _obstacle(run: StoredRun, world: World) -> str:
     """Return why this machine cannot train a run to the same bits; empty if it can."""
     if run.key is None or run.machine is None:
         return "there is no ledger, which has the machine of each run"
@@ -128,7 +128,7 @@ def _obstacle(run: RecordedRun, world: World) -> str:
     return ""
 
 
-def _threads(run: RecordedRun) -> int:
+def _threads(run: StoredRun) -> int:
     """Return the CPU threads of the run's processes; 1 for a GPU, whose bits they do not change; 0 for no number."""
     threads = (run.machine or {}).get("threads", 1)
     return threads if isinstance(threads, int) else 0
@@ -146,7 +146,7 @@ def _without_threads(machine: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in machine.items() if name != "threads"}
 
 
-def _same_arithmetic(run: RecordedRun, world: World) -> bool:
+def _same_arithmetic(run: StoredRun, world: World) -> bool:
     """Return whether this machine is of the run's kind, or gives the canonical hashes that are listed for that kind."""
     machine, here = _without_threads(run.machine or {}), _here(world)
     if machine == here:
@@ -211,7 +211,7 @@ def _confirm(project: Project, world: World) -> Callable[[StudyRun, RunResult], 
 
 
 def audit_runs(
-    project: Project, sample: Sample, retrain: Retrain, *, confirm: Callable[[StudyRun, RunResult], str]
+    project: Project, sample: AuditSample, retrain: Retrain, *, confirm: Callable[[StudyRun, RunResult], str]
 ) -> Iterator[tuple[Outcome, str]]:
     """Train each chosen run again; yield the outcome and a line.
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from pipeline.commands.verification.findings import Findings
-from pipeline.commands.verification.recorded import Project, RecordedRun
+from pipeline.commands.verification.recorded import Project, StoredRun
 from pipeline.training.code_families import code_name
 from pipeline.training.hash_chain import link_is_due
 from pipeline.training.run_key import training_code_digest
@@ -27,17 +27,16 @@ def check_runs(project: Project, findings: Findings) -> None:
             with findings.collecting_errors(run.folder):
                 _check_steps(run, run.settings, findings)
     for one, other, what in _twins(project.runs):
-        findings.differs(
-            other.folder, f"{what} of {_named(other)}", f"that of {one.folder.name} ({_named(one)})", "its own"
-        )
+        value = f"that of run {one.fingerprint}, {_named(one)}"
+        findings.differs(other.folder, f"{what} of run {other.fingerprint}, {_named(other)}", value, "its own")
     kind = "the ledger" if project.has_ledger else "the tables"
     findings.checked.append(
-        f"{len(project.runs)} runs of {kind}: accuracies from the test images, curves and hash chains by the settings, "
-        "no training recorded twice"
+        f"{len(project.runs)} runs of {kind}: accuracies against test answers, curves and hash chains against "
+        "settings, runs against each other"
     )
 
 
-def _check_accuracy(run: RecordedRun, project: Project, findings: Findings) -> None:
+def _check_accuracy(run: StoredRun, project: Project, findings: Findings) -> None:
     result, labels = run.result, project.prepared.test.labels
     if result.correct is None or (run.key is not None and run.key.job.get("data") != project.data_digest):
         return  # it diverged, or was evaluated on other images, which `check_studies` reports
@@ -53,7 +52,7 @@ def _check_accuracy(run: RecordedRun, project: Project, findings: Findings) -> N
             findings.differs(run.folder, name, getattr(result, name), expected)
 
 
-def _check_steps(run: RecordedRun, settings: TrainSettings, findings: Findings) -> None:
+def _check_steps(run: StoredRun, settings: TrainSettings, findings: Findings) -> None:
     """Check the steps of curve and hash chain, which the settings alone decide."""
     result, sizes = run.result, settings.batch_sizes
     if result.status == "finished" and result.history[-1].step != settings.steps:
@@ -73,7 +72,7 @@ def _check_steps(run: RecordedRun, settings: TrainSettings, findings: Findings) 
         findings.differs(run.folder, "steps of the hash chain", found, steps)
 
 
-def is_of_this_code(run: RecordedRun) -> bool:
+def is_of_this_code(run: StoredRun) -> bool:
     """Return whether code of the family of today's trained the run."""
     if run.key is None:
         return False
@@ -84,7 +83,7 @@ def is_of_this_code(run: RecordedRun) -> bool:
         return False
 
 
-def _twins(runs: Mapping[str, RecordedRun]) -> Iterator[tuple[RecordedRun, RecordedRun, str]]:
+def _twins(runs: Mapping[str, StoredRun]) -> Iterator[tuple[StoredRun, StoredRun, str]]:
     """Yield pairs of finished runs that say they are different trainings and have equal bits.
 
     A link of the chain hashes sample ids and weights, and each loss is a float64: two trainings share neither. Only the
@@ -103,14 +102,14 @@ def _twins(runs: Mapping[str, RecordedRun]) -> Iterator[tuple[RecordedRun, Recor
                     yield first, other, what
 
 
-def _trace(run: RecordedRun, what: str) -> str:
+def _trace(run: StoredRun, what: str) -> str:
     result = run.result
     if what == "hash chain":
         return result.links[-1].sha256 if result.links else ""
     return json.dumps([result.loss, [record.train_loss for record in result.history]])
 
 
-def _deciding(run: RecordedRun) -> str:
+def _deciding(run: StoredRun) -> str:
     """Return what decides the bits of a run on any machine."""
     if run.key is None:
         values = {name: getattr(run.settings, name) for name in _DECIDES_BITS} if run.settings else {}
@@ -120,7 +119,7 @@ def _deciding(run: RecordedRun) -> str:
     return json.dumps([[settings.get(name) for name in _DECIDES_BITS], [job.get(part) for part in _DECIDING_PARTS]])
 
 
-def _named(run: RecordedRun) -> str:
+def _named(run: StoredRun) -> str:
     settings = run.settings
     return f"batch {settings.batch_size}, seed {settings.seed}" if settings else "settings of another version"
 

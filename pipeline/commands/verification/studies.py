@@ -15,13 +15,14 @@ import torch
 from pipeline.artifacts.files import open_array, read_json
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.commands.verification.findings import Findings, shown
-from pipeline.commands.verification.recorded import Project, RecordedRun, RecordedRuns, read_rows
+from pipeline.commands.verification.recorded import Project, StoredRun, StoredRuns, read_rows
 from pipeline.distributed import World
 from pipeline.run_log import RunLog
 from pipeline.stages.harness import StageContext
 from pipeline.stages.train import resolve_runs, used_runs
 from pipeline.training.arm_rows import TrainRows
 from pipeline.training.grid import RunSpec
+from pipeline.training.run_key import RunKey
 from pipeline.training.runs import HISTORY_SCHEMA, RUNS_SCHEMA
 from pipeline.training.settings import TrainSettings
 from pipeline.training.study_tables import StudyTables, study_tables
@@ -72,10 +73,10 @@ def check_study(name: str, project: Project, findings: Findings) -> VerifiedStud
     by_identity = _rows_by_identity(table, specs, path, findings)
     jobs = [json.loads(json.dumps(key.job)) if key else None for key in keys]
     fingerprints = [
-        "" if job is None else _fingerprint(by_identity.get(_identity(spec)), job, project) or key.fingerprint
+        "" if key is None or job is None else _fingerprint(by_identity.get(_identity(spec)), job, project, key)
         for spec, job, key in zip(specs, jobs, keys, strict=True)
-    ]  # fmt: skip
-    cache = RecordedRuns(project.work.run_cache, project.runs)
+    ]
+    cache = StoredRuns(project.work.run_cache, project.runs)
     n_test = len(project.prepared.test.labels)
     used = used_runs(context, specs, fingerprints, cache, n_test)
     complete = True
@@ -152,17 +153,17 @@ def _row_name(row: Row) -> str:
     )
 
 
-def _fingerprint(row: Row | None, job: Mapping[str, Any], project: Project) -> str | None:
-    """Return the fingerprint of a run in the record: that of its row, or else of an entry with its key."""
+def _fingerprint(row: Row | None, job: Mapping[str, Any], project: Project, key: RunKey) -> str:
+    """Return the fingerprint of a run in the record: that of its row, or of an entry with its job, or else of `key`."""
     if row is not None and row["fingerprint"] in project.runs:
         return str(row["fingerprint"])
     for run in project.runs.values():
         if run.key is not None and not list(_job_differences(run.key.job, job)):
             return run.fingerprint
-    return None
+    return key.fingerprint
 
 
-def _check_job(run: RecordedRun, job: Mapping[str, Any], spec: RunSpec, findings: Findings) -> None:
+def _check_job(run: StoredRun, job: Mapping[str, Any], spec: RunSpec, findings: Findings) -> None:
     """Compare the key of a recorded run with what params.yaml, the filter's tables and the images say."""
     if run.key is None:
         if run.settings is not None and run.settings != spec.settings:
