@@ -3,7 +3,7 @@
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -183,7 +183,7 @@ class PageFigures:
     warmups: str | None = None
     maps: Mapping[str, Mapping[str, str]]
     dropped: Mapping[str, list[DroppedImage]]
-    pairs: Mapping[str, Mapping[str, list[PictureOfPair]]] = MappingProxyType({})
+    pairs: Mapping[str, Mapping[str, list[PictureOfPair]]] = field(default_factory=dict)
 
 
 def render_page(

@@ -13,7 +13,11 @@ def test_only_join_process_group_makes_a_world() -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "World"
     }
     # The keys of runs that other processes train depend on the world, too.
-    of_keys = {"pipeline.commands.planning.size", "pipeline.commands.tuning.run"}
+    of_keys = {
+        "pipeline.commands.planning.size",
+        "pipeline.commands.tuning.run",
+        "pipeline.commands.verification.studies",
+    }
     # The canonical runs use one CPU process on every machine: their hashes are compared between machines.
     canonical = {"pipeline.training.canonical_runs"}
     assert making == {"pipeline.distributed.process_group"} | of_keys | canonical
