@@ -67,14 +67,15 @@ def main(argv: Sequence[str]) -> int:
     decisions = read_decisions(data, network)
     folder = _folder_of_files(params.prepare)
     readers = {split: _reader(data, decisions, split, folder) for split in ("train", "test")}
-    rows = {"kept": np.flatnonzero(decisions.keep), "dropped": np.flatnonzero(~decisions.keep)}
+    masks = {"kept": decisions.keep, "dropped": ~decisions.keep}
+    rows = {name: np.flatnonzero(mask).astype(np.int64) for name, mask in masks.items()}
     for name, of_name in rows.items():
-        write_array(out / f"{name}.npy", of_name.astype(np.int64))
+        write_array(out / f"{name}.npy", of_name)
         write_text(out / f"{name}.txt", "".join(f"{row}\n" for row in of_name))
         shard = partial(_write_shard, out / name, decisions, readers)
         shard("train", of_name)
         if name == "kept":
-            shard("test", np.arange(len(decisions.images["test"])))
+            shard("test", np.arange(len(decisions.images["test"]), dtype=np.int64))
     write_csv(out / "label_issues.csv", cleanlab_table(decisions))
     if folder is not None:
         write_csv(out / "metadata.csv", metadata_table(decisions))

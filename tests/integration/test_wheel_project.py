@@ -25,11 +25,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / "source").mkdir(exist_ok=True)
             shutil.copy(ROOT / name, folder / "source" / name)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    build = [*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "-w", folder / "wheels"]
-    subprocess.run([*build, folder / "source"], check=True, capture_output=True)
+    build = [*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(folder / "wheels")]
+    subprocess.run([*build, str(folder / "source")], check=True, capture_output=True)
     (wheel,) = (folder / "wheels").iterdir()
     subprocess.run(
-        [*pip, "install", "--quiet", "--no-deps", "--no-index", "--target", folder / "site", wheel],
+        [*pip, "install", "--quiet", "--no-deps", "--no-index", "--target", str(folder / "site"), str(wheel)],
         check=True, capture_output=True,
     )  # fmt: skip
     return folder / "site"
