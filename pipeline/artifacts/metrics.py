@@ -17,22 +17,25 @@ class _Metrics(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
 
-class PrepareKeys(_Metrics):
-    """Of `prepare`: what networks and reports need to know of the data set."""
+class OptionalKeys(_Metrics):
+    """Of `prepare`: keys that are null or missing in most projects."""
 
-    class_names: list[str] = Field(min_length=1)
-    image_size: Annotated[int, Field(ge=1)]
-    mean: list[float] = Field(min_length=3, max_length=3)
-    std: list[float] = Field(min_length=3, max_length=3)
     files_in: str | None = None
     n_planted: int | None = None
 
 
-class ClassKeys(_Metrics):
+class ClassKeys(OptionalKeys):
     """Of `prepare`: what the filter reads."""
 
     class_names: list[str] = Field(min_length=1)
-    n_planted: int | None = None
+
+
+class PrepareKeys(ClassKeys):
+    """Of `prepare`: what networks and reports need to know of the data set."""
+
+    image_size: Annotated[int, Field(ge=1)]
+    mean: list[float] = Field(min_length=3, max_length=3)
+    std: list[float] = Field(min_length=3, max_length=3)
 
 
 class FinetuneKeys(_Metrics):

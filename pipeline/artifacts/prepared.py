@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.artifacts.files import open_array
-from pipeline.artifacts.metrics import ClassKeys, PrepareKeys, read_metrics
+from pipeline.artifacts.metrics import OptionalKeys, PrepareKeys, read_metrics
 from pipeline.artifacts.provenance import file_digest
 from pipeline.artifacts.tables import read_parquet
 from pipeline.errors import DataError, InputError
@@ -37,7 +37,7 @@ def count_planted(data: DataPaths, among: NDArray[np.bool_] | None = None) -> in
     Raises:
         InputError: a file of `prepare` is missing or damaged.
     """
-    n_planted: int | None = read_metrics(data.prepare_metrics, ClassKeys).get("n_planted")
+    n_planted: int | None = read_metrics(data.prepare_metrics, OptionalKeys).get("n_planted")
     if n_planted is None or among is None:
         return n_planted
     return int((_read_wrong(data, n_planted)[1] & among).sum()) or None
@@ -206,7 +206,7 @@ def prepared_files(data: DataPaths) -> list[Path]:
 
 def prepared_digest(data: DataPaths) -> str:
     """Return the SHA-256 of images and manifests of both splits, and the decoder's version if networks read files."""
-    in_files = read_metrics(data.prepare_metrics, ClassKeys).get("files_in") is not None
+    in_files = read_metrics(data.prepare_metrics, OptionalKeys).get("files_in") is not None
     # Another version of Pillow has other decoders.
     decoder = [f"files read by Pillow {metadata.version('pillow')}"] if in_files else []
     return " ".join([*(file_digest(path) for path in prepared_files(data)), *decoder])
