@@ -80,7 +80,10 @@ def test_a_difference_between_distant_links_is_bounded(tmp_path: Path, capsys: p
     runs = [record_run(tmp_path / run.schedule, run, link_images=60) for run in (constant, lower)]
     code, (first, second) = _same(capsys, *runs)
     assert (code, first) == (1, "differ first at step 2 in the learning rate; no earlier record of all bits")
-    assert second.startswith("settings that differ: schedule (constant, step), schedule_options.milestones (None, [1])")
+    assert second == (
+        "settings that differ: schedule (constant, step), schedule_options.factor (None, 0.1), "
+        "schedule_options.milestones (None, [1])"
+    )
 
 
 def test_a_longer_run_differs_where_the_shorter_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -121,7 +121,7 @@ _BAD = [
     ("train", {"communication": {"library": "horovod"}, "reduction": "exact"}, "train: communication"),
     ("train", {"simulated_workers": 8, "workers": 9, "reduction": "exact"}, "train.workers"),
     ("train.reduction", "tree", "train.reduction"),
-    ("train", {"post_local_sgd": {"start": {"steps": 1}}, "reduction": "exact"}, "train: reduction"),
+    ("train", {"post_local_sgd": {"start": {"steps": 1}, "period": 2}, "reduction": "exact"}, "train: reduction"),
     ("train.communication", {"bucket_mib": 0}, "train.communication.bucket_mib"),
     ("train.communication", {"compression": "topk"}, "train.communication.compression"),
     (

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pyarrow as pa
+from markupsafe import escape
 
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
@@ -71,7 +72,7 @@ def test_page_and_document_show_the_pairs(tmp_path: Path) -> None:
     for text in (Parsed(render_page(params, data)).text, render_document(params, data)[0].replace("\\", "")):
         assert "1 of 40 test images (2.50%) nearly equal a training image." in text
         assert "1 pair of training images with one label and 1 with different labels" in text
-    assert pictures["test"][0].paths[1] in render_page(params, data)
+    assert str(escape(pictures["test"][0].paths[1])) in render_page(params, data)
 
 
 def test_nothing_is_said_without_a_search(tmp_path: Path) -> None:
