@@ -21,7 +21,7 @@ from pipeline.artifacts.prepared import ImageFiles, planted_note
 from pipeline.artifacts.tables import write_csv
 from pipeline.commands import command_parser
 from pipeline.commands.exporting.decisions import (
-    Decisions,
+    DecidedImages,
     cleanlab_table,
     metadata_table,
     read_decisions,
@@ -113,7 +113,7 @@ def _folder_of_files(config: PrepareConfig) -> Path | None:
     return None if files_in is None else config.folder / files_in
 
 
-def _reader(data: DataPaths, decisions: Decisions, split: str, folder: Path | None) -> ImageReader:
+def _reader(data: DataPaths, decisions: DecidedImages, split: str, folder: Path | None) -> ImageReader:
     manifest = decisions.images[split]
     if folder is None:
         pixels = open_array(data.images(split), dtype=np.uint8, ndim=4, rows=len(manifest))
@@ -128,7 +128,7 @@ def _reader(data: DataPaths, decisions: Decisions, split: str, folder: Path | No
 
 
 def _write_shard(
-    folder: Path, decisions: Decisions, readers: dict[str, ImageReader], split: str, rows: NDArray[np.int64]
+    folder: Path, decisions: DecidedImages, readers: dict[str, ImageReader], split: str, rows: NDArray[np.int64]
 ) -> None:
     write_shard(
         folder / _SHARD.format(split=split),

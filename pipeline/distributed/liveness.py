@@ -240,7 +240,7 @@ def is_lost_connection(error: BaseException) -> bool:
     """Return whether `error` means that another rank is gone, or has not come to a collective in time."""
     if isinstance(error, MachineError) or is_out_of_memory(error):
         return False
-    if isinstance(error, dist.DistNetworkError | dist.DistStoreError):  # type: ignore[attr-defined]
+    if isinstance(error, dist.DistNetworkError | dist.DistStoreError):
         return True
     return isinstance(error, RuntimeError | TimeoutError | ConnectionError) and any(
         words in str(error) for words in _LOST_TEXTS
@@ -249,8 +249,8 @@ def is_lost_connection(error: BaseException) -> bool:
 
 def watch_store(prefix: str) -> Any:  # torch's types leave dist.Store out
     """Return a new client of the launcher's store, for the keys of one set of ranks."""
-    store = dist.TCPStore(  # type: ignore[attr-defined]
+    store = dist.TCPStore(
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
         timeout=timedelta(seconds=_STORE_TIMEOUT_S),
     )  # fmt: skip
-    return dist.PrefixStore(f"watch of {prefix}", store)  # type: ignore[attr-defined]
+    return dist.PrefixStore(f"watch of {prefix}", store)

@@ -100,7 +100,8 @@ def near_duplicates(
     distances = _distances(parts, found.rows)
     dimension = intrinsic_dimension(distances)
     expected = n * chance_neighbors(distances, found.rows, dimension)
-    pairs, index = _unique_pairs(*np.nonzero(expected <= max_chance_pairs), found.rows)
+    rows, columns = np.nonzero(expected <= max_chance_pairs)
+    pairs, index = _unique_pairs(rows, columns, found.rows)
     chance, similarity = expected[index], 1 - distances[index] ** 2 / 2
     correlation = np.full(len(pairs), np.nan)
     if images is not None:

@@ -84,7 +84,8 @@ def duplicates_figure(network: NetworkInputs, inputs: ReportInputs) -> Figure | 
     if network.duplicates is None or not len(network.duplicates):
         return None
     shown = pairs_by_kind(network.duplicates, inputs.params.report.gallery_images // 2)
-    images, captions = [], []
+    images: list[np.ndarray] = []
+    captions: list[str] = []
     for row in pa.concat_tables(shown.values()).to_pylist():
         images += _images(row, inputs)
         captions += [f"train\n{row['label_name']}", f"{row['other_split']}\n{row['other_label_name']}"]

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from pipeline.errors import InputError
 from pipeline.training.hash_chain import SAMPLES
 from pipeline.training.result_cache import RunCache, RunResult, read_run_key
@@ -149,11 +147,16 @@ def _first_in_histories(a: tuple[HistoryRecord, ...], b: tuple[HistoryRecord, ..
 def _in_evaluation(a: RunResult, b: RunResult, step: int) -> tuple[int, str] | None:
     if a.status != b.status:
         return step, "the end: one of them diverged"
-    if a.loss != b.loss or a.top1 != b.top1 or not np.array_equal(a.correct, b.correct):
+    if a.loss != b.loss or a.top1 != b.top1 or _answers(a) != _answers(b):
         return step, "the evaluation of the test images"
     if a.critical_batch != b.critical_batch or a.skipped_steps != b.skipped_steps:
         return step, "the gradient noise scale or the skipped steps"
     return None
+
+
+def _answers(result: RunResult) -> list[bool] | None:
+    """Return which test images are classified correctly; None for a run that diverged."""
+    return None if result.correct is None else result.correct.tolist()
 
 
 def _reductions(*runs: RecordedRun) -> set[str]:
@@ -179,7 +182,9 @@ def _machine_differences(a: RecordedRun, b: RecordedRun) -> Iterator[Difference]
 
 def _process_differences(a: RecordedRun, b: RecordedRun) -> Iterator[Difference]:
     """Compare the processes; of an interrupted run, all that it was trained on."""
-    facts = [{"processes": run.result.workers, "images in a pass": run.result.micro_batch} for run in (a, b)]
+    facts: list[dict[str, Any]] = [
+        {"processes": run.result.workers, "images in a pass": run.result.micro_batch} for run in (a, b)
+    ]
     if len(a.result.hardware) > 1 or len(b.result.hardware) > 1:
         facts = [{"trained on": "; ".join(run.result.hardware)} for run in (a, b)]
     yield from _differences(*facts)

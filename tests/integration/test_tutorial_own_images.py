@@ -15,7 +15,7 @@ from PIL import Image
 from ruamel.yaml import YAML
 from sklearn.datasets import load_sample_images
 
-from benchmarks.few_images import PACKAGE, packaged_weights
+from batchsieve.looking.networks import PACKAGE, packaged_weights
 from pipeline.artifacts.files import read_json
 from pipeline.artifacts.overrides import Override, write_overrides
 from pipeline.artifacts.tables import read_parquet

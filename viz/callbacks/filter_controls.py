@@ -155,7 +155,7 @@ def entered(
 
     The answer has `moved` too, the control and value that set the threshold last: see `params_dialog.initial_kind`.
     """
-    if problem := number_problem(control, value) if control in RANGES else "":
+    if problem := number_problem(control, value) if control is not None and control in RANGES else "":
         return dict.fromkeys(_OUTPUTS, no_update) | {"number_problem": problem}
     moved: Any = no_update
     if control in ("threshold", "share"):

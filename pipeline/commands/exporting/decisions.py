@@ -22,7 +22,7 @@ _IMAGES = {"path": pa.string(), "sha256": pa.string(), "label": pa.int64(), "lab
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decisions:
+class DecidedImages:
     """What one network's filter decided, with the decisions by hand.
 
     Attributes:
@@ -43,7 +43,7 @@ class Decisions:
         return np.asarray(self.points["keep"])
 
 
-def read_decisions(data: DataPaths, network: str) -> Decisions:
+def read_decisions(data: DataPaths, network: str) -> DecidedImages:
     """Read points.parquet and the manifests.
 
     Raises:
@@ -55,7 +55,7 @@ def read_decisions(data: DataPaths, network: str) -> Decisions:
     images = {split: read_parquet(data.manifest(split), _IMAGES) for split in ("train", "test")}
     if points["path"].combine_chunks() != images["train"]["path"].combine_chunks():
         raise InputError(f"{path}: is of other images than {data.manifest('train')}; run `dvc repro`")
-    return Decisions(
+    return DecidedImages(
         points=points,
         images=images,
         class_names=tuple(read_json(data.prepare_metrics)["class_names"]),
@@ -71,7 +71,7 @@ def _typed(points: pa.Table) -> pa.Table:
     return points
 
 
-def metadata_table(decisions: Decisions) -> pa.Table:
+def metadata_table(decisions: DecidedImages) -> pa.Table:
     """Return metadata.csv of an image folder: every image of both splits, with the label after decisions by hand.
 
     Test images have no score and are kept.
@@ -91,7 +91,7 @@ def metadata_table(decisions: Decisions) -> pa.Table:
     return _with_note(pa.concat_tables(tables), decisions.n_planted)
 
 
-def cleanlab_table(decisions: Decisions) -> pa.Table:
+def cleanlab_table(decisions: DecidedImages) -> pa.Table:
     """Return the label issues of the training images by the names of cleanlab's Datalab, with the path of each image.
 
     `label_score` is 1 - score, 0 to 1, lower is more suspect; `is_label_issue` is what is dropped.
@@ -115,7 +115,7 @@ def _with_note(table: pa.Table, n_planted: int | None) -> pa.Table:
     return table.append_column(PLANTED_COLUMN, pa.array(np.full(len(table), n_planted)))
 
 
-def shard_columns(decisions: Decisions, rows: NDArray[np.int64], split: str) -> pa.Table:
+def shard_columns(decisions: DecidedImages, rows: NDArray[np.int64], split: str) -> pa.Table:
     """Return the columns of a Parquet shard next to the images.
 
     Args:

@@ -12,14 +12,14 @@ _MEASURE_BUDGET_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class TimeEstimate:
     """Wall seconds until the suspects are listed, and of the whole pipeline."""
 
     suspects_s: float
     total_s: float
 
 
-def estimate(params: Params, *, n_train: int, n_test: int, n_classes: int) -> Estimate:
+def estimate(params: Params, *, n_train: int, n_test: int, n_classes: int) -> TimeEstimate:
     """Return the estimate for a data set of that size; measures the networks' speed for some seconds."""
     size = DataSize(n_train=n_train, n_test=n_test, n_classes=n_classes, source="counted")
     graph = stage_graph(params)
@@ -32,4 +32,4 @@ def estimate(params: Params, *, n_train: int, n_test: int, n_classes: int) -> Es
     speeds = measure_all((run for of_stage in runs.values() for run in of_stage), budget_s=_MEASURE_BUDGET_S)
     costs = stage_costs(params, frozenset(graph), size, runs, speeds)
     suspects = [cost for stage, cost in costs.items() if not stage.startswith(("train", "report"))]
-    return Estimate(suspects_s=total_cost(suspects).seconds, total_s=total_cost(list(costs.values())).seconds)
+    return TimeEstimate(suspects_s=total_cost(suspects).seconds, total_s=total_cost(list(costs.values())).seconds)

@@ -31,7 +31,7 @@ _FROM_SCRATCH: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proposal:
+class ProposedParams:
     """A parameter file and its content.
 
     Attributes:
@@ -50,7 +50,7 @@ def default_test_size(n_images: int) -> float:
 
 def propose(
     survey: FolderSurvey, preset: str, *, path: str, weights: Mapping[str, Any] | None, input_size: int, gpu: bool
-) -> Proposal:
+) -> ProposedParams:
     """Return the parameters for a folder.
 
     Args:
@@ -78,7 +78,7 @@ def propose(
     buffer = io.StringIO()
     yaml.dump(tree, buffer)
     text = f"{_head(survey, path, gpu=gpu)}\n{_body(buffer.getvalue())}"
-    return Proposal(text=text, params=check_params(parse_yaml(text, source="params.yaml"), source="params.yaml"))
+    return ProposedParams(text=text, params=check_params(parse_yaml(text, source="params.yaml"), source="params.yaml"))
 
 
 def _fit_prepare(tree: Any, survey: FolderSurvey, path: str, largest_side: int) -> None:

@@ -226,7 +226,7 @@ def read_settings(values: Any) -> TrainSettings | None:
     """Return the settings of a record; None if they are of another version of the code."""
     try:
         values = dict(values)
-        image_format = {
+        image_format: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in values["format"].items()
         }
         values["format"] = ImageFormat(**image_format)

@@ -8,7 +8,7 @@ import pytest
 
 from batchsieve.cli import main
 from pipeline.commands.starting import weights
-from pipeline.commands.starting.estimate import Estimate
+from pipeline.commands.starting.estimate import TimeEstimate
 from pipeline.commands.starting.packaged import packaged_path
 from pipeline.commands.starting.weights import NETWORK, find_weights
 from pipeline.config.params import load_params
@@ -16,7 +16,7 @@ from tests.fixtures.hub import COMMIT, serving_hub, use_hub
 from tests.fixtures.images import one_tree, photo, write_folder
 from tests.fixtures.printed_errors import printed_error
 
-_ESTIMATE = Estimate(suspects_s=70.0, total_s=700.0)
+_ESTIMATE = TimeEstimate(suspects_s=70.0, total_s=700.0)
 
 
 @pytest.fixture

@@ -18,7 +18,9 @@ def _features(seed: int, n: int, *, dimension: int = 6, n_classes: int = 4) -> n
 
 
 def _copies(features: np.ndarray, rows: np.ndarray, seed: int, *, noise: float = 1e-3) -> np.ndarray:
-    return features[rows] + np.random.default_rng(seed).normal(scale=noise, size=(len(rows), 40)).astype(np.float32)
+    changes = np.random.default_rng(seed).normal(scale=noise, size=(len(rows), 40))
+    copies: np.ndarray = features[rows] + changes.astype(np.float32)
+    return copies
 
 
 def _images(seed: int, n: int) -> np.ndarray:

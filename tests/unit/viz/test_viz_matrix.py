@@ -58,7 +58,8 @@ def test_of_many_classes_the_most_frequent_pairs_that_differ_are_listed(n_classe
 
 def test_a_cell_of_replaced_files_or_of_no_class_selects_nothing(source: Source, points: Points) -> None:
     stale = _cell(points, 0, 0) | {"generation": "resnet18 old"}
-    for cell in (None, 7, {}, stale, _cell(points, "0", 0), _cell(points, True, 0), _cell(points, None, None)):
+    cells: list[Any] = [None, 7, {}, stale, _cell(points, "0", 0), _cell(points, True, 0), _cell(points, None, None)]
+    for cell in cells:
         assert select_cell(source, _HERE, cell) is no_update
     assert select_cell(source, _HERE, _cell(points, 99, 0))["rows"] == []
 
