@@ -249,8 +249,8 @@ def is_lost_connection(error: BaseException) -> bool:
 
 def watch_store(prefix: str) -> Any:  # torch's types leave dist.Store out
     """Return a new client of the launcher's store, for the keys of one set of ranks."""
-    store = dist.TCPStore(
+    store = dist.TCPStore(  # type: ignore[attr-defined]
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
         timeout=timedelta(seconds=_STORE_TIMEOUT_S),
     )  # fmt: skip
-    return dist.PrefixStore(f"watch of {prefix}", store)
+    return dist.PrefixStore(f"watch of {prefix}", store)  # type: ignore[attr-defined]
