@@ -18,6 +18,7 @@ from pipeline.stages import extract, finetune
 from pipeline.training import folds, run_key
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK
+from tests.fixtures.records import record_again
 from tests.fixtures.training import stage, write_project
 
 _FINETUNE: Mapping[str, Any] = {"batch_size": 20, "budget": {"steps": 2}, "folds": 2}
@@ -149,6 +150,7 @@ def _other_network(folder: Path) -> None:
     content = torch.load(path, weights_only=True)
     content["state_dict"]["backbone.fc.bias"] += 1
     torch.save(content, path)
+    record_again(DataPaths(root=folder / "data"))
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from tests.fixtures.images import photo, write_folder, write_tar
 from tests.fixtures.interrupted_study import resumed_steps
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK, folder_arguments, write_params
+from tests.fixtures.records import record_again
 from tests.fixtures.training import TINY_STUDY, command, files_below, kill, run, runs_of, stage, start, wait_until
 
 N_TRAIN, N_TEST, CROP = 24, 8, 16
@@ -82,6 +83,7 @@ def test_every_stage_reads_the_files(tmp_path: Path) -> None:
     data = _project(tmp_path)
     for split in ("train", "test"):
         np.save(data.images(split), np.zeros_like(np.load(data.images(split))))
+    record_again(data)
     assert stage("finetune", tmp_path) == 0
     assert stage("extract", tmp_path) == 0
     features = np.load(data.features(NETWORK))
