@@ -114,9 +114,9 @@ def _exact_cases() -> Iterator[tuple[str, Case]]:
     exact: dict[str, Any] = {"reduction": "exact", "simulated_workers": 12, "batch_size": 50}
     small = replace(SEVERAL, **exact, noise_scale_steps=2)
     resnet = replace(RESNET, steps=2, **exact)
-    yield "exact resnet18 sgd", Case(settings=resnet)
-    yield "optimizers resnet18 lamb", Case(settings=replace(resnet, **_SMOOTH, **_LAMB))
-    yield "optimizers resnet18 muon bf16", Case(settings=replace(resnet, **_SMOOTH, **_MUON, precision="bf16"))
+    yield "resnets resnet18 sgd", Case(settings=resnet)
+    yield "resnets resnet18 lamb", Case(settings=replace(resnet, **_SMOOTH, **_LAMB))
+    yield "resnets resnet18 muon bf16", Case(settings=replace(resnet, **_SMOOTH, **_MUON, precision="bf16"))
     yield "exact small_cnn sgd", Case(settings=small)
     yield "exact small_cnn lamb", Case(settings=replace(small, **_LAMB))
     yield "exact small_cnn muon bf16", Case(settings=replace(small, **_MUON, precision="bf16"))

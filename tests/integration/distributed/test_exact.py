@@ -16,7 +16,6 @@ pytestmark = pytest.mark.timeout(1200)
 Results = Mapping[int, Mapping[str, Any]]
 
 CASES = (
-    "resnet18 sgd",
     "small_cnn sgd",
     "small_cnn lamb",
     "small_cnn muon bf16",
@@ -27,7 +26,7 @@ CASES = (
     "small_cnn growing",
 )
 QUICK, SLOW = (1, 3), (2, 4, 6)
-OPTIMIZERS = ("resnet18 lamb", "resnet18 muon bf16")
+RESNETS = ("resnet18 sgd", "resnet18 lamb", "resnet18 muon bf16")
 """Of slow tests alone."""
 SHARED = pytest.mark.parametrize("ranks", [3, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in SLOW)])
 
@@ -37,7 +36,7 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """Results by number of processes; the slow ones only where a slow test runs."""
     folder = tmp_path_factory.mktemp("exact")
     slow = any(item.get_closest_marker("slow") for item in request.session.items if item.path == request.path)
-    groups = ("exact", "optimizers") if slow else ("exact",)
+    groups = ("exact", "resnets") if slow else ("exact",)
     return {ranks: launch(ranks, folder, *groups) for ranks in (*QUICK, *(SLOW if slow else ()))}
 
 
@@ -49,9 +48,9 @@ def test_any_number_of_processes_gives_the_same_bits(results: Results, ranks: in
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [3, *SLOW])
-@pytest.mark.parametrize("case", OPTIMIZERS)
-def test_other_optimizers_of_a_resnet_give_the_same_bits(results: Results, ranks: int, case: str) -> None:
-    _assert_all_equal(results[1][f"optimizers {case}"], results[ranks][f"optimizers {case}"])
+@pytest.mark.parametrize("case", RESNETS)
+def test_any_number_of_processes_gives_a_resnet_the_same_bits(results: Results, ranks: int, case: str) -> None:
+    _assert_all_equal(results[1][f"resnets {case}"], results[ranks][f"resnets {case}"])
 
 
 def _assert_all_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:

@@ -48,12 +48,13 @@ _GROWING: dict[str, Any] = {
     "changes",
     [
         {},
-        {"reduction": "exact", "noise_scale_steps": 2},
+        {"network": "small_cnn", "reduction": "exact", "noise_scale_steps": 2},
+        pytest.param({"reduction": "exact", "noise_scale_steps": 2}, marks=pytest.mark.slow),
         {"network": "small_cnn", "ema_decay": 0.9, "clip_norm": 0.1},
         pytest.param({**_GROWING, "noise_scale_steps": 2}, marks=pytest.mark.slow),
         pytest.param({**_GROWING, "reduction": "exact"}, marks=pytest.mark.slow),
     ],
-    ids=["ddp", "exact", "dropout", "growing", "growing exact"],
+    ids=["ddp", "exact", "exact resnet", "dropout", "growing", "growing exact"],
 )
 def test_a_run_that_was_asked_to_end_goes_on_to_the_same_bits(
     tmp_path: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
