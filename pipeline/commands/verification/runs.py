@@ -16,7 +16,7 @@ from pipeline.training.settings import TrainSettings
 
 _DECIDES_BITS = ("network", "seed", "batch_size", "learning_rate", "weight_decay")
 """Settings of which another value gives another chain; others, such as evaluations, change no weight."""
-_DECIDING_PARTS = ("data", "members", "labels")
+_IMAGES_AND_LABELS = ("members", "labels")
 
 
 def check_runs(project: Project, findings: Findings) -> None:
@@ -86,8 +86,9 @@ def is_of_this_code(run: StoredRun) -> bool:
 def _twins(runs: Mapping[str, StoredRun]) -> Iterator[tuple[StoredRun, StoredRun, str]]:
     """Yield pairs of finished runs that say they are different trainings and have equal bits.
 
-    A link of the chain hashes sample ids and weights, and each loss is a float64: two trainings share neither. Only the
-    first pair is yielded for a run.
+    A link of the chain hashes sample ids and weights, and each loss is a float64: two trainings share neither. Runs on
+    other images or labels may be one training if they end before an epoch does, since arms draw in one order and the
+    images in which they differ may come later. Only the first pair is yielded for a run.
     """
     found = set()
     for what in ("hash chain", "training curve"):
@@ -97,7 +98,7 @@ def _twins(runs: Mapping[str, StoredRun]) -> Iterator[tuple[StoredRun, StoredRun
                 groups[trace].append(run)
         for first, *others in groups.values():
             for other in others:
-                if _deciding(first) != _deciding(other) and other.fingerprint not in found:
+                if _differ(first, other) and other.fingerprint not in found:
                     found.add(other.fingerprint)
                     yield first, other, what
 
@@ -109,14 +110,20 @@ def _trace(run: StoredRun, what: str) -> str:
     return json.dumps([result.loss, [record.train_loss for record in result.history]])
 
 
-def _deciding(run: StoredRun) -> str:
-    """Return what decides the bits of a run on any machine."""
+def _differ(first: StoredRun, other: StoredRun) -> bool:
+    """Return whether what decides the bits of two runs on any machine is different."""
+    whole_epochs = all(run.result.history[-1].epoch >= 1 for run in (first, other))
+    return _deciding(first, images=whole_epochs) != _deciding(other, images=whole_epochs)
+
+
+def _deciding(run: StoredRun, *, images: bool) -> str:
     if run.key is None:
         values = {name: getattr(run.settings, name) for name in _DECIDES_BITS} if run.settings else {}
         return json.dumps(values)
     job = run.key.job
     settings = job.get("settings", {})
-    return json.dumps([[settings.get(name) for name in _DECIDES_BITS], [job.get(part) for part in _DECIDING_PARTS]])
+    parts = ("data", *_IMAGES_AND_LABELS) if images else ("data",)
+    return json.dumps([[settings.get(name) for name in _DECIDES_BITS], [job.get(part) for part in parts]])
 
 
 def _named(run: StoredRun) -> str:

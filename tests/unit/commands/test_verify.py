@@ -18,6 +18,7 @@ from pipeline.commands.verification import retraining
 from pipeline.commands.verification.findings import Findings
 from pipeline.commands.verification.recorded import Project, read_project
 from pipeline.commands.verification.retraining import choose_runs
+from pipeline.commands.verification.runs import check_runs
 from pipeline.commands.verification.studies import VerifiedStudy
 from pipeline.commands.verify import _folders, verify
 from pipeline.config.study import plan_hash
@@ -266,6 +267,25 @@ def _state(folder: Path, record: dict[str, Any], date: str, **changes: Any) -> N
     digest = plan_hash(plan)
     path = work_of(folder).plans(STUDY_NAME) / f"{date.replace(':', '')}-{digest[:12]}.json"
     write_json(path, {"date": date, "plan": plan, "sha256": digest})
+
+
+def test_arms_that_end_before_their_images_differ_are_one_training(tmp_path: Path) -> None:
+    """The first four of 80 images are no dropped ones; after a whole epoch they could not be the same."""
+    folder = write_verified_project(
+        tmp_path, arms=["full", "filtered"], seeds=[0], batch_sizes=[4], budget={"steps": 1}, match="steps"
+    )
+    findings = Findings()
+    data, work = DataPaths(root=folder / "data"), WorkPaths(root=folder / ".work")
+    project = read_project(folder / "params.yaml", data, work, findings)
+    assert len({run.result.links[-1].sha256 for run in project.runs.values()}) == 1 < len(project.runs)
+    check_runs(project, findings)
+    assert findings.differences == []
+    whole_epochs = {
+        name: replace(run, result=replace(run.result, history=[replace(r, epoch=1.0) for r in run.result.history]))
+        for name, run in project.runs.items()
+    }
+    check_runs(replace(project, runs=whole_epochs), findings)
+    assert ["hash chain of run" in line for line in findings.differences] == [True]
 
 
 @pytest.mark.slow
