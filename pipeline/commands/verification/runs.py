@@ -107,6 +107,8 @@ def _trace(run: StoredRun, what: str) -> str:
     result = run.result
     if what == "hash chain":
         return result.links[-1].sha256 if result.links else ""
+    if len(result.history) < 2:
+        return ""  # rate and weight decay change no loss before the second step
     return json.dumps([result.loss, [record.train_loss for record in result.history]])
 
 

@@ -269,6 +269,19 @@ def _state(folder: Path, record: dict[str, Any], date: str, **changes: Any) -> N
     write_json(path, {"date": date, "plan": plan, "sha256": digest})
 
 
+def test_one_step_has_one_loss_whatever_the_weight_decay(tmp_path: Path) -> None:
+    """The average of the weights has not moved after a step, so that the test loss is equal, too."""
+    folder = write_verified_project(
+        tmp_path, arms=["full"], seeds=[0], weight_decays=[5e-4, 0.0], budget={"steps": 1}, recipe={"ema_decay": 0.9}
+    )
+    findings = Findings()
+    data, work = DataPaths(root=folder / "data"), WorkPaths(root=folder / ".work")
+    project = read_project(folder / "params.yaml", data, work, findings)
+    assert len({run.result.loss for run in project.runs.values()}) == 1 < len(project.runs)
+    check_runs(project, findings)
+    assert findings.differences == []
+
+
 def test_arms_that_end_before_their_images_differ_are_one_training(tmp_path: Path) -> None:
     """The first four of 80 images are no dropped ones; after a whole epoch they could not be the same."""
     folder = write_verified_project(
