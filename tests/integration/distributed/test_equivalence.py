@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.fixtures.slow import quick_first
 from tests.integration.distributed.launches import assert_equal_bits, launch
 from tests.integration.distributed.run_steps import MUTATED
 
@@ -24,7 +25,9 @@ FOUR = pytest.param(4, marks=pytest.mark.slow)
 SHARED = pytest.mark.parametrize("ranks", [2, FOUR])
 ONE_STEP = pytest.mark.parametrize(
     "case",
-    ["resnet18 X=4", "resnet18 X=8", "resnet18 bn_group", "resnet18 clipped", "small_cnn X=4", "small_cnn X=8"],
+    quick_first(
+        3, ["small_cnn X=4", "small_cnn X=8", "resnet18 X=4", "resnet18 X=8", "resnet18 bn_group", "resnet18 clipped"]
+    ),
 )
 SEVERAL_STEPS = pytest.mark.parametrize(
     ("case", "reference"),
@@ -39,7 +42,9 @@ SEVERAL_STEPS = pytest.mark.parametrize(
         ("uneven clipped", "uneven clipped"),
     ],
 )
-MUTANT = pytest.mark.parametrize(("mutant", "case"), list(MUTATED.items()))
+MUTANT = pytest.mark.parametrize(("mutant", "case"), quick_first(1, MUTATED.items()))
+QUICK = ("ddp small_cnn", "ddp resnet18 X=4", "local", "mutant mean of means")
+ALL = ("ddp", "local", "mutant")
 
 
 class _Launches(dict[int, Mapping[str, Any]]):
@@ -56,10 +61,11 @@ class _Launches(dict[int, Mapping[str, Any]]):
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Results of 1, 2 and 4 ranks."""
+def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Results of 1, 2 and 4 ranks; those of slow cases only where a slow test runs."""
     folder = tmp_path_factory.mktemp("ranks")
-    return _Launches(lambda ranks: launch(ranks, folder, "ddp", "local", "mutant"))
+    slow = any(item.get_closest_marker("slow") for item in request.session.items if item.path == request.path)
+    return _Launches(lambda ranks: launch(ranks, folder, *(ALL if slow else QUICK)))
 
 
 def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
@@ -159,6 +165,7 @@ def test_a_mutant_is_further_apart_than_rounding(results: Results, ranks: int, m
 
 
 @SHARED
+@pytest.mark.slow
 def test_a_meter_that_counts_passes_takes_another_number_of_samples(results: Results, ranks: int) -> None:
     alone, shared = (results[count]["mutant schedule per micro-step"]["noise"][0] for count in (1, ranks))
     assert alone != shared
@@ -179,6 +186,7 @@ def test_evaluation_is_the_same_on_any_number_of_processes(results: Results, ran
     assert shared["test_loss"] == pytest.approx(alone["test_loss"], rel=ROUNDING["losses"])
 
 
+@pytest.mark.slow
 def test_other_jobs_are_further_apart_than_rounding(results: Results) -> None:
     """The bounds detect another number of simulated workers, which gives another result."""
     four, eight = results[1]["ddp resnet18 X=4"], results[1]["ddp resnet18 X=8"]

@@ -77,7 +77,7 @@ def test_losses_are_means_over_the_images_of_each_record() -> None:
 def test_noise_is_sampled_at_each_steps_own_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     samples: list[NoiseSample] = []
     monkeypatch.setattr("pipeline.training.loop.estimate_noise_scale", samples.extend)
-    train_bright(replace(GROWING, network="resnet18", noise_scale_steps=1))
+    train_bright(replace(GROWING, noise_scale_steps=1))
     assert [(sample.small_batch, sample.big_batch) for sample in samples] == [(size / 2, size) for size in _SIZES]
 
 
