@@ -16,7 +16,7 @@ from tests.fixtures.slow import quick_first
 _SMALL_NETWORKS = ["resnet18", "resnet50", "resnet9", "small_cnn"]
 # The deeper ones are more of the same.
 _SMALL = pytest.mark.parametrize("network", _SMALL_NETWORKS)
-_EVERY = pytest.mark.parametrize("network", quick_first(4, [*_SMALL_NETWORKS, *sorted(set(NETWORKS) - set(_SMALL_NETWORKS))]))
+_EVERY = pytest.mark.parametrize("network", quick_first(4, dict.fromkeys([*_SMALL_NETWORKS, *NETWORKS])))
 
 
 def _build(network: str, *, seed: int = 0) -> Network:
