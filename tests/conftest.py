@@ -27,16 +27,19 @@ pytest_plugins = ["tests.fixtures.changed", "tests.fixtures.golden", "tests.fixt
 def pytest_configure(config: pytest.Config) -> None:
     """Keep freed memory, as training does; try more examples where slow tests run too, before any test is imported.
 
-    What is written outlives its process without fsync, and no test cuts the power.
+    What is written outlives its process without fsync, and no test cuts the power. The garbage collector is off while
+    tests are imported, which leaves next to no garbage and many objects to scan.
     """
     disable_malloc_trim()
     pytest.MonkeyPatch().setattr(os, "fsync", lambda _: None)
     settings.load_profile("fast" if "not slow" in config.option.markexpr else "all")
+    gc.disable()
 
 
 def pytest_collection_finish() -> None:
     """Keep the garbage collector from scanning the imported libraries: a full collection takes a second with them."""
     gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish() -> None:

@@ -13,6 +13,7 @@ import threadpoolctl
 import torch  # noqa: F401 - loads its OpenMP
 
 from tests.fixtures.projects import ROOT
+from tests.fixtures.slow import quick_first
 
 ASK = "import os, {module}; print(os.environ.get('GOMP_SPINCOUNT'), os.environ.get('OMP_WAIT_POLICY'))"
 
@@ -25,9 +26,7 @@ def _seen(module: str, **own: str) -> list[str]:
     return result.stdout.split()
 
 
-@pytest.mark.parametrize(
-    "module", ["pipeline", "pipeline.stages.train", pytest.param("viz.app", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("module", quick_first(1, ["pipeline", "pipeline.stages.train", "viz.app"]))
 def test_the_spinning_is_bounded(module: str) -> None:
     assert _seen(module) == ["1000", "None"]
 

@@ -106,6 +106,7 @@ def test_an_address_without_a_scheduler_is_named_with_a_fix(monkeypatch: pytest.
     assert f" {address} " in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_scheduler_without_workers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.parallel.pool._CONNECT_TIMEOUT_S", 1)
     with (
@@ -229,6 +230,7 @@ def _place_and_gpu(_: int) -> tuple[int, str]:
     return os.getpid(), os.environ["CUDA_VISIBLE_DEVICES"]
 
 
+@pytest.mark.slow
 def test_a_task_that_kills_its_worker_may_have_a_result() -> None:
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),

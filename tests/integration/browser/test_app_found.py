@@ -25,6 +25,7 @@ def _enter(page: Page, box: str, text: str) -> None:
     page.keyboard.press("Enter")
 
 
+@pytest.mark.slow
 def test_bad_numbers_are_named_and_change_nothing(shared: Served, page: Page) -> None:
     open_page(page, shared.url)
     legend = f"kept {N - N_DROPPED}dropped {N_DROPPED}"

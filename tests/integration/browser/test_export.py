@@ -213,6 +213,7 @@ def test_a_click_pins_the_point_with_its_neighbors(opened: Page, exported: tuple
     expect(card).to_contain_text(f"#{points.neighbors[row][0]}")
 
 
+@pytest.mark.slow
 def test_the_lasso_selects_and_its_csv_is_that_of_python(
     opened: Page, exported: tuple[Path, Points, FilterPreview], tmp_path: Path
 ) -> None:

@@ -74,6 +74,7 @@ def test_a_point_shows_its_picture_and_opens_its_card(opened: Page, result: Look
     opened.wait_for_function("n => map.data[1].x.length === n", arg=len(result.suspects()))
 
 
+@pytest.mark.slow
 def test_near_duplicates_with_different_labels_are_open(opened: Page) -> None:
     different, same = opened.locator(".look-duplicates").all()
     expect(different).to_contain_text("1 near duplicate with different labels")
@@ -82,6 +83,7 @@ def test_near_duplicates_with_different_labels_are_open(opened: Page) -> None:
     assert same.locator("img").first.is_hidden()
 
 
+@pytest.mark.slow
 def test_on_a_phone_nothing_is_wider_than_the_screen(opened: Page) -> None:
     opened.set_viewport_size({"width": 420, "height": 900})
     opened.wait_for_function("document.documentElement.scrollWidth <= 420")

@@ -15,7 +15,7 @@ _TIMEOUT_S = 400.0
 
 
 def launch(ranks: int, folder: Path, *groups: str) -> Mapping[str, Any]:
-    """Run the cases in `groups`, and return what the last rank saved."""
+    """Run the cases whose names begin with the words of a group, and return what the last rank saved."""
     return _launched(ranks, folder / f"{ranks}.pt", *groups)
 
 

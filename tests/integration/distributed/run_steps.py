@@ -1,6 +1,7 @@
 """Run one rank of tiny runs and save the result of each; tests start it with torchrun or alone.
 
-Command line: the file to save to, then the first words of the names of the cases to run. Or, instead of the words,
+Command line: the file to save to, then the first words of the names of the cases to run, such as "ddp" or "ddp
+small_cnn". Or, instead of the words,
 `--part NAME CHECKPOINTS STEP`: resume one case from its checkpoints, and stop after a step or at its end.
 """
 
@@ -282,7 +283,10 @@ def main() -> None:
             if world.is_main:
                 torch.save(part, output)
             return
-        results: dict[str, Any] = {name: run(case, world) for name, case in CASES.items() if name.split()[0] in chosen}
+        starts = tuple(f"{words} " for words in chosen)
+        results: dict[str, Any] = {
+            name: run(case, world) for name, case in CASES.items() if f"{name} ".startswith(starts)
+        }
         results["first weights"] = first_weights()
         results["ranks"] = int(distributed.all_reduce_sum_(torch.ones((), dtype=torch.int64)))
         results["from rank 0"] = distributed.broadcast({"rank": world.rank})

@@ -28,6 +28,7 @@ from tests.fixtures.projects import (
     write_predictions,
 )
 from tests.fixtures.records import record
+from tests.fixtures.slow import quick_first
 
 _N = 60
 _Change = Callable[[DataPaths], None] | dict[str, Any]
@@ -132,6 +133,11 @@ _CASES: dict[tuple[str, str], tuple[_Change, str, str]] = {
         "extract/resnet18.npy",
         "row 7 ",
     ),
+    ("reduce", "perplexity"): ({"reduce__tsne__perplexity": 20.0}, "reduce.tsne.perplexity", "20 "),
+    ("filter", "NaN"): (_nan_embedding, "reduce/resnet18.maps.npy", "row 4 "),
+    ("filter", "torn"): (lambda data: _truncate(data.embedding(NETWORK), -20), "reduce/resnet18.parquet", ""),
+    ("filter", "small class"): (_small_class, "filter.scorer.min_samples", "3"),
+    ("filter", "stale override"): (_stale_override, "overrides.csv", "line 2: "),
     ("reduce", "infinity"): (
         lambda data: _set_features(data, test=lambda features: np.full_like(features, np.inf)),
         "extract/resnet18.test.npy",
@@ -145,10 +151,8 @@ _CASES: dict[tuple[str, str], tuple[_Change, str, str]] = {
     ),
     ("reduce", "truncated"): (lambda data: _truncate(data.features(NETWORK), 200), "extract/resnet18.npy", ""),
     ("reduce", "few test images"): (_three_test_images, "extract/resnet18.test.npy", "3 test images "),
-    ("reduce", "perplexity"): ({"reduce__tsne__perplexity": 20.0}, "reduce.tsne.perplexity", "20 "),
     ("reduce", "components"): ({"reduce__pca__n_components": 9}, "reduce.pca.n_components", "9 "),
     ("reduce", "metric"): ({"reduce__tsne__metric": "nonsense"}, "reduce.tsne.metric", "nonsense"),
-    ("filter", "NaN"): (_nan_embedding, "reduce/resnet18.maps.npy", "row 4 "),
     ("filter", "short embedding"): (lambda data: _embed(data, n=_N - 2), "reduce/resnet18.parquet", "its 58 rows "),
     ("filter", "neighbors out of range"): (
         lambda data: _embed(data, [[_N, 1]] * _N),
@@ -196,14 +200,11 @@ _CASES: dict[tuple[str, str], tuple[_Change, str, str]] = {
     ),
     ("filter", "shuffled"): (_shuffled_predictions, "extract/resnet18.parquet", "its 60 rows "),
     ("filter", "missing"): (lambda data: data.embedding(NETWORK).unlink(), "reduce/resnet18.parquet", ""),
-    ("filter", "torn"): (lambda data: _truncate(data.embedding(NETWORK), -20), "reduce/resnet18.parquet", ""),
-    ("filter", "small class"): (_small_class, "filter.scorer.min_samples", "3"),
     ("filter", "unknown override"): (
         lambda data: _override(data, "nowhere.png"),
         "overrides.csv",
         "line 2: 'nowhere.png' ",
     ),
-    ("filter", "stale override"): (_stale_override, "overrides.csv", "line 2: "),
     ("filter", "empty class"): ({"filter__drop_fraction": None, "filter__eps": 1e-9}, "filter.eps", "1e-09 "),
     ("filter", "share empties a class"): ({"filter__drop_fraction": 0.999}, "filter.drop_fraction", "0.999 "),
 }
@@ -212,7 +213,7 @@ _STAGES: dict[str, Callable[..., None]] = {"reduce": reduce, "filter": filter_im
 
 @pytest.mark.parametrize(
     ("stage", "change", "key", "detail"),
-    [(stage, *case) for (stage, _), case in _CASES.items()],
+    quick_first(6, [(stage, *case) for (stage, _), case in _CASES.items()]),
     ids=[" ".join(name) for name in _CASES],
 )
 def test_bad_input_ends_with_one_line_and_code_2(
@@ -241,6 +242,7 @@ def _change(folder: Path, data: DataPaths, change: _Change) -> None:
         change(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "change", "key"),
     [

@@ -22,6 +22,7 @@ from tests.fixtures.golden import check_golden
 from tests.fixtures.loopback import serving
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK
+from tests.fixtures.slow import quick_first
 from tests.fixtures.training import (
     NAMES,
     TINY,
@@ -118,8 +119,10 @@ _PREPARED: dict[str, tuple[Break, str]] = {
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        *(("train", what) for what in _PREPARED),
-        *((name, what) for name in ("finetune", "extract") for what in ("no manifest", "too few images")),
+        *quick_first(4, [("train", what) for what in _PREPARED]),
+        *quick_first(
+            1, [(name, what) for what in ("no manifest", "too few images") for name in ("finetune", "extract")]
+        ),
     ],
 )
 def test_prepared_images(project: Path, capsys: pytest.CaptureFixture[str], name: str, what: str) -> None:
@@ -148,7 +151,7 @@ _KEPT: dict[str, Break] = {
 }
 
 
-@pytest.mark.parametrize("what", _KEPT)
+@pytest.mark.parametrize("what", quick_first(3, _KEPT))
 def test_kept_images(filtering: Path, capsys: pytest.CaptureFixture[str], what: str) -> None:
     _KEPT[what](DataPaths(root=filtering / "data"))
     assert_refused("train", filtering, capsys, f"filter/{NETWORK}/kept.csv")
@@ -181,7 +184,7 @@ _FINETUNE: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", _FINETUNE)
+@pytest.mark.parametrize("what", quick_first(2, _FINETUNE))
 def test_finetuning(tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str) -> None:
     section, keys = _FINETUNE[what]
     data = write_project(tmp_path, finetune=section)
@@ -261,7 +264,7 @@ _EXTRACTORS: dict[str, Break] = {
 }
 
 
-@pytest.mark.parametrize("what", _EXTRACTORS)
+@pytest.mark.parametrize("what", quick_first(2, _EXTRACTORS))
 def test_extractors(project: Path, capsys: pytest.CaptureFixture[str], what: str) -> None:
     data = DataPaths(root=project / "data")
     _EXTRACTORS[what](data)

@@ -116,6 +116,7 @@ def test_imagenet_weights_through_a_download(tmp_path: Path, monkeypatch: pytest
     assert _metrics(data)["weights"] == "imagenet"
 
 
+@pytest.mark.slow
 def test_weights_of_this_project_are_loaded(tmp_path: Path) -> None:
     data = write_project(tmp_path)
     assert stage("finetune", tmp_path) == 0
@@ -129,6 +130,7 @@ def test_weights_of_this_project_are_loaded(tmp_path: Path) -> None:
     assert not torch.equal(before.fc.weight, after.fc.weight)
 
 
+@pytest.mark.slow
 def test_a_replicate_is_the_run_of_the_next_seed(tmp_path: Path) -> None:
     """The bits are equal, and `{network}` in a path is the architecture of the replicate."""
     data = write_project(tmp_path, finetune={"weights": "none", "seed": 5})

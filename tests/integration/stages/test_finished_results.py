@@ -19,6 +19,7 @@ from pipeline.training import folds, run_key
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK
 from tests.fixtures.records import record_again
+from tests.fixtures.slow import quick_first
 from tests.fixtures.training import stage, write_project
 
 _FINETUNE: Mapping[str, Any] = {"batch_size": 20, "budget": {"steps": 2}, "folds": 2}
@@ -87,14 +88,7 @@ def test_finished_stages_compute_nothing_and_write_the_same_bytes(
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"seed": 5},
-        *(
-            pytest.param(change, marks=pytest.mark.slow)
-            for change in ({"learning_rate": 0.01}, {"folds": 3}, {"budget": {"steps": 3}})
-        ),
-    ],
+    "change", quick_first(1, [{"seed": 5}, {"learning_rate": 0.01}, {"folds": 3}, {"budget": {"steps": 3}}])
 )
 def test_another_setting_trains_again(
     project: Path, change: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -106,7 +100,7 @@ def test_another_setting_trains_again(
     assert len(calls) == keys["folds"]
 
 
-@pytest.mark.parametrize("what", ["training_code_digest", pytest.param("cpu_arithmetic", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("what", quick_first(1, ["training_code_digest", "cpu_arithmetic"]))
 def test_other_code_and_another_machine_train_again(project: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_key, what, lambda: "another of its kind")
     calls = _counted(monkeypatch, folds, "train")
@@ -130,13 +124,13 @@ def trained(made: Path, tmp_path: Path) -> Path:
 
 
 _EXTRACT_CHANGES: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
+    "network": lambda folder, _: _other_network(folder),
     "flip_tta": lambda folder, _: write_project(folder, finetune=_FINETUNE, extract={"flip_tta": True}),
     "batch size": lambda folder, _: write_project(folder, finetune=_FINETUNE, extract={"batch_size": 7}),
     "code": lambda _, patch: patch.setattr(features_extract, "code_digest", lambda *_, **__: "another"),
     "machine": lambda _, patch: patch.setattr(run_key, "cpu_arithmetic", lambda: "another"),
     "package": lambda _, patch: patch.setattr("pipeline.features.extract.metadata.version", lambda _: "0"),
     "images": lambda folder, _: _other_images(folder),
-    "network": lambda folder, _: _other_network(folder),
 }
 
 
@@ -153,13 +147,7 @@ def _other_network(folder: Path) -> None:
     record_again(DataPaths(root=folder / "data"))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        change if change in ("images", "network") else pytest.param(change, marks=pytest.mark.slow)
-        for change in _EXTRACT_CHANGES
-    ],
-)
+@pytest.mark.parametrize("change", quick_first(1, _EXTRACT_CHANGES))
 def test_a_change_of_features_extracts_again(trained: Path, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _EXTRACT_CHANGES[change](trained, monkeypatch)
     calls = _counted(monkeypatch, extract, "_extract_train")
@@ -176,6 +164,7 @@ def test_a_damaged_entry_is_refused_in_one_line(trained: Path, name: str, capsys
     assert Path(printed_error(capsys.readouterr().err).key).is_relative_to(finished)
 
 
+@pytest.mark.slow
 def test_heads_are_fitted_once(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = tmp_path / "start.pt"
     shutil.copy(DataPaths(root=made / "data").extractor(NETWORK), weights)

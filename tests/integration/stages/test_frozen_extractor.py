@@ -101,6 +101,7 @@ def test_folds_of_one_backbone_have_its_features(weights: Path, tmp_path: Path) 
     assert aligned == pytest.approx([1, 1])
 
 
+@pytest.mark.slow
 def test_keys_of_the_optimizer_change_nothing(weights: Path, tmp_path: Path) -> None:
     written = []
     for keys in (

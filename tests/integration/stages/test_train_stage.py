@@ -155,6 +155,7 @@ def test_a_killed_study_ends_in_the_same_bytes(finished: Path, tmp_path: Path) -
     assert not list(tmp_path.rglob("*.tmp"))
 
 
+@pytest.mark.slow
 def test_two_workers_by_torchrun_of_the_stage(tmp_path: Path) -> None:
     one_run = {"models": ["small_cnn"], "arms": ["full"], "seeds": [0]}
     data = write_project(tmp_path, study=one_run, train=TWO_WORKERS)

@@ -248,6 +248,7 @@ def _write_checkpoint(work: WorkPaths, owner: str, key: str, days: float = 8) ->
     return folder
 
 
+@pytest.mark.slow
 def test_a_finished_study_removes_abandoned_checkpoints(tmp_path: Path, trained_by: Trained) -> None:
     write_project(tmp_path, study=FOUR_CELLS)
     work = WorkPaths(root=tmp_path / "work")
@@ -287,6 +288,7 @@ def test_a_study_that_stops_early_leaves_all_checkpoints(tmp_path: Path, trained
     assert len(list(folder.iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_the_first_seed_keeps_its_weights_when_seeds_are_reordered(tmp_path: Path, trained_by: Trained) -> None:
     """A run that finished without weights is trained again if its weights are needed."""
     data = write_project(tmp_path, study={"arms": ["full"], "seeds": [0, 1]})
@@ -299,6 +301,7 @@ def test_the_first_seed_keeps_its_weights_when_seeds_are_reordered(tmp_path: Pat
     assert load_trained(data.trained_weights("tiny")).class_names[2] == "1"
 
 
+@pytest.mark.slow
 def test_all_seeds_keep_their_weights_if_the_study_requests_it(tmp_path: Path, trained_by: Trained) -> None:
     """Runs that finished without weights are trained again, runs with weights are not."""
     write_project(tmp_path, study={"arms": ["full"], "seeds": [0, 1, 2]})
@@ -340,6 +343,7 @@ def test_keys_of_execution_retrain_nothing(tmp_path: Path, trained_by: Trained) 
     assert data.runs("tiny").read_bytes() == table
 
 
+@pytest.mark.slow
 def test_another_number_of_threads_is_another_run_on_a_cpu(tmp_path: Path, trained_by: Trained) -> None:
     write_project(tmp_path, study=FOUR_CELLS)
     trained_by(lambda spec: 0.5)

@@ -25,26 +25,42 @@ def _started(folder: Path, *arguments: str, **variables: str) -> subprocess.Comp
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_the_command_prints_the_planted_wrong_labels_first_and_writes_one_page(tmp_path: Path) -> None:
+_OF_WEIGHTS = ("look", "photos", "--network", NETWORK, "--weights", "w.safetensors", "--csv", "suspects.csv")
+
+
+def test_the_command_prints_the_planted_wrong_labels_first_and_writes_one_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_photos(tmp_path / "photos")
-    weights = write_weights(tmp_path / "w.safetensors")
-    answer = _started(
-        tmp_path, "photos", "--network", NETWORK, "--weights", weights.name, "--csv", "suspects.csv", HF_HUB_OFFLINE="1"
-    )
+    write_weights(tmp_path / "w.safetensors")
+    monkeypatch.chdir(tmp_path)
+    assert main(_OF_WEIGHTS) == 0
+    _assert_planted_come_first(capsys.readouterr().out, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_process_prints_the_planted_wrong_labels_first_and_writes_one_page(tmp_path: Path) -> None:
+    write_photos(tmp_path / "photos")
+    write_weights(tmp_path / "w.safetensors")
+    answer = _started(tmp_path, *_OF_WEIGHTS[1:], HF_HUB_OFFLINE="1")
     assert answer.returncode == 0, answer.stderr
-    lines = answer.stdout.splitlines()
+    _assert_planted_come_first(answer.stdout, tmp_path)
+
+
+def _assert_planted_come_first(printed: str, folder: Path) -> None:
+    lines = printed.splitlines()
     assert lines[0] == "photos: 30 images of 2 classes"
     assert lines[1].startswith(f"frozen features of {NETWORK}, weights of w.safetensors (SHA-256 ")
     table = lines.index(next(line for line in lines if line.startswith("path ")))
     assert {line.split()[0] for line in lines[table + 1 : table + 3]} == set(WRONG)
     assert lines[-2].startswith("look.html: written, ")
-    page = (tmp_path / "look.html").read_text(encoding="utf-8")
+    page = (folder / "look.html").read_text(encoding="utf-8")
     first = page.index("<article")
     assert all(path in page[first:] for path in WRONG)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
+    assert sorted(path.name for path in folder.iterdir()) == [
         "look.html", "photos", "suspects.csv", "w.safetensors",
     ]  # fmt: skip
-    assert len(list((tmp_path / "photos").rglob("*"))) == 2 + 30
+    assert len(list((folder / "photos").rglob("*"))) == 2 + 30
 
 
 _END = "); fetch that file and give it as --weights FILE, or take --network resnet9, which is trained on the images"

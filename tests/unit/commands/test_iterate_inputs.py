@@ -28,6 +28,7 @@ from tests.fixtures.iteration import (
 )
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK
+from tests.fixtures.slow import quick_first
 
 
 def _begun(folder: Path) -> tuple[Callable[[], list[str]], Path]:
@@ -63,12 +64,15 @@ def test_equal_inputs_resume(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("section", "keys"),
-    [
-        ("finetune", {"seed": 1}),
-        ("extract", {"batch_size": 7}),
-        ("reduce", {"n_neighbors": 6}),
-        ("filter", {"drop_fraction": 0.2}),
-    ],
+    quick_first(
+        1,
+        [
+            ("reduce", {"n_neighbors": 6}),
+            ("finetune", {"seed": 1}),
+            ("extract", {"batch_size": 7}),
+            ("filter", {"drop_fraction": 0.2}),
+        ],
+    ),
 )
 def test_a_changed_section_starts_again_and_is_named(tmp_path: Path, section: str, keys: dict[str, float]) -> None:
     data = write_project(tmp_path)
@@ -172,18 +176,21 @@ def _other_images(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     ("harm", "key"),
-    [
-        (lambda _: ["--rounds", "0"], "--rounds 0"),
-        (lambda _: ["--folds", "0"], "--folds 0"),
-        (lambda _: ["--min-jaccard", "0"], "--min-jaccard 0"),
-        (lambda _: ["--min-jaccard", "nan"], "--min-jaccard nan"),
-        (lambda _: ["--network", "resnet34"], "--network resnet34"),
-        (_nothing_filtered, "data/filter/resnet18/points.parquet"),
-        (_other_parameters, "data/filter/resnet18/provenance.json"),
-        (_other_overrides, "data/filter/resnet18/points.parquet"),
-        (_other_labels, "data/filter/resnet18/points.parquet"),
-        (_other_images, "data/filter/resnet18/points.parquet"),
-    ],
+    quick_first(
+        3,
+        [
+            (lambda _: ["--rounds", "0"], "--rounds 0"),
+            (_nothing_filtered, "data/filter/resnet18/points.parquet"),
+            (_other_parameters, "data/filter/resnet18/provenance.json"),
+            (lambda _: ["--folds", "0"], "--folds 0"),
+            (lambda _: ["--min-jaccard", "0"], "--min-jaccard 0"),
+            (lambda _: ["--min-jaccard", "nan"], "--min-jaccard nan"),
+            (lambda _: ["--network", "resnet34"], "--network resnet34"),
+            (_other_overrides, "data/filter/resnet18/points.parquet"),
+            (_other_labels, "data/filter/resnet18/points.parquet"),
+            (_other_images, "data/filter/resnet18/points.parquet"),
+        ],
+    ),
 )
 def test_bad_input_is_one_line_and_nothing_is_begun(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], harm: Callable[[Path], list[str]], key: str

@@ -193,6 +193,7 @@ def test_negotiation_takes_longer_the_more_workers_there_are(tmp_path: Path) -> 
     assert losses[-1] > 0.01
 
 
+@pytest.mark.slow
 def test_vgg16_sends_more_than_resnet50_for_less_arithmetic_a_byte(tmp_path: Path) -> None:
     jobs = {
         network: assumed_job(network, image_size=224, n_classes=1000, local_batch=64, images_per_second=100)

@@ -214,6 +214,7 @@ def test_halving_rules_end_at_their_schedule(rule: dict[str, Any], trials: int |
     assert epochs == ([1, 1, 2, 4] if trials else [1, 1, 2, 2, 2, 4, 4, 4, 4, 4])
 
 
+@pytest.mark.slow
 def test_a_sequence_gives_each_trial_the_same_curve(round_robin: Path, tmp_path: Path) -> None:
     sequence = searched(tmp_path, scheduler="sequential", max_concurrent_trials=None)
     known = [_curves_of(data) for data in (sequence, DataPaths(root=round_robin / "data"))]

@@ -31,7 +31,7 @@ _WRITERS: dict[str, Writer] = {
     "zip, stored": lambda path, files: write_zip(path, files, zipfile.ZIP_STORED),
     "zip, lzma": lambda path, files: write_zip(path, files, zipfile.ZIP_LZMA),
 }
-_in_one_folder = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+_in_one_folder = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(params=_WRITERS)

@@ -204,6 +204,7 @@ def test_any_error_of_the_parser_is_one_line(value: str) -> None:
         card_class_names(f"---\na: {value}\n---\n", "label", "README.md")
 
 
+@pytest.mark.slow
 def test_a_card_may_have_the_classes_of_imagenet_21k() -> None:
     found = card_class_names(card([f"n{i}" for i in range(21_841)]), "label", "README.md")
     assert found is not None

@@ -19,6 +19,7 @@ from pipeline.features.trained import PairedSums, fit_similarity
 from pipeline.models import set_head
 from pipeline.run_log import RunLog
 from pipeline.training.weights import FoldNetworks, TrainedNetwork
+from tests.fixtures.slow import quick_first
 from tests.fixtures.training import ALONE, NAMES, TINY, as_resnet, bright_images, build_resnet
 
 N = 23
@@ -130,7 +131,7 @@ def _alone(network: TrainedNetwork, *, mirrored: bool = False) -> tuple[NDArray[
     return out, sure
 
 
-@pytest.mark.parametrize("batch_size", [3, 8, 64])
+@pytest.mark.parametrize("batch_size", quick_first(1, [8, 3, 64]))
 def test_each_image_is_seen_by_the_network_of_its_fold_in_the_space_of_the_first(batch_size: int) -> None:
     networks, folds = [_network(seed) for seed in range(3)], (np.arange(N) % 3).astype(np.int32)
     out, sure, aligned = _by_fold(networks, folds, batch_size)
@@ -192,7 +193,7 @@ def test_several_networks_share_their_opinion_and_the_first_gives_the_features()
     np.testing.assert_allclose(sure, np.mean([_alone(network)[1] for network in networks], axis=0), atol=1e-6)
 
 
-@pytest.mark.parametrize("n_networks", [1, 2])
+@pytest.mark.parametrize("n_networks", quick_first(1, [2, 1]))
 def test_with_mirror_images_the_means_of_both_views_are_given(n_networks: int) -> None:
     networks = [_network(seed) for seed in range(n_networks)]
     folds = (np.arange(N) % n_networks).astype(np.int32)
@@ -215,7 +216,7 @@ def test_with_mirror_images_the_means_of_both_views_are_given(n_networks: int) -
         np.testing.assert_allclose(sure, sure_of.mean(0)[folds, np.arange(N)], atol=1e-5)
 
 
-@pytest.mark.parametrize("n_networks", [1, 2, 3])
+@pytest.mark.parametrize("n_networks", quick_first(1, [2, 1, 3]))
 def test_averaged_probabilities_give_half_of_the_weight_to_the_network_of_the_fold(n_networks: int) -> None:
     networks, folds = [_network(seed) for seed in range(n_networks)], (np.arange(N) % n_networks).astype(np.int32)
     features, averaged, _ = _by_fold(networks, folds, average=True)

@@ -11,10 +11,12 @@ from pipeline.config.recipe import ModelName
 from pipeline.models import NETWORKS, build_network, feature_dimension, set_batch_context
 from pipeline.models.layers import KeyedDropout
 from pipeline.models.resnet import Network
+from tests.fixtures.slow import quick_first
 
-_EVERY = pytest.mark.parametrize("network", NETWORKS)
+_SMALL_NETWORKS = ["resnet18", "resnet50", "resnet9", "small_cnn"]
 # The deeper ones are more of the same.
-_SMALL = pytest.mark.parametrize("network", ["resnet18", "resnet50", "resnet9", "small_cnn"])
+_SMALL = pytest.mark.parametrize("network", _SMALL_NETWORKS)
+_EVERY = pytest.mark.parametrize("network", quick_first(4, dict.fromkeys([*_SMALL_NETWORKS, *NETWORKS])))
 
 
 def _build(network: str, *, seed: int = 0) -> Network:
@@ -45,7 +47,7 @@ def test_features_and_logits(network: str) -> None:
 
 
 @_SMALL
-@pytest.mark.parametrize("size", [8, 15, 28, 64])
+@pytest.mark.parametrize("size", quick_first(2, [15, 64, 8, 28]))
 def test_images_of_other_sizes_pass(network: str, size: int) -> None:
     size = max(size, MIN_PIXELS.get(network, 0))
     with torch.inference_mode():

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from pipeline.models.resnet import RESNETS
 from pipeline.models.small_maps import SmallMapConv2d, with_small_maps
+from tests.fixtures.slow import quick_first
 from tests.fixtures.training import build_resnet
 
 CASES = [(1, 1, 1), (1, 1, 2), (1, 3, 1), (1, 3, 2), (2, 1, 2), (2, 3, 1), (2, 3, 2)]
@@ -80,7 +81,7 @@ def test_the_gradient_has_the_strides_of_the_weight(side: int, kernel: int, stri
     assert layer.weight.grad.stride() == layer.weight.stride()
 
 
-@CASE
+@pytest.mark.parametrize(("side", "kernel", "stride"), quick_first(2, reversed(CASES)))
 # The checks read the gradients of tensors that are not leaves, and torch warns about it.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_the_functions_are_sound_operators(side: int, kernel: int, stride: int) -> None:
@@ -160,15 +161,14 @@ def test_all_but_the_first_convolution_of_a_resnet_is_replaced(network: str) -> 
     assert [type(conv) for conv in convolutions[1:]] == [SmallMapConv2d] * (len(convolutions) - 1)
 
 
-@pytest.mark.parametrize(("network", "stem", "size"), [
-    *itertools.product(["resnet18"], ["imagenet"], [8, 16, 28, 32, 48, 64]),
-    ("resnet50", "imagenet", 32),
-    pytest.param("resnet50", "imagenet", 16, marks=pytest.mark.slow),
+@pytest.mark.parametrize(("network", "stem", "size"), quick_first(3, [
+    ("resnet18", "imagenet", 8),
+    ("resnet18", "imagenet", 32),
     ("resnet18", "cifar", 8),
-    pytest.param("resnet34", "imagenet", 32, marks=pytest.mark.slow),
-    pytest.param("resnet101", "imagenet", 32, marks=pytest.mark.slow),
-    pytest.param("resnet152", "imagenet", 32, marks=pytest.mark.slow),
-])  # fmt: skip
+    *itertools.product(["resnet18"], ["imagenet"], [16, 28, 48, 64]),
+    *itertools.product(["resnet50"], ["imagenet"], [16, 32]),
+    *itertools.product(["resnet34", "resnet101", "resnet152"], ["imagenet"], [32]),
+]))  # fmt: skip
 def test_a_resnet_is_the_plain_one(network: str, stem: Any, size: int) -> None:
     """Logits, and the gradient of every weight. BatchNorm of few images would amplify the rounding of 1e-16."""
     ours = build_resnet(network, 5, stem=stem, seed=1).double()

@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.replication import CLAIMS, RunRecord, evaluate_claims
 from tests.fixtures.claim_records import CRITERIA, Level, Make, claims, grid, hardly_above, make_records
+from tests.fixtures.slow import quick_first
 
 SIMULATIONS = 60
 MANY = 600
@@ -186,7 +187,7 @@ def _wrong(name: str, scenario: str, seeds: int, simulations: int) -> float:
     return supported if name == "best_batch" else supported + contradicted
 
 
-@pytest.mark.parametrize("seeds", [2, 4, 6])
+@pytest.mark.parametrize("seeds", quick_first(1, [4, 2, 6]))
 @pytest.mark.parametrize("name", CASES)
 def test_on_the_border_claims_are_as_rare_as_stated(name: str, seeds: int) -> None:
     assert _wrong(name, "as they are", seeds, SIMULATIONS) <= hardly_above(CRITERIA.alpha, SIMULATIONS)

@@ -10,6 +10,7 @@ from pipeline.stats.estimates import rounding_sd
 from pipeline.stats.replicates import level_estimate
 from pipeline.stats.verdict import DecisionRule, pooled_verdict, verdicts_by_setting
 from tests.fixtures.runs import PLAN, made_runs
+from tests.fixtures.slow import quick_first
 
 RULE = DecisionRule(margin=0.005, alpha=0.05)
 SIMULATIONS = 1000
@@ -47,7 +48,9 @@ def test_rounding_of_both_accuracies_is_independent_at_each_setting(settings: in
     assert expected.high > 0
 
 
-@pytest.mark.parametrize(("n", "images", "sd"), [(2, 360, 0.003), (3, 360, 0.001), (6, 360, 0.002), (5, 1000, 0.001)])
+@pytest.mark.parametrize(
+    ("n", "images", "sd"), quick_first(1, [(2, 360, 0.003), (3, 360, 0.001), (6, 360, 0.002), (5, 1000, 0.001)])
+)
 def test_equivalence_at_the_margin_is_claimed_no_oftener_than_stated(n: int, images: int, sd: float) -> None:
     rng = np.random.default_rng(n)
     values = _rounded(rng, RULE.margin, n=n, images=images, sd=sd)

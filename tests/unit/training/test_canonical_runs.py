@@ -16,6 +16,7 @@ from pipeline.training import canonical_runs, dynamics, evaluation, step
 from pipeline.training.canonical_runs import STEPS, canonical_hashes, canonical_jobs
 from pipeline.training.code_families import FAMILIES_FILE, canonical_runs_cover, find_family, read_families
 from pipeline.training.run_key import machine_info, training_code_digest
+from tests.fixtures.slow import quick_first
 
 JOBS = canonical_jobs()
 QUICK = ("small_cnn muon", "small_cnn adamw", "small_cnn radam bf16 noise", "resnet9 dynamics", "images in files")
@@ -52,6 +53,7 @@ def hashes() -> dict[str, str]:
     return _quick_hashes()
 
 
+@pytest.mark.slow
 def test_threads_of_the_process_change_no_hash_and_are_left_alone(hashes: dict[str, str]) -> None:
     before, generator = torch.get_num_threads(), torch.get_rng_state()
     threads = before + 1
@@ -105,13 +107,7 @@ _MUTANTS: dict[str, tuple[Any, str, Any, set[str]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "mutant",
-    [
-        mutant if mutant in ("clipping", "order of samples") else pytest.param(mutant, marks=pytest.mark.slow)
-        for mutant in _MUTANTS
-    ],
-)
+@pytest.mark.parametrize("mutant", quick_first(1, _MUTANTS))
 def test_code_that_computes_something_else_has_other_hashes(
     mutant: str, hashes: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,7 +50,7 @@ damages = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(damages, max_size=3))
 @example([lambda content: b""])
 @example([lambda content: content[:-1], lambda content: _flip(content, 0)])
@@ -182,6 +182,7 @@ checkpoints.save(3, state_of(3))
 """
 
 
+@pytest.mark.slow
 def test_a_file_that_outgrows_its_limit_leaves_the_earlier_ones(tmp_path: Path) -> None:
     """A real refusal in the middle of writing."""
     assert json.loads(_run(_LIMITED, tmp_path)) == [errno.EFBIG, 2, True, 2]
@@ -224,6 +225,7 @@ print(number)
 """
 
 
+@pytest.mark.slow
 def test_a_kill_before_any_system_call_of_a_save(tmp_path: Path) -> None:
     """Opening, flushing, renaming, flushing the folder, removing the temporary file and an old one."""
     count = int(_run(_KILLED, tmp_path))

@@ -19,6 +19,7 @@ from pipeline.training.hash_chain import LINK_EXAMPLES, MAX_LINKS, HashChain, fi
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import ChainLink, TrainState, start_state
 from tests.fixtures.loop import N, train_bright
+from tests.fixtures.slow import quick_first
 from tests.fixtures.training import ALONE, TINY
 
 SMALL = replace(TINY, network="small_cnn", steps=4)
@@ -93,7 +94,7 @@ def _last(state: TrainState, members: np.ndarray[Any, np.dtype[np.bool_]] | None
     return sha256
 
 
-@pytest.mark.parametrize("change", _CHANGES)
+@pytest.mark.parametrize("change", quick_first(1, _CHANGES))
 def test_every_part_of_a_run_counts(change: str, stepped: TrainState) -> None:
     """Down to one bit."""
     state = start_state(replace(TINY, ema_decay=0.9), ALONE)
@@ -171,7 +172,7 @@ def test_a_difference_shows_from_its_step_on(monkeypatch: pytest.MonkeyPatch) ->
     assert [one == other for one, other in zip(ours, theirs, strict=True)] == [True, True, False, False]
 
 
-@pytest.mark.parametrize("network", ["small_cnn", "resnet18"])
+@pytest.mark.parametrize("network", quick_first(1, ["small_cnn", "resnet18"]))
 def test_how_many_images_pass_at_a_time_changes_no_link_of_exact_sums(
     network: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,8 @@ from pipeline.training.gradients import GlobalBatch, TrainLoss
 from tests.fixtures.loop import N, train_bright, weights_of
 from tests.fixtures.training import ALONE, TINY, as_resnet, bright_images, build_float64, distance, parameters_of
 
+SMALL = replace(TINY, network="small_cnn")
+
 
 def test_separable_images_are_learned() -> None:
     run = train_bright(replace(TINY, steps=30, flip=False, learning_rate=0.01))
@@ -33,23 +35,23 @@ def test_separable_images_are_learned() -> None:
 
 
 def test_one_seed_repeats_to_the_bit_and_another_differs() -> None:
-    first, again, other = (train_bright(replace(TINY, seed=seed)) for seed in (3, 3, 4))
+    first, again, other = (train_bright(replace(SMALL, seed=seed)) for seed in (3, 3, 4))
     assert torch.equal(weights_of(first), weights_of(again))
     assert first.history == again.history
     assert not torch.equal(weights_of(first), weights_of(other))
 
 
 def test_the_global_generators_do_not_matter() -> None:
-    first = train_bright(TINY)
+    first = train_bright(SMALL)
     torch.rand(3)
     before = torch.get_rng_state()
-    assert torch.equal(weights_of(first), weights_of(train_bright(TINY)))
+    assert torch.equal(weights_of(first), weights_of(train_bright(SMALL)))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_only_members_are_trained_on() -> None:
     members = np.arange(N) % 3 > 0
-    run = train_bright(replace(TINY, steps=5), members=members)
+    run = train_bright(replace(SMALL, steps=5), members=members)
     assert not run.diverged
     assert run.history[-1].epoch == pytest.approx(5 * 20 / 40)
 
@@ -130,7 +132,7 @@ def test_initial_weights_replace_the_fresh_ones() -> None:
 
 @pytest.mark.parametrize("steps", [9, 4])
 def test_a_diverged_run_is_flagged_and_does_not_raise(steps: int) -> None:
-    run = train_bright(replace(TINY, learning_rate=1e30, steps=steps, schedule="constant"))
+    run = train_bright(replace(SMALL, learning_rate=1e30, steps=steps, schedule="constant"))
     assert run.diverged
     assert run.history[-1].train_loss is None
     assert run.history[-1].step < 9
@@ -182,7 +184,7 @@ def test_a_micro_batch_changes_rounding_alone(network: str) -> None:
 @pytest.mark.usefixtures("in_float64")
 def test_both_reductions_are_the_same_job() -> None:
     """The grid of a sum of two keeps 45 bits of the largest element."""
-    ddp, exact = (train_bright(replace(TINY, steps=1, reduction=reduction)) for reduction in ("ddp", "exact"))
+    ddp, exact = (train_bright(replace(SMALL, steps=1, reduction=reduction)) for reduction in ("ddp", "exact"))
     assert distance(parameters_of(exact.model), parameters_of(ddp.model)) <= 1e-11
     for one, other in zip(exact.history, ddp.history, strict=True):
         assert (one.step, one.lr) == (other.step, other.lr)
@@ -193,7 +195,7 @@ def test_both_reductions_are_the_same_job() -> None:
 @pytest.mark.usefixtures("in_float64")
 def test_the_moving_average_is_what_is_evaluated() -> None:
     """The average of the weights after two steps, of which the first weigh (1 + 1) / (10 + 1)."""
-    settings = replace(TINY, steps=2, warmup_steps=0, crop_padding=0, flip=False)
+    settings = replace(SMALL, steps=2, warmup_steps=0, crop_padding=0, flip=False)
     first, last = (
         train_bright(replace(settings, steps=1, schedule="constant")),
         train_bright(replace(settings, schedule="constant")),
@@ -204,8 +206,8 @@ def test_the_moving_average_is_what_is_evaluated() -> None:
 
 
 def test_the_noise_scale_is_sampled_where_asked_and_changes_nothing_else() -> None:
-    plain = train_bright(replace(TINY, steps=4, reduction="exact"))
-    metered = train_bright(replace(TINY, steps=4, reduction="exact", noise_scale_steps=2))
+    plain = train_bright(replace(SMALL, steps=4, reduction="exact"))
+    metered = train_bright(replace(SMALL, steps=4, reduction="exact", noise_scale_steps=2))
     assert plain.noise_scale is None
     assert metered.noise_scale is not None
     assert torch.equal(weights_of(plain), weights_of(metered))
@@ -213,7 +215,7 @@ def test_the_noise_scale_is_sampled_where_asked_and_changes_nothing_else() -> No
 
 def test_hardware_of_a_run_is_recorded() -> None:
     threads = torch.get_num_threads()
-    run = train_bright(replace(TINY, steps=1))
+    run = train_bright(replace(SMALL, steps=1))
     assert run.hardware == [f"1 processes of {threads} threads on cpu, 20 images at a time"]
 
 

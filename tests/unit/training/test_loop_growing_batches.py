@@ -15,6 +15,7 @@ from pipeline.durations import BatchSizes, BatchStage
 from pipeline.training.evaluation import load_images
 from pipeline.training.noise_scale import NoiseSample
 from tests.fixtures.loop import N, train_bright
+from tests.fixtures.slow import quick_first
 from tests.fixtures.training import ALONE, TINY, bright_images, build_float64, distance, parameters_of
 
 _STAGES = (BatchStage(batch_size=8, until_step=2), BatchStage(batch_size=12, until_step=5))
@@ -76,7 +77,7 @@ def test_losses_are_means_over_the_images_of_each_record() -> None:
 def test_noise_is_sampled_at_each_steps_own_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     samples: list[NoiseSample] = []
     monkeypatch.setattr("pipeline.training.loop.estimate_noise_scale", samples.extend)
-    train_bright(replace(GROWING, network="resnet18", noise_scale_steps=1))
+    train_bright(replace(GROWING, noise_scale_steps=1))
     assert [(sample.small_batch, sample.big_batch) for sample in samples] == [(size / 2, size) for size in _SIZES]
 
 
@@ -90,7 +91,7 @@ def test_a_pass_holds_the_largest_group_of_any_stage() -> None:
     assert [part.size for part in merge_micro_batches(worker_slices(20, 2, 4), run.micro_batch)] == [5, 5, 5, 5]
 
 
-@pytest.mark.parametrize("reduction", ["ddp", "exact"])
+@pytest.mark.parametrize("reduction", quick_first(1, ["ddp", "exact"]))
 def test_a_stage_of_its_own_is_the_run_that_begins_with_it(reduction: Any) -> None:
     """Until the batch grows, the run has the bits of one that always has the smaller batch."""
     still = replace(GROWING, network="resnet18", schedule="constant", warmup_steps=0, batch_lr_scaling=None)

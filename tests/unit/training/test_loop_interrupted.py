@@ -21,6 +21,7 @@ from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, st
 from pipeline.training.evaluation import Evaluation
 from pipeline.training.state import TrainState
 from tests.fixtures.loop import train_bright, weights_of
+from tests.fixtures.slow import quick_first
 from tests.fixtures.training import ALONE, TINY
 
 
@@ -46,15 +47,18 @@ _GROWING: dict[str, Any] = {
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {},
-        {"network": "small_cnn", "reduction": "exact", "noise_scale_steps": 2},
-        pytest.param({"reduction": "exact", "noise_scale_steps": 2}, marks=pytest.mark.slow),
-        {"network": "small_cnn", "ema_decay": 0.9, "clip_norm": 0.1},
-        pytest.param({**_GROWING, "noise_scale_steps": 2}, marks=pytest.mark.slow),
-        pytest.param({**_GROWING, "reduction": "exact"}, marks=pytest.mark.slow),
-    ],
-    ids=["ddp", "exact", "exact resnet", "dropout", "growing", "growing exact"],
+    quick_first(
+        2,
+        [
+            {"network": "small_cnn", "reduction": "exact", "noise_scale_steps": 2},
+            {"network": "small_cnn", "ema_decay": 0.9, "clip_norm": 0.1},
+            {},
+            {"reduction": "exact", "noise_scale_steps": 2},
+            {**_GROWING, "noise_scale_steps": 2},
+            {**_GROWING, "reduction": "exact"},
+        ],
+    ),
+    ids=["exact", "dropout", "ddp resnet", "exact resnet", "growing", "growing exact"],
 )
 def test_a_run_that_was_asked_to_end_goes_on_to_the_same_bits(
     tmp_path: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -97,13 +101,17 @@ def test_a_run_goes_on_with_its_micro_batch_unless_asked(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        pytest.param({"ema_decay": 0.8}, marks=pytest.mark.slow),
-        pytest.param({"reduction": "exact"}, marks=pytest.mark.slow),
-        pytest.param({"batch_stages": (BatchStage(batch_size=8, until_step=3),)}, marks=pytest.mark.slow),
-    ],
-    ids=["plain", "ema", "exact", "growing"],
+    quick_first(
+        1,
+        [
+            {"network": "small_cnn"},
+            {},
+            {"ema_decay": 0.8},
+            {"reduction": "exact"},
+            {"batch_stages": (BatchStage(batch_size=8, until_step=3),)},
+        ],
+    ),
+    ids=["dropout", "plain", "ema", "exact", "growing"],
 )
 def test_what_is_measured_on_the_way_is_of_a_run_that_ends_there(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch

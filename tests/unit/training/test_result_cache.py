@@ -147,6 +147,7 @@ def test_an_entry_without_the_wanted_weights_does_not_count(ledger: RunCache, tm
     assert ledger.has(K.fingerprint, with_weights=True)
 
 
+@pytest.mark.slow
 def test_a_killed_add_leaves_no_entry(ledger: RunCache, tmp_path: Path) -> None:
     """Killed at the last moment before the rename, in a separate process."""
     script = f"""

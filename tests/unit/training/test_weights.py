@@ -228,9 +228,10 @@ def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 @pytest.fixture(scope="module")
 def folded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three networks of an extractor; seven training images."""
-    path = tmp_path_factory.mktemp("folded") / "resnet18.pt"
-    models = [build_network("resnet18", len(NAMES), stem="imagenet", seed=seed) for seed in range(3)]
-    save_fold_networks(path, models, np.array([0, 1, 2, 2, 1, 0, 1], np.int32), TINY, NAMES)
+    path = tmp_path_factory.mktemp("folded") / "small_cnn.pt"
+    models = [build_network("small_cnn", len(NAMES), stem="imagenet", seed=seed) for seed in range(3)]
+    settings = replace(TINY, network="small_cnn")
+    save_fold_networks(path, models, np.array([0, 1, 2, 2, 1, 0, 1], np.int32), settings, NAMES)
     return path
 
 
@@ -238,7 +239,7 @@ def test_all_networks_of_an_extractor_are_in_one_file(folded: Path) -> None:
     loaded = load_fold_networks(folded)
     images, _ = bright_images(5)
     for seed, network in enumerate(loaded.networks):
-        model = build_network("resnet18", len(NAMES), stem="imagenet", seed=seed).eval()
+        model = build_network("small_cnn", len(NAMES), stem="imagenet", seed=seed).eval()
         normalised = (torch.from_numpy(images).permute(0, 3, 1, 2) / 255 - 0.44) / 0.27
         with torch.inference_mode():
             np.testing.assert_allclose(network.predict_proba(images), model(normalised).softmax(1), atol=1e-5)

@@ -17,6 +17,7 @@ from pipeline.errors import InputError
 from tests.fixtures.golden import check_golden, refusals
 from tests.fixtures.printed_errors import key_within
 from tests.fixtures.projects import ROOT
+from tests.fixtures.slow import quick_first
 from viz import parameters
 from viz.parameters import changes_for, propose, write
 
@@ -43,7 +44,7 @@ def _load(text: str) -> Any:
     return YAML(typ="safe", pure=True).load(text)
 
 
-@pytest.mark.parametrize("preset", _CLUSTERING, ids=lambda path: path.stem)
+@pytest.mark.parametrize("preset", quick_first(2, _CLUSTERING), ids=lambda path: path.stem)
 def test_a_radius_replaces_the_fraction_in_every_preset_with_dbscan(preset: Path) -> None:
     proposal = propose(preset, changes_for(_DBSCAN, eps=1.25))
     removed = [line for line in _differing(proposal.old_text, proposal.new_text) if line[0] == "-"]
@@ -56,7 +57,7 @@ def test_a_radius_replaces_the_fraction_in_every_preset_with_dbscan(preset: Path
     assert [line for line in proposal.difference[2:] if line.startswith("+")] == ["+  eps: 1.25"]
 
 
-@pytest.mark.parametrize("preset", _PRESETS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("preset", quick_first(2, _PRESETS), ids=lambda path: path.stem)
 def test_the_settings_of_a_preset_change_nothing(preset: Path) -> None:
     params = load_params(preset).filter
     written = params.model_dump(mode="json", exclude_unset=True)
@@ -119,18 +120,22 @@ _STYLES = {
 }
 
 
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("newline", quick_first(1, ["\n", "\r\n"]))
 @pytest.mark.parametrize("style", _STYLES)
 @pytest.mark.parametrize(
     "changes",
-    [
-        changes_for({"name": "dbscan", "min_samples": 8}, drop_fraction=0.2),
-        changes_for({"name": "dbscan", "min_samples": 5}, eps=1.25),
-        changes_for({"name": "knn_distance", "k": 3}, threshold=2.5),
-        changes_for(
-            {"name": "ensemble", "scorers": ({"name": "margin"}, {"name": "knn_distance", "k": 3})}, drop_fraction=0.05
-        ),
-    ],
+    quick_first(
+        1,
+        [
+            changes_for({"name": "dbscan", "min_samples": 8}, drop_fraction=0.2),
+            changes_for({"name": "dbscan", "min_samples": 5}, eps=1.25),
+            changes_for({"name": "knn_distance", "k": 3}, threshold=2.5),
+            changes_for(
+                {"name": "ensemble", "scorers": ({"name": "margin"}, {"name": "knn_distance", "k": 3})},
+                drop_fraction=0.05,
+            ),
+        ],
+    ),
     ids=["share", "eps", "threshold", "ensemble"],
 )
 def test_every_way_to_write_the_section_is_kept(
