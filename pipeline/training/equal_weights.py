@@ -9,7 +9,7 @@ one part at a time (the jackknife; Efron and Stein 1981, doi:10.1214/aos/1176345
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -140,19 +140,21 @@ def scale_ratio(numerator: PartNorms, denominator: PartNorms) -> ScaleRatio:
 
     of_all = [estimate_noise_scale([parts.sample()]) for parts in (numerator, denominator)]
     logs = [_log_scale(scale) for scale in of_all]
+    without = ScaleRatio(
+        numerator=of_all[0], denominator=of_all[1], ratio=None, low=None, high=None,
+        reason="a gradient does not stand out from its noise; measure more images or earlier weights",
+    )  # fmt: skip
     if logs[0] is None or logs[1] is None:
-        reason = "a gradient does not stand out from its noise; measure more images or earlier weights"
-        return ScaleRatio(numerator=of_all[0], denominator=of_all[1], ratio=None, low=None, high=None, reason=reason)
-    difference, low, high, reason = logs[0] - logs[1], None, None, None
+        return without
+    difference = logs[0] - logs[1]
+    estimate = replace(without, ratio=float(np.exp(difference)), reason=None)
     variances = [_jackknife_variance(parts) for parts in (numerator, denominator)]
     if variances[0] is None or variances[1] is None:
         reason = "without one of its parts a gradient does not stand out from its noise; measure more images"
-    else:
-        freedom = min(numerator.n_parts, denominator.n_parts) - 1
-        width = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * (variances[0] + variances[1]) ** 0.5
-        low, high = float(np.exp(difference - width)), float(np.exp(difference + width))
-    ratio = float(np.exp(difference))
-    return ScaleRatio(numerator=of_all[0], denominator=of_all[1], ratio=ratio, low=low, high=high, reason=reason)
+        return replace(estimate, reason=reason)
+    freedom = min(numerator.n_parts, denominator.n_parts) - 1
+    width = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * (variances[0] + variances[1]) ** 0.5
+    return replace(estimate, low=float(np.exp(difference - width)), high=float(np.exp(difference + width)))
 
 
 def noise_scale_of(scale: NoiseScale) -> float | None:

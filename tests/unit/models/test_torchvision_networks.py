@@ -81,6 +81,7 @@ def test_a_batch_may_be_split_between_its_groups(network: str) -> None:
 def test_the_seed_decides_the_weights() -> None:
     first, same, other = (_build("torchvision/mobilenet_v3_small", seed=seed).output_layer.weight for seed in (3, 3, 4))
     assert isinstance(first, Tensor)
+    assert isinstance(same, Tensor)
     assert isinstance(other, Tensor)
     assert torch.equal(first, same)
     assert not torch.equal(first, other)

@@ -48,8 +48,8 @@ def test_a_run_differs_from_the_full_arm_in_batch_and_rate_alone(budget: dict[st
         # With sqrt scaling the rate is s times that of the full arm.
         rate = partner.learning_rate / 2
         assert run.settings.learning_rate == pytest.approx(rate)
-        changed = {"batch_size": partner.batch_size, "learning_rate": partner.learning_rate}
-        assert replace(run.settings, **changed) == partner
+        as_large = replace(run.settings, batch_size=partner.batch_size, learning_rate=partner.learning_rate)
+        assert as_large == partner
 
 
 def test_each_replicate_of_the_filter_has_its_runs() -> None:
