@@ -1,8 +1,9 @@
 """`python -m pipeline noise-scale --study NAME`: the gradient noise of full and filtered images at equal weights.
 
 Prints the gradient noise scale tr(Sigma) / |G|^2 (McCandlish et al. 2018) of the images of the full and of the filtered
-arm at the same weights, and their ratio with a 95 % interval. Symmetric wrong labels multiply the mean gradient by s
-and leave its noise about the same, so that the ratio is 1/s^2, at weights that have not learned these labels.
+arm at the same weights, and their ratio with a 95 % interval. The law of the effective
+batch says that the ratio is 1/s^2: that symmetric wrong labels multiply the mean gradient by s and leave its noise
+about the same. The first part is exact only where predictions are uniform, so measure after several numbers of steps.
 
 With --steps it trains the full arm for so many steps on a random half of the images, and measures on the other half,
 which these weights have not seen. Without, it takes the weights that the study keeps (`keep_weights`), which have seen

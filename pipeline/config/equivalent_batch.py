@@ -13,11 +13,11 @@ TREATED, CONTROL = "filtered", "full"
 class EquivalentBatch(Section):
     """Is the filtered arm at batch s^2 B worth as much as the full arm at batch B, at equal steps?
 
-    Wrong labels that are symmetric, a share a of all over K classes, multiply the mean gradient by 1 - aK / (K - 1) and
-    leave its variance about the same. The effective batch is then (1 - aK / (K - 1))^2 B (after Rolnick et al. 2017,
-    arXiv 1705.10694). The test adds the runs of the filtered arm at batch s^2 B to the grid. They have the steps, the
-    warm-up and the schedule of the full arm at batch B, in steps. `lr_scaling: sqrt` also gives them s times its rate,
-    so that the updates of SGD have equal mean and equal noise.
+    The law that it tests: symmetric wrong labels, a share a of all over K classes, multiply the mean gradient by
+    1 - aK / (K - 1) and leave its variance about the same, so that the effective batch is (1 - aK / (K - 1))^2 B (after
+    Rolnick et al. 2017, arXiv 1705.10694). The test adds the runs of the filtered arm at batch s^2 B to the grid. They
+    have the steps, the warm-up and the schedule of the full arm at batch B, in steps. `lr_scaling: sqrt` also gives
+    them s times its rate, so that by the law the updates of SGD have equal mean and equal noise.
 
     Attributes:
         gradient_scale: s, the factor of the full arm, 1 - aK / (K - 1), divided by that of the filtered arm, which is

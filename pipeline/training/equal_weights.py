@@ -1,8 +1,9 @@
 """The gradient noise scales of two sets of images at the same weights, and their ratio with an interval.
 
-Wrong labels that are symmetric multiply the mean gradient by s and leave the covariance of one image's gradient about
-the same. At weights that have not learned these labels, the noise scale tr(Sigma) / |G|^2 of the images is then 1/s^2
-times that of the same images with correct labels (after Rolnick et al. 2017, arXiv 1705.10694).
+Symmetric wrong labels, a share a of all over K classes, give the mean gradient s G + (1 - s) U, s = 1 - aK / (K - 1).
+G is that of the correct labels, U that of uniform labels, which is 0 where predictions are uniform. Where U is small
+and the covariance of one image's gradient about the same, the noise scale tr(Sigma) / |G|^2 is 1/s^2 times that of the
+correct labels (after Rolnick et al. 2017, arXiv 1705.10694). Once the network is confident, neither needs to hold.
 
 The estimates are those of `noise_scale`, from disjoint parts of each set at once. Their intervals come from leaving out
 one part at a time (the jackknife; Efron and Stein 1981, doi:10.1214/aos/1176345462).
