@@ -23,6 +23,7 @@ from pipeline.figures.study_curves import POINTS_TITLE, TOP1_TITLE, accuracy_cur
 from pipeline.paths import DataPaths
 from pipeline.stats.comparisons import AnalysisPlan
 from pipeline.stats.formatting import count, plural
+from pipeline.stats.replicates import TREATED
 from pipeline.stats.runs import Run, run_from_row
 from pipeline.stats.study import study_summary
 from pipeline.stats.tables import Table, accuracy_table, common_settings, difference_table, excluded_table
@@ -73,11 +74,12 @@ def study_view(data: DataPaths, name: str | None, *, params: Params, batch_size:
     plan = AnalysisPlan(
         margin=report.margin / 100, alpha=report.alpha, primary=report.primary, matched=study_config.match,
         n_images=max(1, correct.shape[1]), looks=study_config.looks or (),
+        equivalent_sizes=study_config.equivalent_sizes(params.train),
     )  # fmt: skip
     summary = study_summary(name, runs, plan)
     return html.Div(
         [
-            *_overview(summary, runs, study_config),
+            *_overview(summary, runs, study_config, plan.equivalent_sizes),
             *_accuracy(summary, confidence, has_replicates=len({run.filter_network for run in runs}) > 1),
             *_differences(summary, confidence),
             *_loss(summary, runs, batch_size),
@@ -97,28 +99,32 @@ def _runs(data: DataPaths, params: Params, name: str | None) -> list[Run]:
     return [run_from_row(row) for row in read_runs(data.runs(name), data.history(name))]
 
 
-def _overview(summary: Mapping[str, Any], runs: Sequence[Run], study_config: Study) -> list[Any]:
+def _overview(
+    summary: Mapping[str, Any], runs: Sequence[Run], study_config: Study, equivalent_sizes: Mapping[int, int]
+) -> list[Any]:
     finished = summary["n_cells"] - summary["n_skipped"] - summary["n_diverged"]
     counts = (
         f"{count(finished)} finished, {count(summary['n_diverged'])} diverged, {count(summary['n_skipped'])} skipped"
     )
     parts: list[Any] = [html.H2(summary["name"]), html.P(f"{common_settings(summary)}: {counts}")]
-    if not _matches_grid(runs, study_config):
+    if not _matches_grid(runs, study_config, equivalent_sizes):
         text = f"These runs differ from the grid of studies.{summary['name']} in params.yaml; run `dvc repro`."
         parts.append(html.P(text, className="stale", role="alert"))
     return parts
 
 
-def _matches_grid(runs: Sequence[Run], study_config: Study) -> bool:
-    grid = itertools.product(
-        study_config.models,
-        study_config.batch_sizes,
-        study_config.learning_rates,
-        study_config.weight_decays,
-        study_config.arms,
-        study_config.seeds,
-    )
-    return set(grid) == {(*run.setting, run.arm, run.seed) for run in runs}
+def _matches_grid(runs: Sequence[Run], study_config: Study, equivalent_sizes: Mapping[int, int]) -> bool:
+    grids = [
+        itertools.product(
+            study_config.models, sizes, study_config.learning_rates, study_config.weight_decays, arms,
+            study_config.seeds,
+        )
+        for sizes, arms in (
+            (study_config.batch_sizes, study_config.arms),
+            (tuple(equivalent_sizes.values()), (TREATED,)),
+        )
+    ]  # fmt: skip
+    return {point for grid in grids for point in grid} == {(*run.setting, run.arm, run.seed) for run in runs}
 
 
 def _accuracy(summary: Mapping[str, Any], confidence: float, *, has_replicates: bool) -> list[Any]:

@@ -92,6 +92,13 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--ignore", nargs="+", metavar="COLUMN", help="columns of the table that are no settings")
     parser.add_argument("--test-images", type=int, metavar="N", help="size of the table's test set, if it is known")
     parser.add_argument(
+        "--batch-sizes",
+        nargs="+",
+        type=_size_pair,
+        metavar="A:B",
+        help="compare arm A at the first batch size with arm B at the second, e.g. 64:40 1024:616, by batch_size",
+    )
+    parser.add_argument(
         "--margin",
         type=_margin,
         metavar="POINTS",
@@ -130,7 +137,11 @@ def _table_output(arguments: argparse.Namespace) -> Iterator[str]:
     if n_images is not None and n_images < 1:
         raise InputError(f"--test-images: {n_images}; give the number of test images, or leave it out")
     runs = read_runs(
-        Path(arguments.a), arguments.arm, metric=arguments.metric or "metric", ignored=arguments.ignore or ()
+        Path(arguments.a),
+        arguments.arm,
+        metric=arguments.metric or "metric",
+        ignored=arguments.ignore or (),
+        batch_sizes=dict(arguments.batch_sizes) if arguments.batch_sizes else None,
     )
     margin = _MARGIN if arguments.margin is None else arguments.margin
     rule = DecisionRule(margin=margin / 100, alpha=round(1 - _CONFIDENCE, 12))
@@ -146,6 +157,7 @@ def _check_experiments(arguments: argparse.Namespace) -> None:
         ("--metric", arguments.metric),
         ("--ignore", arguments.ignore),
         ("--test-images", arguments.test_images),
+        ("--batch-sizes", arguments.batch_sizes and ":".join(map(str, arguments.batch_sizes[0]))),
     ):
         if value is not None:
             raise InputError(f"{option}: is for a table of runs; give --arm A B too, or leave it out")
@@ -262,6 +274,13 @@ def _lines(comparison: ExperimentComparison) -> Iterator[str]:
 
 def _missing(names: Iterable[str], others: Iterable[str]) -> list[str]:
     return [name for name in names if name not in set(others)]
+
+
+def _size_pair(text: str) -> tuple[int, int]:
+    sizes = text.split(":")
+    if len(sizes) != 2 or not all(size.isdecimal() and int(size) > 0 for size in sizes):
+        raise argparse.ArgumentTypeError(f"{text} is not two batch sizes; give e.g. 1024:616")
+    return int(sizes[0]), int(sizes[1])
 
 
 def _margin(text: str) -> float:

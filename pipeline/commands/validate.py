@@ -8,7 +8,7 @@ from pathlib import Path
 from pipeline.artifacts.overrides import read_overrides
 from pipeline.commands import command_parser
 from pipeline.config.params import Params, load_params
-from pipeline.config.study import Study
+from pipeline.config.study import Study, TrainConfig
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     _check_needs(params, path)
     read_overrides(DataPaths(root=arguments.data).overrides)
     networks, studies = len(params.networks), len(params.studies)
-    n_runs = sum(map(count_runs, params.studies.values()))
+    n_runs = sum(count_runs(study, params.train) for study in params.studies.values())
     print(f"{path}: valid; networks: {networks}, studies: {studies}, runs: {n_runs}")
     return 0
 
@@ -48,7 +48,8 @@ def _check_needs(params: Params, path: Path) -> None:
             raise InputError(f"{path}: studies.{name}.needs: missing; add `needs: {study.possible_needs[0]}`")
 
 
-def count_runs(study: Study) -> int:
+def count_runs(study: Study, train: TrainConfig) -> int:
     """Return the number of runs of a study's grid, including those too large for the data."""
-    axes = (study.models, study.arms, study.batch_sizes, study.learning_rates, study.weight_decays, study.seeds)
-    return prod(map(len, axes))
+    axes = (study.models, study.learning_rates, study.weight_decays, study.seeds)
+    smaller = set(study.equivalent_sizes(train).values()) - set(study.batch_sizes)
+    return prod(map(len, axes)) * (len(study.arms) * len(study.batch_sizes) + len(smaller))

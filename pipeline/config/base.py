@@ -28,6 +28,9 @@ NonNegative = Annotated[Int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 UnitFraction = Annotated[float, Field(ge=0, lt=1)]
+KeyOfSize = Annotated[int, BeforeValidator(lambda key: int(key) if str(key).isdecimal() else key), Field(gt=0)]
+"""A positive integer as a key of a mapping, which JSON writes as text."""
+
 MAX_SEED = 2**32 - 1
 """The largest seed of NumPy's legacy generators, which openTSNE uses."""
 Seed = Annotated[Int, Field(ge=0, le=MAX_SEED)]

@@ -127,10 +127,11 @@ def _check_across_sections(params: Params, source: str) -> None:
             )
         section = f"{key}.recipe" if study.recipe else f"{source}: train"
         _check_recipe(section, recipe, params.prepare)
-        _check_budget(section, recipe, study.budget)
         for batch in study.batch_sizes:
+            _check_budget(section, recipe, study.budget_at(batch))
             _check_batch(f"{key}.batch_sizes", batch, recipe)
             _check_batch_stages(section, batch, recipe)
+        _check_equivalent_batch(f"{key}.equivalent_batch", study, params.train)
         if study.accuracy_every and recipe.post_local_sgd:
             raise InputError(
                 f"{key}.accuracy_every: with post_local_sgd each worker has its own weights between averages; remove "
@@ -148,6 +149,20 @@ def _check_across_sections(params: Params, source: str) -> None:
                 f"{source}: tuning.{name}.study: {tuning.study} is not one of studies {list(params.studies)}; choose "
                 "one of them"
             )
+
+
+def _check_equivalent_batch(key: str, study: Study, train: TrainConfig) -> None:
+    if study.equivalent_batch is None:
+        return
+    recipe = study.effective_recipe(train)
+    if recipe.batch_schedule is not None:
+        raise InputError(f"{key}: tests one batch size against another, and recipe has a batch_schedule; remove one")
+    try:
+        sizes = study.equivalent_sizes(train)
+    except ValueError as error:
+        raise InputError(f"{key}.{error}") from None
+    for size, smaller in sizes.items():
+        _check_batch(f"{key}: {size} with gradient_scale {study.equivalent_batch.gradient_scale:g}", smaller, recipe)
 
 
 def _check_replicates(key: str, seed: int, networks: Sequence[str]) -> None:

@@ -8,14 +8,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from pipeline.config.base import Budget, Duration, NonNegativeFloat, Positive, PositiveFloat, Section, Seed
+from pipeline.config.base import Budget, Duration, KeyOfSize, NonNegativeFloat, Positive, PositiveFloat, Section, Seed
+from pipeline.config.equivalent_batch import CONTROL, TREATED, EquivalentBatch
 from pipeline.config.extractors import NetworkName
-from pipeline.config.recipe import ModelName, Recipe
+from pipeline.config.recipe import ModelName, Recipe, TorchvisionName
 from pipeline.config.renamed_keys import with_old_keys
 from pipeline.config.runtime import ReportConfig
 
 Arm = Literal["full", "filtered", "random", "random_uniform", "relabeled"]
 KeepWeights = Literal["first_seed", "all"]
+XAxis = Literal["examples", "steps", "epochs"]
 
 PaperFigure = Literal[
     "gahlot-2020-table1",
@@ -61,6 +63,8 @@ class Study(Section):
             stage is started by hand.
         filter_replicates: number of filters that the study compares: that of `filter_network` and of its replicates
             -r1, -r2, ... in `networks`. With one, results are conditional on it.
+        models: the networks to train: those of this project, or `torchvision/NAME` for any classifier of torchvision,
+            such as `torchvision/vgg16`.
         arms: `full`; `filtered`; `random` (as many images of each class as the filter kept, sampled again for every
             seed); `random_uniform` (as many in all, regardless of class); `relabeled` (all images, with labels changed
             by hand, and by `relabel_above`). `filtered` has the labels changed by hand, the others those of the data.
@@ -70,14 +74,21 @@ class Study(Section):
             stops at the first look that decides. The last look has all `seeds`. Start at 6 or more: with fewer, skewed
             differences err more often. Null: all seeds are trained.
         budget: length of training of each run.
+        budget_by_batch_size: batch size in quotes -> budget, where it differs from `budget`. Null: nowhere.
+        equal_across: what the plan calls equal: `arms` compares the arms at each batch size alone; `sizes` requires
+            that all batch sizes have one budget, too, equal in its unit. Null: the plan does not say.
         match: `steps` gives every arm the steps that the full data set needs for the budget; `epochs` gives every arm
             the same epochs, so a smaller arm takes fewer steps.
+        equivalent_batch: adds runs of the filtered arm at smaller batches, and tests them against the full arm. Null:
+            none.
         keep_weights: `first_seed` keeps the trained networks of the first seed, to publish them; `all` keeps those of
             every seed, for `python -m pipeline landscape`. In .work/cells, a ResNet-18 takes 45 MB per run. Runs that
             finished without their weights are trained again.
         accuracy_every: interval of evaluations on the test images during training, with the weights that the run would
             have if it ended there. Each costs one pass over these images and changes no weight. Null: only after the
             last step.
+        x_axis: horizontal axis of the curves during training: training images processed (`examples`), optimizer steps,
+            or epochs of the arm. It changes no run.
         recipe: keys of the `train` section that differ in this study.
         paper_figure: the published figure that the report compares the study with; null: none. It changes no run.
         plan: the prose of the study's plan, which the train stage registers before the first run. The report then says
@@ -87,7 +98,7 @@ class Study(Section):
     filter_network: NetworkName
     needs: str | None = None
     filter_replicates: Positive = 1
-    models: Annotated[tuple[ModelName, ...], Field(min_length=1)]
+    models: Annotated[tuple[ModelName | TorchvisionName, ...], Field(min_length=1)]
     arms: Annotated[tuple[Arm, ...], Field(min_length=1)]
     relabel_above: Annotated[NonNegativeFloat, Field(lt=1)] | None = None
     batch_sizes: Annotated[tuple[Annotated[Positive, Field(ge=2)], ...], Field(min_length=1)]
@@ -96,9 +107,13 @@ class Study(Section):
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)]
     looks: Annotated[tuple[Annotated[Positive, Field(ge=2)], ...], Field(min_length=1)] | None = None
     budget: Budget
+    budget_by_batch_size: dict[KeyOfSize, Budget] | None = None
+    equal_across: Literal["arms", "sizes"] | None = None
     match: Literal["steps", "epochs"] = "steps"
+    equivalent_batch: EquivalentBatch | None = None
     keep_weights: KeepWeights = "first_seed"
     accuracy_every: Budget | None = None
+    x_axis: XAxis = "examples"
     recipe: dict[str, Any] = Field(default={})
     paper_figure: PaperFigure | None = None
     plan: PlanText | None = None
@@ -144,6 +159,35 @@ class Study(Section):
         return self
 
     @model_validator(mode="after")
+    def _budgets_fit(self) -> Self:
+        budgets = self.budget_by_batch_size or {}
+        if unknown := [size for size in budgets if size not in self.batch_sizes]:
+            raise ValueError(f"budget_by_batch_size: {unknown[0]} is not one of batch_sizes {list(self.batch_sizes)}")
+        different = [size for size in self.batch_sizes if self.budget_at(size) != self.budget_at(self.batch_sizes[0])]
+        if self.equal_across == "sizes" and different:
+            raise ValueError(
+                f"equal_across: sizes, but batch size {different[0]} has another budget than {self.batch_sizes[0]}; "
+                "write arms, or remove budget_by_batch_size"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _equivalent_batch_fits(self) -> Self:
+        if self.equivalent_batch is None:
+            return self
+        if missing := [arm for arm in (TREATED, CONTROL) if arm not in self.arms]:
+            raise ValueError(
+                f"equivalent_batch: compares {TREATED} with {CONTROL}, and arms are {list(self.arms)}; add {missing[0]}"
+            )
+        sizes = self.equivalent_batch.batch_sizes or ()
+        if unknown := [size for size in sizes if size not in self.batch_sizes]:
+            raise ValueError(
+                f"equivalent_batch.batch_sizes: {unknown[0]} is not one of batch_sizes {list(self.batch_sizes)}; "
+                "add it there or remove it"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _needs_cover_the_arms(self) -> Self:
         if self.needs not in (None, *self.possible_needs):
             raise ValueError(
@@ -164,6 +208,20 @@ class Study(Section):
         """The networks whose filters the study compares, `filter_network` first."""
         replicates = range(1, self.filter_replicates)
         return (self.filter_network, *(f"{self.filter_network}-r{number}" for number in replicates))
+
+    def budget_at(self, batch_size: int) -> Duration:
+        """Return the budget of the runs at one of the study's batch sizes."""
+        return (self.budget_by_batch_size or {}).get(batch_size, self.budget)
+
+    def equivalent_sizes(self, train: TrainConfig) -> dict[int, int]:
+        """Return batch size of the full arm -> that of the filtered arm which it is tested against; may be empty.
+
+        Raises:
+            ValueError: as `EquivalentBatch.sizes`.
+        """
+        if self.equivalent_batch is None:
+            return {}
+        return self.equivalent_batch.sizes(self.batch_sizes, self.effective_recipe(train).simulated_workers)
 
     def effective_recipe(self, train: TrainConfig) -> TrainConfig:
         """Return the `train` section, updated with this study's `recipe` key by key and section by section.
@@ -199,6 +257,8 @@ _FROM_STUDY = (
     "seeds",
     "looks",
     "budget",
+    "budget_by_batch_size",
+    "equal_across",
     "match",
 )
 
@@ -221,6 +281,7 @@ def build_plan(name: str, study: Study, train: TrainConfig, report: ReportConfig
         **(values["plan"] or {}),
         **{key: values[key] for key in _FROM_STUDY},
         "primary_test": _primary_test(study, report) if compared else None,
+        "equivalent_batch_test": _equivalent_batch_test(study, train, report),
         "stopping_rule": "first look that decides" if study.looks else "after all seeds",
         "recipe": study.effective_recipe(train).model_dump(mode="json"),
     }
@@ -236,6 +297,19 @@ def _primary_test(study: Study, report: ReportConfig) -> dict[str, Any]:
         "equivalence": "two one-sided t tests at the margin",
         "margin": report.margin,
         "confidence": report.confidence,
+    }
+
+
+def _equivalent_batch_test(study: Study, train: TrainConfig, report: ReportConfig) -> dict[str, Any] | None:
+    """Return the test of the effective batch with the batch sizes of both arms; None without one."""
+    if study.equivalent_batch is None:
+        return None
+    return {
+        **study.equivalent_batch.model_dump(mode="json"),
+        **_primary_test(study, report),
+        "arms": [TREATED, CONTROL],
+        "sizes": {str(size): smaller for size, smaller in study.equivalent_sizes(train).items()},
+        "equal": "steps",
     }
 
 

@@ -275,7 +275,8 @@ class Tuning(Section):
         """
         tree: dict[str, Any] = copy.deepcopy(study.model_dump(mode="json"))
         tree |= {key: tree[key][:1] for key in (*_LISTS, *_FIXED_LISTS)}
-        tree |= {"filter_replicates": 1, "looks": None, "budget": {"epochs": self.epochs}}
+        tree |= {"filter_replicates": 1, "looks": None, "equivalent_batch": None}
+        tree |= {"budget": {"epochs": self.epochs}, "budget_by_batch_size": None, "equal_across": None}
         apply_values(tree, values)
         return tree
 
@@ -285,6 +286,9 @@ def apply_values(study: dict[str, Any], values: Mapping[str, Any]) -> None:
     for key, value in sorted(values.items()):
         if key in _LISTS:
             study[key] = [value]
+            if key == "batch_sizes" and study.get("budget_by_batch_size"):
+                budgets = study["budget_by_batch_size"]
+                study["budget_by_batch_size"] = {size: budgets[size] for size in budgets if size == str(value)} or None
             continue
         *sections, last = key.split(".")
         tree = study

@@ -56,7 +56,10 @@ def threshold_curve(ordered: NDArray[np.float64], threshold: float, *, title: st
     return figure
 
 
-_X_TITLE = "training images processed"
+X_TITLES = {"examples": "training images processed", "steps": "optimizer steps", "epochs": "epochs"}
+"""Titles of the horizontal axis, by `x_axis` of a study."""
+
+_X_UNITS = {"examples": "%{x:,} images", "steps": "step %{x:,}", "epochs": "epoch %{x:.4g}"}
 _COLUMNS = 3
 _PANEL_HEIGHT = 230
 
@@ -78,18 +81,24 @@ class LearningCurve:
     """One line of a panel: means over the seeds.
 
     Attributes:
-        examples: training images processed so far, ascending.
+        x: in the unit of the horizontal axis, ascending.
         values: in the unit of the axis.
     """
 
     key: LineKey
     style: LineStyle
-    examples: Sequence[int]
+    x: Sequence[float]
     values: Sequence[float]
 
 
-def learning_chart(panels: Mapping[str, Sequence[LearningCurve]], axis: LearningAxis) -> go.Figure:
-    """Return plotly panels with a shared vertical axis, by their titles: one per batch size, one line per arm."""
+def learning_chart(
+    panels: Mapping[str, Sequence[LearningCurve]], axis: LearningAxis, *, x_axis: str = "examples"
+) -> go.Figure:
+    """Return plotly panels with a shared vertical axis, by their titles: one per batch size, one line per arm.
+
+    Args:
+        x_axis: one of `X_TITLES`.
+    """
     rows, columns = grid_shape(len(panels))
     figure = subplots.make_subplots(
         rows=rows,
@@ -100,31 +109,33 @@ def learning_chart(panels: Mapping[str, Sequence[LearningCurve]], axis: Learning
         vertical_spacing=min(0.3, 70 / (_PANEL_HEIGHT * rows)),
     )
     shared = plotly_layout(x_title="", y_title="", height=110 + _PANEL_HEIGHT * rows)
-    x_axis, y_axis = shared.pop("xaxis"), shared.pop("yaxis")
+    horizontal, vertical = shared.pop("xaxis"), shared.pop("yaxis")
     shared["margin"]["t"] = 80
     shared["legend"]["y"] = 1 + 30 / (_PANEL_HEIGHT * rows)
     figure.update_layout(shared | {"showlegend": True})
     figure.update_annotations(font_size=13)
-    figure.update_xaxes(x_axis | {"rangemode": "tozero", "nticks": 5})
-    figure.update_yaxes(y_axis | (plotly_log_axis(_values(panels)) if axis.log else {}))
-    figure.update_xaxes(title_text=_X_TITLE, row=rows)
+    figure.update_xaxes(horizontal | {"rangemode": "tozero", "nticks": 5})
+    figure.update_yaxes(vertical | (plotly_log_axis(_values(panels)) if axis.log else {}))
+    figure.update_xaxes(title_text=X_TITLES[x_axis], row=rows)
     figure.update_yaxes(title_text=axis.title, col=1)
     named: set[LineKey] = set()
     for position, curves in enumerate(panels.values()):
         for curve in curves:
-            trace = _plotly_trace(curve, in_legend=curve.key not in named)
+            trace = _plotly_trace(curve, in_legend=curve.key not in named, unit=_X_UNITS[x_axis])
             figure.add_trace(trace, row=position // columns + 1, col=position % columns + 1)
             named.add(curve.key)
     return figure
 
 
-def learning_figure(panels: Mapping[str, Sequence[LearningCurve]], axis: LearningAxis) -> Figure:
-    """Return the panels as a matplotlib figure for papers."""
+def learning_figure(
+    panels: Mapping[str, Sequence[LearningCurve]], axis: LearningAxis, *, x_axis: str = "examples"
+) -> Figure:
+    """Return the panels as a matplotlib figure for papers; arguments as of `learning_chart`."""
     rows, columns = grid_shape(len(panels))
     return panel_figure(
-        {name: [(curve.key, curve.style, curve.examples, curve.values) for curve in panels[name]] for name in panels},
+        {name: [(curve.key, curve.style, curve.x, curve.values) for curve in panels[name]] for name in panels},
         size=(3.2 * columns, 0.6 + 2.4 * rows),
-        x_title=_X_TITLE,
+        x_title=X_TITLES[x_axis],
         y_title=axis.title,
         log_y=axis.log,
     )
@@ -168,16 +179,16 @@ def panel_figure(
         return figure
 
 
-def _plotly_trace(curve: LearningCurve, *, in_legend: bool) -> Any:
+def _plotly_trace(curve: LearningCurve, *, in_legend: bool, unit: str) -> Any:
     return go.Scatter(
-        x=list(curve.examples),
+        x=list(curve.x),
         y=list(curve.values),
         name=plotly_text(str(curve.key)),
         legendgroup=str(curve.key),
         showlegend=in_legend,
         mode="lines+markers" if len(curve.values) == 1 else "lines",
         line={"color": curve.style.color, "dash": curve.style.dash[0], "width": 2},
-        hovertemplate="%{x:,} images: %{y:.4f}",
+        hovertemplate=f"{unit}: %{{y:.4f}}",
     )
 
 

@@ -20,13 +20,18 @@ def study_styles(study: Mapping[str, Any]) -> dict[LineKey, LineStyle]:
 
 
 def accuracy_curves(study: Mapping[str, Any]) -> list[BatchCurve]:
-    """Return one curve for each arm and variant, in percent; intervals are clipped to 0 and 100 %."""
+    """Return one curve for each arm and variant, in percent; intervals are clipped to 0 and 100 %.
+
+    The smaller batches of `equivalent_batch`, which have the steps of a larger batch, are not on the curves.
+    """
+    added = {row["treated_size"] for row in (study["equivalent_batch"] or {}).get("settings_by_size", ())}
+    added -= {row["setting"]["batch_size"] for row in study["accuracy"] if row["arm"] != "filtered"}
     return _batch_curves(
         study_styles(study),
         (
             (LineKey(row["arm"], row["variant"]), row["setting"]["batch_size"], _percent(row["top1"]))
             for row in study["accuracy"]
-            if row["top1"]
+            if row["top1"] and row["setting"]["batch_size"] not in added
         ),
     )
 
@@ -96,7 +101,7 @@ def learning_panels(study: Mapping[str, Any], quantity: Quantity) -> dict[str, l
     for row in sorted(study["learning"][quantity], key=lambda row: row["batch_size"]):
         key = LineKey(row["arm"], row["variant"])
         values = [scale * value for value in row["values"]]
-        curve = LearningCurve(key=key, style=styles[key], examples=row["examples"], values=values)
+        curve = LearningCurve(key=key, style=styles[key], x=row.get("x", row["examples"]), values=values)
         panels.setdefault(f"batch size {row['batch_size']:,}", []).append(curve)
     return panels
 

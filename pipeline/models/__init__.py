@@ -1,4 +1,4 @@
-"""Networks: torchvision's ResNets with a choice of stem, a ResNet-9, a small CNN, and the models of timm."""
+"""Networks: ResNets with a choice of stem, a ResNet-9, a small CNN, and the models of timm and torchvision."""
 
 from pipeline.models.layers import set_batch_context
 from pipeline.models.registry import (

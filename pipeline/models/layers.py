@@ -53,6 +53,15 @@ class GroupedBatchNorm2d(nn.BatchNorm2d):
         return F.batch_norm(group, mean, variance, self.weight, self.bias, training=True, momentum=1.0, eps=self.eps)
 
 
+def take_over_batch_norm(grouped: GroupedBatchNorm2d, norm: nn.BatchNorm2d) -> GroupedBatchNorm2d:
+    """Return `grouped` with the settings, parameters and buffers of `norm`; the tensors stay the same."""
+    grouped.eps, grouped.momentum = norm.eps, norm.momentum
+    grouped.weight, grouped.bias = norm.weight, norm.bias
+    for buffer in ("running_mean", "running_var", "num_batches_tracked"):
+        setattr(grouped, buffer, getattr(norm, buffer))
+    return grouped
+
+
 def sample_keys(seed: int, sample_ids: NDArray[np.int64], epochs: NDArray[np.int64], device: torch.device) -> Tensor:
     """Return one dropout key per sample, (B,) int64, distinct with overwhelming probability.
 
@@ -96,6 +105,19 @@ class KeyedDropout(nn.Module):
         assert len(self.keys) == len(x), (len(self.keys), len(x))
         keep = _uniform(self.keys, self.layer, x[0].numel()) >= self.p
         return x * keep.view(x.shape) / (1 - self.p)
+
+
+class KeyedStochasticDepth(KeyedDropout):
+    """Stochastic depth (Huang et al. 2016): in training the whole residual of a sample is zero with probability `p`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, ...) -> the same shape."""
+        if not self.training or self.p == 0:
+            return x
+        assert self.keys is not None, "set_batch_context() comes before a forward pass in training"
+        assert len(self.keys) == len(x), (len(self.keys), len(x))
+        keep = _uniform(self.keys, self.layer, 1) >= self.p
+        return x * keep.view(-1, *[1] * (x.ndim - 1)) / (1 - self.p)
 
 
 def _uniform(keys: Tensor, layer: int, n: int) -> Tensor:

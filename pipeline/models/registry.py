@@ -10,6 +10,11 @@ from pipeline.models.resnet import RESNETS, Network, ResNet, Stem, resnet
 from pipeline.models.resnet9 import ResNet9
 from pipeline.models.small_cnn import SmallCnn
 from pipeline.models.timm_networks import TIMM_PREFIX, build_timm_network, timm_feature_dimension, timm_format
+from pipeline.models.torchvision_networks import (
+    TORCHVISION_PREFIX,
+    build_torchvision_network,
+    torchvision_feature_dimension,
+)
 
 _HEAD = ("fc.weight", "fc.bias")
 # BatchNorm's count of batches is unused here; files from before torch 0.4.1 lack it, torchvision's too.
@@ -67,17 +72,19 @@ def build_network(network: str, n_classes: int, *, stem: Stem, seed: int) -> Net
     """Build a network with fresh weights, the same for the same seed; global generators keep their state.
 
     Args:
-        network: one of `NETWORKS`, or a network of timm.
-        stem: of torchvision's ResNets, see `resnet`; the other networks have no choice.
+        network: one of `NETWORKS`, or a network of timm or torchvision.
+        stem: of the ResNets in `NETWORKS`, see `resnet`; the other networks have no choice.
 
     Raises:
-        InputError: timm has no such network.
+        InputError: timm or torchvision has no such network.
     """
     with torch.random.fork_rng(devices=[]):
         # `torch.manual_seed` would reseed the generators of all GPUs as well.
         torch.default_generator.manual_seed(seed)
         if is_timm(network):
             return build_timm_network(network, n_classes)
+        if network.startswith(TORCHVISION_PREFIX):
+            return build_torchvision_network(network, n_classes)
         if network in RESNETS:
             return resnet(network, n_classes, stem=stem)
         if network in _RESNET9_WIDTHS:
@@ -103,6 +110,8 @@ def feature_dimension(network: str) -> int:
     """Return the dimension D of the penultimate features.
 
     Raises:
-        InputError: timm has no such network.
+        InputError: timm or torchvision has no such network.
     """
+    if network.startswith(TORCHVISION_PREFIX):
+        return torchvision_feature_dimension(network)
     return timm_feature_dimension(network) if is_timm(network) else _FEATURES[network]

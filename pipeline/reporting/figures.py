@@ -83,7 +83,7 @@ def study_charts(study: Summary) -> dict[str, str]:
         charts["differences"] = batch_chart(curves, y_title=POINTS_TITLE, zero_line=True)
     for name, (quantity, axis) in _LEARNING.items():
         if panels := learning_panels(study, quantity):
-            charts[name] = learning_chart(panels, axis)
+            charts[name] = learning_chart(panels, axis, x_axis=study["x_axis"])
     return {name: plotly_html(chart, element_id=f"{study['name']}-{name}") for name, chart in charts.items()}
 
 
@@ -187,7 +187,7 @@ def _figures(inputs: ReportInputs, summary: Summary) -> Iterator[tuple[str, Figu
             yield f"{study['name']}.differences.svg", batch_figure(curves, y_title=POINTS_TITLE, zero_line=True)
         for name, (quantity, axis) in _LEARNING.items():
             if panels := learning_panels(study, quantity):
-                yield f"{study['name']}.{name}.svg", learning_figure(panels, axis)
+                yield f"{study['name']}.{name}.svg", learning_figure(panels, axis, x_axis=study["x_axis"])
     yield from _warmup_files(summary)
     yield from _filter_files(summary)
     names = inputs.data.class_names

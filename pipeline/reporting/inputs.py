@@ -22,6 +22,7 @@ from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from pipeline.replication import RunRecord
 from pipeline.stats.comparisons import AnalysisPlan
+from pipeline.stats.replicates import TREATED
 from pipeline.stats.runs import Run, run_from_row
 
 _POINT_COLUMNS = (
@@ -198,7 +199,7 @@ def _load_study(name: str, params: Params, paths: DataPaths, *, n_test: int) -> 
     study, report = params.studies[name], params.report
     plan = AnalysisPlan(
         margin=report.margin / 100, alpha=report.alpha, primary=report.primary, matched=study.match, n_images=n_test,
-        looks=study.looks or (),
+        looks=study.looks or (), equivalent_sizes=study.equivalent_sizes(params.train),
     )  # fmt: skip
     runs = [run_from_row(row) for row in read_runs(paths.runs(name), paths.history(name))]
     return StudyInputs(
@@ -210,6 +211,8 @@ def _load_study(name: str, params: Params, paths: DataPaths, *, n_test: int) -> 
         records=[
             RunRecord(**row, matched=study.match, n_images=n_test)
             for row in read_run_records(paths.runs(name), params.prepare.storage)
+            # The claims are on grids, to which the runs of `equivalent_batch` do not belong.
+            if row["arm"] != TREATED or row["batch_size"] in study.batch_sizes
         ],
     )
 

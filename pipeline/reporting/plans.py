@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pipeline.artifacts.plans import RegisteredPlan, read_registered_plans, read_run_dates
 from pipeline.config.params import Params
-from pipeline.config.study import build_plan, diff_plans, plan_hash
+from pipeline.config.study import Study, build_plan, diff_plans, plan_hash
 from pipeline.paths import WorkPaths
 
 
@@ -45,17 +45,31 @@ def load_plans(params: Params, work: WorkPaths) -> PlanHistories:
     }
 
 
+def equal_sentences(study: Study) -> list[str]:
+    """Return what is equal between the runs of a study, if its plan says so: arms at one size, or all sizes."""
+    if study.equal_across is None:
+        return []
+    arms = "steps" if study.match == "steps" else "epochs of their own images"
+    of_arms = f"Equal at each batch size: the {arms} of all arms."
+    if study.equal_across == "arms":
+        return [f"{of_arms} Different batch sizes are not called equal."]
+    (unit,) = (name for name in ("examples", "steps", "epochs") if getattr(study.budget, name) is not None)
+    whose = " of the full data" if unit == "epochs" and study.match == "steps" else ""
+    return [f"{of_arms} Equal at all batch sizes: {unit}{whose}."]
+
+
 def plan_sentences(name: str, params: Params, history: PlanHistory | None) -> list[str]:
     """Return the plan's text, if any, then its hash with its `history`."""
-    text = params.studies[name].plan
+    text, equal = params.studies[name].plan, equal_sentences(params.studies[name])
     plan = build_plan(name, params.studies[name], params.train, params.report)
     digest = f"SHA-256 of the plan: {plan_hash(plan)}"
     if text is None or history is None:
-        return [f"{digest}."]
+        return [*equal, f"{digest}."]
     words = [
         f"Question: {text.question}",
         f"Hypotheses: {' '.join(text.hypotheses)}",
         f"Choice of the rates: {text.rate_selection}",
+        *equal,
     ]
     if not history.statements:
         return [*words, f"{digest}; no statement of it is recorded."]

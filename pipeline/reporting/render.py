@@ -30,6 +30,7 @@ from pipeline.reporting.summary import Summary
 from pipeline.reporting.tables import cost_table, resource_table
 from pipeline.stats import formatting
 from pipeline.stats import tables as stats_tables
+from pipeline.stats.equivalent_batch import equivalent_batch_table
 from pipeline.stats.tables import Table
 
 
@@ -123,6 +124,8 @@ def _study(study: Summary, params: Params, confidence: float, measured: Mapping[
         "accuracy_table": stats_tables.accuracy_table(study, confidence),
         "best_batch_table": best_batch_table(study, confidence),
         "difference_table": stats_tables.difference_table(study, confidence),
+        "equivalent_batch_table": study["equivalent_batch"]
+        and equivalent_batch_table(study["equivalent_batch"], confidence, params.report.margin),
         "critical_batch_table": stats_tables.critical_batch_table(study),
         "convergence_sections": convergence_sections(study),
         "landscape": measured,

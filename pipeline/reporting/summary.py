@@ -144,7 +144,7 @@ def _data(inputs: ReportInputs) -> Summary:
 
 def _study(study: StudyInputs, inputs: ReportInputs) -> Summary:
     """Return a study's summary, with each comparison's values by test image, and the published numbers."""
-    values = study_summary(study.name, study.runs, study.plan)
+    values = study_summary(study.name, study.runs, study.plan, x_axis=study.study.x_axis)
     labels, names, confidence = inputs.data.test.labels, inputs.data.class_names, inputs.params.report.confidence
     images = [
         image_values(comparison, study.correct, labels, names, confidence)

@@ -1,7 +1,7 @@
 """Compare the filtered arm with each other arm of a study: verdicts, and their text and plain values."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,6 +60,8 @@ class AnalysisPlan:
         matched: what is equal in all arms: steps or epochs.
         n_images: number of test images; accuracies are multiples of 1 / n_images.
         looks: numbers of seeds, ascending, at which the primary comparison may stop the study; empty for none.
+        equivalent_sizes: batch size of the full arm -> that of the filtered arm which is tested against it; empty
+            without the study's `equivalent_batch`.
     """
 
     margin: float
@@ -68,6 +70,7 @@ class AnalysisPlan:
     matched: Matched
     n_images: int
     looks: tuple[int, ...] = ()
+    equivalent_sizes: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def rule(self) -> DecisionRule:
@@ -120,14 +123,14 @@ def comparisons(runs: Sequence[Run], plan: AnalysisPlan) -> list[Comparison]:
     """Compare the filtered arm with each other one, the primary comparison first; none without a filtered arm."""
     controls = sorted(control_arms(runs), key=lambda control: control != plan.primary)
     seeds = seeds_used(runs, plan)
-    return [_compare(runs, control, plan, seeds) for control in controls]
+    return [compare_arms(runs, control, plan, seeds) for control in controls]
 
 
 def relabeled_comparison(runs: Sequence[Run], plan: AnalysisPlan) -> Comparison | None:
     """Compare changed labels with the labels as given, on all images; None without both arms. It is never primary."""
     if not {RELABELED, SHARED} <= {run.arm for run in runs}:
         return None
-    return _compare(runs, SHARED, plan, seeds_used(runs, plan), treated=RELABELED)
+    return compare_arms(runs, SHARED, plan, seeds_used(runs, plan), treated=RELABELED)
 
 
 def seeds_used(runs: Sequence[Run], plan: AnalysisPlan) -> list[int]:
@@ -182,10 +185,17 @@ def power_at_margin(verdict: Verdict) -> float | None:
     )
 
 
-def _compare(
-    runs: Sequence[Run], control: str, plan: AnalysisPlan, seeds: Sequence[int], *, treated: str = TREATED
+def compare_arms(
+    runs: Sequence[Run],
+    control: str,
+    plan: AnalysisPlan,
+    seeds: Sequence[int],
+    *,
+    treated: str = TREATED,
+    treated_sizes: Mapping[int, int] | None = None,
 ) -> Comparison:
-    pairs = find_pairs(runs, control, seeds, treated=treated)
+    """Compare one arm with another over `seeds`; `treated_sizes` as in `find_pairs`."""
+    pairs = find_pairs(runs, control, seeds, treated=treated, treated_sizes=treated_sizes)
     complete = [differences(runs, pair) for pair in pairs if pair.complete]
     partial = [differences(runs, pair) for pair in pairs if pair.treated.size]
     step = 1 / plan.n_images
@@ -197,7 +207,7 @@ def _compare(
     return Comparison(
         treated=treated,
         control=control,
-        primary=treated == TREATED and control == plan.primary,
+        primary=treated == TREATED and control == plan.primary and treated_sizes is None,
         pairs=tuple(pairs),
         pooled=pooled,
         left_out=len(pairs) - len(complete),

@@ -10,6 +10,7 @@ the difference of every draw, whatever the control is, so that the draws' means 
 are therefore crossed: each factor adds its own variance.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -122,14 +123,29 @@ def sorted_seeds(runs: Sequence[Run]) -> list[int]:
     return sorted({run.seed for run in runs})
 
 
+def grid_settings(runs: Sequence[Run]) -> list[Setting]:
+    """Return all settings, sorted, but those of the filtered arm alone, which `equivalent_batch` adds to a grid."""
+    arms: dict[Setting, set[str]] = defaultdict(set)
+    for run in runs:
+        arms[run.setting].add(run.arm)
+    return [setting for setting in sorted_settings(runs) if arms[setting] != {TREATED}]
+
+
 def find_pairs(
-    runs: Sequence[Run], control: str, seeds: Sequence[int] | None = None, *, treated: str = TREATED
+    runs: Sequence[Run],
+    control: str,
+    seeds: Sequence[int] | None = None,
+    *,
+    treated: str = TREATED,
+    treated_sizes: Mapping[int, int] | None = None,
 ) -> list[Pairs]:
     """Return the pairs of each setting, sorted.
 
     Args:
         seeds: the seeds to use, sorted; None for all.
         treated: the arm that is compared with `control`.
+        treated_sizes: batch size of the control -> that of the treated arm, for the settings with these sizes alone;
+            None if both have the same. The setting of a pair is the control's.
     """
     if seeds is None:
         seeds = sorted_seeds(runs)
@@ -140,11 +156,16 @@ def find_pairs(
     }
     draws = filter_draw_names(runs, treated)
     pairs = []
-    for setting in sorted_settings(runs):
+    for setting in grid_settings(runs):
+        of_treated = setting
+        if treated_sizes is not None:
+            if setting.batch_size not in treated_sizes:
+                continue
+            of_treated = setting._replace(batch_size=treated_sizes[setting.batch_size])
         both: dict[tuple[str, int], tuple[int, int]] = {}
         for draw in draws:
             for seed in seeds:
-                one = finished.get((setting, treated, draw, seed))
+                one = finished.get((of_treated, treated, draw, seed))
                 other = finished.get((setting, control, "" if control == SHARED else draw, seed))
                 if one is not None and other is not None:
                     both[draw, seed] = one, other
@@ -159,10 +180,13 @@ def find_pairs(
 def seed_differences(top1: Mapping[tuple[Setting, str, int], float | None], control: str) -> NDArray[np.float64]:
     """Return treated - control in accuracy (seeds, settings), both ascending, -1 to 1; NaN if a run did not finish.
 
+    Settings of the treated arm alone are left out.
+
     Args:
         top1: by setting, arm and seed, 0 to 1, None for runs without a result; of one draw of the filter.
     """
-    settings, seeds = sorted({setting for setting, _, _ in top1}), sorted({seed for _, _, seed in top1})
+    # The filtered arm alone has further settings with `equivalent_batch`.
+    settings, seeds = sorted({key[0] for key in top1 if key[1] != TREATED}), sorted({seed for _, _, seed in top1})
     table = np.full((len(seeds), len(settings)), np.nan)
     for row, seed in enumerate(seeds):
         for column, setting in enumerate(settings):

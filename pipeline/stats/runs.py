@@ -17,6 +17,9 @@ Quantity = Literal["train_loss", "top1", "test_loss"]
 """Measured while a run trains: mean loss of its training images in nats; of the test images the share classified
 correctly, and the mean loss in nats."""
 
+CurveAxis = Literal["examples", "steps", "epochs"]
+"""Horizontal axis of learning curves: training images processed, optimizer steps, or epochs of the arm."""
+
 
 class Setting(NamedTuple):
     """What two runs must share, in addition to their seed, to be a pair. Never selected by its accuracy."""
@@ -182,7 +185,9 @@ def _arm_accuracy(group: Sequence[Run], confidence: float, rounding: float) -> A
     )
 
 
-def learning_curves(runs: Sequence[Run], quantity: Quantity, varying: Iterable[str]) -> list[dict[str, Any]]:
+def learning_curves(
+    runs: Sequence[Run], quantity: Quantity, varying: Iterable[str], x_axis: CurveAxis = "examples"
+) -> list[dict[str, Any]]:
     """Return the mean over the finished runs of each setting and arm, at the records of the first of them.
 
     Draws of the filter that keep different numbers of images have records at different steps. Curves are interpolated
@@ -191,14 +196,18 @@ def learning_curves(runs: Sequence[Run], quantity: Quantity, varying: Iterable[s
     Args:
         quantity: `top1` and `test_loss` give no curve for runs that measured them only after their last step.
         varying: names of the setting's fields that differ between variants.
+        x_axis: what `x` counts.
 
     Returns:
-        Rows of `variant`, `batch_size`, `arm`, `n`; `examples`, training images processed, ascending; `values`.
+        Rows of `variant`, `batch_size`, `arm`, `n`; `examples`, training images processed, ascending; `values`; and,
+        for steps or epochs, `x`, these at `examples`, with the mean of an epoch's images over the runs.
     """
     groups: dict[tuple[Setting, str], list[dict[int, float]]] = defaultdict(list)
+    of_group: dict[tuple[Setting, str], list[Run]] = defaultdict(list)
     for run in runs:
         if run.finished and (points := _points(run, quantity)):
             groups[run.setting, run.arm].append(points)
+            of_group[run.setting, run.arm].append(run)
     curves = []
     for (setting, arm), group in sorted(groups.items()):
         begin, end = max(map(min, group)), min(map(max, group))
@@ -212,9 +221,19 @@ def learning_curves(runs: Sequence[Run], quantity: Quantity, varying: Iterable[s
                 "n": len(group),
                 "examples": shared,
                 "values": np.mean(values, axis=0).tolist(),
+                **_other_axis(shared, of_group[setting, arm], x_axis),
             }
         )
     return curves
+
+
+def _other_axis(examples: Sequence[int], runs: Sequence[Run], x_axis: CurveAxis) -> dict[str, list[float]]:
+    if x_axis == "examples":
+        return {}
+    if x_axis == "steps":
+        return {"x": [runs[0].steps_after(at) for at in examples]}
+    epoch = float(np.mean([run.n_train for run in runs]))
+    return {"x": [at / epoch for at in examples]}
 
 
 def _points(run: Run, quantity: Quantity) -> dict[int, float]:

@@ -9,9 +9,12 @@ import numpy as np
 
 from pipeline.stats.batch_size import best_by_rate, critical_batches
 from pipeline.stats.comparisons import AnalysisPlan, comparisons, pooled_values, relabeled_comparison, setting_values
+from pipeline.stats.equivalent_batch import equivalent_batch_values
 from pipeline.stats.ratios import ratios
+from pipeline.stats.replicates import grid_settings
 from pipeline.stats.runs import (
     EQUAL_EPOCHS,
+    CurveAxis,
     Quantity,
     Run,
     Setting,
@@ -25,7 +28,9 @@ from pipeline.stats.runs import (
 StudySummary = dict[str, Any]
 
 
-def study_summary(name: str, runs: Sequence[Run], plan: AnalysisPlan) -> StudySummary:
+def study_summary(
+    name: str, runs: Sequence[Run], plan: AnalysisPlan, *, x_axis: CurveAxis = "examples"
+) -> StudySummary:
     """Return the plan, verdicts over all settings and by setting, accuracies, excluded runs, and mean learning curves.
 
     Shares and accuracies are 0 to 1, differences and the margin are percentage points of top-1.
@@ -33,8 +38,9 @@ def study_summary(name: str, runs: Sequence[Run], plan: AnalysisPlan) -> StudySu
     Args:
         runs: all runs of the study, whether they finished or not.
         plan: stated before them.
+        x_axis: of the learning curves.
     """
-    varying = varying_fields(sorted_settings(runs))
+    varying, grid = varying_fields(sorted_settings(runs)), set(grid_settings(runs))
     statuses = Counter(run.status for run in runs)
     compared, relabeled = comparisons(runs, plan), relabeled_comparison(runs, plan)
     return {
@@ -51,6 +57,7 @@ def study_summary(name: str, runs: Sequence[Run], plan: AnalysisPlan) -> StudySu
         "varying": list(varying),
         "pooled": [pooled_values(comparison, plan) for comparison in compared],
         "relabeled": relabeled and pooled_values(relabeled, plan),
+        "equivalent_batch": equivalent_batch_values(runs, plan),
         "differences": [
             row
             for comparison in compared
@@ -70,7 +77,7 @@ def study_summary(name: str, runs: Sequence[Run], plan: AnalysisPlan) -> StudySu
                 "variant": describe(row.setting, [name for name in varying if name != "learning_rate"]),
                 "setting": row.setting._asdict(),
             }
-            for row in best_by_rate(runs, plan.confidence)
+            for row in best_by_rate([run for run in runs if run.setting in grid], plan.confidence)
         ],
         "critical_batch": [
             {**_setting_names(row.setting, varying, row.arm), **asdict(row), "setting": row.setting._asdict()}
@@ -78,7 +85,8 @@ def study_summary(name: str, runs: Sequence[Run], plan: AnalysisPlan) -> StudySu
         ],
         "excluded": _excluded(runs),
         "epochs_apart": _epochs_apart(runs) if plan.matched == "epochs" else [],
-        "learning": {quantity: learning_curves(runs, quantity, varying) for quantity in get_args(Quantity)},
+        "x_axis": x_axis,
+        "learning": {quantity: learning_curves(runs, quantity, varying, x_axis) for quantity in get_args(Quantity)},
     }
 
 

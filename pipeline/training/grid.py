@@ -1,11 +1,14 @@
 """Expand a study into the runs of its grid, and skip those that cannot be trained."""
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from pipeline.arms import WHOLE_ARMS
+from pipeline.config.base import Duration
+from pipeline.config.equivalent_batch import CONTROL, TREATED
 from pipeline.config.study import Study, TrainConfig
+from pipeline.errors import InputError
 from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings, effective_settings
 
 
@@ -38,7 +41,7 @@ def expand_grid(
     """Return all runs of a study, arms innermost so that comparisons complete early.
 
     A batch larger than an arm of its comparison would repeat images within one batch. It is skipped for all arms, so
-    that every run has a counterpart.
+    that every run has a counterpart. The runs of `equivalent_batch` that no point of the grid has come last.
 
     Args:
         n_full: training images.
@@ -46,7 +49,8 @@ def expand_grid(
             all images.
 
     Raises:
-        InputError: a run that is not skipped cannot be trained, e.g. its warm-up is longer than the budget.
+        InputError: a run that is not skipped cannot be trained, e.g. its warm-up is longer than the budget; or a run of
+            `equivalent_batch` has the batch size of another run, and not its steps.
     """
     recipe = study.effective_recipe(train)
     sizes = {(arm, network): n_full if arm in WHOLE_ARMS else n_kept[network] for arm, network in study_arms(study)}
@@ -59,7 +63,7 @@ def expand_grid(
             data,
             point,
             n_epoch=n_full if study.match == "steps" else size,
-            budget=study.budget,
+            budget=study.budget_at(point.batch_size),
             accuracy_every=study.accuracy_every,
             skipped=too_large,
         )
@@ -75,7 +79,52 @@ def expand_grid(
                 skip_reason=reason if too_large else "",
             )
         )
-    return runs
+    return [*runs, *_equivalent_runs(study, train, data, runs, n_full)]
+
+
+def _equivalent_runs(
+    study: Study, train: TrainConfig, data: DatasetInfo, runs: list[RunSpec], n_full: int
+) -> Iterator[RunSpec]:
+    """Yield the runs of the filtered arm at smaller batches, with the steps and durations of the full arm's runs."""
+    recipe, sizes = study.effective_recipe(train), study.equivalent_sizes(train)
+    seen = {(*run_variant(run), run.settings.seed): run for run in runs}
+    for control in [run for run in runs if run.arm == CONTROL and run.settings.batch_size in sizes]:
+        large = control.settings
+        settings = effective_settings(
+            recipe,
+            data,
+            GridPoint(
+                network=large.network,
+                batch_size=sizes[large.batch_size],
+                learning_rate=control.learning_rate,
+                weight_decay=large.weight_decay,
+                seed=large.seed,
+            ),
+            n_epoch=n_full,
+            budget=Duration(steps=large.steps),
+            skipped=True,  # the full arm's warm-up, which replaces this one, has been checked
+        )
+        settings = replace(
+            settings,
+            schedule_options=large.schedule_options,
+            warmup_steps=large.warmup_steps,
+            local_from_step=large.local_from_step,
+            accuracy_steps=large.accuracy_steps,
+        )
+        for network in study.filter_networks:
+            partner = next(run for run in runs if (run.arm, run.filter_network) == (TREATED, network))
+            run = replace(partner, learning_rate=control.learning_rate, settings=settings,
+                          skip_reason=control.skip_reason)  # fmt: skip
+            other = seen.setdefault((*run_variant(run), settings.seed), run)
+            if other is run:
+                yield run
+            elif other.settings != settings:
+                raise InputError(
+                    f"equivalent_batch: the run of {TREATED} at batch {settings.batch_size}, against {CONTROL} at "
+                    f"{large.batch_size}, takes {settings.steps} steps, and another run of that batch size has "
+                    f"{other.settings.steps}, or other durations; change gradient_scale or batch_sizes, or give the "
+                    "budget and the warm-up in steps"
+                )
 
 
 def grid_points(study: Study) -> list[GridPoint]:

@@ -1,4 +1,4 @@
-"""params.yaml and the presets filter as the paper does: PCA, joint t-SNE, DBSCAN by class; two presets are exempt."""
+"""params.yaml and the presets filter as the paper does: PCA, joint t-SNE, DBSCAN by class; three presets are exempt."""
 
 from pathlib import Path
 
@@ -11,8 +11,8 @@ from tests.fixtures.source_tree import ROOT
 
 _ALL = [ROOT / "params.yaml", *sorted((ROOT / "presets").glob("*.yaml"))]
 # They find wrong labels, and repeat no paper.
-_AUDIT, _OWN_IMAGES = (ROOT / "presets" / f"{name}.yaml" for name in ("audit", "own-images"))
-_FILES = [path for path in _ALL if path not in (_AUDIT, _OWN_IMAGES)]
+_AUDIT, _OWN_IMAGES, _LAW = (ROOT / "presets" / f"{name}.yaml" for name in ("audit", "own-images", "law"))
+_FILES = [path for path in _ALL if path not in (_AUDIT, _OWN_IMAGES, _LAW)]
 
 each_file = pytest.mark.parametrize("path", _FILES, ids=lambda path: path.stem)
 
@@ -82,6 +82,8 @@ def test_the_preset_of_own_images_has_batches_for_a_few_hundred_images_and_augme
     assert 0 < params.train.augmentation.crop_padding <= params.prepare.image_size / 8
 
 
-@pytest.mark.parametrize("path", [path for path in _ALL if path.stem not in ("params", "digits")], ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", [path for path in _ALL if path.stem not in ("params", "digits", "law")], ids=lambda p: p.stem
+)
 def test_no_other_preset_changes_labels(path: Path) -> None:
     assert load_params(path).prepare.plant_label_noise is None

@@ -80,7 +80,12 @@ def _attributes_read() -> frozenset[str]:
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
     }
     # Members of a model that read a key for other code.
-    members = {Study.effective_recipe.__name__: {"recipe"}, "filter_networks": {"filter_replicates"}}
+    members = {
+        Study.effective_recipe.__name__: {"recipe"},
+        Study.budget_at.__name__: {"budget_by_batch_size"},
+        Study.equivalent_sizes.__name__: {"equivalent_batch", "gradient_scale"},
+        "filter_networks": {"filter_replicates"},
+    }
     if "data/${item.needs}" in (ROOT / "dvc.yaml").read_text():
         names.add("needs")
     assert hasattr(Study, "filter_networks")

@@ -3,7 +3,7 @@
 import difflib
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow.parquet
 
 from pipeline.errors import InputError
 
-ARM, SEED = "arm", "seed"
+ARM, SEED, BATCH_SIZE = "arm", "seed", "batch_size"
 _COLUMN_LIMIT = 12
 
 Value = str | int | float | bool | None
@@ -42,7 +42,14 @@ class RunTable:
     other_rows: int
 
 
-def read_runs(file: Path, arms: Sequence[str], *, metric: str, ignored: Sequence[str] = ()) -> RunTable:
+def read_runs(
+    file: Path,
+    arms: Sequence[str],
+    *,
+    metric: str,
+    ignored: Sequence[str] = (),
+    batch_sizes: Mapping[int, int] | None = None,
+) -> RunTable:
     """Read a table and pair its runs: a pair shares the seed and all settings.
 
     Args:
@@ -50,13 +57,16 @@ def read_runs(file: Path, arms: Sequence[str], *, metric: str, ignored: Sequence
         arms: A and B.
         metric: column of shares from 0 to 1, of which higher is better.
         ignored: columns that are no settings, e.g. wall times.
+        batch_sizes: `batch_size` of A's run -> that of B's, of each pair; runs of other sizes are left out. None: both
+            have the same.
 
     Raises:
         InputError: the file or a column is missing; a value is missing or out of range; two rows are one run; or a run
             has no partner.
     """
     table = _read_table(file)
-    _check_columns(_column_names(table, file), (metric, ARM, SEED), ignored, file)
+    needed = (metric, ARM, SEED) if batch_sizes is None else (metric, ARM, SEED, BATCH_SIZE)
+    _check_columns(_column_names(table, file), needed, ignored, file)
     columns = tuple(name for name in table.column_names if name not in (metric, ARM, SEED, *ignored))
     try:
         rows = table.to_pylist()
@@ -66,14 +76,14 @@ def read_runs(file: Path, arms: Sequence[str], *, metric: str, ignored: Sequence
     if a == b:
         raise InputError(f"--arm: {a} is given twice; give two arms of {file}")
     runs: dict[str, dict[tuple[Setting, Value], tuple[int, float]]] = {a: {}, b: {}}
-    for line, row in enumerate(rows, start=1):
+    used: set[int] = set()
+    for line, row, size in _at_paired_sizes(rows, arms, batch_sizes):
         arm = value_text(row[ARM])
-        if arm not in runs:
-            continue
         where = f"{file}: row {line}"
         if row[SEED] is None:
             raise InputError(f"{where}: has no seed; give one, so that the run can be paired")
-        key = (tuple(_plain(row[name]) for name in columns), _plain(row[SEED]))
+        used.add(line)
+        key = (tuple(_plain(size if name == BATCH_SIZE else row[name]) for name in columns), _plain(row[SEED]))
         if key in runs[arm]:
             raise InputError(
                 f"{where}: repeats the run of row {runs[arm][key][0]} ({_described(arm, columns, key)}); remove one, "
@@ -82,6 +92,9 @@ def read_runs(file: Path, arms: Sequence[str], *, metric: str, ignored: Sequence
         runs[arm][key] = line, _checked_metric(row[metric], metric, where)
     for arm in arms:
         if not runs[arm]:
+            if batch_sizes is not None and any(value_text(row[ARM]) == arm for row in rows):
+                sizes = ", ".join(map(str, batch_sizes if arm == a else batch_sizes.values()))
+                raise InputError(f"--batch-sizes: {file} has no run of {arm} at batch size {sizes}")
             known = sorted({value_text(row[ARM]) for row in rows})
             raise InputError(f"--arm: {file} has no arm {arm}; give two of {', '.join(known[:_COLUMN_LIMIT])}")
     _check_partners(runs, (a, b), columns, file)
@@ -95,8 +108,23 @@ def read_runs(file: Path, arms: Sequence[str], *, metric: str, ignored: Sequence
         arms=(a, b),
         columns=columns,
         differences=differences,
-        other_rows=len(rows) - len(runs[a]) - len(runs[b]),
+        other_rows=len(rows) - len(used),
     )
+
+
+def _at_paired_sizes(
+    rows: Sequence[Mapping[str, Any]], arms: Sequence[str], sizes: Mapping[int, int] | None
+) -> Iterator[tuple[int, Mapping[str, Any], Value]]:
+    """Yield the rows of both arms, counted from 1, with the batch size of A in the pair that each belongs to."""
+    for line, row in enumerate(rows, start=1):
+        arm = value_text(row[ARM])
+        if arm not in arms:
+            continue
+        size = row.get(BATCH_SIZE)
+        if sizes is None or (arm == arms[0] and size in sizes):
+            yield line, row, size
+        elif arm == arms[1]:
+            yield from ((line, row, large) for large, small in sizes.items() if small == size)
 
 
 def _read_table(file: Path) -> pa.Table:

@@ -178,3 +178,39 @@ def test_refusals(tmp_path: Path) -> None:
     }
     check_golden("compare_table_refusals.txt", refusals(cases, hidden={str(tmp_path): "FOLDER", __file__: "TEST.py"}))
     assert main(["compare", str(tmp_path / "empty.csv"), *arms]) == 2
+
+
+def _at_sizes(gain: float) -> Rows:
+    """Arm `clean` at batch 40 is `gain` above arm `full` at 64; there are other sizes."""
+    return [
+        {"arm": arm, "seed": seed, "batch_size": size, "accuracy": 0.8 + seed / 1000 + (gain if size == 40 else 0.1)}
+        for arm, sizes in (("full", (64, 256)), ("clean", (40, 64)))
+        for size in sizes
+        for seed in range(8)
+    ]
+
+
+def test_arms_of_different_batch_sizes_are_paired_on_request(tmp_path: Path) -> None:
+    rows = [row | {"accuracy": row["accuracy"] - 0.1 * (row["arm"] == "full")} for row in _at_sizes(0.02)]
+    runs = read_runs(_write(tmp_path / "runs.csv", rows), ("full", "clean"), metric="accuracy", batch_sizes={64: 40})
+    assert list(runs.differences) == [(64,)]
+    assert np.array(list(runs.differences[64,].values())) == pytest.approx(0.02)
+    assert runs.other_rows == 16
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            ["--metric", "accuracy", "--arm", "full", "clean", "--batch-sizes", "64:41"],
+            "--batch-sizes: .* no run of clean at batch size 41",
+        ),
+        (["--batch-sizes", "64:40"], "--batch-sizes: is for a table of runs"),
+    ],
+)
+def test_batch_sizes_without_runs_or_without_a_table_are_refused(
+    arguments: list[str], says: str, tmp_path: Path
+) -> None:
+    table = _write(tmp_path / "runs.csv", _at_sizes(0.0))
+    with pytest.raises(InputError, match=says):
+        compare([str(table), *arguments])

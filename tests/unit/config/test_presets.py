@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from pipeline.commands.planning.size import DataSize, deduplicate_runs, plan_from_sizes
 from pipeline.commands.tuning.outputs import check_fair
 from pipeline.config.params import load_params
 from pipeline.config.tuning_checks import check_space
@@ -194,3 +195,24 @@ def _values(node: Any) -> Iterator[tuple[str, int]]:
             yield from _values(value)
         else:
             yield key, node.lc.key(key)[0]
+
+
+def test_the_law_presets_head_counts_its_runs_and_its_sizes_are_those_of_the_law() -> None:
+    path = _FOLDER / "law.yaml"
+    params, text = load_params(path), path.read_text()
+    size = DataSize(n_train=10_000, n_test=10_000, n_classes=10, source="published")
+    plans = {name: plan_from_sizes(params, name, size, {"resnet18": 8000}) for name in params.studies}
+    unique = deduplicate_runs(plans)
+    for name, plan in unique.items():
+        assert not plan.skipped
+        counted = re.search(rf"^#   {name} +([0-9]+) +(?:of ([0-9]+))?", text, flags=re.MULTILINE)
+        assert counted is not None, name
+        assert (int(counted[1]), int(counted[2] or counted[1])) == (len(plan.missing), plan.total), name
+    trained, named = sum(len(plan.missing) for plan in unique.values()), sum(plan.total for plan in plans.values())
+    assert f"{trained} are trained, of {named} that the studies name" in " ".join(text.replace("\n# ", " ").split())
+    steps = {run.settings.batch_size: run.settings.steps for run in plans["law_steps"].missing}
+    assert steps == {16: 3750, 64: 937, 256: 234, 1024: 100, 4096: 60}
+    noise = params.prepare.plant_label_noise
+    assert noise is not None
+    assert noise.kind == "symmetric"
+    assert params.studies["confirm"].equivalent_sizes(params.train) == {64: 48, 1024: 776}

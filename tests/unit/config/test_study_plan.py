@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.config.params import Params, check_params
 from pipeline.config.study import build_plan, diff_plans, plan_hash
+from pipeline.errors import InputError
 from tests.fixtures.params import digits_tree
 
 _TEXT = {"question": "Does it help?", "hypotheses": ["It does.", "It does not."], "rate_selection": "On val, in May."}
@@ -127,3 +128,27 @@ def test_lines_that_changed_name_the_key_and_both_values() -> None:
         "seeds [0, 1, 2] -> [0, 1]", "looks none -> [2]", 'question "Does it help?" -> none',
         'recipe.schedule.name "cosine" -> "constant"',
     } <= set(lines)  # fmt: skip
+
+
+def test_budgets_by_batch_size_and_what_is_equal_are_part_of_it() -> None:
+    sizes = {"budget_by_batch_size": {128: {"steps": 10}}, "equal_across": "arms"}
+    plan = _plan(**sizes)
+    assert (plan["budget_by_batch_size"], plan["equal_across"]) == ({"128": {"steps": 10}}, "arms")
+    assert plan_hash(json.loads(json.dumps(plan))) == plan_hash(plan) != plan_hash(_plan())
+    assert _plan(equal_across="sizes")["equal_across"] == "sizes"
+    assert not {"budget_by_batch_size", "equal_across", "x_axis"} & set(_plan(x_axis="steps"))
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "says"),
+    [
+        ({"budget_by_batch_size": {64: {"steps": 10}}}, "budget_by_batch_size", "64 is not one of batch_sizes"),
+        ({"budget_by_batch_size": {128: {"steps": 0}}}, "budget_by_batch_size", "more than 0"),
+        ({"budget_by_batch_size": {128: {"steps": 10}}, "equal_across": "sizes"}, "equal_across", "write arms"),
+    ],
+)
+def test_budgets_that_do_not_fit_are_one_clear_line(change: dict[str, Any], key: str, says: str) -> None:
+    with pytest.raises(InputError, match=says) as raised:
+        _params(**change)
+    assert f"studies.digits: {key}" in str(raised.value) or f"studies.digits.{key}" in str(raised.value)
+    assert "\n" not in str(raised.value)

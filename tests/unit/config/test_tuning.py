@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline.config.params import Params, check_params
 from pipeline.config.study import Study
-from pipeline.config.tuning import Domain
+from pipeline.config.tuning import Domain, apply_values
 from pipeline.config.tuning_checks import check_space
 from pipeline.errors import InputError
 from tests.fixtures.golden import check_golden
@@ -221,3 +221,14 @@ def test_how_a_run_is_done_is_not_searched(key: str) -> None:
         _params(space={f"recipe.{key}": {"choices": [2, 4]}}, sampler={"name": "random"})
     assert key_within(refused.value, "params.yaml: tuning.mine") == "space"
     assert f" recipe.{key} " in str(refused.value)
+
+
+def test_a_searched_batch_size_keeps_its_own_budget_alone() -> None:
+    study: dict[str, Any] = {
+        "batch_sizes": [32, 128],
+        "budget_by_batch_size": {"32": {"steps": 9}, "128": {"steps": 5}},
+    }
+    apply_values(study, {"batch_sizes": 128})
+    assert study == {"batch_sizes": [128], "budget_by_batch_size": {"128": {"steps": 5}}}
+    apply_values(study, {"batch_sizes": 64})
+    assert study["budget_by_batch_size"] is None

@@ -4,8 +4,8 @@ from pipeline.figures.style import LineKey, line_styles
 
 STYLES = line_styles([LineKey("filtered"), LineKey("full")])
 CURVES = [
-    LearningCurve(key=LineKey("filtered"), style=STYLES[LineKey("filtered")], examples=[32, 64], values=[2.0, 1.0]),
-    LearningCurve(key=LineKey("full"), style=STYLES[LineKey("full")], examples=[32, 64], values=[2.2, 0.9]),
+    LearningCurve(key=LineKey("filtered"), style=STYLES[LineKey("filtered")], x=[32, 64], values=[2.0, 1.0]),
+    LearningCurve(key=LineKey("full"), style=STYLES[LineKey("full")], x=[32, 64], values=[2.2, 0.9]),
 ]
 
 
@@ -36,7 +36,18 @@ def test_the_axis_has_its_title_and_scale_in_both() -> None:
 
 
 def test_a_curve_of_one_record_is_seen_and_nothing_is_no_error() -> None:
-    single = LearningCurve(key=LineKey("full"), style=STYLES[LineKey("full")], examples=[32], values=[2.0])
+    single = LearningCurve(key=LineKey("full"), style=STYLES[LineKey("full")], x=[32], values=[2.0])
     assert learning_chart({"batch size 32": [single]}, LOSS).data[0].mode == "lines+markers"
     assert svg(learning_figure({"batch size 32": [single]}, LOSS))
     assert svg(learning_figure({}, LOSS))
+
+
+def test_the_axis_is_named_after_what_it_counts() -> None:
+    for x_axis, title in (
+        ("examples", "training images processed"),
+        ("steps", "optimizer steps"),
+        ("epochs", "epochs"),
+    ):
+        chart = learning_chart({"batch size 16": CURVES}, LOSS, x_axis=x_axis)
+        assert chart.layout.xaxis.title.text == title
+        assert learning_figure({"batch size 16": CURVES}, LOSS, x_axis=x_axis).get_supxlabel() == title

@@ -14,7 +14,7 @@ from pipeline.config.params import Params
 from pipeline.config.study import build_plan, plan_hash
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.reporting.inputs import load_report_inputs
-from pipeline.reporting.plans import load_plans, plan_sentences
+from pipeline.reporting.plans import equal_sentences, load_plans, plan_sentences
 from pipeline.reporting.render import PageFigures, render_document, render_page
 from pipeline.reporting.summary import build_summary
 from tests.fixtures.golden import check_golden
@@ -111,3 +111,28 @@ def test_page_and_document_say_it_and_take_no_word_for_markup(tmp_path: Path, wo
         assert _DATE in text
     assert "&lt;b&gt;help&lt;/b&gt;?" in page
     assert "\\<b\\>help" in document
+
+
+@pytest.mark.parametrize(
+    ("study", "says"),
+    [
+        ({}, []),
+        ({"equal_across": "arms"}, ["steps of all arms. Different batch sizes are not called equal."]),
+        (
+            {"equal_across": "sizes", "budget": {"examples": 600}},
+            ["steps of all arms. Equal at all batch sizes: examples."],
+        ),
+        (
+            {"equal_across": "sizes", "budget": {"epochs": 2.0}, "match": "epochs"},
+            ["epochs of their own images of all arms. Equal at all batch sizes: epochs."],
+        ),
+    ],
+    ids=str,
+)
+def test_the_plan_says_what_is_equal_between_arms_and_between_batch_sizes(
+    study: dict[str, Any], says: list[str]
+) -> None:
+    params = _params(**study)
+    found = equal_sentences(params.studies["digits"])
+    assert found == [f"Equal at each batch size: the {text}" for text in says]
+    assert all(sentence in plan_sentences("digits", params, None) for sentence in found)

@@ -50,3 +50,15 @@ def test_a_test_loss_runs_to_the_last_step_and_is_that_of_the_runs_that_measured
     (curve,) = learning_curves([*measured, never_finite], "test_loss", ())
     assert (curve["n"], curve["examples"]) == (2, [160, 320])
     assert curve["values"] == pytest.approx([1.0, 0.5])
+
+
+def test_the_horizontal_axis_may_be_steps_or_epochs_of_the_arm() -> None:
+    runs = [
+        replace(made_run(arm, 0, 0.5), n_train=n_train, history=((320, 2.0), (640, 1.0)))
+        for arm, n_train in (("filtered", 80), ("full", 100))
+    ]
+    steps = learning_curves(runs, "train_loss", (), "steps")
+    assert [(curve["examples"], curve["x"]) for curve in steps] == [([320, 640], [10, 20])] * 2
+    epochs = learning_curves(runs, "train_loss", (), "epochs")
+    assert {curve["arm"]: curve["x"] for curve in epochs} == {"filtered": [4, 8], "full": [3.2, 6.4]}
+    assert all("x" not in curve for curve in learning_curves(runs, "train_loss", ()))

@@ -224,3 +224,13 @@ def test_a_row_has_the_last_link_of_its_chain() -> None:
 
 def test_paper_figure_of_a_study_changes_no_run() -> None:
     assert _specs(paper_figure="gahlot-2020-fig7") == _specs()
+
+
+def test_a_batch_size_may_have_a_budget_of_its_own() -> None:
+    specs = _specs(
+        arms=["full", "random"], seeds=[0], batch_sizes=[10, 20], budget={"steps": 40},
+        budget_by_batch_size={20: {"epochs": 3.0}},
+    )  # fmt: skip
+    assert {(c.arm, c.settings.batch_size): c.settings.steps for c in specs} == {
+        ("full", 10): 40, ("random", 10): 40, ("full", 20): 15, ("random", 20): 15,
+    }  # fmt: skip
