@@ -38,8 +38,9 @@ from pipeline.training.loop import RunOptions
 from pipeline.training.result_cache import RunCache, RunResult
 from pipeline.training.run_key import RunKey, checkpoint_folder_name, run_key
 from pipeline.training.runs import LoadedSplits, execute_run
-from pipeline.training.settings import DatasetInfo, comm_config_from, launch_plan
+from pipeline.training.settings import DatasetInfo, TrainSettings, comm_config_from, launch_plan
 from pipeline.training.stopping import needed_seeds
+from pipeline.training.study_progress import StudyProgress
 from pipeline.training.study_tables import scores_by_variant, study_tables
 from pipeline.training.weights import weight_bytes
 
@@ -201,6 +202,7 @@ def _run(
         context.work.run_cache.mkdir(parents=True, exist_ok=True)
         remove_leftovers(context.work.run_cache)
     recipe, flag_sync = _recipe(context), stop_and_save_flags()
+    study_progress = StudyProgress([_n_images(specs[i].settings) for i in todo])
     for count, i in enumerate(todo, start=1):
         settings, run_key = specs[i].settings, run_keys[i]
         assert run_key is not None, "skipped runs are not in todo"
@@ -228,7 +230,11 @@ def _run(
                 cache.add(run_key, result, weights if result.status == "finished" else None)
                 checkpointer.clear()
                 outcome = f"top-1 {result.top1:.4f}" if result.top1 is not None else result.status
-                context.log.info(f"{title}: {outcome} in {result.seconds:.1f} s")
+                context.log.info(f"{title}: {outcome} in {result.seconds:.1f} s; {study_progress.end_run()}")
+
+
+def _n_images(settings: TrainSettings) -> int:
+    return settings.batch_sizes.examples(settings.steps)
 
 
 def _count_work(context: StageContext, specs: list[RunSpec], keys: list[str], ran: list[str], cache: RunCache) -> None:
