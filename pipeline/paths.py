@@ -125,6 +125,11 @@ class DataPaths:
         """Weights of the study's best run."""
         return self.root / "train" / study / "best.pt"
 
+    @property
+    def live_metrics(self) -> Path:
+        """Metrics of the run that trains, in DVCLive's layout. No stage depends on it, and DVC does not cache it."""
+        return self.root / "live"
+
     def provenance(self, stage: str, item: str | None = None) -> Path:
         """Versions, parameters and inputs of a stage's files."""
         if stage == "filter":

@@ -51,7 +51,7 @@ GRAPH_CONFIG: Any = PLOTLY_CONFIG | {
     "scrollZoom": True,
     "modeBarButtonsToRemove": ["autoScale2d"],
 }
-_STATIC_CONFIG: Any = GRAPH_CONFIG | {"displayModeBar": False, "scrollZoom": False, "responsive": False}
+_STATIC_CONFIG: Any = GRAPH_CONFIG | {"displayModeBar": False, "scrollZoom": False}
 
 
 def page(
@@ -153,7 +153,7 @@ def _filter_controls(classes: list[Any]) -> list[Any]:
         ),
         html.Div(id="table"),
         html.Div(id="matrix"),
-        dcc.Graph(figure=no_map(), id="curve", config=_STATIC_CONFIG, responsive=False, style={"height": CURVE_HEIGHT}),
+        dcc.Graph(figure=no_map(), id="curve", config=_STATIC_CONFIG, responsive=True, style={"height": CURVE_HEIGHT}),
     ]
 
 

@@ -6,6 +6,8 @@ kept.npy, dropped.npy         sample ids, int64; kept.txt and dropped.txt have t
 metadata.csv                  file_name and label of every image after decisions by hand: copied into an image folder,
                               it replaces the labels of its class folders
 label_issues.csv              cleanlab's columns (Datalab): is_label_issue, label_score, given_label, predicted_label
+networks/<study>/             the best network of each trained study: best.pt, model.safetensors, config.json and
+                              README.md, a model card
 """
 
 import argparse
@@ -27,6 +29,7 @@ from pipeline.commands.exporting.decisions import (
     read_decisions,
     shard_columns,
 )
+from pipeline.commands.exporting.networks import write_networks
 from pipeline.commands.exporting.shards import ImageReader, png_reader, write_shard
 from pipeline.config.params import Params, load_params
 from pipeline.config.prepare import PrepareConfig
@@ -79,12 +82,17 @@ def main(argv: Sequence[str]) -> int:
     write_csv(out / "label_issues.csv", cleanlab_table(decisions))
     if folder is not None:
         write_csv(out / "metadata.csv", metadata_table(decisions))
+    note = "" if decisions.n_planted is None else f"{planted_note(decisions.n_planted)}."
+    n_test = len(decisions.images["test"])
+    networks = write_networks(data, list(params.studies), out / "networks", n_test=n_test, note=note)
     print(f"{out}: {len(rows['kept']):,} images kept, {len(rows['dropped']):,} dropped by the filter of {network}")
     if folder is None:
         print(
             f"the images are PNG files of {params.prepare.stored_size} pixels, as prepared, since the originals are no "
             "files of a folder; there is no metadata.csv"
         )
+    for study in networks:
+        print(f"{out / 'networks' / study}: best network of study {study}, with a model card")
     if decisions.n_planted is not None:
         print(planted_note(decisions.n_planted))
     return 0

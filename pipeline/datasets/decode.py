@@ -46,7 +46,7 @@ def decode_image(data: bytes, size: int, *, max_megapixels: float, draft: bool =
         UnreadableError: the data is empty, not an image, damaged, or of more than `max_megapixels`, which is checked
             before any pixel is decoded.
     """
-    return decode_region(data, size, _full_image, max_megapixels=max_megapixels, draft=draft)
+    return decode_region(data, size, full_image, max_megapixels=max_megapixels, draft=draft)
 
 
 def decode_region(
@@ -66,15 +66,7 @@ def decode_region(
         raise UnreadableError("empty file")
     try:
         with Image.open(io.BytesIO(data), formats=_available_formats()) as image:
-            _check_size(image.size, max_megapixels)
-            width, height = _upright_size(image)
-            left, top, right, bottom = region(width, height)
-            if draft:
-                _reduce(image, min(right - left, bottom - top) / size)
-            upright = _to_rgb(ImageOps.exif_transpose(image))
-            x, y = upright.width / width, upright.height / height
-            box = (left * x, top * y, right * x, bottom * y)
-            return np.asarray(upright.resize((size, size), Image.Resampling.BILINEAR, box=box), dtype=np.uint8)
+            return scaled_region(image, size, region, max_megapixels=max_megapixels, draft=draft)
     except UnreadableError:
         raise
     except UnidentifiedImageError:
@@ -85,6 +77,31 @@ def decode_region(
         raise UnreadableError(f"damaged ({error or type(error).__name__})") from None
 
 
+def scaled_region(
+    image: Image.Image,
+    size: int,
+    region: Callable[[int, int], CropBox],
+    *,
+    max_megapixels: float,
+    draft: bool = False,
+) -> NDArray[np.uint8]:
+    """Scale one region of an opened image, as `decode_region` does; arguments as there.
+
+    Raises:
+        UnreadableError: the image is too large, or its pixels have no defined white.
+        Exception: any of Pillow's, while it decodes a damaged file.
+    """
+    _check_size(image.size, max_megapixels)
+    width, height = _upright_size(image)
+    left, top, right, bottom = region(width, height)
+    if draft:
+        _reduce(image, min(right - left, bottom - top) / size)
+    upright = _to_rgb(ImageOps.exif_transpose(image))
+    x, y = upright.width / width, upright.height / height
+    box = (left * x, top * y, right * x, bottom * y)
+    return np.asarray(upright.resize((size, size), Image.Resampling.BILINEAR, box=box), dtype=np.uint8)
+
+
 def resize(image: Image.Image, size: int) -> NDArray[np.uint8]:
     """Scale an RGB image to uint8 (size, size, 3)."""
     if image.size != (size, size):
@@ -92,7 +109,8 @@ def resize(image: Image.Image, size: int) -> NDArray[np.uint8]:
     return np.asarray(image, dtype=np.uint8)
 
 
-def _full_image(width: int, height: int) -> CropBox:
+def full_image(width: int, height: int) -> CropBox:
+    """Return the region of the whole image."""
     return 0, 0, width, height
 
 

@@ -47,7 +47,7 @@ from pipeline.training.settings import (
     launch_plan,
 )
 from pipeline.training.state import IMAGENET_MEAN, IMAGENET_STD
-from pipeline.training.weights import check_weights_path, save_fold_networks, save_trained, weight_bytes
+from pipeline.training.weights import Resizing, check_weights_path, save_fold_networks, save_trained, weight_bytes
 
 # Confidence, margin and forgetting events.
 _BYTES_PER_IMAGE = 12
@@ -75,10 +75,12 @@ def finetune(context: StageContext, world: World) -> None:
         return
     path, settings = context.data.extractor(name), networks[0].settings
     remove_leftovers(path.parent)
+    resizing: Resizing = "center_crop" if data.test.files is not None else "square"
     if config.folds == 1:
-        save_trained(path, networks[0].model, settings, data.class_names)
+        save_trained(path, networks[0].model, settings, data.class_names, resizing=resizing)
     else:
-        save_fold_networks(path, [trained.model for trained in networks], folds, settings, data.class_names)
+        models = [trained.model for trained in networks]
+        save_fold_networks(path, models, folds, settings, data.class_names, resizing=resizing)
     write_array(context.data.training_confidence(name), mean_confidence(networks))
     dynamics, unknown = mean_dynamics(networks), np.full(len(folds), np.nan, dtype=np.float32)
     margin, forgetting = (dynamics.margin, dynamics.forgetting) if dynamics else (unknown, unknown)

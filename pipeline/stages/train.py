@@ -34,12 +34,14 @@ from pipeline.training.checkpointing import (
 )
 from pipeline.training.folds import has_checkpoints
 from pipeline.training.grid import RunSpec, expand_grid, run_variant
+from pipeline.training.live_metrics import LiveMetrics
 from pipeline.training.loop import RunOptions
 from pipeline.training.result_cache import RunCache, RunResult
 from pipeline.training.run_key import RunKey, checkpoint_folder_name, run_key
 from pipeline.training.runs import LoadedSplits, execute_run
-from pipeline.training.settings import DatasetInfo, comm_config_from, launch_plan
+from pipeline.training.settings import DatasetInfo, TrainSettings, comm_config_from, launch_plan
 from pipeline.training.stopping import needed_seeds
+from pipeline.training.study_progress import StudyProgress
 from pipeline.training.study_tables import scores_by_variant, study_tables
 from pipeline.training.weights import weight_bytes
 
@@ -201,6 +203,8 @@ def _run(
         context.work.run_cache.mkdir(parents=True, exist_ok=True)
         remove_leftovers(context.work.run_cache)
     recipe, flag_sync = _recipe(context), stop_and_save_flags()
+    study_progress = StudyProgress([_n_images(specs[i].settings) for i in todo])
+    live = LiveMetrics(context.data.live_metrics, study=str(context.item), n_runs=len(todo)) if world.is_main else None
     for count, i in enumerate(todo, start=1):
         settings, run_key = specs[i].settings, run_keys[i]
         assert run_key is not None, "skipped runs are not in todo"
@@ -211,6 +215,8 @@ def _run(
         folder = context.work.checkpoints(context.name) / checkpoint_folder_name(run_key.fingerprint)
         resumed = has_checkpoints(folder)
         checkpointer = make_checkpointer(recipe.checkpoint, folder, flag_sync, world)
+        if live is not None:
+            live.start_run(name)
         with checkpointer.handle_sigterm():
             before = context.joules()
             result = execute_run(
@@ -218,17 +224,23 @@ def _run(
                 weights=weights, eval_batch_size=recipe.eval_batch_size,
                 options=RunOptions(
                     title=title, micro_batch=recipe.micro_batch, comm=comm_config_from(recipe),
-                    checkpointer=checkpointer,
+                    checkpointer=checkpointer, on_record=live.record if live is not None else None,
                 ),
             )  # fmt: skip
             used = context.joules() - before
             joules = UNKNOWN_ENERGY if resumed else used
             result = replace(result, joules=joules, recorded=utc_timestamp(datetime.now(UTC)))
-            if world.is_main:
+            if live is not None:
                 cache.add(run_key, result, weights if result.status == "finished" else None)
                 checkpointer.clear()
                 outcome = f"top-1 {result.top1:.4f}" if result.top1 is not None else result.status
-                context.log.info(f"{title}: {outcome} in {result.seconds:.1f} s")
+                left = study_progress.end_run()
+                live.end_run(result.top1, left)
+                context.log.info(f"{title}: {outcome} in {result.seconds:.1f} s; {left}")
+
+
+def _n_images(settings: TrainSettings) -> int:
+    return settings.batch_sizes.examples(settings.steps)
 
 
 def _count_work(context: StageContext, specs: list[RunSpec], keys: list[str], ran: list[str], cache: RunCache) -> None:

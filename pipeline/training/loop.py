@@ -1,7 +1,7 @@
 """The training loop of one run, from settings to weights."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
@@ -62,12 +62,14 @@ class RunOptions:
         micro_batch: samples that pass forward together, at most; `auto` takes what fits the memory.
         comm: how gradients travel between ranks.
         checkpointer: saves the run's state and resumes from it; None saves nothing.
+        on_record: receives all records of the run whenever one was added, on this rank; changes no result.
     """
 
     title: str = ""
     micro_batch: int | Literal["auto"] = "auto"
     comm: CommConfig = field(default_factory=CommConfig)
     checkpointer: CheckpointScheduler | None = None
+    on_record: Callable[[Sequence[HistoryRecord]], None] | None = None
 
 
 @dataclass(kw_only=True)
@@ -201,7 +203,8 @@ def train(
             progress.update()
 
             evaluate_now = settings.evaluates_after(state.step)
-            if evaluate_now or state.step % record_every == 0 or state.step == settings.steps:
+            record_now = evaluate_now or state.step % record_every == 0 or state.step == settings.steps
+            if record_now:
                 diverged = not _record(state, settings, stream.n_train)
             if link_is_due(settings, state.step):
                 chain.add()
@@ -209,6 +212,8 @@ def train(
                 assert eval_fn is not None
                 with eval_weights.swapped_in():
                     state.history[-1] = _with_evaluation(state.history[-1], eval_fn(state.model))
+            if record_now and options.on_record is not None:
+                options.on_record(state.history)
 
             can_save = state.step < settings.steps and train_step.weights_in_sync_after(state.step) and not diverged
             if checkpointer is not None and can_save:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from pipeline.artifacts.prepared import ImageSource
+from pipeline.artifacts.prepared import ImageFiles, ImageSource
 from pipeline.batching import worker_slices
 from pipeline.datasets.sources import TrainingImages
 from pipeline.distributed import World
@@ -23,7 +23,7 @@ from pipeline.training.grid import RunSpec
 from pipeline.training.loop import RunOptions, TrainData, train
 from pipeline.training.result_cache import RunResult
 from pipeline.training.settings import TrainSettings
-from pipeline.training.weights import save_trained
+from pipeline.training.weights import Resizing, save_trained
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,8 @@ def execute_run(
     # The last update may break the weights although the last loss was finite.
     finished = result is not None and math.isfinite(result.loss)
     if finished and weights is not None and world.is_main:
-        save_trained(weights, run.model, settings, splits.class_names)
+        resizing: Resizing = "center_crop" if isinstance(splits.test_images, ImageFiles) else "square"
+        save_trained(weights, run.model, settings, splits.class_names, resizing=resizing)
     return RunResult(
         status="finished" if finished else "diverged",
         top1=result.top1 if result and finished else None,

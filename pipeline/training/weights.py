@@ -2,7 +2,7 @@
 
 from pipeline.training.weights import load_trained
 network = load_trained("data/train/digits/best.pt")
-labels = network.predict(images)        # uint8 (N, H, W, 3), H = W = network.format.image_size
+labels = network.predict(images)        # paths, PIL images or uint8 (N, H, W, 3), of any size
 """
 
 import dataclasses
@@ -11,8 +11,9 @@ import pickle
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -21,11 +22,18 @@ from torch import Tensor
 
 from pipeline import distributed
 from pipeline.artifacts.files import atomic_path
+from pipeline.datasets.augmentation import center_box
+from pipeline.datasets.decode import full_image
+from pipeline.datasets.given_images import GivenImages, square_batches
 from pipeline.errors import InputError, explain_out_of_memory
 from pipeline.models import build_network
 from pipeline.models.resnet import Network
 from pipeline.training.evaluation import evaluation_images
 from pipeline.training.settings import ImageFormat, TrainSettings
+
+Resizing = Literal["square", "center_crop"]
+"""How an image of any size becomes the input: scaled to the stored square, whatever its aspect ratio, as `prepare`
+does; or its center crop, as training from files (`prepare.storage: files`) evaluates."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -36,36 +44,40 @@ class TrainedNetwork:
     network: str
     class_names: tuple[str, ...]
     format: ImageFormat
+    resizing: Resizing = "square"
 
     def __repr__(self) -> str:
         size, device = self.format.image_size, next(self.model.parameters()).device
         return f"TrainedNetwork({self.network}, {len(self.class_names)} classes, images {size}x{size}, {device})"
 
     @torch.inference_mode()
-    def predict_proba(self, images: NDArray[np.uint8], batch_size: int = 256) -> NDArray[np.float32]:
-        """Return softmax outputs (N, n_classes) float32 for uint8 images (N, H, W, 3) of the stored size.
+    def predict_proba(self, images: GivenImages, batch_size: int = 256) -> NDArray[np.float32]:
+        """Return the probability of each class, softmax outputs (N, n_classes) float32, whose rows sum to 1.
+
+        Columns are in the order of `class_names`. Images are resized as those of the test split were.
+
+        Args:
+            images: paths, PIL images or uint8 (N, H, W, 3), RGB, of any size; or one of them.
+            batch_size: images in memory and in a forward pass at a time.
 
         Raises:
-            InputError: the images have another size or type.
-            OutOfMemory: the images, or a pass of `batch_size`, do not fit the memory.
+            InputError: an image cannot be read or has another type.
+            OutOfMemory: a pass of `batch_size` does not fit the memory.
         """
-        size = self.format.image_size
-        if images.dtype != np.uint8 or images.shape[1:] != (size, size, 3):
-            raise InputError(
-                f"images: {images.dtype} of shape {images.shape}; this network takes uint8 (N, {size}, {size}, 3)"
-            )
         device = next(self.model.parameters()).device
-        too_many = f"images: {len(images):,} of them, {batch_size:,} in a pass, do not fit the memory; give fewer, or "
-        chunks = [np.arange(start, min(start + batch_size, len(images))) for start in range(0, len(images), batch_size)]
+        side = self.format.crop_size if self.resizing == "center_crop" else self.format.image_size
+        region = partial(center_box, crop_size=side) if self.resizing == "center_crop" else full_image
+        outputs = []
         with (
-            explain_out_of_memory(f"{too_many}a smaller batch_size"),
+            explain_out_of_memory(f"batch_size: {batch_size:,} images in a pass do not fit the memory; give less"),
             distributed.float32_arithmetic(tf32=False),
         ):
-            loader = evaluation_images(images, self.format, device)
-            outputs = [self.model(loader.evaluation_batch(sample_ids)).softmax(1).cpu() for sample_ids in chunks]
+            for squares in square_batches(images, side, region, batch_size=batch_size):
+                loader = evaluation_images(squares, self.format, device)
+                outputs.append(self.model(loader.evaluation_batch(np.arange(len(squares)))).softmax(1).cpu())
         return torch.cat(outputs).numpy() if outputs else np.empty((0, len(self.class_names)), np.float32)
 
-    def predict(self, images: NDArray[np.uint8], batch_size: int = 256) -> list[str]:
+    def predict(self, images: GivenImages, batch_size: int = 256) -> list[str]:
         """Return the class name of each image; arguments and errors as of `predict_proba`."""
         return [self.class_names[label] for label in self.predict_proba(images, batch_size).argmax(1)]
 
@@ -83,9 +95,11 @@ class FoldNetworks:
     folds: NDArray[np.int32] | None
 
 
-def save_trained(path: Path, model: Network, settings: TrainSettings, class_names: Sequence[str]) -> None:
+def save_trained(
+    path: Path, model: Network, settings: TrainSettings, class_names: Sequence[str], *, resizing: Resizing = "square"
+) -> None:
     """Write weights and everything needed to use them; loadable with `weights_only=True`."""
-    _save(path, _content(model, settings, class_names))
+    _save(path, _content(model, settings, class_names, resizing))
 
 
 def save_fold_networks(
@@ -94,13 +108,15 @@ def save_fold_networks(
     folds: NDArray[np.int32],
     settings: TrainSettings,
     class_names: Sequence[str],
+    *,
+    resizing: Resizing = "square",
 ) -> None:
     """Write the networks of all folds like `save_trained`; `load_trained` returns the first.
 
     Args:
         folds: (N,), the fold of each training image.
     """
-    content = _content(models[0], settings, class_names)
+    content = _content(models[0], settings, class_names, resizing)
     content["folds"] = torch.from_numpy(folds)
     content["other_state_dicts"] = [_tensors(model) for model in models[1:]]
     _save(path, content)
@@ -125,14 +141,16 @@ def weight_bytes(settings: TrainSettings) -> int:
     return sum(tensor.nbytes for tensor in model.state_dict().values())
 
 
-def _content(model: Network, settings: TrainSettings, class_names: Sequence[str]) -> dict[str, Any]:
-    return {
+def _content(model: Network, settings: TrainSettings, class_names: Sequence[str], resizing: Resizing) -> dict[str, Any]:
+    content = {
         "network": settings.network,
         "stem": settings.stem,
         "class_names": list(class_names),
         "format": dataclasses.asdict(settings.format),
         "state_dict": _tensors(model),
     }
+    # Left out where it is the default, so that equal networks have the bytes that they had before this key.
+    return content if resizing == "square" else {**content, "resizing": resizing}
 
 
 def _tensors(model: Network) -> dict[str, Tensor]:
@@ -190,6 +208,9 @@ def _network(path: Path | str, content: Mapping[str, Any], state: Any, device: t
         model = build_network(content["network"], len(class_names), stem=content["stem"], seed=0)
         model.load_state_dict(state)
         image_format = ImageFormat(**content["format"])
+        resizing = content.get("resizing", "square")
+        if resizing not in get_args(Resizing):
+            raise ValueError(f"resizing {resizing!r}")
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise InputError(f"{path}: settings and weights do not fit ({reason}); write the file again") from None
@@ -198,6 +219,7 @@ def _network(path: Path | str, content: Mapping[str, Any], state: Any, device: t
         network=content["network"],
         class_names=class_names,
         format=image_format,
+        resizing=resizing,
     )
 
 

@@ -126,7 +126,7 @@ def test_every_path_belongs_to_a_stage_or_a_command() -> None:
     """`_written_by` and the commands cover every member of DataPaths."""
     paths = DataPaths()
     owned = {path for stage in _STAGES for path in _written_by(stage)}
-    owned |= {paths.overrides, paths.resources, paths.costs_page, paths.archive_record}
+    owned |= {paths.overrides, paths.resources, paths.costs_page, paths.archive_record, paths.live_metrics}
     # Commands write these for users.
     owned |= {paths.recursive_rounds(_NETWORK), paths.recursive_overrides(_NETWORK)}
     owned |= {paths.landscape(_STUDY), paths.landscape_figure(_STUDY)}

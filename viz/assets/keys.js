@@ -31,8 +31,13 @@
       return at < 0 ? queue?.row ?? null : queue.window[at + by] ?? null;
     },
 
-    /** The next row without a decision; null if there is none. */
-    next: (row) => queue?.undecided.find((other) => other !== row && !decided.has(other)) ?? null,
+    /** The next row without a decision after a row, which may be ahead of the server; null if there is none. */
+    next: (row) => {
+      const undecided = queue?.undecided ?? [];
+      const at = undecided.indexOf(row);
+      const others = [...undecided.slice(at + 1), ...undecided.slice(0, Math.max(at, 0))];
+      return others.find((other) => !decided.has(other)) ?? null;
+    },
 
     note: (action, row) => {
       if (["keep", "drop", "relabel"].includes(action)) decided.add(row);

@@ -264,7 +264,7 @@ def _filter_min_samples(points: Points) -> int:
 
 
 def _used(points: Points, settings: FilterSettings) -> str:
-    used = f"The filter used {points.scorer['name']}"
+    used = f"The filter: {points.scorer['name']}"
     used += "" if points.eps is None else f", threshold {points.eps:.4g}"
     used += f": {points.is_noise.mean():.2%} dropped."
     return used + (f" Classes with separate settings: {len(settings.per_class)}." if settings.per_class else "")

@@ -232,6 +232,22 @@ def test_the_lasso_selects_and_its_csv_is_that_of_python(
 
 
 @pytest.mark.slow
+def test_on_a_phone_the_map_covers_nothing(opened: Page) -> None:
+    opened.set_viewport_size({"width": 420, "height": 900})
+    opened.reload()
+    opened.wait_for_selector("body[data-ready]")
+    opened.wait_for_function(
+        """() => {
+            const images = document.getElementById("images").getBoundingClientRect();
+            const drawn = [...document.querySelectorAll("#map canvas, #map svg")].map((e) => e.getBoundingClientRect());
+            const low = Math.max(...drawn.map((box) => box.bottom));
+            return low <= images.top + 1 && Math.max(...drawn.map((box) => box.height)) > 300
+                && document.documentElement.scrollWidth <= 420;
+        }"""
+    )
+
+
+@pytest.mark.slow
 def test_dark_and_light_follow_the_system(opened: Page) -> None:
     background = "getComputedStyle(document.body).backgroundColor"
     opened.emulate_media(color_scheme="light")

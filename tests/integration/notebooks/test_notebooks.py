@@ -122,6 +122,10 @@ def test_it_runs_from_top_to_bottom(path: Path, project: Path) -> None:
     for cell in cells:
         assert cell.outputs, cell.source
         assert [output.text for output in cell.outputs if output.get("name") == "stderr"] == []
+        # Sites that show notebooks, and nbconvert, run no script of Plotly.
+        assert not [kind for output in cell.outputs for kind in output.get("data", {}) if "plotly" in kind]
+    # It ends with a conclusion.
+    assert "".join(output.get("text", "") for output in cells[-1].outputs).strip()
 
 
 @pytest.mark.parametrize("old_keys", [False, True])
@@ -248,5 +252,7 @@ def test_the_verdict_is_that_of_the_statistics_by_the_stated_plan(margin: float,
     shown = outputs(execute(path, project))
     assert shown.count(f"primary: filtered against full at equal steps: {verdict}") == 1
     assert shown.count(f"secondary: filtered against random at equal steps: {verdict}") == 1
+    outcome = verdict.split()[0].removesuffix(",")
+    assert shown.rstrip().splitlines()[-1].startswith(f"digits: {outcome}, +1.0")
     assert len(re.findall(r"\+100\.00 \(\+\d+\.\d\d to \+\d+\.\d\d\)", shown)) == 4
     assert len(re.findall(r"\+0\.00 \(−\d+\.\d\d to \+\d+\.\d\d\)", shown)) == 6

@@ -14,6 +14,7 @@ from pipeline.artifacts.tables import read_parquet, write_csv
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.stages.harness import run_stage
 from pipeline.stages.prepare import prepare
+from pipeline.training.weights import load_trained
 from tests.fixtures.hub_folders import clone
 from tests.fixtures.images import photo, write_folder, write_tar
 from tests.fixtures.interrupted_study import resumed_steps
@@ -94,6 +95,13 @@ def test_every_stage_reads_the_files(tmp_path: Path) -> None:
     assert (row["status"], row["n_train"]) == ("finished", _kept().sum())
     settings = json.loads(row["settings"])
     assert (settings["crop_area"], settings["format"]["crop_size"]) == (0.08, CROP)
+    # The saved network takes the files as they are, and says what the run said of them.
+    network = load_trained(data.trained_weights("tiny"))
+    test = read_parquet(data.manifest("test"), ["path", "label_name"]).to_pylist()
+    predicted = network.predict([tmp_path / "photos" / row["path"] for row in test])
+    correct = [name == row["label_name"] for name, row in zip(predicted, test, strict=True)]
+    assert correct == np.load(data.correct("tiny"))[0].tolist()
+    assert load_trained(data.extractor(NETWORK)).resizing == network.resizing == "center_crop"
 
 
 def test_labels_from_a_file_are_those_of_images_in_files(tmp_path: Path) -> None:

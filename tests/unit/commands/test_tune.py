@@ -9,9 +9,11 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from optuna import create_study
+from optuna import create_study, load_study
 from optuna.distributions import FloatDistribution
-from optuna.trial import create_trial
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState, create_trial
 
 from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json, write_array, write_json
@@ -129,6 +131,17 @@ def test_a_value_lies_on_its_keys_axis_where_its_ticks_say() -> None:
         "0.01", "20", "0.05", '{"name": "sgd"}', '"resnet18"',
     ]  # fmt: skip
     assert [(min(axis.ticks), max(axis.ticks)) for axis in axes] == [(0, 1)] * 4 + [(0.5, 0.5)]
+
+
+def test_optuna_alone_reads_the_journal(round_robin: Path) -> None:
+    """As optuna-dashboard does: the trials with their states, values and curves."""
+    (journal,) = (round_robin / "work" / "tune" / NAME).glob("*/journal.log")
+    study = load_study(study_name="search", storage=JournalStorage(JournalFileBackend(str(journal))))
+    rows = leaderboard_of(DataPaths(root=round_robin / "data"))
+    assert len(study.trials) == len(rows)
+    assert study.best_value == rows[0]["accuracy"]
+    assert study.best_params["learning_rates"] == rows[0]["learning_rates"]
+    assert {len(trial.intermediate_values) for trial in study.get_trials(states=[TrialState.COMPLETE])} == {4}
 
 
 def test_the_winner_is_a_parameter_file(round_robin: Path) -> None:

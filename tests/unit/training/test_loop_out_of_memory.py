@@ -79,8 +79,8 @@ def test_prediction_names_its_arguments(tmp_path: Path, monkeypatch: pytest.Monk
     pixels, _ = bright_images(4)
     with pytest.raises(OutOfMemory) as raised:
         network.predict(pixels, batch_size=3)
-    assert raised.value.key == "images"
-    assert re.findall(r"\d+", str(raised.value)) == ["4", "3"]
+    assert raised.value.key == "batch_size"
+    assert re.findall(r"\d+", str(raised.value)) == ["3"]
 
 
 def test_a_run_goes_on_from_what_it_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,80 @@
+"""Metrics of the run that trains, as files that DVC's plots, its extension for VS Code and Studio follow.
+
+The layout is DVCLive's: metrics.json, and plots/metrics/<group>/<name>.tsv with the columns step and <name>. No result
+depends on them.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.artifacts.files import write_json, write_text
+from pipeline.training.state import HistoryRecord
+
+_CURVES = {
+    ("train", "loss"): "train_loss",
+    ("train", "learning_rate"): "lr",
+    ("test", "top1"): "top1",
+    ("test", "loss"): "test_loss",
+}
+
+
+class LiveMetrics:
+    """Writes the curves of the current run and the accuracies of the study's runs.
+
+    Args:
+        folder: replaced by this study's metrics.
+        study: name of the study.
+        n_runs: number of runs to train.
+    """
+
+    def __init__(self, folder: Path, *, study: str, n_runs: int) -> None:
+        self._folder, self._study, self._n_runs = folder, study, n_runs
+        self._ended: list[float | None] = []
+        self._run = self._left = ""
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def start_run(self, name: str) -> None:
+        """Remove the curves of the run before."""
+        for group, _ in _CURVES:
+            shutil.rmtree(self._plots / group, ignore_errors=True)
+        self._run = name
+        self._write_metrics({})
+
+    def record(self, history: Sequence[HistoryRecord]) -> None:
+        """Write the curves of the current run from all its records."""
+        metrics: dict[str, dict[str, float]] = {}
+        for (group, name), attribute in _CURVES.items():
+            points = [(one.step, getattr(one, attribute)) for one in history]
+            known = [(step, value) for step, value in points if value is not None]
+            if known:
+                self._write_curve(group, name, known)
+                metrics.setdefault(group, {})[name] = known[-1][1]
+        self._write_metrics({"step": history[-1].step, **metrics})
+
+    def end_run(self, top1: float | None, left: str) -> None:
+        """Add a run to the curve of the study.
+
+        Args:
+            top1: 0 to 1; None if the run has no result.
+            left: what is left of the study, in words.
+        """
+        self._ended.append(top1)
+        self._left = left
+        known = [(number, value) for number, value in enumerate(self._ended, start=1) if value is not None]
+        if known:
+            self._write_curve("runs", "top1", known)
+        self._write_metrics({} if top1 is None else {"test": {"top1": top1}})
+
+    @property
+    def _plots(self) -> Path:
+        return self._folder / "plots" / "metrics"
+
+    def _write_curve(self, group: str, name: str, points: Sequence[tuple[int, float]]) -> None:
+        lines = [f"step\t{name}", *(f"{step}\t{value!r}" for step, value in points)]
+        write_text(self._plots / group / f"{name}.tsv", "\n".join(lines) + "\n")
+
+    def _write_metrics(self, of_run: Mapping[str, Any]) -> None:
+        whole = {"study": self._study, "run": self._run, "runs_ended": len(self._ended), "runs": self._n_runs}
+        write_json(self._folder / "metrics.json", {**whole, "left": self._left, **of_run})
