@@ -294,7 +294,7 @@ def test_arms_that_end_before_their_images_differ_are_one_training(tmp_path: Pat
     check_runs(project, findings)
     assert findings.differences == []
     whole_epochs = {
-        name: replace(run, result=replace(run.result, history=[replace(r, epoch=1.0) for r in run.result.history]))
+        name: replace(run, result=replace(run.result, history=tuple(replace(r, epoch=1.0) for r in run.result.history)))
         for name, run in project.runs.items()
     }
     check_runs(replace(project, runs=whole_epochs), findings)
