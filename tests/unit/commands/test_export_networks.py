@@ -1,6 +1,7 @@
 """`batchsieve export`: the network of a study, as safetensors and with a model card."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
+from ruamel.yaml import YAML
 from safetensors.torch import load_file
 
 from pipeline.artifacts.tables import read_parquet
@@ -22,7 +23,7 @@ from tests.fixtures.report import params_with, write_study
 from tests.fixtures.training import NAMES, TINY
 
 
-def _outcome(row: dict[str, Any]) -> dict[str, Any]:
+def _outcome(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Filtered at 128 is best on average, though another setting has the best single run."""
     top1 = 0.5 + 0.2 * (row["arm"] == "filtered" and row["batch_size"] == 128) + 0.01 * row["seed"]
     if row["arm"] == "full" and row["seed"] == 1:
@@ -70,7 +71,7 @@ def test_the_card_states_the_run_whose_weights_these_are(data: DataPaths, tmp_pa
     assert (run["arm"], run["batch_size"], run["seed"]) == ("filtered", 128, rows[0]["seed"])
     card = (tmp_path / "out/digits/README.md").read_text()
     _, front, text = card.split("---\n", 2)
-    assert yaml.safe_load(front)["pipeline_tag"] == "image-classification"
+    assert YAML(typ="safe").load(front)["pipeline_tag"] == "image-classification"
     seeds = [row["top1"] for row in rows if (row["arm"], row["batch_size"]) == ("filtered", 128)]
     assert f"| top-1 of this network | {run['top1']:.2%} |" in text
     assert f"| mean top-1 of the {len(seeds)} seeds of this setting | {np.mean(seeds):.2%} |" in text
