@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 from ruamel.yaml import YAML
@@ -61,6 +61,34 @@ def test_the_verdict_is_on_the_first_screen_and_every_chart_is_drawn(opened: Pag
     for chart in charts.all():
         chart.scroll_into_view_if_needed()
         assert chart.locator("svg.main-svg").first.is_visible()
+
+
+_LUMINANCE = """() => {
+    const [red, green, blue] = getComputedStyle(document.body).backgroundColor.match(/[0-9.]+/g).map(Number);
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+}"""
+
+
+@pytest.mark.slow
+def test_the_first_screen_has_word_sentence_effect_and_chart(opened: Page) -> None:
+    opened.set_viewport_size({"width": 1400, "height": 900})
+    card = opened.locator(".card").first
+    for part in (".outcome", ".says", ".effect", ".chart"):
+        box = card.locator(part).first.bounding_box()
+        assert box is not None, part
+        assert box["y"] + box["height"] <= 900, part
+    assert len(card.locator(".says").inner_text().split()) <= 20
+    assert "p =" not in opened.locator(".card").first.inner_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone_nothing_is_wider_than_the_screen(opened: Page, scheme: Literal["light", "dark"]) -> None:
+    opened.emulate_media(color_scheme=scheme)
+    opened.set_viewport_size({"width": 420, "height": 900})
+    opened.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=420)
+    assert (opened.evaluate(_LUMINANCE) < 60) == (scheme == "dark")
+    assert opened.locator(".card .outcome").first.is_visible()
 
 
 @pytest.mark.slow
