@@ -26,7 +26,7 @@ GROUPS = {
         "code-digests",
     ],
     "Images": ["look", "find-issues", "filter-features", "calibrate", "iterate"],
-    "Runs": ["compare", "same", "runs", "verify", "tune", "diagnose", "simulate", "landscape"],
+    "Runs": ["compare", "same", "runs", "verify", "tune", "diagnose", "simulate", "landscape", "noise-scale"],
     "View": ["viz", "export", "figure"],
     "Shell": ["completion"],
 }

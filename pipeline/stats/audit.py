@@ -13,7 +13,11 @@ def chance_of_detection(n_runs: int, n_audited: int, n_false: int) -> float:
     """
     assert 0 <= n_false <= n_runs
     assert 0 <= n_audited <= n_runs
-    return 1 - math.comb(n_runs - n_false, n_audited) / math.comb(n_runs, n_audited)
+    return 1 - _chance_of_none(n_runs, n_audited, n_false)
+
+
+def _chance_of_none(n_runs: int, n_audited: int, n_false: int) -> float:
+    return math.comb(n_runs - n_false, n_audited) / math.comb(n_runs, n_audited)
 
 
 def excluded_count(n_runs: int, n_audited: int, alpha: float) -> int:
@@ -23,7 +27,7 @@ def excluded_count(n_runs: int, n_audited: int, alpha: float) -> int:
     and each is audited once, so this is sharper than `excluded_share`, which would hold for an unlimited number.
     """
     counts = range(1, n_runs + 1)
-    return next((m for m in counts if 1 - chance_of_detection(n_runs, n_audited, m) <= alpha), n_runs + 1)
+    return next((m for m in counts if _chance_of_none(n_runs, n_audited, m) <= alpha), n_runs + 1)
 
 
 def excluded_share(n_audited: int, alpha: float) -> float:

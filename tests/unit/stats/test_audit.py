@@ -1,6 +1,8 @@
 """What an audit of a sample excludes, against the definitions and another library."""
 
 import itertools
+import math
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -30,9 +32,14 @@ def test_an_audit_excludes_a_count_and_not_one_less(numbers: tuple[int, int, int
     n, audited, _ = numbers
     count = excluded_count(n, audited, alpha)
     assert 1 <= count <= n + 1
-    if count <= n:
-        assert chance_of_detection(n, audited, count) >= 1 - alpha
-    assert chance_of_detection(n, audited, count - 1) < 1 - alpha
+    of_none = [Fraction(math.comb(n - m, audited), math.comb(n, audited)) for m in range(n + 1)]
+    assert all(chance > Fraction(str(alpha)) for chance in of_none[:count])
+    assert all(chance <= Fraction(str(alpha)) for chance in of_none[count:])
+
+
+def test_a_chance_of_exactly_alpha_excludes() -> None:
+    """Three runs of six miss three false ones in 1 of 20 samples."""
+    assert excluded_count(6, 3, 0.05) == 3
 
 
 def test_a_complete_audit_excludes_one_false_run_and_none_excludes_nothing() -> None:
