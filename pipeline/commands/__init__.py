@@ -4,6 +4,8 @@ import argparse
 import math
 from pathlib import Path
 
+from pipeline.errors import InputError
+
 _FOLDERS = {
     "params": ("params.yaml", "parameter file"),
     "data": ("data", "folder of the stages' outputs"),
@@ -41,3 +43,15 @@ def positive_float(text: str) -> float:
     if not 0 < (value := float(text)) < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
     return value
+
+
+def check_minimums(arguments: argparse.Namespace, **minimums: int) -> None:
+    """Check that options which are given are not too small.
+
+    Raises:
+        InputError: one is.
+    """
+    for key, minimum in minimums.items():
+        value = getattr(arguments, key)
+        if value is not None and value < minimum:
+            raise InputError(f"--{key} {value}: too small; give {minimum} or more")

@@ -22,7 +22,7 @@ from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.recorded import check_recorded
 from pipeline.artifacts.stage_inputs import prepared_inputs, study_tables
 from pipeline.artifacts.tables import read_parquet, write_parquet
-from pipeline.commands import command_parser
+from pipeline.commands import check_minimums, command_parser
 from pipeline.errors import InputError, explain_out_of_memory
 from pipeline.figures.rendering import svg, with_note
 from pipeline.figures.run_curves import slice_figure
@@ -59,10 +59,7 @@ def main(argv: Sequence[str]) -> int:
     """
     arguments = make_parser().parse_args(argv)
     with exit_codes():
-        for key, minimum in (("images", 2), ("directions", 1), ("seed", 0)):
-            value = getattr(arguments, key)
-            if value is not None and value < minimum:
-                raise InputError(f"--{key} {value}: too small; give {minimum} or more")
+        check_minimums(arguments, images=2, directions=1, seed=0)
         context = make_context("landscape", "study", arguments)
         with closing(context.log), file_lock(context.work.lock(context.name), context.name):
             tables = study_tables(str(context.item), context.data)

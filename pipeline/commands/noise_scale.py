@@ -26,7 +26,7 @@ from pipeline.artifacts.prepared import PreparedData, load_prepared
 from pipeline.artifacts.recorded import check_recorded
 from pipeline.artifacts.stage_inputs import prepared_inputs, study_tables
 from pipeline.artifacts.tables import read_parquet
-from pipeline.commands import command_parser
+from pipeline.commands import check_minimums, command_parser
 from pipeline.config.equivalent_batch import CONTROL, TREATED
 from pipeline.distributed import World
 from pipeline.errors import InputError
@@ -89,10 +89,7 @@ def main(argv: Sequence[str]) -> int:
     """
     arguments = make_parser().parse_args(argv)
     with exit_codes():
-        for key, minimum in (("steps", 1), ("parts", 3), ("seed", 0)):
-            value = getattr(arguments, key)
-            if value is not None and value < minimum:
-                raise InputError(f"--{key} {value}: too small; give {minimum} or more")
+        check_minimums(arguments, steps=1, parts=3, seed=0)
         context = make_context("noise-scale", "study", arguments)
         recipe = context.params.studies[str(context.item)].effective_recipe(context.params.train)
         with closing(context.log), distributed.join_process_group(launch_plan(recipe).threads) as world:

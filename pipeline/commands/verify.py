@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.commands import command_parser
+from pipeline.commands import check_minimums, command_parser
 from pipeline.commands.verification.findings import Findings
 from pipeline.commands.verification.plans import check_plans
 from pipeline.commands.verification.recorded import Project, read_project
@@ -94,10 +94,7 @@ def _folders(folder: Path) -> tuple[Path, Path]:
 
 
 def _check_arguments(arguments: argparse.Namespace) -> None:
-    if arguments.retrain < 0:
-        raise InputError(f"--retrain {arguments.retrain}: too small; give a number of runs")
-    if arguments.seed is not None and arguments.seed < 0:
-        raise InputError(f"--seed {arguments.seed}: too small; give 0 or more")
+    check_minimums(arguments, retrain=0, seed=0)
     for digits in arguments.published:
         if len(digits) < 8 or not set(digits) <= set("0123456789abcdef"):
             raise InputError(f"--published {digits}: not 8 to 64 hex digits of a plan's SHA-256; copy it whole")
