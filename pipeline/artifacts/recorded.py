@@ -54,6 +54,17 @@ def check_recorded(data: DataPaths, inputs: Sequence[StageFiles]) -> list[str]:
     return [group.writer for group in inputs if not _is_recorded(data, group, archived)]
 
 
+def check_present(inputs: Sequence[StageFiles]) -> None:
+    """Check that no file is missing; the optional ones may.
+
+    Raises:
+        DataError: naming the first missing file and the command that writes it.
+    """
+    for group in inputs:
+        if missing := next((path for path in group.files if not path.exists()), None):
+            raise _missing(missing, group)
+
+
 def write_archive_record(data: DataPaths, files: Sequence[Path]) -> None:
     """Write the digests of files that stand in an archive in place of those that their stages wrote."""
     write_json(data.archive_record, {path.relative_to(data.root).as_posix(): sha256_of_file(path) for path in files})
@@ -113,4 +124,8 @@ def _digest(path: Path, group: StageFiles) -> str:
     try:
         return file_digest(path)
     except FileNotFoundError:
-        raise DataError(f"{path}: missing; run `{group.command}`") from None
+        raise _missing(path, group) from None
+
+
+def _missing(path: Path, group: StageFiles) -> DataError:
+    return DataError(f"{path}: missing; run `{group.command}`")

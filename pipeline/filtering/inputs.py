@@ -114,9 +114,7 @@ def load_network_data(data: DataPaths, network: str) -> NetworkData:
         images=images,
         scorer_inputs=ScorerInputs(
             labels=labels,
-            embeddings=_finite(
-                open_array(data.embeddings(network), dtype=np.float32, ndim=3), 1, data.embeddings(network), n
-            ),
+            embeddings=_embeddings(data.embeddings(network), n),
             components=_finite(
                 open_array(data.components(network), dtype=np.float32, ndim=2, rows=n), 0, data.components(network), n
             ),
@@ -137,6 +135,15 @@ def _check_rows(table: pa.Table, n: int, path: Path) -> None:
         raise InputError(
             f"{path}: its {len(table)} rows are not those of the {n} training images; delete it and run `dvc repro`"
         )
+
+
+def _embeddings(path: Path, n: int) -> NDArray[np.float32]:
+    coordinates = open_array(path, dtype=np.float32, ndim=3)
+    if len(coordinates) == 0 or coordinates.shape[2] != 2:
+        raise InputError(
+            f"{path}: is {coordinates.shape}, needed are embeddings (M, {n}, 2); delete it and run `dvc repro`"
+        )
+    return _finite(coordinates, 1, path, n)
 
 
 def _finite(values: NDArray[np.float32], axis: int, path: Path, n: int) -> NDArray[np.float32]:

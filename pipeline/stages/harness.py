@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from pipeline.artifacts.files import write_bytes
-from pipeline.artifacts.recorded import check_recorded
+from pipeline.artifacts.recorded import check_present, check_recorded
 from pipeline.artifacts.space import check_space
 from pipeline.artifacts.stage_inputs import stage_inputs
 from pipeline.config.params import Params, load_params
@@ -164,6 +164,8 @@ def check_inputs(context: StageContext) -> list[str]:
     """
     inputs = stage_inputs(context.stage, context.item, context.params, context.data)
     unrecorded = check_recorded(context.data, inputs)
+    if context.stage != "report":  # An archive of results has no images.
+        check_present(inputs)
     outputs = context.data.provenance(context.stage, context.item).parent
     for folder in (outputs if outputs.exists() else context.data.root / context.stage, context.work.root):
         check_space(folder)
