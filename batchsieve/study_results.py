@@ -28,7 +28,7 @@ _WORST = "worst class"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class StudyVerdict:
     """A comparison of the filtered arm with another one, over all settings of a study.
 
     Attributes:
@@ -83,7 +83,7 @@ class StudyResults:
         """All numbers of the study, as in the report's summary.json."""
         return study_summary(self.name, self.runs, self.plan)
 
-    def verdicts(self) -> list[Verdict]:
+    def verdicts(self) -> list[StudyVerdict]:
         """Return the comparisons over all settings of the study."""
         return [_verdict(row) for row in self.summary["pooled"]]
 
@@ -158,12 +158,12 @@ def read_study(name: str, params: Params, data: DataPaths) -> StudyResults:
     )
 
 
-def _verdict(row: Mapping[str, Any]) -> Verdict:
+def _verdict(row: Mapping[str, Any]) -> StudyVerdict:
     effect = None
     if row["verdict"]:
         estimate = Estimate(**row["estimate"])
         effect = f"{points(estimate.mean)} ({points_interval(estimate)})"
-    return Verdict(
+    return StudyVerdict(
         control=row["control"],
         is_primary=row["primary"],
         outcome=row["verdict"]["outcome"] if row["verdict"] else None,

@@ -33,7 +33,7 @@ from pipeline.artifacts.spreadsheets import protect_cells
 from pipeline.artifacts.tables import write_csv, write_parquet
 from pipeline.commands import command_parser
 from pipeline.commands.feature_filtering.pictures import (
-    Pictures,
+    RowPictures,
     check_options,
     decisions_to_apply,
     read_pictures,
@@ -143,7 +143,7 @@ def _run(
     external: ExternalFeatures,
     overrides: Mapping[int, Override],
     settings: FeatureSettings,
-    pictures: Pictures | None,
+    pictures: RowPictures | None,
     arguments: argparse.Namespace,
 ) -> None:
     out, config, log = arguments.out, settings.filter, stderr_log(None)

@@ -27,7 +27,7 @@ from pipeline.scoring.base import ScorerInputs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Pictures:
+class RowPictures:
     """Pictures of the N rows, and the project that shows them.
 
     Attributes:
@@ -59,7 +59,7 @@ def check_options(images: Path | None, network: str | None) -> None:
 
 def read_pictures(
     external: ExternalFeatures, settings: FeatureSettings, images: Path, network: str, folder: Path, log: RunLog
-) -> tuple[ExternalFeatures, Pictures]:
+) -> tuple[ExternalFeatures, RowPictures]:
     """Return the features with a path and a SHA-256 for each row, and the pictures.
 
     Args:
@@ -79,10 +79,10 @@ def read_pictures(
         source="--network",
     )
     external, pixels = read_external_images(external, images, log=log)
-    return external, Pictures(pixels=pixels, folder=folder, network=network, parameters=parameters)
+    return external, RowPictures(pixels=pixels, folder=folder, network=network, parameters=parameters)
 
 
-def decisions_to_apply(given: Path | None, pictures: Pictures | None) -> Path | None:
+def decisions_to_apply(given: Path | None, pictures: RowPictures | None) -> Path | None:
     """Return the file of decisions: `given`, or that of the project, in which the visualizer saves them.
 
     Raises:
@@ -99,7 +99,7 @@ def decisions_to_apply(given: Path | None, pictures: Pictures | None) -> Path | 
 
 
 def write_pictures(
-    pictures: Pictures,
+    pictures: RowPictures,
     external: ExternalFeatures,
     inputs: ScorerInputs,
     points: pa.Table,
