@@ -1,13 +1,14 @@
 """Find suspect labels, choose training samples and compare runs, on your own arrays.
 
-The functions need no project; all but `look` and `load_trained` take arrays. Bad input raises `InputError` with one
-line that names the argument, the value and the fix. The command line `batchsieve` runs the complete pipeline.
+Only `open_results` needs a project. All but it, `look` and `load_trained` take arrays. Bad input raises `InputError`
+with one line that names the argument, the value and the fix. The command line `batchsieve` runs the complete pipeline.
 
     look           find labels that are probably wrong in a folder of images, with a page to see them
     find_issues    score each sample's label by class probabilities, features or both
     sieve          keep mask of the paper's filter: PCA, t-SNE and DBSCAN for each class, or another scorer
     compare_runs   paired verdict on the accuracies of two sets of runs
     load_trained   load a network that the pipeline trained
+    open_results   read what the pipeline wrote: networks, filters and studies, for notebooks
 
 Importing this package imports neither torch nor scikit-learn; the first use of a function does.
 """
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from batchsieve.issues import find_issues as find_issues
     from batchsieve.looking.looking import look as look
     from batchsieve.looking.result import Look as Look
+    from batchsieve.results import NetworkResults as NetworkResults
+    from batchsieve.results import Results as Results
+    from batchsieve.results import open_results as open_results
+    from batchsieve.study_results import StudyResults as StudyResults
     from pipeline.errors import InputError as InputError
     from pipeline.training.weights import TrainedNetwork as TrainedNetwork
     from pipeline.training.weights import load_trained as load_trained
@@ -35,12 +40,16 @@ _MODULES = {
     "InputError": "pipeline.errors",
     "LabelIssues": "batchsieve.issues",
     "Look": "batchsieve.looking.result",
+    "NetworkResults": "batchsieve.results",
+    "Results": "batchsieve.results",
     "RunComparison": "batchsieve.comparison",
+    "StudyResults": "batchsieve.study_results",
     "TrainedNetwork": "pipeline.training.weights",
     "compare_runs": "batchsieve.comparison",
     "find_issues": "batchsieve.issues",
     "load_trained": "pipeline.training.weights",
     "look": "batchsieve.looking.looking",
+    "open_results": "batchsieve.results",
     "sieve": "batchsieve.filtering",
 }
 
@@ -48,12 +57,16 @@ __all__ = [
     "InputError",
     "LabelIssues",
     "Look",
+    "NetworkResults",
+    "Results",
     "RunComparison",
+    "StudyResults",
     "TrainedNetwork",
     "compare_runs",
     "find_issues",
     "load_trained",
     "look",
+    "open_results",
     "sieve",
 ]
 

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from batchsieve.looking.looking import look
 from batchsieve.looking.networks import DEFAULT_NETWORK, SMALL_NETWORKS
-from batchsieve.looking.project import check_project_folder, write_project
+from batchsieve.looking.project import write_look
 from batchsieve.looking.result import Look
 from pipeline.errors import InputError
+from pipeline.filtering.visualizer_project import check_project_folder
 
 _SHOWN = 10
 
@@ -93,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
 def _serve(result: Look, project: Path, port: int) -> int:
     from viz.commands import serve
 
-    write_project(result, project)
+    write_look(result, project)
     options = ["--params", f"{project / 'params.yaml'}", "--data", f"{project / 'data'}"]
     print(f"{project}: decisions are saved there; to open it again: batchsieve viz {' '.join(options)}", flush=True)
     return serve.main([*options, "--port", str(port)])

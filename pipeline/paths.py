@@ -157,6 +157,11 @@ class DataPaths:
         return self.root / "report" / "summary.json"
 
     @property
+    def report_metrics(self) -> Path:
+        """The few numbers that `dvc metrics` and `dvc exp show` print."""
+        return self.root / "report" / "metrics.json"
+
+    @property
     def figures(self) -> Path:
         """A folder of SVG and PNG files."""
         return self.root / "report" / "figures"

@@ -33,6 +33,7 @@ class Settings(_Content):
     """Settings of `filter`."""
 
     scorer: FilterScorer
+    near_duplicates: StrictStr | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -42,7 +43,7 @@ class Settings(_Content):
 
 
 class FilterMetrics(_Content):
-    """Metrics of `filter`: the scorer, and the threshold in its unit; None if classes have separate ones."""
+    """Metrics of `filter`: its settings, and the threshold in the scorer's unit; None if classes have separate ones."""
 
     eps: Annotated[StrictFloat | StrictInt, Field(gt=0)] | None
     settings: Settings
@@ -50,6 +51,10 @@ class FilterMetrics(_Content):
     @property
     def scorer(self) -> dict[str, Any]:
         return self.settings.scorer.model_dump()
+
+    @property
+    def drops_near_duplicates(self) -> bool:
+        return self.settings.near_duplicates == "drop"
 
 
 _T = TypeVar("_T", bound=BaseModel)

@@ -36,6 +36,7 @@ _BY_HAND = {
 }  # fmt: skip
 # Visible on light and on dark backgrounds.
 _SMALLER = "#b0b0a8"
+_DUPLICATE = "#c9a227"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -111,18 +112,20 @@ def _by_reason(color_data: ColorData) -> Groups:
     points = color_data.points
     by_network, by_neighbors = points.predicted != points.labels, color_data.voted != points.labels
     contradictions = by_network.astype(np.uint8) + 2 * by_neighbors.astype(np.uint8)
-    # 0 to 3 for dropped images, by what contradicts the label; 4 for kept images.
-    codes = np.where(color_data.preview.noise, contradictions, 4)
+    # 0 to 3 for noise, by what contradicts the label; 4 for near duplicates; 5 for kept images.
+    codes = np.where(color_data.preview.noise, contradictions, 5)
+    codes[list(color_data.preview.redundant)] = 4
     names = (
         "dropped: nothing contradicts the label",
         "dropped: network predicts another class",
         "dropped: neighbors have another class",
         "dropped: network and neighbors contradict the label",
+        "dropped: near duplicate",
         "kept",
         *_BY_HAND,
     )
-    colors = (*DROPPED_SHADES, KEPT, *_BY_HAND.values())
-    return Groups(codes=_with_overrides(color_data, codes, 5), names=names, colors=colors)
+    colors = (*DROPPED_SHADES, _DUPLICATE, KEPT, *_BY_HAND.values())
+    return Groups(codes=_with_overrides(color_data, codes, 6), names=names, colors=colors)
 
 
 def _by_arm(color_data: ColorData) -> Groups:

@@ -3,7 +3,7 @@
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ _COLUMNS = (
     "sample_id", "path", "sha256", "label", "predicted", "confidence", "x", "y", "cluster", "is_noise", "eps", "score",
     "reason", "neighbours", "keep",
 )  # fmt: skip
+_PAIR_COLUMNS = ("sample_id", "other_split", "other_sample_id")
 # Points of a million images take 0.3 GB; values of a scorer, or radii of a class, 8 bytes per image.
 _MAX_CACHE_BYTES = 2**30
 # A preview takes 17 bytes per image, and one move of a control uses it several times.
@@ -58,6 +59,8 @@ class Points:
         class_names: of the labels.
         dataset: name in params.yaml, if known.
         true_labels: (N,) int64 if labels were changed on purpose, else None.
+        duplicate_pairs: (P, 2) int64 rows of near duplicates, the most similar first, of which the filter drops the
+            redundant ones; rows from N on are test images. No pair if it drops none.
         images: uint8 (N, H, W, 3).
         images_stamp: changes whenever the file of `images` is replaced.
         stamp: changes whenever one of the files is replaced.
@@ -82,6 +85,7 @@ class Points:
     class_names: tuple[str, ...]
     dataset: str | None = None
     true_labels: NDArray[np.int64] | None = None
+    duplicate_pairs: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
     images: NDArray[np.uint8]
     images_stamp: str
     stamp: str
@@ -248,7 +252,7 @@ def _read_scorer_inputs(data: DataPaths, points: Points) -> ScorerInputs:
 def _files(data: DataPaths, network: str) -> tuple[Path, ...]:
     return (
         data.points(network), data.filter_metrics(network), data.images("train"), data.manifest("train"),
-        data.prepare_metrics,
+        data.prepare_metrics, data.near_duplicates(network),
     )  # fmt: skip
 
 
@@ -300,6 +304,9 @@ def _read_points(data: DataPaths, network: str) -> Points:
         class_names=names,
         dataset=prepared.dataset,
         true_labels=_true_labels(data, names),
+        duplicate_pairs=_duplicate_pairs(data.near_duplicates(network), n)
+        if filtering.drops_near_duplicates
+        else np.empty((0, 2), dtype=np.int64),
         images=images,
         images_stamp=files_stamp([data.images("train")]),
         stamp=files_stamp(_files(data, network)),
@@ -311,6 +318,16 @@ def _true_labels(data: DataPaths, names: Sequence[str]) -> NDArray[np.int64] | N
     if true_labels is not None and not (true_labels.min() >= 0 and true_labels.max() < len(names)):
         raise InputError(f"{data.manifest('train')}: has true labels without a class; run `dvc repro --force prepare`")
     return true_labels
+
+
+def _duplicate_pairs(path: Path, n: int) -> NDArray[np.int64]:
+    table = read_parquet(path, _PAIR_COLUMNS)
+    first, second = (table[column].to_numpy().astype(np.int64) for column in ("sample_id", "other_sample_id"))
+    in_test = np.array(table["other_split"].to_pylist()) == "test"
+    of_training = np.concatenate([first, second[~in_test]])
+    if (of_training >= n).any() or (np.concatenate([first, second]) < 0).any():
+        raise InputError(f"{path}: has pairs of unknown images; run `dvc repro`")
+    return np.column_stack([first, np.where(in_test, n + second, second)])
 
 
 def _check_scores(table: pa.Table, path: Path) -> None:

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field
 from pipeline.artifacts.overrides import Override
 from pipeline.scoring.base import Space
 from pipeline.scoring.density import ROUNDING
+from pipeline.scoring.redundant import redundant_rows
 from pipeline.scoring.registry import SCORERS
 from pipeline.scoring.thresholds import score, threshold_for_share
 from viz.data import Points, Source
@@ -100,20 +101,33 @@ class FilterPreview:
         thresholds: (N,) images with larger values are dropped.
         noise: (N,) whether the value exceeds the threshold.
         overrides: row -> manual override, which takes precedence.
+        redundant: row -> the row that stands for it, of images that are dropped as near duplicates; from N on those of
+            test images.
+        redundant_unseen: the same if nothing was decided by hand.
     """
 
     values: NDArray[np.float64]
     thresholds: NDArray[np.float64]
     noise: NDArray[np.bool_]
     overrides: Mapping[int, Override]
+    redundant: Mapping[int, int] = field(default_factory=dict)
+    redundant_unseen: Mapping[int, int] = field(default_factory=dict)
 
     @cached_property
     def keep(self) -> NDArray[np.bool_]:
         """(N,) whether the image is kept, overrides included."""
         keep = ~self.noise
+        keep[list(self.redundant)] = False
         if self.overrides:
             keep[list(self.overrides)] = [override.keeps for override in self.overrides.values()]
         return keep
+
+    @cached_property
+    def dropped_by_filter(self) -> NDArray[np.bool_]:
+        """(N,) whether the filter drops the image without overrides, as noise or as a near duplicate."""
+        dropped = self.noise.copy()
+        dropped[list(self.redundant_unseen)] = True
+        return dropped
 
     @cached_property
     def scores(self) -> NDArray[np.float64]:
@@ -127,14 +141,24 @@ def preview_filter(source: Source, points: Points, settings: FilterSettings) -> 
     Raises:
         InputError: the scorer needs files that are missing, or cannot score these images.
     """
-    overrides = source.overrides(points)
     values = suspicion_values(source, points, settings)
     if settings.scorer_choice == AS_FILTERED and settings.limit.threshold is None and not settings.per_class:
-        return FilterPreview(values=values, thresholds=points.thresholds, noise=points.is_noise, overrides=overrides)
-    thresholds = class_thresholds(source, points, settings)[points.labels]
-    # As in DBSCAN, a radius equal to eps up to rounding is within it.
-    noise = values > (thresholds * (1 + ROUNDING) if settings.space else thresholds)
-    return FilterPreview(values=values, thresholds=thresholds, noise=noise, overrides=overrides)
+        thresholds, noise, scores = points.thresholds, points.is_noise, points.scores
+    else:
+        thresholds = class_thresholds(source, points, settings)[points.labels]
+        # As in DBSCAN, a radius equal to eps up to rounding is within it.
+        noise = values > (thresholds * (1 + ROUNDING) if settings.space else thresholds)
+        scores = score(values, thresholds)
+    overrides = source.overrides(points)
+    kept = {row for row, override in overrides.items() if override.keeps}
+    return FilterPreview(
+        values=values,
+        thresholds=thresholds,
+        noise=noise,
+        overrides=overrides,
+        redundant=redundant_rows(points.duplicate_pairs, ~noise, scores, decided=overrides, kept_by_hand=kept),
+        redundant_unseen=redundant_rows(points.duplicate_pairs, ~noise, scores),
+    )
 
 
 def suspicion_values(source: Source, points: Points, settings: FilterSettings) -> NDArray[np.float64]:

@@ -73,7 +73,7 @@ def review_queue(
         selection: rows selected on the map.
     """
     if which == "goes":
-        rows = sort_rows(state, np.flatnonzero(state.preview.noise & state.shown), order)
+        rows = sort_rows(state, np.flatnonzero(state.preview.dropped_by_filter & state.shown), order)
     else:
         rows = listed_rows(state, which, order, selection=selection)
     decided = np.isin(rows, list(state.preview.overrides))

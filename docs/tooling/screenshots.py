@@ -75,6 +75,7 @@ _PICTURES: dict[str, tuple[tuple[int, int], Literal["dark", "light"], Callable[[
     "viz-compare": (_LARGE, "light", _view("?view=compare&list=differ&judge-b=label_odds&share-b=10")),
     "viz-dark": (_LARGE, "dark", _view("?coloring=reason&focus=21")),
     "viz-review": (_LARGE, "light", _review),
+    "viz-phone": (_PHONE, "light", _review),
     "viz-export": (_SMALL, "light", _exported),
     "viz-export-phone": (_PHONE, "light", _exported),
 }

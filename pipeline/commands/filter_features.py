@@ -11,17 +11,19 @@ the embedding, or with --map.
 With the columns path and sha256 in the labels (--labels data/prepare/train.parquet has them), overrides.csv has the
 decision on each image. Copied to data/overrides.csv, it makes the filter keep the same images, and a study trains on
 them.
+
+With --images the visualizer shows the rows with their pictures, on the embedding. The network named by --network is the
+one that gave the features.
 """
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.artifacts.files import write_array, write_json
@@ -30,6 +32,13 @@ from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.spreadsheets import protect_cells
 from pipeline.artifacts.tables import write_csv, write_parquet
 from pipeline.commands import command_parser
+from pipeline.commands.feature_filtering.pictures import (
+    RowPictures,
+    check_options,
+    decisions_to_apply,
+    read_pictures,
+    write_pictures,
+)
 from pipeline.config.filter import FilterConfig
 from pipeline.embedding import EmbeddingResult, ReducedFeatures, embed, reduce_features
 from pipeline.errors import InputError
@@ -37,18 +46,18 @@ from pipeline.features.linear import cross_validated_probabilities, probe_folds
 from pipeline.filtering.apply import FilterContext, check_estimate, sieve
 from pipeline.filtering.external_features import ExternalFeatures, agreement, read_external_features
 from pipeline.filtering.feature_settings import FEATURE_SCORERS, FeatureSettings, feature_settings, needs_embedding
+from pipeline.filtering.suspects import filter_decisions, suspect_lines
 from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_table
 from pipeline.parallel import task_pool
 from pipeline.run_log import stderr_log
 from pipeline.scoring.base import ScorerInputs
 from pipeline.scoring.registry import SCORERS, check_scorer, member_scorers
-from pipeline.stats.formatting import MISSING, aligned_lines
 
 _PROBE_FOLDS = 5
 _SHOWN = 10
 """Suspects to print."""
 _OVERRIDES = "overrides.csv"
-_REASON_WIDTH = 72
+_PROJECT = "viz"
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -81,6 +90,19 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--overrides", type=Path, help="decisions in the format of data/overrides.csv to apply")
     parser.add_argument("--map", action="store_true", help="also compute the t-SNE embedding, if the scorer uses none")
+    parser.add_argument(
+        "--images",
+        type=Path,
+        metavar="PATH",
+        help=f"also write OUT/{_PROJECT}, which the visualizer opens with pictures: a folder, to which the column path "
+        "of the labels is relative; or .npy, uint8 (N, H, W, 3)",
+    )
+    parser.add_argument(
+        "--network",
+        metavar="NAME",
+        help="with --images: the network that gave the features, as the visualizer names it: timm/NAME, or resnet18 to "
+        "resnet152",
+    )
     parser.add_argument("--out", type=Path, required=True, help="output folder")
     return parser
 
@@ -95,6 +117,7 @@ def main(argv: Sequence[str]) -> int:
         InputError: bad parameters or files, or labels and probabilities do not fit the scorer.
     """
     arguments = make_parser().parse_args(argv)
+    check_options(arguments.images, arguments.network)
     settings = feature_settings(
         arguments.params,
         scorer=arguments.scorer,
@@ -105,7 +128,14 @@ def main(argv: Sequence[str]) -> int:
         raise InputError(f"--out {arguments.out}: a file; give a folder, or move the file away")
     external = read_external_features(arguments.features, arguments.labels, arguments.probabilities)
     settings = settings.fitted_to(external.features) if not arguments.params.exists() else settings
-    _run(external, _located_overrides(external, arguments.overrides), settings, arguments)
+    pictures = None
+    if arguments.images is not None:
+        project = arguments.out / _PROJECT
+        external, pictures = read_pictures(
+            external, settings, arguments.images, arguments.network, project, stderr_log(None)
+        )
+    arguments.overrides = decisions_to_apply(arguments.overrides, pictures)
+    _run(external, _located_overrides(external, arguments.overrides), settings, pictures, arguments)
     return 0
 
 
@@ -113,11 +143,12 @@ def _run(
     external: ExternalFeatures,
     overrides: Mapping[int, Override],
     settings: FeatureSettings,
+    pictures: RowPictures | None,
     arguments: argparse.Namespace,
 ) -> None:
     out, config, log = arguments.out, settings.filter, stderr_log(None)
     scorer = config.scorer.model_dump()
-    folds = _folds(external, config)
+    folds = _folds(external, config, shown=pictures is not None)
     _check_filter(external, settings, probed=folds is not None)
     reduced: EmbeddingResult | ReducedFeatures
     embeddings = None
@@ -125,7 +156,7 @@ def _run(
         settings.dask.scheduler, workers=settings.dask.workers, threads=settings.reduce.tsne.n_jobs
     ) as map_fn:
         file = out / "components.npy"
-        if arguments.map or needs_embedding(scorer):
+        if arguments.map or pictures or needs_embedding(scorer):
             reduced = embed(
                 external.features, external.labels, settings.reduce, components_file=file, log=log, map_fn=map_fn
             )
@@ -156,10 +187,12 @@ def _run(
         # That of an earlier run would not fit.
         (out / "maps.npy").unlink(missing_ok=True)
     _write(out, points, metrics, settings, arguments)
-    print("\n".join(_suspect_lines(points, _SHOWN)))
+    print("\n".join(suspect_lines(points, _SHOWN)))
     if filtered.estimate is not None:
         print(f"filter.drop_fraction: {filtered.estimate}")
     _print_summary(out, points, metrics)
+    if pictures is not None:
+        print("\n".join(write_pictures(pictures, external, inputs, points, metrics, arguments.overrides)))
 
 
 def _located_overrides(external: ExternalFeatures, file: Path | None) -> dict[int, Override]:
@@ -176,11 +209,15 @@ def _located_overrides(external: ExternalFeatures, file: Path | None) -> dict[in
     )
 
 
-def _folds(external: ExternalFeatures, config: FilterConfig) -> NDArray[np.int64] | None:
-    """Return the (N,) folds of a linear probe if the filter needs class probabilities and the user gives none."""
+def _folds(external: ExternalFeatures, config: FilterConfig, *, shown: bool) -> NDArray[np.int64] | None:
+    """Return the (N,) folds of a linear probe if class probabilities are needed and the user gives none.
+
+    Args:
+        shown: whether the visualizer will show suggested labels.
+    """
     scorer = config.scorer.model_dump()
     needs = {need for member in (scorer, *member_scorers(scorer).values()) for need in SCORERS[member["name"]].needs}
-    if config.drop_fraction == "estimated":
+    if shown or config.drop_fraction == "estimated":
         needs.add("probabilities")
     if external.probabilities is not None or "probabilities" not in needs or len(external.class_names) < 2:
         return None
@@ -235,7 +272,7 @@ def _write(
     write_json(out / "metrics.json", metrics)
     names = ["points.parquet", "kept.csv", "dropped.csv", "metrics.json"]
     if "sha256" in points.column_names:
-        write_overrides(out / _OVERRIDES, _decisions(points))
+        write_overrides(out / _OVERRIDES, filter_decisions(points))
         names.append(_OVERRIDES)
     else:
         (out / _OVERRIDES).unlink(missing_ok=True)
@@ -250,22 +287,6 @@ def _write(
     )
 
 
-def _decisions(points: pa.Table) -> Iterator[Override]:
-    """Yield the decision on each image; equal points give equal bytes, so there is no time."""
-    names = ["path", "sha256", "keep", "reason", "label_name", "corrected_label_name"]
-    for line, row in enumerate(points.select(names).to_pylist(), start=2):
-        relabeled = row["keep"] and row["corrected_label_name"] != row["label_name"]
-        yield Override(
-            path=row["path"],
-            sha256=row["sha256"],
-            decision="relabel" if relabeled else "keep" if row["keep"] else "drop",
-            label=row["corrected_label_name"] if relabeled else "",
-            note="" if row["keep"] else f"filter-features: {row['reason']}",
-            timestamp="",
-            line=line,
-        )
-
-
 def _print_summary(out: Path, points: pa.Table, metrics: Mapping[str, Any]) -> None:
     if metrics["share_note"]:
         print(f"filter.drop_fraction: {metrics['share_note']}")
@@ -275,34 +296,6 @@ def _print_summary(out: Path, points: pa.Table, metrics: Mapping[str, Any]) -> N
     print(f"{out}: {metrics['n_kept']} of {metrics['n_total']} kept ({metrics['kept_share']:.2%}); see dropped.csv")
     if "sha256" in points.column_names:
         print(f"to train on them in a project with these images: cp {out / _OVERRIDES} data/ && dvc repro")
-
-
-def _suspect_lines(points: pa.Table, n: int) -> Iterator[str]:
-    """Yield a heading and a line for each of the first `n` dropped rows, the most suspect first.
-
-    Args:
-        points: as `points_table` returns them. A suggested label is shown where it differs from the label.
-    """
-    dropped = points.filter(pc.invert(points["keep"]))
-    order = dropped.sort_by([("score", "descending"), ("sample_id", "ascending")]).slice(0, n)
-    name = "path" if "path" in points.column_names else "sample_id"
-    rows = [("score", name, "label", "suggested", "reason")]
-    for row in order.to_pylist():
-        suggested = row.get("suggested_label_name", row["label_name"])
-        rows.append(
-            (
-                f"{row['score']:.3f}",
-                str(row[name]),
-                row["label_name"],
-                MISSING if suggested == row["label_name"] else suggested,
-                _shortened(row["reason"]),
-            )
-        )
-    yield from aligned_lines(rows, left=len(rows[0]))
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _REASON_WIDTH else f"{text[: _REASON_WIDTH - 3]}..."
 
 
 def _rows(external: ExternalFeatures, probabilities: NDArray[np.float32] | None) -> pa.Table:

@@ -15,6 +15,7 @@ from pipeline.artifacts.tables import read_parquet
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from pipeline.reduction.near_duplicates import MAX_CHANCE_PAIRS, MIN_PIXEL_CORRELATION, NearDuplicates, near_duplicates
+from pipeline.scoring.redundant import redundant_rows
 
 _IMAGE_COLUMNS = ("path", "label", "label_name")
 
@@ -91,35 +92,15 @@ def redundant_images(
     scores: NDArray[np.float64],
     overrides: Mapping[int, Override],
 ) -> dict[int, int]:
-    """Return the training images to drop as near duplicates: row -> the row in `found.pairs` that stands for it.
-
-    These are all that nearly equal a test image; and of the others, in the order of their scores, those that nearly
-    equal an image that is kept. So of no pair both are kept, and a training image stays for each one that is dropped.
-    Decisions by hand come first, and images that the filter drops are not considered.
+    """Return the training images to drop: row -> the row in `found.pairs` that stands for it; see `redundant_rows`.
 
     Args:
         keep: (N,) the filter's decision.
         scores: (N,) of the filter; of a pair the less suspect image stays.
         overrides: row -> a person's decision.
     """
-    partners: dict[int, list[int]] = {}
-    for first, second in duplicates.found.pairs.tolist():
-        partners.setdefault(first, []).append(second)
-        partners.setdefault(second, []).append(first)
-    n = len(keep)
-    undecided = [row for row in partners if row < n and keep[row] and row not in overrides]
     kept = {row for row, override in overrides.items() if override.keeps}
-    redundant: dict[int, int] = {}
-    for row in sorted(undecided, key=lambda row: (scores[row], row)):
-        # The partners are in the order of the pairs, the most similar first.
-        stands_for = next((other for other in partners[row] if other >= n), None)
-        if stands_for is None:
-            stands_for = next((other for other in partners[row] if other in kept), None)
-        if stands_for is None:
-            kept.add(row)
-        else:
-            redundant[row] = stands_for
-    return redundant
+    return redundant_rows(duplicates.found.pairs, keep, scores, decided=overrides, kept_by_hand=kept)
 
 
 def duplicates_table(duplicates: TrainingDuplicates | None) -> pa.Table:

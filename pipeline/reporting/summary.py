@@ -1,7 +1,6 @@
 """Build `summary.json`: every number of the report as one tree of plain values, and how well filters agree.
 
-Shares and accuracies are 0 to 1, differences and margins are percentage points of top-1. Tables and curves are
-lists, which `dvc metrics` leaves out: it shows the headline.
+Shares and accuracies are 0 to 1, differences and margins are percentage points of top-1.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

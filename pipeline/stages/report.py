@@ -10,6 +10,7 @@ from pipeline.reporting.costs import arm_costs
 from pipeline.reporting.inputs import ReportInputs, load_report_inputs, result_files, stage_names
 from pipeline.reporting.label_noise import planted_headline, planted_sentences
 from pipeline.reporting.landscape import load_landscapes
+from pipeline.reporting.metrics import chosen_metrics
 from pipeline.reporting.near_duplicates import pair_pictures
 from pipeline.reporting.plans import load_plans
 from pipeline.reporting.render import PageFigures, render_costs, render_document, render_page
@@ -23,6 +24,7 @@ def report(context: StageContext) -> None:
     inputs = load_report_inputs(context.params, paths)
     summary = build_summary(inputs)
     write_json(paths.summary, summary)
+    write_json(paths.report_metrics, chosen_metrics(summary))
     figures = _write_figures(paths.figures, inputs, summary)
     landscapes, plans = load_landscapes(inputs.studies, paths), load_plans(context.params, context.work)
     page = render_page(context.params, summary, page_figures(inputs, summary), landscapes, plans)

@@ -1,15 +1,17 @@
 """Metrics of the run that trains, as files that DVC's plots, its extension for VS Code and Studio follow.
 
-The layout is DVCLive's: metrics.json, and plots/metrics/<group>/<name>.tsv with the columns step and <name>. No result
-depends on them.
+The layout is DVCLive's: metrics.json, plots/metrics/<group>/<name>.tsv with the columns step and <name>, and
+report.html, a page that refreshes itself. No result depends on them.
 """
 
 import shutil
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts.files import write_json, write_text
+from pipeline.training.live_page import LiveState, live_page
 from pipeline.training.state import HistoryRecord
 
 _CURVES = {
@@ -18,6 +20,14 @@ _CURVES = {
     ("test", "top1"): "top1",
     ("test", "loss"): "test_loss",
 }
+_TITLES = {
+    ("runs", "top1"): "Top-1 of the runs that have ended",
+    ("train", "loss"): "Training loss of this run (nats)",
+    ("test", "top1"): "Top-1 of this run",
+    ("test", "loss"): "Test loss of this run (nats)",
+    ("train", "learning_rate"): "Learning rate of this run",
+}
+"""Of the curves on the page, in their order."""
 
 
 class LiveMetrics:
@@ -33,12 +43,15 @@ class LiveMetrics:
         self._folder, self._study, self._n_runs = folder, study, n_runs
         self._ended: list[float | None] = []
         self._run = self._left = ""
+        self._shown: dict[tuple[str, str], Sequence[tuple[int, float]]] = {}
         shutil.rmtree(folder, ignore_errors=True)
 
     def start_run(self, name: str) -> None:
         """Remove the curves of the run before."""
         for group, _ in _CURVES:
             shutil.rmtree(self._plots / group, ignore_errors=True)
+        for curve in _CURVES:
+            self._shown.pop(curve, None)
         self._run = name
         self._write_metrics({})
 
@@ -72,9 +85,20 @@ class LiveMetrics:
         return self._folder / "plots" / "metrics"
 
     def _write_curve(self, group: str, name: str, points: Sequence[tuple[int, float]]) -> None:
+        self._shown[group, name] = points
         lines = [f"step\t{name}", *(f"{step}\t{value!r}" for step, value in points)]
         write_text(self._plots / group / f"{name}.tsv", "\n".join(lines) + "\n")
 
     def _write_metrics(self, of_run: Mapping[str, Any]) -> None:
         whole = {"study": self._study, "run": self._run, "runs_ended": len(self._ended), "runs": self._n_runs}
         write_json(self._folder / "metrics.json", {**whole, "left": self._left, **of_run})
+        state = LiveState(
+            study=self._study,
+            run=self._run,
+            ended=len(self._ended),
+            runs=self._n_runs,
+            left=self._left,
+            curves={title: self._shown.get(curve, ()) for curve, title in _TITLES.items()},
+            updated=datetime.now(UTC),
+        )
+        write_text(self._folder / "report.html", live_page(state))

@@ -117,7 +117,7 @@ def _written_by(stage: str) -> set[Path]:
             paths.train_metrics(study),
             paths.trained_weights(study),
         ],
-        "report": [paths.report_page, paths.report_document, paths.summary, paths.figures],
+        "report": [paths.report_page, paths.report_document, paths.summary, paths.report_metrics, paths.figures],
     }
     return {*files[stage], paths.provenance(stage, _ITEMS.get(stage))}
 

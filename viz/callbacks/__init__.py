@@ -10,6 +10,7 @@ from viz.callbacks import (
     embedding,
     file_watch,
     filter_controls,
+    filter_run,
     gallery,
     hover,
     lasso,
@@ -21,6 +22,7 @@ from viz.callbacks import (
     url,
 )
 from viz.data import Source
+from viz.filter_run import FilterRun
 
 
 def register(app: Dash, source: Source, params: Path) -> None:
@@ -36,6 +38,7 @@ def register(app: Dash, source: Source, params: Path) -> None:
     gallery.register(app, source)
     overrides.register(app, source)
     params_dialog.register(app, source, params)
+    filter_run.register(app, FilterRun(params, source.data))
     file_watch.register(app, source)
     review.register(app, source)
     matrix.register(app, source)

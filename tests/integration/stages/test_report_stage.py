@@ -44,7 +44,15 @@ def test_it_writes_page_summary_and_figures(project: Path) -> None:
         for net in ("resnet18", "resnet34")
         for kind in ("class-noise", "dropped", "test-map", "train-map")
     ]
-    others = ["report.html", "report.md", "summary.json", "provenance.json", "costs.html", "resources.json"]
+    others = [
+        "report.html",
+        "report.md",
+        "summary.json",
+        "metrics.json",
+        "provenance.json",
+        "costs.html",
+        "resources.json",
+    ]
     assert sorted(digests(project / "data/report")) == sorted([*others, *(f"figures/{name}" for name in figures)])
 
 

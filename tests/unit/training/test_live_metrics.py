@@ -49,7 +49,34 @@ def test_metrics_of_an_earlier_study_are_removed(tmp_path: Path) -> None:
     (tmp_path / "live").mkdir()
     (tmp_path / "live" / "old.tsv").touch()
     LiveMetrics(tmp_path / "live", study="digits", n_runs=1).start_run("full, seed 0")
-    assert [path.name for path in (tmp_path / "live").iterdir()] == ["metrics.json"]
+    assert {path.name for path in (tmp_path / "live").iterdir()} == {"metrics.json", "report.html"}
+
+
+def test_the_page_refreshes_itself_until_the_last_run_has_ended(tmp_path: Path) -> None:
+    live = LiveMetrics(tmp_path, study="digits", n_runs=2)
+    pages = []
+
+    def read() -> str:
+        pages.append((tmp_path / "report.html").read_text(encoding="utf-8"))
+        return pages[-1]
+
+    live.start_run("full & <b>, seed 0")
+    assert "Run 1 of 2: full &amp; &lt;b&gt;, seed 0" in read()
+    live.record([_record(1, 2.5), _record(3, 1.25, top1=0.5)])
+    assert "Training loss of this run (nats): 1.25" in read()
+    assert "Top-1 of this run: 0.5" in pages[-1]
+    live.end_run(0.75, "1 of 2 runs, about 5 min left")
+    live.start_run("full, seed 1")
+    assert "1 of 2 runs, about 5 min left" in read()
+    # The curves of the run before are gone, that of the study stays.
+    assert "of this run" not in pages[-1]
+    assert "Top-1 of the runs that have ended: 0.75" in pages[-1]
+    assert [page.count('http-equiv="refresh"') for page in pages] == [1, 1, 1]
+    live.end_run(0.5, "2 of 2 runs")
+    assert 'http-equiv="refresh"' not in read()
+    # One file, without scripts.
+    for page in pages:
+        assert not [part for part in ("<script", "src=", "href=") if part in page]
 
 
 def test_a_run_hands_over_every_record_and_keeps_its_bits() -> None:

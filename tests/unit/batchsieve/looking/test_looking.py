@@ -11,7 +11,7 @@ from PIL import Image
 
 from batchsieve import InputError, look
 from batchsieve.looking import networks, small_network
-from batchsieve.looking.project import write_project
+from batchsieve.looking.project import write_look
 from pipeline.paths import DataPaths
 from tests.fixtures.hub import COMMIT, serving_hub, use_hub
 from tests.fixtures.hub_folders import clone
@@ -58,7 +58,7 @@ def test_shards_of_the_hub_keep_the_order_of_their_classes(weights: Path, tmp_pa
     assert {str(path): str(label) for path, label in zip(result.path, result.issues.label, strict=True)} == {
         f"{'train' if row < 8 else 'test'}/{row:04}.png": ("dog", "cat")[row % 2] for row in range(12)
     }
-    write_project(result, tmp_path / "project")
+    write_look(result, tmp_path / "project")
     points = Source(DataPaths(root=tmp_path / "project" / "data")).points(NETWORK)
     predicted = [points.class_names[code] for code in points.predicted]
     assert predicted == result.issues.suggested_label.tolist()

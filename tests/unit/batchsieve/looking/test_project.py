@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from batchsieve import InputError, Look, look
-from batchsieve.looking.project import check_project_folder, write_project
+from batchsieve import Look, look
+from batchsieve.looking.project import write_look
 from pipeline.artifacts.overrides import Override, read_overrides, write_overrides
 from pipeline.config.params import load_params
 from pipeline.paths import DataPaths
@@ -26,7 +26,7 @@ def result() -> Look:
 
 
 def test_the_visualizer_shows_the_same_suspects(result: Look, tmp_path: Path) -> None:
-    write_project(result, tmp_path / "look")
+    write_look(result, tmp_path / "look")
     assert load_params(tmp_path / "look" / "params.yaml").networks == (_NETWORK,)
     source = Source(DataPaths(root=tmp_path / "look" / "data"))
     points = source.points(_NETWORK)
@@ -40,18 +40,11 @@ def test_the_visualizer_shows_the_same_suspects(result: Look, tmp_path: Path) ->
 
 
 def test_decisions_stay_when_the_folder_is_written_again(result: Look, tmp_path: Path) -> None:
-    write_project(result, tmp_path)
+    write_look(result, tmp_path)
     data = DataPaths(root=tmp_path / "data")
     path, sha256 = str(result.path[7]), str(result.sha256[7])
     decided = Override(path=path, sha256=sha256, decision="drop", note="", timestamp="", line=2)
     write_overrides(data.overrides, [decided])
-    write_project(result, tmp_path)
+    write_look(result, tmp_path)
     assert [override.path for override in read_overrides(data.overrides)] == ["7"]
     assert not Source(data).points(_NETWORK).kept[7]
-
-
-def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("mine")
-    for folder in (tmp_path, tmp_path / "mine.txt"):
-        with pytest.raises(InputError, match=str(folder)):
-            check_project_folder(folder)

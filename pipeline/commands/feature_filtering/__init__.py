@@ -1,0 +1,1 @@
+"""What `filter-features` does with pictures."""

@@ -1,0 +1,139 @@
+"""`filter-features --images`: the filtered rows with their pictures, as a project that the visualizer opens."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.artifacts.overrides import read_overrides, write_overrides
+from pipeline.errors import InputError
+from pipeline.filtering.external_features import ExternalFeatures
+from pipeline.filtering.external_images import read_external_images
+from pipeline.filtering.feature_settings import FeatureSettings
+from pipeline.filtering.visualizer_project import (
+    VisualizerProject,
+    check_project_folder,
+    data_paths,
+    params_file,
+    project_parameters,
+    write_project,
+)
+from pipeline.run_log import RunLog
+from pipeline.scoring.base import ScorerInputs
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RowPictures:
+    """Pictures of the N rows, and the project that shows them.
+
+    Attributes:
+        pixels: uint8 (N, H, W, 3).
+        folder: of the project.
+        network: that gave the features.
+        parameters: of the project.
+    """
+
+    pixels: NDArray[np.uint8]
+    folder: Path
+    network: str
+    parameters: Mapping[str, Any]
+
+
+def check_options(images: Path | None, network: str | None) -> None:
+    """Check that `--images` and `--network` are given together.
+
+    Raises:
+        InputError: only one is.
+    """
+    if (images is None) != (network is None):
+        missing, given = ("--network", "--images") if network is None else ("--images", "--network")
+        raise InputError(
+            f"{missing}: missing, and {given} is given; give both, e.g. --images photos --network "
+            "timm/vit_small_patch14_dinov2, the network that gave the features"
+        )
+
+
+def read_pictures(
+    external: ExternalFeatures, settings: FeatureSettings, images: Path, network: str, folder: Path, log: RunLog
+) -> tuple[ExternalFeatures, RowPictures]:
+    """Return the features with a path and a SHA-256 for each row, and the pictures.
+
+    Args:
+        images: see `read_external_images`.
+        network: that gave the features.
+        folder: of the project, which is not written yet.
+
+    Raises:
+        InputError: as `check_project_folder`, `project_parameters` and `read_external_images`.
+    """
+    check_project_folder(folder)
+    parameters = project_parameters(
+        network,
+        str(images),
+        reduce=settings.reduce.model_dump(mode="json"),
+        filter_=settings.filter.model_dump(mode="json"),
+        source="--network",
+    )
+    external, pixels = read_external_images(external, images, log=log)
+    return external, RowPictures(pixels=pixels, folder=folder, network=network, parameters=parameters)
+
+
+def decisions_to_apply(given: Path | None, pictures: RowPictures | None) -> Path | None:
+    """Return the file of decisions: `given`, or that of the project, in which the visualizer saves them.
+
+    Raises:
+        InputError: both have decisions.
+    """
+    decided = data_paths(pictures.folder).overrides if pictures else None
+    if decided is None or not decided.exists():
+        return given
+    if given is not None and given.resolve() != decided.resolve() and read_overrides(decided):
+        raise InputError(
+            f"--overrides {given}: {decided} has decisions too; put both into one, and move the other away"
+        )
+    return given or decided
+
+
+def write_pictures(
+    pictures: RowPictures,
+    external: ExternalFeatures,
+    inputs: ScorerInputs,
+    points: pa.Table,
+    metrics: Mapping[str, Any],
+    overrides: Path | None,
+) -> Iterator[str]:
+    """Write the project, and yield lines that say how to open it.
+
+    Args:
+        inputs: of the scorers, with an embedding, and with probabilities unless there is one class.
+        points, metrics: of the filter.
+        overrides: the decisions that it applied.
+    """
+    n, data = len(points), data_paths(pictures.folder)
+    if inputs.probabilities is None:
+        # Rows without labels are of one class.
+        inputs = replace(inputs, probabilities=np.ones((n, 1), dtype=np.float32))
+        points = points.append_column("predicted", pa.array(np.zeros(n, dtype=np.int64)))
+        points = points.append_column("confidence", pa.array(np.ones(n, dtype=np.float32)))
+    if overrides is not None and overrides.resolve() != data.overrides.resolve():
+        write_overrides(data.overrides, read_overrides(overrides))
+    write_project(
+        pictures.folder,
+        VisualizerProject(
+            parameters=pictures.parameters,
+            network=pictures.network,
+            class_names=external.class_names,
+            images=pictures.pixels,
+            inputs=inputs,
+            points=points,
+            metrics=metrics,
+            command="filter-features --images",
+        ),
+    )
+    options = f"--params {params_file(pictures.folder)} --data {data.root}"
+    yield f"to see them and decide: batchsieve viz {options}"
+    yield f"as one page: batchsieve export suspects.html {options}"

@@ -1,0 +1,47 @@
+"""Choose which near duplicates to drop."""
+
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def redundant_rows(
+    pairs: NDArray[np.int64],
+    keep: NDArray[np.bool_],
+    scores: NDArray[np.float64],
+    *,
+    decided: Collection[int] = (),
+    kept_by_hand: Collection[int] = (),
+) -> dict[int, int]:
+    """Return the training images to drop as near duplicates: row -> the row that stands for it.
+
+    These are all that nearly equal a test image; and of the others, in the order of their scores, those that nearly
+    equal an image that is kept. So of no pair both are kept, and a training image stays for each one that is dropped.
+    Decisions by hand come first, and images that the filter drops are not considered.
+
+    Args:
+        pairs: (P, 2) rows of near duplicates, the most similar first; rows from N on are test images.
+        keep: (N,) the filter's decision.
+        scores: (N,) of the filter; of a pair the less suspect image stays.
+        decided: rows with a decision by hand.
+        kept_by_hand: those of them that are kept.
+    """
+    partners: dict[int, list[int]] = {}
+    for first, second in pairs.tolist():
+        partners.setdefault(first, []).append(second)
+        partners.setdefault(second, []).append(first)
+    n = len(keep)
+    undecided = [row for row in partners if row < n and keep[row] and row not in decided]
+    kept = set(kept_by_hand)
+    redundant: dict[int, int] = {}
+    for row in sorted(undecided, key=lambda row: (scores[row], row)):
+        # The partners are in the order of the pairs, the most similar first.
+        stands_for = next((other for other in partners[row] if other >= n), None)
+        if stands_for is None:
+            stands_for = next((other for other in partners[row] if other in kept), None)
+        if stands_for is None:
+            kept.add(row)
+        else:
+            redundant[row] = stands_for
+    return redundant

@@ -1,0 +1,106 @@
+"""`open_results`: networks, filters and studies as notebooks read them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ruamel.yaml import YAML
+
+from batchsieve import InputError, NetworkResults, Results, StudyResults, open_results
+from pipeline.arms import arm_mask
+from pipeline.artifacts.files import read_json, write_json
+from pipeline.artifacts.tables import read_parquet
+from pipeline.reporting.inputs import load_report_inputs
+from pipeline.stats.study import study_summary
+from tests.fixtures.report import CLASS_NAMES, params_tree, params_with, write_artifacts
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    folder = tmp_path_factory.mktemp("project")
+    YAML().dump(params_tree(), folder / "params.yaml")
+    opened = open_results(folder)
+    write_artifacts(opened.data, params_with())
+    return opened
+
+
+@pytest.fixture(scope="module")
+def network(results: Results) -> NetworkResults:
+    return results.network()
+
+
+@pytest.fixture(scope="module")
+def study(results: Results) -> StudyResults:
+    return results.study()
+
+
+def test_the_project_is_the_nearest_one_above(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    below = results.data.root / "deep"
+    below.mkdir()
+    monkeypatch.chdir(below)
+    assert open_results().data == results.data
+    assert (results.networks, results.studies) == (("resnet18", "resnet34"), ("digits",))
+    assert tuple(results.prepared.class_names) == tuple(CLASS_NAMES)
+    assert results.planted_note is None
+
+
+def test_a_network_has_the_table_of_its_filter(results: Results, network: NetworkResults) -> None:
+    table = read_parquet(results.data.points("resnet18"))
+    np.testing.assert_array_equal(network.keep, table["keep"].to_numpy())
+    np.testing.assert_array_equal(network.coordinates[:, 1], table["y"].to_numpy())
+    np.testing.assert_array_equal(network.neighbors, np.array(table["neighbours"].to_pylist()))
+    assert len(network.test_coordinates) == len(results.prepared.test.labels)
+    assert network.filter == read_json(results.data.filter_metrics("resnet18"))
+    dropped = network.dropped()
+    assert set(dropped) == set(np.flatnonzero(~network.keep))
+    assert (np.diff(network.score[dropped]) <= 0).all()
+    assert network.to_pandas()["score"].is_monotonic_decreasing
+    expected = arm_mask("random", network.labels, network.keep, seed=3)
+    np.testing.assert_array_equal(network.random_keep(3), expected)
+    assert repr(network) == f"NetworkResults(resnet18: 6 of {len(network)} images dropped)"
+
+
+def test_a_study_is_that_of_the_report(results: Results, study: StudyResults) -> None:
+    (reported,) = load_report_inputs(results.params, results.data).studies
+    assert study.plan == reported.plan
+    assert study.summary == study_summary("digits", reported.runs, reported.plan)
+    assert repr(study) == f"StudyResults(digits: {len(study.runs)} of {len(study.runs)} runs finished)"
+
+
+def test_verdicts_are_those_of_the_summary(study: StudyResults) -> None:
+    verdicts = study.verdicts()
+    assert [verdict.is_primary for verdict in verdicts].count(True) == 1
+    for verdict, row in zip(verdicts, study.summary["pooled"], strict=True):
+        assert (verdict.control, verdict.sentence) == (row["control"], row["sentence"])
+        assert verdict.outcome == (row["verdict"] and row["verdict"]["outcome"])
+
+
+def test_tables_have_a_row_for_each_setting_and_class(study: StudyResults) -> None:
+    assert len(study.accuracy_table()) == len(study.summary["accuracy"])
+    assert len(study.difference_table()) == len(study.summary["differences"])
+    assert study.critical_batch_table().empty
+    by_class = study.class_table()
+    assert by_class["class"].tolist() == [*CLASS_NAMES, "worst class"] == study.class_rows
+    assert len(by_class.columns) == 1 + len(study.class_differences)
+
+
+def test_other_names(results: Results) -> None:
+    with pytest.raises(InputError, match=r"^network: vgg is not in params.yaml; give one of resnet18, resnet34$"):
+        results.network("vgg")
+    with pytest.raises(InputError, match=r"^study: mnist is not in params.yaml; give one of digits$"):
+        results.study("mnist")
+
+
+def test_missing_files_are_named_when_they_are_read(tmp_path: Path) -> None:
+    YAML().dump(params_tree(), tmp_path / "params.yaml")
+    results = open_results(tmp_path)
+    for read in (results.network, results.study, lambda: results.prepared, lambda: results.costs):
+        with pytest.raises(InputError, match="missing"):
+            read()
+    with pytest.raises(InputError, match="no such file"):
+        open_results(tmp_path / "nowhere")
+
+
+def test_costs_are_those_of_the_stages(results: Results) -> None:
+    write_json(results.data.resources, {"prepare": {"wall_s": 1.5}})
+    assert results.costs["prepare"]["wall_s"] == 1.5
