@@ -53,7 +53,7 @@ def threads_as_before() -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strength", ["0.15", "0.45"])
+@pytest.mark.parametrize("strength", ["0.15", "0.3"])
 def test_each_bottleneck_is_found_at_two_strengths(strength: str) -> None:
     """Two real ranks whose passes take 0.1 s and more."""
     faults = [fault for fault in FAULTS if fault != "none"]
