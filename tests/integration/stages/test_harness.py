@@ -43,6 +43,13 @@ def _raise(error: BaseException) -> Callable[[StageContext], None]:
     return body
 
 
+@pytest.fixture
+def without_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a stage run although no earlier one has."""
+    monkeypatch.setattr("pipeline.stages.harness.check_inputs", lambda _: [])
+
+
+@pytest.mark.usefixtures("without_inputs")
 def test_body_gets_its_item_parameters_and_paths(tmp_path: Path, argv: list[str]) -> None:
     seen: list[StageContext] = []
     run_stage("extract", seen.append, item="network", argv=["--network", "resnet18", *argv])
@@ -69,12 +76,10 @@ def _unpack_results(folder: Path) -> DataPaths:
     return data
 
 
+@pytest.mark.usefixtures("without_inputs")
 @pytest.mark.parametrize("stage", ["prepare", "report"])
-def test_unpacked_results_open_with_old_keys(
-    tmp_path: Path, old_keys: list[str], stage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unpacked_results_open_with_old_keys(tmp_path: Path, old_keys: list[str], stage: str) -> None:
     _unpack_results(tmp_path)
-    monkeypatch.setattr("pipeline.stages.harness.check_inputs", lambda _: [])  # there are no tables
     seen: list[StageContext] = []
     run_stage(stage, seen.append, argv=old_keys)
     assert seen[0].params.prepare.val_size == digits_tree()["prepare"]["val_size"]
@@ -143,6 +148,7 @@ def test_the_record_tells_the_energy_here_and_elsewhere(
     assert "arms_joules" not in record
 
 
+@pytest.mark.usefixtures("without_inputs")
 @pytest.mark.parametrize(
     ("stage", "scheduler", "cpu"),
     [
