@@ -26,7 +26,9 @@ def _seen(module: str, **own: str) -> list[str]:
     return result.stdout.split()
 
 
-@pytest.mark.parametrize("module", quick_first(1, ["pipeline", "pipeline.stages.train", "viz.app", "batchsieve.figures"]))
+@pytest.mark.parametrize(
+    "module", quick_first(1, ["pipeline", "pipeline.stages.train", "viz.app", "batchsieve.figures"])
+)
 def test_the_spinning_is_bounded(module: str) -> None:
     assert _seen(module) == ["1000", "None"]
 
