@@ -29,6 +29,10 @@ _OUT_OF_MEMORY_TEXTS = (
     "std::bad_alloc",
 )
 
+_MAX_LENGTH = 1500
+# The fix is at the end of a message.
+_END = 300
+
 
 class InputError(ValueError):
     """Bad input: a parameter, a file, a data set or an installation.
@@ -38,7 +42,7 @@ class InputError(ValueError):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        super().__init__(_one_line(message))
 
     @property
     def key(self) -> str:
@@ -60,6 +64,20 @@ class OutOfMemory(InputError):  # noqa: N818 - as torch's own
 
 class Terminated(BaseException):
     """The process received a request to stop and has saved its state: the same command resumes it."""
+
+
+def _one_line(message: str) -> str:
+    """Return `message` without what a terminal would obey, and without the middle of a text that fills a screen.
+
+    Messages quote names and values of files that anybody may have written.
+    """
+    line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in " ".join(message.split()))
+    return line if len(line) <= _MAX_LENGTH else f"{line[: _MAX_LENGTH - _END]} ... {line[-_END:]}"
+
+
+def short_reason(error: Exception) -> str:
+    """Return the first line of an error of a library, or the name of its class, in 200 characters at most."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def fix_hint(error: BaseException) -> str | None:

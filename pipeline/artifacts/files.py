@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import DTypeLike, NDArray
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, short_reason
 
 
 @contextmanager
@@ -187,8 +186,10 @@ def open_array(path: Path, *, dtype: DTypeLike, ndim: int, rows: int | None = No
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise InputError(f"{path}: missing; run `dvc repro`") from None
-    except (ValueError, OSError, EOFError, BadZipFile) as error:
-        raise InputError(f"{path}: not a valid .npy file ({error}); delete it and run `dvc repro`") from None
+    except Exception as error:  # noqa: BLE001 - NumPy passes on errors of Python's own parser, which reads the header
+        raise InputError(
+            f"{path}: not a valid .npy file ({short_reason(error)}); delete it and run `dvc repro`"
+        ) from None
     if not isinstance(array, np.memmap):
         array.close()
         raise InputError(f"{path}: an .npz archive, not a .npy file; delete it and run `dvc repro`")

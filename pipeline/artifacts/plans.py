@@ -110,8 +110,15 @@ def write_run_dates(folder: Path, recorded: Mapping[str, str | None]) -> None:
 
 
 def read_run_dates(folder: Path) -> dict[str, str | None]:
-    """Read the date of each run by its key, in UTC or None; empty before the first run."""
-    dates: dict[str, str | None] = read_json(folder / _RUNS) if (folder / _RUNS).exists() else {}
+    """Read the date of each run by its key, in UTC or None; empty before the first run.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    path = folder / _RUNS
+    dates = read_json(path) if path.exists() else {}
+    if not isinstance(dates, dict) or not all(date is None or isinstance(date, str) for date in dates.values()):
+        raise InputError(f"{path}: not the dates of runs; restore the file from a copy")
     return dates
 
 

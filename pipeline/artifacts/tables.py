@@ -11,7 +11,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from pipeline.artifacts.files import atomic_path
-from pipeline.errors import InputError
+from pipeline.errors import InputError, short_reason
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
@@ -43,9 +43,8 @@ def read_parquet(
         present = [*columns, *(name for name in optional if name in names)] if columns is not None else None
         # By default, pyarrow up to 22 adds a column for a folder named `rate=0.1`.
         table = pyarrow.parquet.read_table(path, columns=present, partitioning=None)
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{path}: damaged ({reason}); delete it and run `dvc repro`") from None
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: damaged ({short_reason(error)}); delete it and run `dvc repro`") from None
     return _cast(table, columns, path) if isinstance(columns, Mapping) else table
 
 

@@ -56,7 +56,7 @@ def load_all_reduce_times(path: Path) -> AllReduceRecords:
         raise InputError(f"{path}: no such file; use measured all-reduces in the format of docs/reference/files.md")
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON ({error}); write it again") from None
     try:
         return AllReduceRecords.model_validate_json(json.dumps(tree))

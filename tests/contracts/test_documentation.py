@@ -121,6 +121,16 @@ def test_the_page_of_parameters_is_current() -> None:
         assert row in page
 
 
+def test_the_page_of_refused_input_is_current() -> None:
+    program = runpy.run_path(str(_DOCS / "tooling" / "refusals_page.py"))
+    page = program["refusals_page"](program["GOLDEN"])
+    assert program["PAGE"].read_text(encoding="utf-8") == page, "run `python docs/tooling/refusals_page.py`"
+    assert page.count("\n| ") - 2 * page.count("\n|---") >= 150
+    # No file of refusals is left out.
+    names = {path.stem for path in program["GOLDEN"].glob("*.txt") if "refus" in path.stem}
+    assert names <= {name for files in program["_SECTIONS"].values() for name in files}
+
+
 @pytest.mark.skipif(find_spec("mkdocs") is None or find_spec("material") is None, reason="needs the extra docs")
 def test_the_site_is_built_and_loads_nothing_from_outside(tmp_path: Path) -> None:
     done = subprocess.run(

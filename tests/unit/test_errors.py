@@ -96,3 +96,13 @@ def test_an_unexplained_error_is_one_line() -> None:
 )
 def test_the_key_is_what_the_message_names_first(message: str, key: str) -> None:
     assert InputError(message).key == key
+
+
+def test_a_message_obeys_no_terminal_and_fills_no_screen() -> None:
+    """Names of classes and files are quoted, whatever they contain."""
+    error = InputError(f"labels.csv: the class \x1b[2J\x07{'dog' * 5000} is unknown;\n rename\u202e it é 犬")
+    assert str(error).isprintable()
+    assert str(error).startswith("labels.csv: the class \\x1b[2J\\x07dogdog")
+    assert str(error).endswith("is unknown; rename\\u202e it é 犬")
+    assert len(str(error)) < 1600
+    assert error.key == "labels.csv"

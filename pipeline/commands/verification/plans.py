@@ -30,7 +30,7 @@ def check_plans(
         folder = project.work.plans(name)
         with findings.collecting_errors(folder):
             statements = _read_statements(folder, findings)
-            dates = _read_dates(folder)
+            dates = read_run_dates(folder)
             _check_dates(name, project, studies.get(name), dates, findings)
             if statements:
                 first_hashes[name] = statements[0].sha256
@@ -61,13 +61,6 @@ def _read_statements(folder: Path, findings: Findings) -> list[RegisteredPlan]:
         if path.name != name:
             findings.differs(path, "file name", path.name, f"{name}, of its date and hash")
     return read_registered_plans(folder) if sound else []
-
-
-def _read_dates(folder: Path) -> dict[str, str | None]:
-    dates = read_run_dates(folder)
-    if not isinstance(dates, dict) or not all(date is None or isinstance(date, str) for date in dates.values()):
-        raise InputError(f"{folder / 'runs.json'}: not the dates of runs; restore the file")
-    return dates
 
 
 def _recorded_dates(project: Project, study: VerifiedStudy | None) -> dict[str, str]:

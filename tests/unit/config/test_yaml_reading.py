@@ -5,6 +5,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pipeline.config.params import check_params, load_params
 from pipeline.config.yaml_reading import MAX_BYTES, MAX_DEPTH, MAX_VALUES, parse_yaml, read_yaml_text
 from pipeline.errors import InputError
 from pipeline.simulator.machine import load_machine
+from tests.fixtures.golden import check_golden, refusals
 from tests.fixtures.params import PRESET, digits_with
 from tests.fixtures.printed_errors import key_within
 
@@ -76,6 +78,11 @@ def test_hostile_text_is_refused_in_one_short_line(text: str, where: str) -> Non
     assert raised.value.key == "params.yaml"
     assert where in str(raised.value)
     assert len(str(raised.value)) < 300
+
+
+def test_refusals() -> None:
+    cases = {name: partial(parse_yaml, text, source="params.yaml") for name, (text, _) in _REFUSED.items()}
+    check_golden("refused_yaml.txt", refusals(cases))
 
 
 _TAGS = ("int", "float", "bool", "null", "timestamp", "binary", "omap", "pairs", "set", "map", "seq")

@@ -2,6 +2,7 @@
 
 import unicodedata
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 
 from pipeline.errors import InputError
 from pipeline.filtering.external_features import ExternalFeatures, class_order, read_external_features
+from tests.fixtures.golden import check_golden, refusals
 
 _LABELS = ["cat", "dog", "yak"] * 4
 _N = len(_LABELS)
@@ -162,6 +164,20 @@ def test_a_bad_file_gets_one_line(tmp_path: Path, spoil: Callable[[Path], object
     line = str(raised.value).replace(f"{tmp_path}/", "")
     assert line.startswith(start)
     assert not {"dvc", "manifest", "learning_rate"} & set(line.replace("`", " ").replace(".", " ").split())
+
+
+# Their lines end in NumPy's or Python's own words.
+_QUOTED = {"objects", "empty array file", "text", "half an archive", "UTF-16", "Latin-1"}
+
+
+def test_refusals(tmp_path: Path) -> None:
+    def read(spoil: Callable[[Path], object]) -> None:
+        _write(tmp_path)
+        spoil(tmp_path)
+        _read(tmp_path)
+
+    cases = {name: partial(read, spoil) for name, (spoil, _) in _BAD.items() if name not in _QUOTED}
+    check_golden("refused_features.txt", refusals(cases, hidden={str(tmp_path): "FOLDER"}))
 
 
 def test_probabilities_of_two_classes_must_beat_a_coin(tmp_path: Path) -> None:

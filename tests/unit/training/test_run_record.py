@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pipeline.errors import InputError
 from pipeline.training.result_cache import RunCache
 from pipeline.training.run_key import RunKey
 from pipeline.training.run_record import CHECKSUMS
+from tests.fixtures.golden import check_golden, refusals
 from tests.unit.training.test_result_cache import DIVERGED, FINISHED, D, K
 
 # The test images that `FINISHED` was evaluated on, [right, wrong, right, right].
@@ -145,6 +147,21 @@ def test_from_another_machine_it_is_refused(ledger: RunCache, tmp_path: Path, ha
         ours.import_run(ledger, K, K)
     assert Path(raised.value.key).is_relative_to(entry)
     assert not ours.has(K.fingerprint)
+
+
+def test_refusals(tmp_path: Path) -> None:
+    theirs, entry = tmp_path / "theirs", tmp_path / "theirs" / K.fingerprint
+
+    def import_forged(harm: Harm) -> None:
+        shutil.rmtree(theirs, ignore_errors=True)
+        RunCache(theirs).add(K, _RESULT)
+        (entry / CHECKSUMS).unlink()
+        harm(entry)
+        RunCache(tmp_path / "ours").import_run(RunCache(theirs), K, K)
+
+    # Its line ends in NumPy's own words.
+    cases = {name: partial(import_forged, harm) for name, harm in _FORGED.items() if name != "a terabyte"}
+    check_golden("refused_runs.txt", refusals(cases, hidden={str(entry): "FOLDER"}))
 
 
 @pytest.mark.parametrize("labels", [np.array([0, 0, 1, 1, 1]), np.array([0, 1, 1, 1])], ids=["number", "classes"])

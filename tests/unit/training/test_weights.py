@@ -3,6 +3,7 @@
 import os
 import pickle
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from pipeline.training.weights import (
     save_fold_networks,
     save_trained,
 )
+from tests.fixtures.golden import check_golden, refusals
 from tests.fixtures.training import NAMES, SIZE, TINY, bright_images
 
 
@@ -141,6 +143,17 @@ def test_what_is_no_network_of_this_project_is_named_in_one_line(saved: Path, tm
         load_trained(path)
     assert caught.value.key == str(path)
     assert len(str(caught.value)) < 300 + len(str(path))
+
+
+def test_refusals(saved: Path, tmp_path: Path) -> None:
+    def load(what: str) -> None:
+        path = tmp_path / f"{what}.pt"
+        _HOSTILE[what](saved, path)
+        load_trained(path)
+
+    # Their lines end in torch's own words.
+    cases = {what: partial(load, what) for what in _HOSTILE if what not in ("truncated", "first half")}
+    check_golden("refused_weights.txt", refusals(cases, hidden={str(tmp_path): "FOLDER"}))
 
 
 @pytest.mark.parametrize(
