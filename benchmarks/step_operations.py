@@ -1,8 +1,8 @@
 """Count the operations of one training step, and how often the process waits for the device or copies to it.
 
 The step runs on torch's `meta` device, which has shapes and no values. So it needs no GPU, it takes the code path of a
-GPU, and whatever reads a value from the device raises an error. Operations are calls of torch's operators, views
-included, by forward pass, backward pass and update.
+GPU, and whatever reads a value from the device raises an error. Operations are calls of torch's operators in forward
+pass, backward pass and update, without views, which start no work.
 
     python -m benchmarks.step_operations --workers 1 8 32
 """
@@ -42,7 +42,7 @@ class StepCounts(TorchDispatchMode):
     """Counts while it is active.
 
     Attributes:
-        operations: by name.
+        operations: by name, without views.
         uploads: copies of host memory to the device.
         reads: by the kind of device, values read from a tensor, for which the process waits; `meta` has none to read.
     """
@@ -56,7 +56,8 @@ class StepCounts(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.name().split(".")[0]
-        self.operations[name] += 1
+        if not _is_view(func):
+            self.operations[name] += 1
         if name in _READS:
             self.reads[args[0].device.type] += 1
         result = func(*args, **(kwargs or {}))
@@ -65,6 +66,12 @@ class StepCounts(TorchDispatchMode):
             sources = [value for value in args if isinstance(value, Tensor) and value.device.type == "cpu"]
             self.uploads += target.device != torch.device("cpu") and bool(sources)
         return result
+
+
+def _is_view(func: Any) -> bool:
+    """Return whether an operator returns a part of its input, and computes nothing."""
+    aliases = [value.alias_info for value in func._schema.returns]
+    return func.name() == "aten::_unsafe_view" or any(alias is not None and not alias.is_write for alias in aliases)
 
 
 def count_step(settings: TrainSettings, *, group_by_group: bool = False) -> StepCounts:

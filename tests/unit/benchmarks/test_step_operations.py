@@ -28,10 +28,8 @@ def test_a_step_reads_nothing_from_the_device(changes: dict[str, Any]) -> None:
 
 
 def test_more_groups_are_not_more_operations() -> None:
-    one, eight, thirty_two = (count_step(replace(_PLAIN, simulated_workers=workers)) for workers in (1, 8, 32))
+    eight, thirty_two = (count_step(replace(_PLAIN, simulated_workers=workers)) for workers in (8, 32))
     assert eight.operations == thirty_two.operations
-    # Each layer folds and unfolds its images: copies and views, whose number does not grow.
-    assert eight.operations.total() < 2 * one.operations.total()
     by_group = count_step(replace(_PLAIN, simulated_workers=8), group_by_group=True)
     assert by_group.operations.total() > eight.operations.total()
 
