@@ -14,6 +14,7 @@ COMMANDS = {
     "check-lock": "compare results with the last commit and report rounding differences",
     "code-digests": "write digests of the stages' code, which dvc.yaml of a project outside a clone depends on",
     "compare": "compare two experiments with paired tests",
+    "critical-batch": "find up to which batch size a larger one is as good, by branched runs",
     "diagnose": "find the bottleneck of training steps: compute, communication, input or synchronization",
     "doctor": "check the installation and print a fix for each mismatch",
     "export": "write kept and dropped images as Parquet, metadata.csv, indices and cleanlab's columns",

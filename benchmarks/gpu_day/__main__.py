@@ -10,48 +10,59 @@ import argparse
 import os
 import shlex
 import sys
+import tarfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.gpu_day.running import GpuDayStep, Row, outcome, passed, read_results, run_steps
-from pipeline.artifacts.files import write_text
+from pipeline.artifacts.files import atomic_path, write_text
 from pipeline.errors import InputError
 
-_MODULE = "benchmarks.gpu_day.steps"
-_IMAGES = {"28px": {"size": 28, "stem": "imagenet"}, "32px-cifar": {"size": 32, "stem": "cifar"}}
+_PACKAGE = "benchmarks.gpu_day"
+_28PX, _32PX = {"size": 28, "stem": "imagenet"}, {"size": 32, "stem": "cifar"}
+_BARE, _WORKERS = "the training loop against a bare one", "the same with the BatchNorm groups of 8 and 32 workers"
+_MAPS, _COMPILED = "convolutions on small maps as products, against plain ones", "the training loop with torch.compile"
 
 
-def _step(name: str, limit_s: float, about: str, **options: object) -> GpuDayStep:
-    """Return a step; the first word of its name is the name of its function."""
-    work = name.split("-")[0] if not name.startswith("small-maps") else "small_maps"
-    return GpuDayStep(name=name, limit_s=limit_s, work=f"{_MODULE}:{work}", about=about, options=options)
+def _step(name: str, limit_s: float, work: str, about: str, **options: object) -> GpuDayStep:
+    return GpuDayStep(name=name, limit_s=limit_s, work=f"{_PACKAGE}.{work}", about=about, options=options)
 
+
+STUDIES = _step("studies", 530, "studies:studies", "the project's studies, into its ledger")
+"""Needs a project."""
 
 STEPS = [
-    _step("smoke", 300, "every network in every precision trains a few steps"),
-    *(
-        _step(f"throughput-{name}-bf16", 240, "the training loop against a bare one", **images, precision="bf16")
-        for name, images in _IMAGES.items()
+    _step("smoke", 300, "steps:smoke", "every network in every precision trains a few steps"),
+    _step("throughput-28px-bf16", 240, "steps:throughput", _BARE, **_28PX, precision="bf16"),
+    _step("throughput-32px-cifar-bf16", 240, "steps:throughput", _BARE, **_32PX, precision="bf16"),
+    _step(
+        "profile-28px-bf16", 120, "profiling:profiling", "what the GPU does in a step, and where the process waits",
+        **_28PX, precision="bf16",
     ),
-    _step("bits", 480, "the same bits twice and after a kill"),
-    _step("small-maps-bf16", 300, "convolutions on small maps as products, against plain ones", precision="bf16"),
-    _step("small-maps-fp32", 300, "convolutions on small maps as products, against plain ones", precision="fp32"),
-    *(
-        _step(f"throughput-{name}-fp32", 420, "the training loop against a bare one", **images, precision="fp32")
-        for name, images in _IMAGES.items()
+    _step("bits", 530, "steps:bits", "the same bits twice and after a kill"),
+    _step("workers-28px-bf16", 360, "steps:throughput", _WORKERS, **_28PX, precision="bf16", workers=(8, 32)),
+    _step(
+        "graphs-28px-bf16", 400, "steps:graphs", "the training loop by CUDA graphs, and a bare step as one graph",
+        **_28PX, precision="bf16",
     ),
-    *(
-        _step(
-            f"compiling-{name}-bf16",
-            530,
-            "the training loop with and without torch.compile",
-            **images,
-            precision="bf16",
-        )
-        for name, images in _IMAGES.items()
-    ),
-]
-"""Each below nine minutes, the most informative first."""
+    _step("ranks", 280, "ranks:ranks", "two ranks on one GPU, by gloo, have the bits of one process"),
+    _step("extraction", 120, "features:extraction", "the extraction of features against bare forward passes"),
+    _step("tsne", 300, "features:tsne", "t-SNE on the processor"),
+    _step("small-maps-bf16", 300, "steps:small_maps", _MAPS, precision="bf16"),
+    _step("profile-32px-cifar-bf16", 120, "profiling:profiling", "the same", **_32PX, precision="bf16"),
+    _step("workers-32px-cifar-bf16", 420, "steps:throughput", _WORKERS, **_32PX, precision="bf16", workers=(8, 32)),
+    _step("small-maps-fp32", 300, "steps:small_maps", _MAPS, precision="fp32"),
+    _step("throughput-28px-fp32", 420, "steps:throughput", _BARE, **_28PX, precision="fp32"),
+    _step("throughput-32px-cifar-fp32", 420, "steps:throughput", _BARE, **_32PX, precision="fp32"),
+    _step("compiling-28px-bf16", 530, "steps:compiling", _COMPILED, **_28PX, precision="bf16"),
+    _step("compiling-32px-cifar-bf16", 530, "steps:compiling", _COMPILED, **_32PX, precision="bf16"),
+    STUDIES,
+]  # fmt: skip
+"""Each below nine minutes, the most informative first; the studies take what is left."""
+
+_SECONDS_TO_END = 90.0
+"""Of the limit of `STUDIES`, what a stage has to save its run."""
 
 
 def summary(steps: Sequence[GpuDayStep], results: Mapping[str, Row]) -> str:
@@ -93,10 +104,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="list the steps with their limits, and run none")
     parser.add_argument("--minutes", type=float, help="start no step whose limit would end later than this")
     parser.add_argument("--out", type=Path, default=Path(".work/gpu-day"), help="folder of the results")
+    parser.add_argument("--project", type=Path, help="folder with params.yaml and images, for the step `studies`")
+    parser.add_argument("--studies", nargs="+", default=[], metavar="NAME", help="studies of the project, in order")
+    parser.add_argument("--earlier", type=Path, help="archive of --pack with earlier results, read into an empty --out")
+    parser.add_argument("--pack", type=Path, help="write all results to this .tar.gz")
     parser.add_argument("--dry-run", action="store_true", help="run on the CPU, at tiny sizes")
     arguments = parser.parse_args(argv)
-    chosen = [step for step in STEPS if step.name in arguments.only]
+    chosen = [_with_project(step, arguments) for step in STEPS if step.name in arguments.only]
+    if arguments.project is None and not arguments.dry_run:
+        chosen = [step for step in chosen if step.name != STUDIES.name]
     try:
+        if arguments.earlier is not None and not any(arguments.out.glob("*.json")):
+            _unpack(arguments.earlier, arguments.out)
+        if arguments.project is not None and not arguments.studies:
+            raise InputError("--project: which studies to train is not given; add --studies NAME")
         if arguments.list:
             _list(chosen, arguments)
             return 0
@@ -104,16 +125,41 @@ def main(argv: Sequence[str] | None = None) -> int:
             # Compiling takes minutes at any size.
             os.environ.update({"CUDA_VISIBLE_DEVICES": "", "TORCHDYNAMO_DISABLE": "1"})
         command = shlex.join(["python", "-m", "benchmarks.gpu_day", *(sys.argv[1:] if argv is None else argv)])
-        options = {"machine": f"{_MODULE}:machine", "dry_run": arguments.dry_run, "command": command}
+        options = {"machine": f"{_PACKAGE}.steps:machine", "dry_run": arguments.dry_run, "command": command}
         run_steps(chosen, arguments.out, minutes=arguments.minutes, **options)
         results = read_results(arguments.out, STEPS, dry_run=arguments.dry_run)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     write_text(arguments.out / "summary.md", summary(STEPS, results))
+    if arguments.pack is not None:
+        _pack(arguments.out, arguments.pack)
     print(f"summary: {arguments.out / 'summary.md'}")
     passes = [result["status"] == "finished" and all(map(passed, result["rows"])) for result in results.values()]
     return int(not all(passes))
+
+
+def _with_project(step: GpuDayStep, arguments: argparse.Namespace) -> GpuDayStep:
+    """Return the step `studies` with the project of the command line; others unchanged."""
+    if step.name != STUDIES.name:
+        return step
+    project = str((arguments.project or Path()).resolve())
+    options = {"project": project, "names": arguments.studies, "out": str(arguments.out.resolve())}
+    return replace(step, options={**options, "seconds": step.limit_s - _SECONDS_TO_END})
+
+
+def _pack(folder: Path, target: Path) -> None:
+    with atomic_path(target) as temporary, tarfile.open(temporary, "w:gz") as archive:
+        for path in sorted(folder.iterdir()):
+            archive.add(path, arcname=path.name)
+
+
+def _unpack(source: Path, folder: Path) -> None:
+    try:
+        with tarfile.open(source) as archive:
+            archive.extractall(folder, filter="data")
+    except (OSError, tarfile.TarError) as error:
+        raise InputError(f"--earlier: {source} cannot be read ({error}); give a file of --pack") from None
 
 
 def _list(steps: Sequence[GpuDayStep], arguments: argparse.Namespace) -> None:

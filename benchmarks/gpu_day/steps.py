@@ -9,7 +9,7 @@ import os
 import platform
 import signal
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -77,9 +77,25 @@ def smoke(*, dry_run: bool) -> Cases:
     }
 
 
-def throughput(*, dry_run: bool, size: int, stem: str, precision: str) -> Cases:
-    """Return cases that compare the training loop with a bare loop on torchvision's ResNet-18."""
-    return _by_batch(timing.compare_with_bare, dry_run=dry_run, size=size, stem=stem, precision=precision)
+def throughput(*, dry_run: bool, size: int, stem: str, precision: str, workers: Sequence[int] = (1,)) -> Cases:
+    """Return cases that compare the training loop with a bare loop on torchvision's ResNet-18.
+
+    Args:
+        workers: simulated workers, each with its own BatchNorm groups; the bare loop has one.
+    """
+    by_batch = partial(
+        _by_batch, timing.compare_with_bare, dry_run=dry_run, size=size, stem=stem, precision=precision
+    )  # fmt: skip
+    return {name: case for count in workers for name, case in by_batch(count).items()}
+
+
+def graphs(*, dry_run: bool, size: int, stem: str, precision: str) -> Cases:
+    """Return cases that compare the training loop with `compile: cuda_graphs` with the same loop without.
+
+    They also time a bare step that is recorded as one graph: what such a step could gain.
+    """
+    cases = _by_batch(timing.compare_with_graphs, dry_run=dry_run, size=size, stem=stem, precision=precision)
+    return {name: cases[name] for name in cases if name != "batch 20480"}
 
 
 def compiling(*, dry_run: bool, size: int, stem: str, precision: str) -> Cases:
@@ -93,7 +109,9 @@ def bits(*, dry_run: bool) -> Cases:
     base = settings_of(network, size, batch, steps=40)
     variants: dict[str, TrainSettings] = {precision: replace(base, precision=precision) for precision in PRECISIONS}
     variants["bf16, exact sums of 8 workers"] = replace(variants["bf16"], reduction="exact", simulated_workers=8)
+    variants["bf16, 8 workers"] = replace(variants["bf16"], simulated_workers=8)
     variants["bf16, compiled"] = replace(variants["bf16"], compile=True)
+    variants["bf16, CUDA graphs"] = replace(variants["bf16"], compile="cuda_graphs")
     chosen = ["fp32"] if dry_run else variants
     return {name: partial(repeat_and_kill, variants[name]) for name in chosen}
 
@@ -174,7 +192,7 @@ def repeat_and_kill(settings: TrainSettings) -> Row:
         expected, *others = (
             torch.load(folder / "weights.pt", weights_only=True) for folder in (once, again, killed)
         )  # fmt: skip
-    digests = [_digest(weights) for weights in (expected, *others)]
+    digests = [digest_of(weights) for weights in (expected, *others)]
     differences = [(other[key].double() - expected[key].double()).abs().max() for other in others for key in expected]
     return {
         "same_twice": digests[1] == digests[0],
@@ -221,7 +239,7 @@ def _train_in_process(settings: TrainSettings, folder: Path, kill_after: int | N
         raise RuntimeError(f"a training process ended with exit code {process.exitcode} instead of {expected}")
 
 
-def _digest(weights: Mapping[str, Tensor]) -> str:
+def digest_of(weights: Mapping[str, Tensor]) -> str:
     """Return the SHA-256 of names and bits; a comparison of numbers would not distinguish -0 and 0."""
     digest = hashlib.sha256()
     for name, tensor in weights.items():
@@ -230,14 +248,19 @@ def _digest(weights: Mapping[str, Tensor]) -> str:
 
 
 def _by_batch(
-    compare: Callable[[TrainSettings, TimingPlan], Row], *, dry_run: bool, size: int, stem: str, precision: str
+    compare: Callable[[TrainSettings, TimingPlan], Row],
+    workers: int = 1,
+    *,
+    dry_run: bool,
+    size: int,
+    stem: str,
+    precision: str,
 ) -> Cases:
-    """Return cases that compare loops on ResNet-18 at each batch size."""
-    batches, plan = BATCHES, timing.REAL
+    """Return cases that compare loops on ResNet-18 at each batch size that gives every worker two images."""
+    batches, plan = [batch for batch in BATCHES if batch >= 2 * workers], timing.REAL
     if dry_run:
         # Many CPUs take seconds for a step in bf16.
-        size, batches, plan, precision = _TINY, (_TINY,), timing.TINY, "fp32"
-    return {
-        f"batch {batch}": partial(compare, settings_of("resnet18", size, batch, stem=stem, precision=precision), plan)
-        for batch in batches
-    }
+        size, batches, plan, precision, workers = _TINY, [_TINY], timing.TINY, "fp32", min(workers, _TINY // 2)
+    base = partial(settings_of, "resnet18", size, stem=stem, precision=precision, simulated_workers=workers)
+    suffix = f", {workers} workers" if workers > 1 else ""
+    return {f"batch {batch}{suffix}": partial(compare, base(batch), plan) for batch in batches}

@@ -19,7 +19,7 @@ from benchmarks.gpu_day.running import Row
 from benchmarks.loop_speed import N_CLASSES, bare_steps, random_images, settings_for
 from benchmarks.measuring import StepClock, ratio_spread, seconds_of
 from pipeline import distributed
-from pipeline.distributed import World
+from pipeline.distributed import World, float32_arithmetic
 from pipeline.models import build_network
 from pipeline.models.small_maps import SmallMapConv2d
 from pipeline.run_log import RunLog
@@ -80,13 +80,10 @@ def compare_with_bare(settings: TrainSettings, plan: TimingPlan) -> Row:
     finds to be fastest, which may not be deterministic.
     """
     with distributed.join_process_group("auto") as world:
-        model = get_model(settings.network, weights=None, num_classes=N_CLASSES)
-        if settings.stem == "cifar":
-            model.conv1, model.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
-        run = bare_steps(model, settings, world.device)
+        run = bare_steps(_torchvision_network(settings), settings, world.device)
         loops = {
-            "bare": _timed(run, partial(_kernels, tf32=settings.precision == "tf32", fastest=False)),
-            "bare_fastest": _timed(run, partial(_kernels, tf32=True, fastest=True)),
+            "bare": _timed(run, partial(float32_arithmetic, tf32=settings.precision == "tf32")),
+            "bare_fastest": _timed(run, partial(float32_arithmetic, tf32=True, fast=True)),
             "ours": _training_loop(settings, world),
         }
         return _in_turn(loops, settings.batch_size, plan, over="bare")
@@ -105,11 +102,54 @@ def compare_with_compiled(settings: TrainSettings, plan: TimingPlan) -> Row:
         return _in_turn(loops, settings.batch_size, plan, over="ours")
 
 
+def compare_with_graphs(settings: TrainSettings, plan: TimingPlan) -> Row:
+    """Compare the training loop with and without CUDA graphs of its compiled passes; the ratio is with over without.
+
+    `bare_graph` is a bare step, with its update, that is recorded and replayed as one graph. Without a GPU there are no
+    graphs: the loop is compiled alone.
+    """
+    on_gpu = torch.cuda.is_available()
+    with distributed.join_process_group("auto") as world:
+        run = bare_steps(_torchvision_network(settings), settings, world.device)
+        exact = partial(float32_arithmetic, tf32=settings.precision == "tf32")
+        loops = {"ours": _training_loop(settings, world), "bare": _timed(run, exact)}
+        if on_gpu:
+            with exact():
+                loops["bare_graph"] = _timed(_one_graph(run, world.device), exact)
+        compiled = replace(settings, compile="cuda_graphs" if on_gpu else True)
+        return _in_turn({**loops, "graphs": _training_loop(compiled, world)}, settings.batch_size, plan, over="ours")
+
+
+def _one_graph(run: Callable[[int], None], device: torch.device) -> Callable[[int], None]:
+    """Return a function that replays a step of `run` as one CUDA graph."""
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        run(3)  # torch asks for a few steps before it records
+    torch.cuda.current_stream(device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run(1)
+
+    def replay(steps: int) -> None:
+        for _ in range(steps):
+            graph.replay()
+
+    return replay
+
+
+def _torchvision_network(settings: TrainSettings) -> nn.Module:
+    model = get_model(settings.network, weights=None, num_classes=N_CLASSES)
+    if settings.stem == "cifar":
+        model.conv1, model.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
+    return model
+
+
 def compare_with_plain_convolutions(settings: TrainSettings, plan: TimingPlan) -> Row:
     """Compare the two forms of a network's convolutions on one batch; the ratio is small maps over plain."""
     with distributed.join_process_group("auto") as world:
         run = bare_steps(build_network(settings.network, N_CLASSES, stem=settings.stem, seed=0), settings, world.device)
-        exact = partial(_kernels, tf32=False, fastest=False)
+        exact = partial(float32_arithmetic, tf32=False)
         loops = {"plain": _timed(run, exact, plain_convolutions), "small_maps": _timed(run, exact)}
         return _in_turn(loops, settings.batch_size, plan, over="plain")
 
@@ -176,16 +216,3 @@ def _in_turn(loops: Mapping[str, Loop], batch: int, plan: TimingPlan, *, over: s
         "steps": steps,
         "peak_gib": peak_gib(),
     }
-
-
-@contextmanager
-def _kernels(*, tf32: bool, fastest: bool) -> Iterator[None]:
-    """Inside the context: TF32 or not, and the fastest kernels or deterministic ones."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark
-    matmul.allow_tf32 = cudnn.allow_tf32 = tf32
-    cudnn.deterministic, cudnn.benchmark = not fastest, fastest
-    try:
-        yield
-    finally:
-        matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = before

@@ -178,6 +178,8 @@ def _equal_bits_are_possible(recipe: "Recipe") -> None:
         raise ValueError(
             "compile: reduction exact guarantees equal bits, and a compiler does not; remove one of the two"
         )
+    if recipe.fast:
+        raise ValueError("fast: reduction exact guarantees equal bits, and fast kernels do not; remove one of the two")
     if communication.library != "ddp" or communication.compression != "none":
         raise ValueError(
             "communication: reduction exact sends float64 sums, which neither Horovod nor compression carries; remove "
@@ -262,6 +264,8 @@ class Recipe(Section):
             minute for each batch size, once in a study. It changes the result by rounding alone. `cuda_graphs` replays
             the compiled passes as CUDA graphs, on GPUs only, for steps so short that launching the GPU's operations one
             by one takes longer than running them.
+        fast: on a GPU, let cuDNN choose the fastest kernels by timing them, and use TF32 in the remaining float32
+            products. The run does not repeat its bits. Null or false: kernels that do. A CPU ignores it.
         simulated_workers: X. The result is that of X workers on any hardware. Each worker has separate BatchNorm
             statistics over its batch/X images.
         bn_group: approximate images of a BatchNorm group within each worker; null: all images of the worker.
@@ -299,6 +303,7 @@ class Recipe(Section):
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     compile: bool | Literal["cuda_graphs"] = False
+    fast: bool | None = None
     simulated_workers: Annotated[Positive, Field(le=1_000_000)] = 1
     bn_group: Annotated[Positive, Field(ge=2)] | None = None
     reduction: Annotated[Literal["ddp", "exact"], BeforeValidator(_not_a_tree)] = "ddp"

@@ -165,6 +165,8 @@ class Tuning(Section):
         resume_pruned: pruned trials, sampled at random, that are trained to the end anyway, to count those that
             would have overtaken the winner. If raised after a search has ended, it trains them from their first
             epoch.
+        seeds: number of the study's seeds, from the first on, that every trial trains. Its accuracy is their mean, and
+            it fails if one of them does.
         seed: of the sampler, and of the choice of pruned trials.
     """
 
@@ -177,6 +179,7 @@ class Tuning(Section):
     scheduler: Literal["parallel", "round_robin", "sequential"] = "round_robin"
     max_concurrent_trials: Positive | None = None
     resume_pruned: NonNegative = 0
+    seeds: Positive = 1
     seed: Seed = 0
 
     @model_validator(mode="after")

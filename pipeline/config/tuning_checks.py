@@ -28,6 +28,11 @@ def check_space(key: str, tuning: Tuning, study: Study, train: TrainConfig) -> N
         InputError: with the key, the value and the fix.
     """
     _check_recipe(key, tuning, study, train)
+    if tuning.seeds > len(study.seeds):
+        raise InputError(
+            f"{key}.seeds: {tuning.seeds} is more than the {len(study.seeds)} seeds of study {tuning.study}; give at "
+            "most as many, or add seeds to the study"
+        )
     for name, domain in tuning.space.items():
         # If its section is searched too, a key has to fit one of the section's choices.
         sections = [other for other in tuning.space if name.startswith(f"{other}.") and tuning.space[other].choices]

@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipeline.datasets.augmentation import AugmentationParams, sample_augmentation
+from pipeline.datasets.augmentation import sample_augmentation
 from pipeline.datasets.sources import BatchRequest
+from pipeline.datasets.uploads import upload
 
 # Images copied at a time: a memory-mapped file is never in memory twice.
 _COPY_ROWS = 4096
@@ -47,6 +48,8 @@ class Normalization:
 class ResidentImages:
     """Images on the device, cropped, flipped and normalized a batch at a time.
 
+    The crops and flips of all images are copied to the device once an epoch. A batch copies its sample ids alone.
+
     Batches are float32 (B, 3, C, C) in channels-last memory order. The pixels are stored with channels innermost, so
     no copy is needed.
 
@@ -79,10 +82,11 @@ class ResidentImages:
         for start in range(0, n, _COPY_ROWS):
             rows = slice(start, start + _COPY_ROWS)
             self._pixels[rows, inner, inner] = torch.tensor(images[rows]).to(device)
-        self._crop_size = crop_size
         self._n_offsets = padded - crop_size + 1
         self._flip, self._seed = flip, seed
-        self._augmentations: dict[int, AugmentationParams] = {}
+        # By epoch: (N, 3) int64 of top, left, and whether to mirror.
+        self._crops: dict[int, Tensor] = {}
+        self._side = torch.arange(crop_size, device=device)
         self._normalize = Normalization(mean, std, width=crop_size, device=device)
 
     def __len__(self) -> int:
@@ -91,7 +95,7 @@ class ResidentImages:
     def with_seed(self, seed: int) -> Self:
         """Return the same pixels, not copied, with the augmentation of another seed."""
         other = copy.copy(self)
-        other._seed, other._augmentations = seed, {}
+        other._seed, other._crops = seed, {}
         return other
 
     def prefetch(self, requests: Iterable[BatchRequest]) -> AbstractContextManager[None]:  # noqa: ARG002 - as others need it
@@ -100,36 +104,31 @@ class ResidentImages:
 
     def training_batch(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
         """Return augmented images by sample ids (B,), each with the augmentation of its epoch (B,)."""
-        offsets = np.empty((len(ids), 2), dtype=np.int64)
-        flips = np.empty(len(ids), dtype=np.bool_)
-        for epoch in np.unique(epochs):
-            in_epoch = epochs == epoch
-            params = self._augmentation_for(int(epoch))
-            offsets[in_epoch], flips[in_epoch] = params.offsets[ids[in_epoch]], params.flips[ids[in_epoch]]
-        return self._crop(ids, offsets, flips)
+        present, which = np.unique(epochs, return_inverse=True)
+        tables = [self._crops_of(epoch) for epoch in present.tolist()]
+        rows, places = upload(np.stack([ids, which * len(self) + ids]), self._pixels.device)
+        return self._cut(rows, (tables[0] if len(tables) == 1 else torch.cat(tables))[places])
 
     def evaluation_batch(self, ids: NDArray[np.int64]) -> Tensor:
         """Return center crops by sample ids (B,)."""
-        center = np.full((len(ids), 2), (self._n_offsets - 1) // 2, dtype=np.int64)
-        return self._crop(ids, center, np.zeros(len(ids), dtype=np.bool_))
+        center = (self._n_offsets - 1) // 2
+        crops = np.tile(np.array([center, center, 0], dtype=np.int64), (len(ids), 1))
+        return self._cut(upload(ids, self._pixels.device), upload(crops, self._pixels.device))
 
-    def _crop(self, ids: NDArray[np.int64], offsets: NDArray[np.int64], flips: NDArray[np.bool_]) -> Tensor:
-        device = self._pixels.device
-        if self._n_offsets == 1 and not flips.any():
-            return self._normalize(self._pixels[torch.from_numpy(ids).to(device)])
-        side = np.arange(self._crop_size)
-        rows = offsets[:, :1] + side
-        columns = offsets[:, 1:] + np.where(flips[:, None], side[::-1], side)
-        image, row, column = (
-            torch.from_numpy(index).to(device, non_blocking=True)
-            for index in (ids[:, None, None], rows[:, :, None], columns[:, None, :])
-        )
-        return self._normalize(self._pixels[image, row, column])
+    def _cut(self, ids: Tensor, crops: Tensor) -> Tensor:
+        """Return crops of images by sample ids (B,); `crops` (B, 3) are top, left, and whether to mirror."""
+        if self._n_offsets == 1 and not self._flip:
+            return self._normalize(self._pixels[ids])
+        top, left, mirror = crops[:, :, None].unbind(1)
+        columns = left + torch.where(mirror > 0, self._side.flip(0), self._side)
+        return self._normalize(self._pixels[ids[:, None, None], (top + self._side)[:, :, None], columns[:, None, :]])
 
-    def _augmentation_for(self, epoch: int) -> AugmentationParams:
-        if epoch not in self._augmentations:
-            self._augmentations = {old: params for old, params in self._augmentations.items() if old >= epoch - 1}
-            self._augmentations[epoch] = sample_augmentation(
+    def _crops_of(self, epoch: int) -> Tensor:
+        if epoch not in self._crops:
+            self._crops = {old: crops for old, crops in self._crops.items() if old >= epoch - 1}
+            params = sample_augmentation(
                 len(self), seed=self._seed, epoch=epoch, n_offsets=self._n_offsets, flip=self._flip
             )
-        return self._augmentations[epoch]
+            table = np.column_stack([params.offsets, params.flips]).astype(np.int64)
+            self._crops[epoch] = upload(table, self._pixels.device)
+        return self._crops[epoch]

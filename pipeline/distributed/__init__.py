@@ -27,7 +27,15 @@ from pipeline.distributed.exact_sum import (
     sum_over_ranks_,
 )
 from pipeline.distributed.hierarchical import NodeGroups, node_groups, ranks_by_node
-from pipeline.distributed.launch import LaunchPlan, choose_workers, launch, local_gpus, participating_ranks
+from pipeline.distributed.launch import (
+    SHARED_GPU,
+    LaunchPlan,
+    choose_workers,
+    launch,
+    local_gpus,
+    participating_ranks,
+    visible_gpus,
+)
 from pipeline.distributed.process_group import (
     World,
     float32_arithmetic,
@@ -37,6 +45,7 @@ from pipeline.distributed.process_group import (
 )
 
 __all__ = [
+    "SHARED_GPU",
     "CommConfig",
     "Compression",
     "CompressionKind",
@@ -71,4 +80,5 @@ __all__ = [
     "set_collective_timeout",
     "sum_over_ranks_",
     "threads_per_process",
+    "visible_gpus",
 ]

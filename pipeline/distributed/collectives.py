@@ -12,6 +12,9 @@ T = TypeVar("T")
 
 # Elements gathered at a time: bounds the memory for other ranks' tensors.
 _CHUNK = 1 << 22
+groups_without_timeout: list[Any] = []
+"""Process groups that wait as long as the default one; `set_collective_timeout` shortens both."""
+
 # Collectives that this process has come to, like torch's process group one of a process.
 _arrivals = [0]
 
@@ -135,7 +138,10 @@ class FlagSync:
     def __init__(self, n_flags: int) -> None:
         self._flags = torch.zeros(n_flags, dtype=torch.int32)
         self._pending: Any = None
-        self._group: Any = dist.new_group(backend="gloo") if is_distributed() and dist.get_backend() != "gloo" else None
+        self._group: Any = None
+        if is_distributed() and dist.get_backend() != "gloo":
+            self._group = dist.new_group(backend="gloo")
+            groups_without_timeout.append(self._group)
 
     def all_reduce(self, flags: Sequence[bool]) -> list[bool]:
         """Send this rank's flags and return which of the last call's flags any rank raised; all ranks call it."""

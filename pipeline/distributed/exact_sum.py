@@ -76,10 +76,17 @@ class Grids:
 
 def largest_finite(tensors: Sequence[Tensor]) -> Tensor:
     """Return the largest absolute value of each tensor, (n,) float64; elements that are not finite are left out."""
-    largest = torch.stack(torch._foreach_norm(list(tensors), math.inf)).double()
-    if bool(largest.isfinite().all()):
-        return largest
-    return torch.stack([torch.where(t.isfinite(), t.abs(), 0).amax().double() for t in tensors])
+    if tensors[0].device.type == "cpu":
+        largest = _largest(tensors)
+        if bool(largest.isfinite().all()):
+            return largest
+    # A GPU computes this at once: to read whether all are finite, the process would wait for it.
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors]).nan_to_num_(0.0, posinf=0.0, neginf=0.0)
+    return _largest(flat.split([tensor.numel() for tensor in tensors]))
+
+
+def _largest(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.stack(torch._foreach_norm(list(tensors), math.inf)).double()
 
 
 def sum_over_ranks_(total: Tensor, *, bucket_elements: int | None = None, nodes: NodeGroups | None = None) -> None:

@@ -22,6 +22,10 @@ LAUNCHER = "BATCHSIEVE_LAUNCHER"
 """Environment variable with the id of the process that started the ranks."""
 
 
+SHARED_GPU = "BATCHSIEVE_SHARED_GPU"
+"""Environment variable: with 1, ranks share this machine's GPUs and exchange by gloo, to test several on one GPU."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LaunchPlan:
     """The processes that a job may use.
@@ -39,9 +43,20 @@ class LaunchPlan:
     timeout_seconds: float = 300.0
 
 
+def shares_gpus() -> bool:
+    """Return whether several ranks may use one GPU."""
+    return os.environ.get(SHARED_GPU) == "1"
+
+
 def local_gpus() -> int:
     """Return the GPUs of this node, or 1 to work on the CPU."""
     return max(1, torch.cuda.device_count())
+
+
+def visible_gpus() -> list[str]:
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    names, count = os.environ.get("CUDA_VISIBLE_DEVICES"), torch.cuda.device_count()
+    return names.split(",")[:count] if names else [str(index) for index in range(count)]
 
 
 def choose_workers(requested: int | Literal["auto"], valid_sizes: Sequence[int]) -> int:
@@ -51,7 +66,7 @@ def choose_workers(requested: int | Literal["auto"], valid_sizes: Sequence[int])
         InputError: more were requested than the machine has GPUs, if it has any.
     """
     if requested != "auto":
-        if 0 < torch.cuda.device_count() < requested:
+        if 0 < torch.cuda.device_count() < requested and not shares_gpus():
             raise InputError(
                 f"workers: {requested}, but this machine has {torch.cuda.device_count()} GPUs, one process each; "
                 "give fewer, or set CUDA_VISIBLE_DEVICES= to work on the CPU"

@@ -91,6 +91,7 @@ class RankWatch:
         self._seen: dict[int, _Seen] = {}
         self._store_answered = time.monotonic()
         self._count = 0
+        self._ends_absent = False
         store.set(f"process {rank}", f"{os.getpid()} {socket.gethostname()}")
         self._beat()
         self._thread = threading.Thread(target=self._run, name="rank watch", daemon=True)
@@ -100,9 +101,14 @@ class RankWatch:
     def _interval(self) -> float:
         return min(_MAX_INTERVAL_S, self._timeout_s / 10)
 
-    def set_timeout(self, seconds: float) -> None:
-        """Set the time after which a rank counts as lost."""
-        self._timeout_s = seconds
+    def set_timeout(self, seconds: float, *, ends_absent: bool = False) -> None:
+        """Set the time after which a rank counts as lost.
+
+        Args:
+            ends_absent: end the process also where a rank answers, and has not come to the others within the time. A
+                collective of gloo raises an error there. One of NCCL only blocks the GPU.
+        """
+        self._timeout_s, self._ends_absent = seconds, ends_absent
 
     def stop(self) -> None:
         """Say that this rank leaves, and end the thread."""
@@ -172,6 +178,8 @@ class RankWatch:
             silent, absent = now - seen.answered_at, now - seen.arrived_at
             if silent > self._timeout_s + _GRACE_S:
                 self._end(f"{self._describe(other)} has not answered for {silent:.0f} s")
+            if self._ends_absent and absent > self._timeout_s + _GRACE_S:
+                self._end(f"{self._describe(other)} has not come to the others within {self._timeout_s:g} s")
             if absent > min(NOTICE_AFTER_S, self._timeout_s / 2) and not seen.named:
                 seen.named = True
                 what = "answered" if silent > 2 * self._interval else "come to the others"

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 
-from pipeline.distributed.collectives import is_distributed, launched_by_torchrun
-from pipeline.distributed.launch import LAUNCHER
+from pipeline.distributed.collectives import groups_without_timeout, is_distributed, launched_by_torchrun
+from pipeline.distributed.launch import LAUNCHER, SHARED_GPU, shares_gpus
 from pipeline.distributed.liveness import RankWatch, is_lost_connection, lost_line, watch_store
 from pipeline.errors import InputError, MachineError, Terminated
 from pipeline.processes import disable_malloc_trim, set_parent_death_signal
@@ -27,27 +27,31 @@ _CONNECT_TIMEOUT = timedelta(minutes=5)
 _AGENT_STOP_TIMEOUT_S = 60
 _POLL_INTERVAL_S = 0.01
 _FINISHED = "finished"
+_NCCL_FACTOR = 3.0
 _NO_TIMEOUT = timedelta(days=365)
 # The watch of this process, like torch's process group one of a process.
 _watches: list[RankWatch] = []
 
 
 @contextmanager
-def float32_arithmetic(*, tf32: bool) -> Iterator[None]:
+def float32_arithmetic(*, tf32: bool, fast: bool = False) -> Iterator[None]:
     """Compute float32 in IEEE single precision, or in TF32 with its 10 bits of mantissa, deterministically.
 
     torch's default is TF32 for convolutions, and kernels whose bits differ from call to call. `join_process_group()`
     sets IEEE for everything in it. Only the training loop sets it again, since a recipe may request TF32.
+
+    Args:
+        fast: use TF32, and the kernels that cuDNN finds to be fastest, which may give other bits in each call.
     """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     # The newer `fp32_precision` makes torch's own readers of these flags raise.
-    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic
-    matmul.allow_tf32 = cudnn.allow_tf32 = tf32
-    cudnn.deterministic = True
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark
+    matmul.allow_tf32 = cudnn.allow_tf32 = tf32 or fast
+    cudnn.deterministic, cudnn.benchmark = not fast, fast
     try:
         yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic = before
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,16 +115,8 @@ def _joined(
     _die_with_agent()
     local = int(os.environ["LOCAL_RANK"])
     torch.set_num_threads(threads_per_process(threads_per_worker, int(os.environ["LOCAL_WORLD_SIZE"])))
-    # NCCL rejects two ranks on one GPU.
-    here, gpus = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
-    if 0 < gpus < here:
-        raise InputError(
-            f"torchrun: {here} processes, but this machine has {gpus} GPUs, one process each; start fewer, "
-            "or set CUDA_VISIBLE_DEVICES= to work on the CPU"
-        )
-    on_gpu = gpus > 0
-    device = torch.device("cuda", local) if on_gpu else torch.device("cpu")
-    if on_gpu:
+    device, backend = _device_and_backend(local, int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count())
+    if device.type == "cuda":
         torch.cuda.set_device(device)
     store, rank, n_launched = next(rendezvous("env://", timeout=_CONNECT_TIMEOUT))
     with _raise_first_failure_only(store, f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT')}"):
@@ -129,15 +125,41 @@ def _joined(
         store.wait([_FINISHED], _NO_TIMEOUT)
         sys.exit(0)
     name, own = _fresh_store(store, rank, world_size)
-    backend = "nccl" if on_gpu else "gloo"
-    dist.init_process_group(backend, store=own, rank=rank, world_size=world_size, timeout=_TIMEOUT)
+    # With its device NCCL connects at once: what is wrong shows here, and not in the first collective of the training.
+    device_id = device if backend == "nccl" else None
+    dist.init_process_group(
+        backend, store=own, rank=rank, world_size=world_size, timeout=_TIMEOUT, device_id=device_id
+    )  # fmt: skip
     try:
         with _watched(name, rank, world_size, lost_after_s), _raise_first_failure_only(own, "training"):
             yield World(rank=rank, size=world_size, device=device)
             if rank == 0:
                 store.set(_FINISHED, "")
     finally:
+        groups_without_timeout.clear()
         dist.destroy_process_group()
+
+
+def _device_and_backend(local: int, here: int, gpus: int) -> tuple[torch.device, str]:
+    """Return the device of a rank, and the library by which ranks exchange.
+
+    Args:
+        local: rank among the `here` ranks of this machine.
+        gpus: of this machine.
+
+    Raises:
+        InputError: there are more ranks than GPUs: NCCL rejects two ranks on one GPU.
+    """
+    if gpus == 0:
+        return torch.device("cpu"), "gloo"
+    if shares_gpus():
+        return torch.device("cuda", local % gpus), "gloo"
+    if gpus < here:
+        raise InputError(
+            f"torchrun: {here} processes, but this machine has {gpus} GPUs, one process each; start fewer, "
+            f"or set CUDA_VISIBLE_DEVICES= to work on the CPU, or {SHARED_GPU}=1 to test several on one GPU"
+        )
+    return torch.device("cuda", local), "nccl"
 
 
 @contextmanager
@@ -164,9 +186,13 @@ def set_collective_timeout(seconds: float) -> None:
     if is_distributed():
         # Before torch 2.12 or so it had no public name.
         set_timeout = getattr(dist, "set_timeout", None) or distributed_c10d._set_pg_timeout
-        set_timeout(timedelta(seconds=seconds))
+        by_nccl = dist.get_backend() == "nccl"
+        # NCCL's own end is a trace of many lines, so the watch comes first.
+        set_timeout(timedelta(seconds=_NCCL_FACTOR * seconds if by_nccl else seconds))
+        for group in groups_without_timeout:
+            set_timeout(timedelta(seconds=seconds), group)
         for watch in _watches:
-            watch.set_timeout(seconds)
+            watch.set_timeout(seconds, ends_absent=by_nccl)
 
 
 def _fresh_store(store: Any, rank: int, world_size: int) -> tuple[str, Any]:  # torch's types leave dist.Store out

@@ -32,6 +32,7 @@ def run_parallel_stage(
     *,
     item: str,
     plan: Callable[[StageContext], LaunchPlan],
+    before: Callable[[StageContext, Sequence[str]], None] | None = None,
     argv: Sequence[str] | None = None,
 ) -> None:
     """Run a stage's `body` on the number of processes that its plan requests, and exit the process.
@@ -42,6 +43,7 @@ def run_parallel_stage(
     Args:
         item: name of the argument of a matrix stage, `network` or `study`.
         plan: returns the requested processes for a context.
+        before: called with the command line, in a process that torchrun did not start, before the others are started.
         argv: command line; default: that of the process.
 
     Exit codes: as `run_stage`.
@@ -52,7 +54,10 @@ def run_parallel_stage(
         if not distributed.launched_by_torchrun():
             exit_with_dvc()
             back_up_dvc_lock(WorkPaths(root=arguments.work))
-            launch_plan = plan(make_context(stage, item, arguments, silent=True))
+            early = make_context(stage, item, arguments, silent=True)
+            if before is not None:
+                before(early, argv)
+            launch_plan = plan(early)
             n_workers = distributed.choose_workers(launch_plan.workers, launch_plan.valid_world_sizes)
             if n_workers > 1:
                 sys.exit(distributed.launch(f"pipeline.stages.{stage}", argv, n_workers))

@@ -52,7 +52,7 @@ def train_study(context: StageContext, world: World) -> None:
     specs, rows, run_keys = resolve_runs(context, data, world)
     keys = fingerprints(run_keys)
     if world.is_main:
-        _register_plans(context)
+        register_plans(context)
     cache = RunCache(context.work.run_cache)
     if world.is_main:
         _check_space(context, specs, n_test=len(data.test.labels))
@@ -61,7 +61,7 @@ def train_study(context: StageContext, world: World) -> None:
     n_test, ran = len(data.test.labels), []
     # The disk of rank 0 is authoritative.
     while todo := distributed.broadcast(next_runs(context, specs, keys, cache, n_test) if world.is_main else []):
-        _run(todo, context, world, data, specs, rows, run_keys, cache)
+        _run(todo, context, world, data, specs, rows, run_keys)
         ran += [keys[i] for i in todo]
     if world.is_main:
         used = used_runs(context, specs, keys, cache, n_test)
@@ -87,7 +87,7 @@ def _check_space(context: StageContext, specs: Sequence[RunSpec], *, n_test: int
     check_space(context.work.run_cache, weights + n_test)
 
 
-def _register_plans(context: StageContext) -> None:
+def register_plans(context: StageContext) -> None:
     """Register the plans of all studies, so that a run which two studies share is older than neither plan."""
     params, now = context.params, datetime.now(UTC)
     for name, study in params.studies.items():
@@ -191,8 +191,9 @@ def _run(
     specs: list[RunSpec],
     rows: list[TrainRows],
     run_keys: list[RunKey | None],
-    cache: RunCache,
+    live_name: str = "",
 ) -> None:
+    cache = RunCache(context.work.run_cache)
     splits = LoadedSplits(
         train_images=data.train.source,
         test_images=data.test.source,
@@ -202,9 +203,10 @@ def _run(
     if world.is_main:
         context.work.run_cache.mkdir(parents=True, exist_ok=True)
         remove_leftovers(context.work.run_cache)
-    recipe, flag_sync = _recipe(context), stop_and_save_flags()
+    recipe, flag_sync = recipe_of(context), stop_and_save_flags()
     study_progress = StudyProgress([_n_images(specs[i].settings) for i in todo])
-    live = LiveMetrics(context.data.live_metrics, study=str(context.item), n_runs=len(todo)) if world.is_main else None
+    live_folder = context.data.live_metrics / live_name
+    live = LiveMetrics(live_folder, study=str(context.item), n_runs=len(todo)) if world.is_main else None
     for count, i in enumerate(todo, start=1):
         settings, run_key = specs[i].settings, run_keys[i]
         assert run_key is not None, "skipped runs are not in todo"
@@ -237,6 +239,14 @@ def _run(
                 left = study_progress.end_run()
                 live.end_run(result.top1, left)
                 context.log.info(f"{title}: {outcome} in {result.seconds:.1f} s; {left}")
+
+
+def train_runs(context: StageContext, world: World, wanted: Sequence[str], *, live_name: str) -> None:
+    """Train the runs of `context.item` with the keys `wanted`, and write no table."""
+    data = load_prepared(context.data, folder=context.image_folder)
+    specs, rows, run_keys = resolve_runs(context, data, world)
+    keys = fingerprints(run_keys)
+    _run([keys.index(key) for key in wanted], context, world, data, specs, rows, run_keys, live_name=live_name)
 
 
 def _n_images(settings: TrainSettings) -> int:
@@ -309,15 +319,19 @@ def _best_weights(specs: list[RunSpec], keys: list[str], results: list[RunResult
 
 def main() -> None:
     """Run the stage on the process's arguments and exit: `python -m pipeline.stages.train --study NAME`."""
+    from pipeline.stages.concurrent_runs import train_concurrently  # imports this module
+
     run_parallel_stage(
         "train",
         train_study,
         item="study",
-        plan=lambda context: launch_plan(_recipe(context)),
+        plan=lambda context: launch_plan(recipe_of(context)),
+        before=train_concurrently,
     )
 
 
-def _recipe(context: StageContext) -> TrainConfig:
+def recipe_of(context: StageContext) -> TrainConfig:
+    """Return the recipe of `context.item`, a study."""
     return context.params.studies[str(context.item)].effective_recipe(context.params.train)
 
 

@@ -93,12 +93,12 @@ def find_family(code: str, families: Sequence[Family]) -> Family | None:
 def canonical_runs_cover(settings: Mapping[str, Any]) -> bool:
     """Return whether the canonical runs would show a change of what a run computes.
 
-    They contain no compiled code, no compressed gradients and no precisions of GPUs.
+    They contain no compiled code, no compressed gradients, and no precisions or kernels of GPUs.
 
     Args:
         settings: the items of `TrainSettings`.
     """
-    plain = not settings.get("compile") and settings.get("compression") == "none"
+    plain = not settings.get("compile") and not settings.get("fast") and settings.get("compression") == "none"
     return plain and settings.get("precision") in _PRECISIONS
 
 

@@ -8,6 +8,7 @@ travel between ranks while the backward pass of a rank's last leaf goes on.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +47,7 @@ class ExactGradients:
         self._bucket_elements = max(1, int(comm.bucket_mib * _BUCKET_ELEMENTS_PER_MIB)) if comm.overlap else None
         self._nodes = distributed.node_groups(comm.timeout_seconds) if comm.hierarchical and world.size > 1 else None
         self._overlaps = comm.overlap and self._nodes is None and world.size > 1
-        self._noise: NoiseSample | None = None
+        self._noise: _Noise | None = None
 
     def compute(
         self, train_loss: TrainLoss, batch: GlobalBatch, rank_batch: RankBatch, *, loss_scale: float | Tensor
@@ -54,6 +55,7 @@ class ExactGradients:
         """See `GradientStrategy`."""
         parameters = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         sizes = [*[1] * _N_SCALARS, *(parameter.numel() for parameter in parameters)]
+        self._noise = None  # releases the last total
         total = torch.zeros(sum(sizes), dtype=torch.float64, device=self._world.device)
         views = total.split(sizes)
         grids = self.grids
@@ -70,9 +72,10 @@ class ExactGradients:
             if leaf_sum.exchange is not None:
                 leaf_sum.exchange.wait()
             distributed.max_over_ranks_(largest)
-            found = Grids.for_largest(largest.tolist(), self._n_leaves, previous=grids)
+            values = largest.tolist()  # waits for the device, once a pass
+            found = Grids.for_largest(values, self._n_leaves, previous=grids)
             # The same decision on all ranks, since `largest` is equal there.
-            if grids is not None and grids.cover(largest.tolist()):
+            if grids is not None and grids.cover(values):
                 break
             grids, train_loss = found, replace(train_loss, tracker=None, dynamics=None)
             total.zero_()
@@ -80,24 +83,39 @@ class ExactGradients:
         if leaf_sum.exchange is None:
             distributed.sum_over_ranks_(total, bucket_elements=self._bucket_elements, nodes=self._nodes)
 
-        loss, leaf_sq_norm, n_leaves, *gradients = views
+        loss, gradients = views[0], views[_N_SCALARS:]
         for parameter, gradient in zip(parameters, gradients, strict=True):
             # With the parameter's strides: fused optimizers walk both in memory order.
             parameter.grad = torch.empty_like(parameter).copy_(gradient.view_as(parameter))
-        mean = total[_N_SCALARS:] / loss_scale
-        self._noise = NoiseSample(
-            small_batch=batch.size / int(n_leaves),
-            big_batch=batch.size,
-            mean_small_sq_norm=float(leaf_sq_norm),
-            big_sq_norm=float(mean.square().sum()),
-        )
+        self._noise = _Noise(total, batch.size, loss_scale)
         # The sum is over all ranks already, and history records add up over ranks.
         return loss[0].clone() if self._world.is_main else torch.zeros_like(loss[0])
 
     def noise_sample(self) -> NoiseSample:
-        """Return the noise of the last batch's gradient."""
+        """Return the noise of the last batch's gradient; it waits for the device."""
         assert self._noise is not None, "compute() comes first"
-        return self._noise
+        total, size, loss_scale = self._noise
+        _, leaf_sq_norm, n_leaves = total[:_N_SCALARS].tolist()
+        mean = total[_N_SCALARS:] / loss_scale
+        return NoiseSample(
+            small_batch=size / int(n_leaves),
+            big_batch=size,
+            mean_small_sq_norm=leaf_sq_norm,
+            big_sq_norm=float(mean.square().sum()),
+        )
+
+
+class _Noise(NamedTuple):
+    """What the noise of a batch's gradient is computed from, where a step samples it: reading it waits for the device.
+
+    Attributes:
+        total: the summed summands, (n,) float64.
+        size: samples of the batch.
+    """
+
+    total: Tensor
+    size: int
+    loss_scale: float | Tensor
 
 
 class _LeafSum:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from pipeline import distributed
 from pipeline.batching import BatchSlice, RankBatch, SampleStream
 from pipeline.datasets.sources import TrainingImages
+from pipeline.datasets.uploads import upload
 from pipeline.distributed import CommConfig, Compression, World
 from pipeline.models.layers import sample_keys, set_batch_context
 from pipeline.training.confidence import ConfidenceTracker
@@ -57,6 +58,7 @@ class TrainLoss:
         labels: (N,) int64 of all samples of the data set, on the device.
         label_smoothing: 0 to 1.
         seed: of dropout.
+        drops: whether the network has dropout, which needs a key of each sample.
         tracker: records the probabilities of the labels; None records nothing.
         dynamics: records margins and forgotten labels; None records nothing.
     """
@@ -66,6 +68,7 @@ class TrainLoss:
     label_smoothing: float = 0.0
     precision: Precision = "fp32"
     seed: int = 0
+    drops: bool = True
     tracker: ConfidenceTracker | None = None
     dynamics: DynamicsTracker | None = None
 
@@ -73,18 +76,18 @@ class TrainLoss:
         """Sum the cross-entropy of the samples of `part`, 0-dimensional; `model` is in training mode."""
         sample_ids, epochs = batch.sample_ids[part.rows], batch.epochs[part.rows]
         device = self.labels.device
-        keys = sample_keys(self.seed, sample_ids, epochs, device)
+        keys = upload(sample_keys(self.seed, sample_ids, epochs).numpy(), device) if self.drops else None
         set_batch_context(model, group_sizes=part.group_sizes, keys=keys)
         with autocast(self.precision, device):
             logits = model(self.images.training_batch(sample_ids, epochs))
-        rows = torch.from_numpy(sample_ids).to(device)
+        rows = upload(sample_ids, device)
         targets = self.labels[rows]
         # In half precision a sum over a batch would overflow. Float64 stays float64.
         logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
         if self.tracker is not None:
             self.tracker.update(rows, targets, logits)
         if self.dynamics is not None:
-            self.dynamics.update(rows, torch.from_numpy(epochs).to(device), targets, logits)
+            self.dynamics.update(rows, upload(epochs, device), targets, logits)
         return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=self.label_smoothing)
 
 

@@ -16,6 +16,7 @@ from pipeline.batching import SampleStream
 from pipeline.datasets.sources import TrainingImages
 from pipeline.distributed import CommConfig, World
 from pipeline.errors import explain_out_of_memory
+from pipeline.models.layers import drops
 from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
 from pipeline.training.batch_plan import check_ranks, plan_batches, too_large, too_large_to_begin
@@ -112,7 +113,7 @@ def _with_settings_precision(
 
     @wraps(function)
     def wrapped(settings: TrainSettings, /, *args: P.args, **options: P.kwargs) -> R:
-        precision = distributed.float32_arithmetic(tf32=settings.precision == "tf32")
+        precision = distributed.float32_arithmetic(tf32=settings.precision == "tf32", fast=settings.fast)
         with precision, explain_out_of_memory(too_large_to_begin(settings)):
             return function(settings, *args, **options)
 
@@ -166,6 +167,7 @@ def train(
         label_smoothing=settings.label_smoothing,
         precision=settings.precision,
         seed=settings.seed,
+        drops=drops(state.model),
     )
     stream, sizes = SampleStream(data.train_mask, settings.seed), settings.batch_sizes
     first_batch = GlobalBatch.from_stream(stream, start=0, size=settings.batch_size)

@@ -3,7 +3,7 @@
 Evaluation is in single precision.
 """
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
@@ -22,7 +22,7 @@ _SHAPES = 256
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
     """Return mixed precision (Micikevicius et al. 2018) for `bf16` and `fp16`; a no-op for the others."""
-    return torch.autocast(device.type, dtype=_HALF.get(precision), enabled=precision in _HALF)
+    return torch.autocast(device.type, dtype=_HALF[precision]) if precision in _HALF else nullcontext()
 
 
 def make_scaler(precision: Precision, device: torch.device) -> torch.amp.GradScaler | None:

@@ -1,6 +1,5 @@
 """The key of a run: a digest of everything that decides its result."""
 
-import dataclasses
 import hashlib
 import json
 import math
@@ -19,6 +18,7 @@ from torch import Tensor
 from pipeline.artifacts.provenance import code_digest
 from pipeline.training.code_families import code_name
 from pipeline.training.numerics import Precision, autocast
+from pipeline.training.recorded_settings import recorded_settings
 from pipeline.training.settings import TrainSettings
 
 # Modules of which the import closure decides a result: images and evaluation, initial weights, and the training loop.
@@ -82,7 +82,7 @@ def run_key(
         threads: CPU threads of each process that trains, where `settings` do not pin them. The caller may have
             another number of threads.
     """
-    values = dataclasses.asdict(settings)
+    values = recorded_settings(settings)
     job = {
         "settings": values,
         "members": hashlib.sha256(np.packbits(train_mask).tobytes()).hexdigest(),

@@ -21,6 +21,7 @@ from pipeline.training.arm_rows import TrainRows
 from pipeline.training.evaluation import Evaluation, evaluate, load_images
 from pipeline.training.grid import RunSpec
 from pipeline.training.loop import RunOptions, TrainData, train
+from pipeline.training.recorded_settings import recorded_settings
 from pipeline.training.result_cache import RunResult
 from pipeline.training.settings import TrainSettings
 from pipeline.training.weights import Resizing, save_trained
@@ -152,7 +153,7 @@ def run_row(study: str, spec: RunSpec, key: str, result: RunResult | None) -> di
         "skipped_steps": result.skipped_steps if result else None,
         **{name: noise.get(key) for name, key in _CRITICAL_BATCH.items()},
         "chain_end": result.links[-1].sha256 if result and result.links else None,
-        "settings": json.dumps(dataclasses.asdict(settings), sort_keys=True),
+        "settings": json.dumps(recorded_settings(settings), sort_keys=True),
     }
 
 

@@ -74,6 +74,7 @@ class TrainSettings:
     threads: int | None = None
     precision: Precision = "fp32"
     compile: bool | Literal["cuda_graphs"] = False
+    fast: bool = False
     steps: int
     optimizer: str
     optimizer_options: Mapping[str, Any]
@@ -111,9 +112,8 @@ class TrainSettings:
             SCHEDULES[self.schedule](before, total, **self.schedule_options), before, warmup,
             start_factor=self.warmup_start_factor, length=size / self.batch_size,
         )  # fmt: skip
-        peak = scaled_rate(
-            self.learning_rate, size, rule=self.batch_lr_scaling, reference_batch_size=self.batch_size
-        )  # fmt: skip
+        rule, reference = self.batch_lr_scaling, self.batch_size
+        peak = scaled_rate(self.learning_rate, size, rule=rule, reference_batch_size=reference)
         return peak * factor
 
     def evaluates_after(self, steps: int) -> bool:
@@ -199,6 +199,7 @@ def effective_settings(
         threads=recipe.pinned_threads,
         precision=recipe.precision,
         compile=recipe.compile,
+        fast=bool(recipe.fast),
         steps=steps,
         optimizer=recipe.optimizer.name,
         optimizer_options=recipe.optimizer.model_dump(exclude={"name"}),

@@ -2,12 +2,12 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
@@ -197,7 +197,7 @@ def start_state(
     )
     average = None
     if settings.ema_decay is not None:
-        average = AveragedModel(model, multi_avg_fn=_moving_average(settings.ema_decay))
+        average = _MovingAverage(model, settings.ema_decay)
     return TrainState(
         model=model,
         optimizer=OPTIMIZERS[settings.optimizer](groups, settings.learning_rate, **settings.optimizer_options),
@@ -210,24 +210,33 @@ def start_state(
     )
 
 
-def _moving_average(decay: float) -> Callable[[Sequence[Tensor], Sequence[Tensor], Tensor | int], None]:
-    """Return the update of an exponential moving average for `AveragedModel`, whose first update copies the weights.
+class _MovingAverage(AveragedModel):
+    """An exponential moving average of the weights; the first update copies them, as in torch's class.
 
     Update t has a decay of min(decay, (1 + t) / (10 + t)), as TensorFlow's ExponentialMovingAverage with `num_updates`.
     With the full decay from the start, a run shorter than a few times 1 / (1 - decay) steps would mostly average its
     first weights.
     """
 
-    @torch.no_grad()
-    def update(averaged: Sequence[Tensor], current: Sequence[Tensor], updates: Tensor | int) -> None:
-        # As tensors, so that the CPU does not wait for a GPU.
-        count = torch.as_tensor(updates, dtype=torch.float64)
-        weight = 1 - ((1 + count) / (10 + count)).clamp(max=decay)
-        differences = torch._foreach_sub(list(current), list(averaged))
-        torch._foreach_mul_(differences, weight)
-        torch._foreach_add_(list(averaged), differences)
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        super().__init__(model)
+        self._decay = decay
 
-    return update
+    @torch.no_grad()
+    def update_parameters(self, model: nn.Module) -> None:
+        """Update the average, and copy the buffers of `model`."""
+        # Torch's class copies the count to the device, for which the process waits. Here it stays on the CPU.
+        count = float(self.n_averaged)
+        averaged, current = list(self.module.parameters()), list(model.parameters())
+        if count == 0:
+            torch._foreach_copy_(averaged, current)
+        else:
+            differences = torch._foreach_sub(current, averaged)
+            torch._foreach_mul_(differences, 1 - min(self._decay, (1 + count) / (10 + count)))
+            torch._foreach_add_(averaged, differences)
+        for own, other in zip(self.module.buffers(), model.buffers(), strict=True):
+            own.copy_(other)
+        self.n_averaged += 1
 
 
 def _on_cpu(value: Any) -> Any:

@@ -122,10 +122,11 @@ class TrainStep:
         if state.scaler is None:
             state.optimizer.step()
             return False
-        before = state.scaler.get_scale()
+        stepped: list[bool] = []
+        hook = state.optimizer.register_step_post_hook(lambda *_: stepped.append(True))
+        # Reads from the device once, whether a gradient is not finite. Reading the scale would wait twice more.
         state.scaler.step(state.optimizer)
+        hook.remove()
         state.scaler.update()
-        # The scale falls after a skipped step, and only then.
-        skipped = state.scaler.get_scale() < before
-        state.skipped_steps += skipped
-        return skipped
+        state.skipped_steps += not stepped
+        return not stepped

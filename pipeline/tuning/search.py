@@ -1,8 +1,11 @@
 """Run a search from its first trial to its outcome. A resumed search repeats no finished epoch."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -64,7 +67,7 @@ class Search:
         self.values: list[dict[str, Any]] = []
         """Values of each started trial."""
         self.accuracies: list[list[float]] = []
-        """Accuracies of each started trial, 0 to 1, after each of its epochs."""
+        """Accuracies of each started trial, 0 to 1, after each of its epochs; means over its seeds."""
         self.reasons: list[str] = []
         """Why each trial failed; empty if it did not."""
         self.failed_afterwards: dict[int, str] = {}
@@ -154,32 +157,57 @@ class Search:
         return results
 
     def _trained(self, steps: Sequence[TrialStep]) -> Iterator[tuple[TrialStep, EpochResult]]:
-        """Yield `steps` with their results; steps whose worker died come last."""
+        """Yield `steps` with their results over all seeds; steps whose worker died come last."""
+        seeds = range(self._tuning.seeds)
+        trained = iter(self._map(train_next_epoch, (self._task(step, seed) for step in steps for seed in seeds)))
         killed = []
-        for step, epoch in zip(steps, self._map(train_next_epoch, map(self._task, steps)), strict=True):
-            if epoch.killed:
+        for step in steps:
+            epochs = list(itertools.islice(trained, len(seeds)))
+            assert len(epochs) == len(seeds), "one result of each task"
+            if any(epoch.killed for epoch in epochs):
                 killed.append(step)
             else:
-                yield step, epoch
+                yield step, _over_seeds(epochs)
         # A dying worker also loses the tasks in its queue. Retry each alone: one that dies alone is the cause.
         for step in killed:
-            (epoch,) = self._map(train_next_epoch, [self._task(step)])
-            yield step, epoch
+            retried = [self._map(train_next_epoch, [self._task(step, seed)]) for seed in seeds]
+            yield step, _over_seeds([epoch for one in retried for epoch in one])
 
-    def _task(self, step: TrialStep) -> EpochTask:
+    def _task(self, step: TrialStep, seed: int) -> EpochTask:
+        """Return the task of a step; `seed` counts those of the trial."""
         run = self._runs[step.trial]
         assert run is not None, "a trial without a run has failed"
-        folder = self._checkpoints / f"{step.trial:04d}"
+        if seed > 0:
+            run = replace(run, settings=replace(run.settings, seed=run.seeds[seed]))
+        folder = self._folder(step.trial, seed)
         return EpochTask(
             run=run, epoch=step.epoch, rows=self._rows, source=self._source, folder=folder, mark=self._mark
         )
+
+    def _folder(self, trial: int, seed: int) -> Path:
+        return self._checkpoints / (f"{trial:04d}-{seed}" if seed else f"{trial:04d}")
 
     def _on_trial_end(self, trial: int, status: TrialStatus) -> None:
         last = self.accuracies[trial][-1] if self.accuracies[trial] else None
         self._storage.end(trial, status, last)
         if status == "failed" or (status == "eliminated" and not self._tuning.resume_pruned):
-            Checkpoints(self._checkpoints / f"{trial:04d}").clear()
+            for seed in range(self._tuning.seeds):
+                Checkpoints(self._folder(trial, seed)).clear()
         self._sampler.tell(trial, status, last)
+
+
+def _over_seeds(epochs: Sequence[EpochResult]) -> EpochResult:
+    """Return the mean accuracy over the seeds of a trial, and their seconds together; None if a seed failed."""
+    if len(epochs) == 1:
+        return epochs[0]
+    failed = next((epoch for epoch in epochs if epoch.accuracy is None), None)
+    accuracies = [epoch.accuracy for epoch in epochs if epoch.accuracy is not None]
+    return EpochResult(
+        accuracy=None if failed else fmean(accuracies),
+        reason=failed.reason if failed else "",
+        seconds=sum(epoch.seconds for epoch in epochs),
+        switch_seconds=sum(epoch.switch_seconds for epoch in epochs),
+    )
 
 
 def count_trials(tuning: Tuning) -> int:

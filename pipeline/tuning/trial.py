@@ -43,12 +43,14 @@ class TrialRun:
         recipe: how the run is executed.
         epoch_ends: (epochs,) optimizer steps done at the end of each epoch, ascending.
         processes: number of processes on one machine that share its work.
+        seeds: of the trial; the settings have the first.
     """
 
     settings: TrainSettings
     recipe: TrainConfig
     epoch_ends: tuple[int, ...]
     processes: int
+    seeds: tuple[int, ...]
 
     @property
     def threads(self) -> int:
@@ -101,7 +103,13 @@ def trial_run(
         for epoch in range(1, tuning.epochs + 1)
     )
     assert epoch_ends[-1] == settings.steps, (epoch_ends, settings.steps)
-    return TrialRun(settings=settings, recipe=recipe, epoch_ends=epoch_ends, processes=trial_processes(recipe))
+    return TrialRun(
+        settings=settings,
+        recipe=recipe,
+        epoch_ends=epoch_ends,
+        processes=trial_processes(recipe),
+        seeds=params.studies[tuning.study].seeds[: tuning.seeds],
+    )
 
 
 def trial_processes(recipe: Recipe) -> int:

@@ -28,6 +28,7 @@ _PASSIVE = frozenset(
         "pipeline",
         "pipeline.stages",
         "pipeline.stages.harness",
+        "pipeline.stages.concurrent_runs",
         "pipeline.environment",
         "pipeline.run_log",
         "pipeline.energy",
@@ -57,7 +58,7 @@ def _paths(stage: str, *kinds: str) -> list[str]:
 
 
 def test_stages_are_modules_of_the_same_name() -> None:
-    harness = {"pipeline.stages", "pipeline.stages.harness", "pipeline.stages.parallel"}
+    harness = {f"pipeline.stages{name}" for name in ("", ".harness", ".parallel", ".concurrent_runs")}
     assert {f"pipeline.stages.{name}" for name in _STAGES} == {
         name for name in modules() if name.startswith("pipeline.stages") and name not in harness
     }

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 import signal
 import time
@@ -25,7 +24,7 @@ from pipeline.config.base import Duration
 from pipeline.config.params import Params
 from pipeline.config.study import Study, TrainConfig
 from pipeline.config.tuning import Tuning
-from pipeline.distributed import World
+from pipeline.distributed import World, visible_gpus
 from pipeline.errors import InputError, Terminated
 from pipeline.parallel import task_pool
 from pipeline.paths import DataPaths, WorkPaths
@@ -260,12 +259,6 @@ def split_gpus(gpus: Sequence[str], size: int) -> list[str]:
     """Split GPUs into groups of `size`, in the form of CUDA_VISIBLE_DEVICES. Fewer GPUs than `size` form one group."""
     n_groups = max(1, len(gpus) // size)
     return [",".join(gpus[group * size : (group + 1) * size]) for group in range(n_groups)] if gpus else []
-
-
-def visible_gpus() -> list[str]:
-    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
-    names, count = os.environ.get("CUDA_VISIBLE_DEVICES"), torch.cuda.device_count()
-    return names.split(",")[:count] if names else [str(index) for index in range(count)]
 
 
 def _killed() -> EpochResult:

@@ -22,6 +22,7 @@ from pipeline.stages.harness import StageContext
 from pipeline.stages.train import resolve_runs, used_runs
 from pipeline.training.arm_rows import TrainRows
 from pipeline.training.grid import RunSpec
+from pipeline.training.recorded_settings import NEWER
 from pipeline.training.run_key import RunKey
 from pipeline.training.runs import HISTORY_SCHEMA, RUNS_SCHEMA
 from pipeline.training.settings import TrainSettings
@@ -196,6 +197,7 @@ _DEFAULTS = {
 def _settings_differences(settings: Row, expected: Row) -> Iterator[tuple[str, Any, Any]]:
     # Earlier versions recorded no settings that were not theirs.
     known = {**{name: value for name, value in _DEFAULTS.items() if value != ()}, "batch_stages": [], **settings}
+    expected = {**NEWER, **expected}
     for name in dict.fromkeys([*expected, *known]):
         if known.get(name) != expected.get(name):
             yield name, known.get(name), expected.get(name)

@@ -3,6 +3,7 @@
 import json
 import signal
 import sys
+import tarfile
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -11,7 +12,11 @@ import pytest
 import torch
 
 from benchmarks.gpu_day.__main__ import STEPS, main, summary
+from benchmarks.gpu_day.studies import LEDGER
+from pipeline.commands.runs import import_runs
+from pipeline.config.params import load_params
 from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.projects import write_params
 from tests.fixtures.training import alive, descendants, kill, run, start, wait_until
 
 # Packages that a machine with a GPU may lack; the import of a module that is None in sys.modules fails.
@@ -51,12 +56,50 @@ def test_after_a_kill_and_a_restart_every_step_has_a_result(tmp_path: Path) -> N
     assert (out / "smoke.json").read_bytes() == first
     results = {step.name: json.loads((out / f"{step.name}.json").read_text()) for step in STEPS}
     assert {path.name for path in out.iterdir()} == {*(f"{name}.json" for name in results), "summary.md"}
+    for name, package in {
+        "tsne": "openTSNE is",
+        "ranks": "timm is",
+        "studies": "ruamel, sklearn, timm, pynvml",
+    }.items():
+        (row,) = results[name]["rows"]
+        assert row["skipped"].startswith(f"{package} not installed")
     assert {result["status"] for result in results.values()} == {"finished"}
     _check_rows(results)
     before = {path: path.read_bytes() for path in out.iterdir()}
     again = run(_command(out, "--minutes", "0"), environ=environ)
     assert (again.returncode, again.stdout) == (0, f"summary: {out / 'summary.md'}\n")
     assert {path: path.read_bytes() for path in out.iterdir()} == before
+
+
+@pytest.mark.slow
+def test_studies_fill_a_ledger_that_another_project_imports(tmp_path: Path) -> None:
+    """With all packages: two ranks, t-SNE, and a tiny study in its own project; then a machine that starts bare."""
+    out, packed, only = tmp_path / "out", tmp_path / "results.tar.gz", ("--only", "ranks", "tsne", "studies")
+    done = run(_command(out, *only, "--pack", str(packed)), timeout=_TIMEOUT_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (embedded,) = json.loads((out / "tsne.json").read_text())["rows"]
+    assert embedded["finite"]
+    assert json.loads((out / "ranks.json").read_text())["rows"][0]["same_bits"]
+    (trained,) = json.loads((out / "studies.json").read_text())["rows"]
+    assert (trained["exit_code"], trained["finished_runs"]) == (0, 2)
+    with tarfile.open(out / LEDGER) as archive:
+        archive.extractall(tmp_path / "work", filter="data")
+    assert len([*(tmp_path / "work/cells").glob("*/result.json")]) == 2
+    assert not [*(tmp_path / "work").rglob("*.pt")]
+    params = write_params(tmp_path)
+    import_runs(tmp_path / "work", tmp_path / "ours", load_params(params))
+    assert len([*(tmp_path / "ours/cells").glob("*/result.json")]) >= 2
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    again = run(_command(tmp_path / "bare", *only, "--earlier", str(packed)))
+    assert (again.returncode, again.stdout) == (0, f"summary: {tmp_path / 'bare/summary.md'}\n")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "bare").iterdir()} == before
+
+
+def test_bad_arguments_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--project", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert "add --studies NAME" in capsys.readouterr().err
+    assert main(["--earlier", str(tmp_path / "none.tar.gz"), "--out", str(tmp_path / "out"), "--list"]) == 2
+    assert "none.tar.gz cannot be read" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -76,6 +119,9 @@ def test_a_real_run_has_cases_of_every_network_precision_and_batch_size() -> Non
     assert cases["throughput-28px-bf16"] == ["batch 4096", "batch 16", "batch 256", "batch 20480"]
     assert len(cases["small-maps-bf16"]) == 3 + 3 * 4
     assert cases["bits"][:4] == ["bf16", "fp32", "fp16", "tf32"]
+    workers = [f"batch {batch}, {count} workers" for count in (8, 32) for batch in (4096, 16, 256, 20480)]
+    assert cases["workers-28px-bf16"] == [name for name in workers if name != "batch 16, 32 workers"]
+    assert cases["graphs-28px-bf16"] == ["batch 4096", "batch 16", "batch 256"]
 
 
 @pytest.mark.slow
@@ -101,7 +147,19 @@ def _check_rows(results: dict[str, Any]) -> None:
     assert agreement["agrees"]
     assert 0 < agreement["distance"] < 1e-12
     assert {"plain", "small_maps", "ratio", "ms_a_step"} <= set(speed)
-    for name, others in {"throughput-28px-bf16": {"bare", "bare_fastest"}, "compiling-28px-bf16": {"compiled"}}.items():
+    (profiled,) = rows["profile-28px-bf16"]
+    assert profiled["operations_a_step"] > 0
+    assert profiled["device_ms_a_step"] > 0
+    assert "ms" in profiled["most_expensive"]
+    (extracted,) = rows["extraction"]
+    assert extracted["images_per_s"] > 0
+    bare = {"bare", "bare_fastest"}
+    for name, others in {
+        "throughput-28px-bf16": bare,
+        "workers-28px-bf16": bare,
+        "graphs-28px-bf16": {"bare", "graphs"},
+        "compiling-28px-bf16": {"compiled"},
+    }.items():
         (row,) = rows[name]
         assert {"ours", "ratio", "lowest", "highest"} | others <= set(row)
 

@@ -44,6 +44,12 @@ def _check_space(**space: Any) -> None:
     check_space("tuning.mine", params.tuning["mine"], params.studies["digits"], params.train)
 
 
+def test_more_seeds_than_the_study_has_are_refused() -> None:
+    params = _params(seeds=4)
+    with pytest.raises(InputError, match=r"tuning.mine.seeds: 4 is more than the 3 seeds of study digits"):
+        check_space("tuning.mine", params.tuning["mine"], params.studies["digits"], params.train)
+
+
 @pytest.mark.parametrize(
     "space",
     [

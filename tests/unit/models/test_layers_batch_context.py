@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from pipeline.models import set_batch_context
-from pipeline.models.layers import GroupedBatchNorm2d, KeyedDropout
+from pipeline.models.layers import GroupedBatchNorm2d, KeyedDropout, drops
 
 
 def test_every_layer_that_needs_it_gets_the_batch_context() -> None:
@@ -21,3 +21,10 @@ def test_every_layer_that_needs_it_gets_the_batch_context() -> None:
 def test_groups_that_are_not_the_batch_are_a_bug(sizes: tuple[int, ...]) -> None:
     with pytest.raises(AssertionError):
         set_batch_context(nn.Sequential(), group_sizes=sizes, keys=torch.arange(5))
+
+
+def test_a_network_needs_keys_only_if_a_layer_drops() -> None:
+    assert drops(nn.Sequential(nn.Sequential(KeyedDropout(0.1, layer=0))))
+    assert not drops(nn.Sequential(KeyedDropout(0.0, layer=0), GroupedBatchNorm2d(3)))
+    set_batch_context(norm := GroupedBatchNorm2d(3), group_sizes=(2, 3), keys=None)
+    assert list(norm.group_sizes) == [2, 3]

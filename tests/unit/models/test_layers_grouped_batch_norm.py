@@ -1,6 +1,7 @@
 """BatchNorm of groups in one pass is torch's BatchNorm of each group alone."""
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -68,6 +69,35 @@ def test_merged_groups_would_be_seen() -> None:
     apart, merged = _outcome(ours, _inputs(8), [[4, 4]]), _outcome(ours, _inputs(8), [[8]])
     assert float((apart[0] - merged[0]).abs().max()) > 0.1
     assert float((apart[1] - merged[1]).abs().max()) > 0.01
+
+
+@settings(max_examples=40)
+@given(n_groups=st.integers(2, 5), size=st.integers(2, 5), side=st.integers(1, 3))
+def test_one_operation_is_the_groups_one_by_one(n_groups: int, size: int, side: int) -> None:
+    """The form of devices other than the CPU, run on the CPU: outputs, gradients and collected statistics."""
+    inputs = _inputs(n_groups * size, side=side).contiguous(memory_format=torch.channels_last)
+    outcomes = []
+    for is_one in (False, True):
+        layer, _ = _pair()
+        layer.collected = []
+        with patch.object(GroupedBatchNorm2d, "_is_one_operation", return_value=is_one):
+            outcomes.append([*_outcome(layer, inputs, [[size] * n_groups]), torch.stack(layer.collected)])
+    for one, other in zip(*outcomes, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize(("device", "sizes", "expected"), [
+    ("meta", [3, 3], True), ("meta", [3, 4], False), ("cpu", [3, 3], False),
+])  # fmt: skip
+def test_a_cpu_and_groups_of_unequal_size_are_normalized_one_by_one(
+    device: str, sizes: list[int], expected: bool
+) -> None:
+    layer = GroupedBatchNorm2d(_CHANNELS).to(device)
+    layer.group_sizes = sizes
+    with patch.object(layer, "_normalize", side_effect=layer._normalize) as normalize:
+        output = layer(torch.zeros(sum(sizes), _CHANNELS, 2, 2, device=device))
+    assert output.shape == (sum(sizes), _CHANNELS, 2, 2)
+    assert (normalize.call_count == 1) == expected
 
 
 @settings(max_examples=40)

@@ -11,12 +11,11 @@ from torch import Tensor
 
 from pipeline.models.layers import KeyedDropout, sample_keys
 
-_CPU = torch.device("cpu")
 _N = 4000
 
 
 def _keys(ids: Sequence[int], *, seed: int = 0, epoch: int = 0) -> Tensor:
-    return sample_keys(seed, np.array(ids, dtype=np.int64), np.full(len(ids), epoch, dtype=np.int64), _CPU)
+    return sample_keys(seed, np.array(ids, dtype=np.int64), np.full(len(ids), epoch, dtype=np.int64))
 
 
 def _mask(keys: Tensor, *, p: float = 0.5, layer: int = 1, n: int = _N) -> Tensor:

@@ -27,7 +27,7 @@ def _flags() -> tuple[bool, bool, bool]:
     return matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic
 
 
-_IEEE, _TF32 = (False, False, True), (True, True, True)
+_IEEE, _TF32, _FAST = (False, False, True), (True, True, True), (True, True, False)
 
 
 @pytest.fixture(autouse=True)
@@ -72,19 +72,29 @@ def test_all_stages_and_trials_start_in_full_precision() -> None:
         assert _flags() == _IEEE
 
 
-@pytest.mark.parametrize(("precision", "expected"), [("fp32", _IEEE), ("tf32", _TF32), ("bf16", _IEEE)])
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"precision": "fp32"}, _IEEE),
+        ({"precision": "tf32"}, _TF32),
+        ({"precision": "bf16"}, _IEEE),
+        ({"precision": "bf16", "fast": True}, _FAST),
+    ],
+    ids=str,
+)
 def test_training_is_in_the_precision_of_its_recipe(
-    precision: Any, expected: tuple[bool, bool, bool], monkeypatch: pytest.MonkeyPatch
+    settings: dict[str, Any], expected: tuple[bool, bool, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: set[tuple[bool, bool, bool]] = set()
     forward = torch.nn.functional.cross_entropy
 
     def noting(*arguments: Any, **options: Any) -> Tensor:
         seen.add(_flags())
+        assert torch.backends.cudnn.benchmark == settings.get("fast", False)
         return forward(*arguments, **options)
 
     monkeypatch.setattr(torch.nn.functional, "cross_entropy", noting)
-    train_bright(replace(TINY, network="small_cnn", precision=precision, steps=1))
+    train_bright(replace(TINY, network="small_cnn", steps=1, **settings))
     assert seen == {expected}
 
 
@@ -96,7 +106,7 @@ def test_evaluation_is_in_full_precision_in_the_middle_of_a_tf32_training() -> N
     def evaluation(_: nn.Module) -> Evaluation:
         return evaluate(model, images, torch.from_numpy(labels), batch_size=2, world=ALONE)
 
-    tf32 = replace(TINY, network="small_cnn", precision="tf32", steps=2, accuracy_steps=1)
+    tf32 = replace(TINY, network="small_cnn", precision="tf32", fast=True, steps=2, accuracy_steps=1)
     train_bright(tf32, eval_fn=evaluation)
     assert model.seen == [_IEEE] * 2
 

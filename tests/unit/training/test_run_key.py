@@ -19,6 +19,7 @@ from pipeline.config.recipe import Recipe
 from pipeline.config.study import TrainConfig
 from pipeline.durations import BatchStage
 from pipeline.training import run_key as module
+from pipeline.training.recorded_settings import NEWER
 from pipeline.training.run_key import RunKey, cpu_arithmetic, machine_info, run_key, worker_machine_info
 from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings, effective_settings, launch_plan
 from tests.fixtures.training import ALONE, TINY
@@ -79,6 +80,13 @@ def test_every_part_of_the_image_format_counts(field: str) -> None:
     assert _key(replace(TINY, format=changed)) != _key()
 
 
+def test_a_setting_that_earlier_versions_lacked_is_left_out_where_it_acts_as_they_did() -> None:
+    assert not NEWER.keys() & _identity().job["settings"].keys()
+    for name, value in NEWER.items():
+        assert getattr(TINY, name) == value
+        assert name in _identity(replace(TINY, **{name: _another(value)})).job["settings"]
+
+
 def test_equal_settings_are_one_cell() -> None:
     assert _key(replace(TINY, optimizer_options=dict(reversed(list(TINY.optimizer_options.items()))))) == _key()
 
@@ -105,6 +113,7 @@ _WHICH: dict[str, Any] = {
     "ema_decay": 0.9,
     "precision": "bf16",
     "compile": True,
+    "fast": True,
     "simulated_workers": 4,
     "bn_group": 5,
     "reduction": "exact",

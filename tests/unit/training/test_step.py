@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.step_operations import StepCounts
 from pipeline.batching import BatchSlice, RankBatch, merge_micro_batches, worker_slices
 from pipeline.distributed import CommConfig
 from pipeline.models import build_network
@@ -250,6 +251,15 @@ def test_the_scale_grows_with_steps_and_not_with_passes() -> None:
         assert state.scaler is not None
         scales.append(state.scaler.get_scale())
     assert scales == [64, 128, 128, 256]
+
+
+def test_a_scaled_step_reads_from_the_device_once() -> None:
+    """Whether a gradient is not finite. On a GPU the process waits for each value that it reads."""
+    _, train_step = _scaled(scale=64.0)
+    train_step.run_step(_batch(0))
+    with StepCounts() as counts:
+        train_step.run_step(_batch(1))
+    assert counts.reads["cpu"] == 1
 
 
 @pytest.mark.parametrize("reduction", ["ddp", "exact"])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -91,6 +92,61 @@ def test_a_trial_whose_worker_dies_has_failed_alone(tmp_path: Path) -> None:
     assert requested == [[0, 1, 2], [1], [2]]
     assert (outcome.winner, outcome.failed) == (2, (False, True, False))
     assert made.reasons == ["", "killed", ""]
+
+
+@dataclass
+class _Settings:
+    seed: int
+
+
+@dataclass
+class _Run:
+    settings: _Settings
+    seeds: tuple[int, ...] = (5, 7, 8)
+
+
+def _with_seeds(folder: Path, accuracies: Callable[[int, int], float | None]) -> tuple[Search, list[list[int]]]:
+    """A search of two trials with three seeds each; `accuracies` are of a trial and a seed."""
+    asked: list[list[int]] = []
+
+    def trained(_: Callable[[EpochTask], EpochResult], tasks: Iterable[EpochTask]) -> Iterable[EpochResult]:
+        given = list(tasks)
+        asked.append([task.run.settings.seed for task in given])
+        assert len({task.folder for task in given}) == len(given)
+        for task in given:
+            accuracy = accuracies(int(task.folder.name[:4]), task.run.settings.seed)
+            yield EpochResult(accuracy=accuracy, reason="" if accuracy is not None else "diverged", seconds=2.0)
+
+    made = Search(
+        tuning_of(trials=2, seeds=3),
+        make_run=lambda _: cast("TrialRun", _Run(_Settings(5))),
+        rows=TrainValRows(train=NOBODY, val=NOBODY, labels=np.zeros(len(NOBODY), dtype=np.int64)),
+        source=cast("TrialData", None),
+        storage=TrialStorage(folder / "journal.log"),
+        checkpoints=folder,
+        map_tasks=trained,
+        log=RunLog.silent(),
+    )
+    return made, asked
+
+
+def test_a_trial_of_several_seeds_has_their_mean_accuracy(tmp_path: Path) -> None:
+    """The trial with the best single seed is not the one with the best mean."""
+    made, asked = _with_seeds(
+        tmp_path, lambda trial, seed: [{5: 0.9, 7: 0.1, 8: 0.2}, {5: 0.5, 7: 0.6, 8: 0.7}][trial][seed]
+    )
+    outcome = made.run()
+    assert asked == [[5, 7, 8, 5, 7, 8]]
+    assert made.accuracies == [[pytest.approx(0.4)], [pytest.approx(0.6)]]
+    assert outcome.winner == 1
+    assert TrialStorage(tmp_path / "journal.log").epoch_times == [(6.0, 0.0)] * 2
+
+
+def test_a_seed_that_fails_fails_its_trial(tmp_path: Path) -> None:
+    made, _ = _with_seeds(tmp_path, lambda trial, seed: None if (trial, seed) == (0, 7) else 0.5)
+    outcome = made.run()
+    assert (outcome.winner, outcome.failed) == (1, (True, False))
+    assert made.reasons == ["diverged", ""]
 
 
 def test_a_winner_that_fails_later_stays_the_winner(tmp_path: Path) -> None:

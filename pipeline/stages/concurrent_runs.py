@@ -1,0 +1,193 @@
+"""Train runs of a study at the same time, each by one process of this machine, into the common ledger.
+
+The train stage starts these processes before it trains what is left and writes its tables. A process computes the keys
+of the runs as the stage does, with as many CPU threads, so no key and no result depends on how many there are.
+
+    python -m pipeline.stages.concurrent_runs --study NAME --runs KEY ... --process 1
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Literal
+
+import torch
+
+from pipeline import distributed
+from pipeline.artifacts.prepared import load_prepared
+from pipeline.distributed import LaunchPlan, choose_workers, visible_gpus
+from pipeline.errors import Terminated
+from pipeline.processes import set_parent_death_signal
+from pipeline.stages.harness import StageContext, add_path_arguments, check_inputs, exit_codes, hold_lock, make_context
+from pipeline.stages.train import (
+    fingerprints,
+    next_runs,
+    recipe_of,
+    register_plans,
+    resolve_runs,
+    train_runs,
+)
+from pipeline.training.result_cache import RunCache
+from pipeline.training.settings import launch_plan
+
+# SIGTERM ends a process that has not begun to train without a word, and nothing is lost.
+_SAVED = (os.EX_TEMPFAIL, -signal.SIGTERM)
+_MODULE = "pipeline.stages.concurrent_runs"
+
+LARGEST_BATCH = 1024
+"""Batch size up to which a run with `workers: auto` gets one GPU, and not all: smaller shares leave GPUs idle."""
+
+
+def train_concurrently(context: StageContext, arguments: Sequence[str]) -> None:
+    """Train the missing runs of `context.item`, a study, that one process trains alone, several at a time.
+
+    Does nothing where `dask.concurrent_runs` is 1.
+
+    Args:
+        arguments: of the train stage.
+
+    Raises:
+        InputError: as the stage.
+        Terminated: the processes received SIGTERM; their runs are saved.
+    """
+    gpus = visible_gpus()
+    n, plan = n_processes(context.params.dask.concurrent_runs, len(gpus)), launch_plan(recipe_of(context))
+    if n == 1:
+        return
+    with distributed.join_process_group(plan.threads) as world, hold_lock(context):
+        check_inputs(context)
+        data = load_prepared(context.data, folder=context.image_folder)
+        specs, _, run_keys = resolve_runs(context, data, world)
+        keys, cache, n_test = fingerprints(run_keys), RunCache(context.work.run_cache), len(data.test.labels)
+        register_plans(context)
+        while todo := [
+            i
+            for i in next_runs(context, specs, keys, cache, n_test)
+            if trains_alone(plan, specs[i].settings.batch_size)
+        ]:
+            costs = {keys[i]: specs[i].settings.batch_sizes.examples(specs[i].settings.steps) for i in todo}
+            shares = divide(costs, n)
+            print(
+                f"{context.name}: {len(todo)} runs, {len(shares)} at a time, each by one process"
+                f"{' on its GPU' if gpus else f' of {torch.get_num_threads()} threads'} (dask.concurrent_runs)",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
+            train_in_processes(arguments, shares, gpus)
+
+
+def n_processes(requested: int | Literal["auto"], n_gpus: int) -> int:
+    """Return how many runs train at a time; `auto`: one on each GPU, and one without GPUs."""
+    return max(1, n_gpus) if requested == "auto" else requested
+
+
+def trains_alone(plan: LaunchPlan, batch_size: int) -> bool:
+    """Return whether one process trains a run of this batch size, while others train other runs.
+
+    A run that would have all GPUs of the machine has one instead, if its batch is at most `LARGEST_BATCH`.
+    """
+    if choose_workers(plan.workers, plan.valid_world_sizes) == 1:
+        return True
+    return plan.workers == "auto" and 1 in plan.valid_world_sizes and batch_size <= LARGEST_BATCH
+
+
+def divide(costs: Mapping[str, int], n: int) -> list[list[str]]:
+    """Divide runs among at most `n` processes: the most expensive first, each to the process with the least to do.
+
+    Args:
+        costs: images that a run trains on, by key.
+    """
+    shares: list[list[str]] = [[] for _ in range(min(n, len(costs)))]
+    loads = [0] * len(shares)
+    for key in sorted(costs, key=lambda key: (-costs[key], key)):
+        least = loads.index(min(loads))
+        shares[least].append(key)
+        loads[least] += costs[key]
+    return shares
+
+
+def train_in_processes(arguments: Sequence[str], shares: Sequence[Sequence[str]], gpus: Sequence[str]) -> None:
+    """Train each share in its own process, and wait for all.
+
+    SIGTERM is forwarded. If a process fails, the others save and end, and this process exits with its code: it has
+    printed its error.
+
+    Args:
+        arguments: of the train stage.
+        gpus: of this machine, as CUDA_VISIBLE_DEVICES names them; process i gets GPU i, in turn.
+
+    Raises:
+        Terminated: a process has saved its run and ended.
+    """
+    processes: list[subprocess.Popen[bytes]] = []
+    with ExitStack() as stack:
+        stack.callback(_end, processes)
+        stack.enter_context(_forwarded_sigterm(processes))
+        for number, keys in enumerate(shares, start=1):
+            command = [sys.executable, "-m", _MODULE, *arguments, "--process", str(number), "--runs", *keys]
+            gpu = {"CUDA_VISIBLE_DEVICES": gpus[(number - 1) % len(gpus)]} if gpus else {}
+            processes.append(subprocess.Popen(command, env={**os.environ, **gpu}))
+        codes = _wait(processes)
+    if failed := [code for code in codes if code not in _SAVED and code != 0]:
+        sys.exit(failed[0] if failed[0] > 0 else 128 - failed[0])
+    if any(codes):
+        raise Terminated("the runs are saved")
+
+
+def _wait(processes: Sequence["subprocess.Popen[bytes]"]) -> list[int]:
+    """Return the exit codes; after a failure the other processes get SIGTERM."""
+    running = {process.pid: process for process in processes}
+    while running:
+        for process in list(running.values()):
+            try:
+                code = process.wait(timeout=0.2)
+            except subprocess.TimeoutExpired:
+                continue
+            del running[process.pid]
+            if code != 0 and code not in _SAVED:
+                _end(list(running.values()))
+    return [process.wait() for process in processes]
+
+
+def _end(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+    for process in processes:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+
+
+@contextmanager
+def _forwarded_sigterm(processes: Sequence["subprocess.Popen[bytes]"]) -> Iterator[None]:
+    def forward(_: int, __: FrameType | None) -> None:
+        _end(processes)
+
+    before = signal.signal(signal.SIGTERM, forward)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def main() -> None:
+    """Train the given runs of a study, and exit the process; a stage that holds the lock started it."""
+    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}")
+    parser.add_argument("--study", required=True)
+    parser.add_argument("--runs", nargs="+", required=True, help="keys of runs")
+    parser.add_argument("--process", required=True, help="number of the process, which names its live metrics")
+    add_path_arguments(parser)
+    arguments = parser.parse_args()
+    # Nobody holds the stage's lock after its death.
+    set_parent_death_signal(signal.SIGKILL)
+    if os.getppid() == 1:
+        sys.exit("the stage that started this process is gone")
+    with exit_codes():
+        context = make_context("train", "study", arguments, silent=True)
+        with distributed.join_process_group(launch_plan(recipe_of(context)).threads) as world:
+            train_runs(context, world, arguments.runs, live_name=f"process-{arguments.process}")
+
+
+if __name__ == "__main__":
+    main()

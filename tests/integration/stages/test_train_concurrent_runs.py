@@ -1,0 +1,102 @@
+"""Runs of a study that train at the same time give the tables of those that train one after the other."""
+
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.distributed import LaunchPlan
+from pipeline.paths import DataPaths, WorkPaths
+from pipeline.stages.concurrent_runs import divide, n_processes, trains_alone
+from tests.fixtures.training import alive, command, descendants, kill, run, runs_of, start, wait_until, write_project
+
+_STUDY = {"models": ["small_cnn"], "arms": ["full", "filtered"], "seeds": [0, 1]}
+_AT_ONCE = {"concurrent_runs": 2}
+
+
+def _tables(data: DataPaths) -> list[bytes]:
+    paths = (data.runs("tiny"), data.history("tiny"), data.correct("tiny"), data.trained_weights("tiny"))
+    return [path.read_bytes() for path in paths]
+
+
+@pytest.mark.slow
+def test_two_at_a_time_give_the_tables_of_one_after_the_other(tmp_path: Path) -> None:
+    tables = []
+    for name, dask in (("alone", {}), ("two", _AT_ONCE)):
+        data = write_project(tmp_path / name, study=_STUDY, dask=dask)
+        done = run(command("train", tmp_path / name))
+        assert done.returncode == 0, done.stderr
+        assert ("4 runs, 2 at a time, each by one process of 1 threads" in done.stderr) == bool(dask), done.stderr
+        tables.append(_tables(data))
+        assert [row["status"] for row in runs_of(data)] == ["finished"] * 4
+    assert tables[0] == tables[1]
+    again = run(command("train", tmp_path / "two"))
+    assert again.returncode == 0
+    assert "at a time" not in again.stderr
+
+
+@pytest.mark.slow
+def test_a_stopped_stage_saves_the_runs_and_resumes_them(tmp_path: Path) -> None:
+    """SIGTERM to the stage alone; the processes end with it, and the same command has the same tables."""
+    long = {**_STUDY, "arms": ["full"], "budget": {"steps": 400}, "recipe": {"checkpoint": {"steps": 1}}}
+    for name in ("stopped", "whole"):
+        write_project(tmp_path / name, study=long, dask=_AT_ONCE)
+    checkpoints = WorkPaths(root=tmp_path / "stopped/work").checkpoints("train@tiny")
+    stopped = start(command("train", tmp_path / "stopped"))
+    try:
+        wait_until(lambda: len([*checkpoints.glob("*/*")]) >= 2, stopped)
+        family = descendants(stopped.pid)
+        stopped.send_signal(signal.SIGTERM)
+        _, errors = stopped.communicate(timeout=60)
+    finally:
+        kill(stopped)
+    assert stopped.returncode == 75, errors
+    assert not alive(family)
+    for name in ("stopped", "whole"):
+        done = run(command("train", tmp_path / name))
+        assert done.returncode == 0, done.stderr
+    assert _tables(DataPaths(root=tmp_path / "stopped/data")) == _tables(DataPaths(root=tmp_path / "whole/data"))
+
+
+@pytest.mark.slow
+def test_the_error_of_a_process_is_that_of_the_stage(tmp_path: Path) -> None:
+    write_project(tmp_path, study=_STUDY, dask=_AT_ONCE, train={"micro_batch": 2})
+    done = run(command("train", tmp_path))
+    assert done.returncode == 2, done.stderr
+    assert "error: micro_batch: 2 cannot hold a BatchNorm group" in done.stderr
+
+
+@given(costs=st.dictionaries(st.text(min_size=1), st.integers(1, 100)), n=st.integers(1, 5))
+def test_every_run_is_in_one_share(costs: dict[str, int], n: int) -> None:
+    shares = divide(costs, n)
+    assert len(shares) == min(n, len(costs))
+    assert sorted(key for share in shares for key in share) == sorted(costs)
+    loads = [sum(costs[key] for key in share) for share in shares]
+    assert not loads or max(loads) - min(loads) <= max(costs.values())
+
+
+@pytest.mark.parametrize(("requested", "gpus", "expected"), [(3, 0, 3), (3, 8, 3), ("auto", 0, 1), ("auto", 8, 8)])
+def test_automatic_is_one_run_on_each_gpu(requested: int | str, gpus: int, expected: int) -> None:
+    assert n_processes(requested, gpus) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("workers", "valid", "gpus", "batch", "alone"),
+    [
+        ("auto", [1, 2, 4], 0, 20_480, True),  # no GPU: one process
+        (1, [1, 2, 4], 4, 20_480, True),
+        ("auto", [1, 2, 4], 4, 1_024, True),
+        ("auto", [1, 2, 4], 4, 1_025, False),
+        (4, [1, 2, 4], 4, 256, False),  # by request
+        ("auto", [4], 4, 256, False),  # compression and post-local SGD need a process for each worker
+    ],
+)
+def test_small_batches_get_one_gpu_and_large_ones_all(
+    monkeypatch: pytest.MonkeyPatch, workers: int, valid: list[int], gpus: int, batch: int, alone: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    plan = LaunchPlan(workers=workers, valid_world_sizes=valid, threads=1)
+    assert trains_alone(plan, batch) == alone

@@ -1,0 +1,40 @@
+"""The watch of other ranks ends a process whose main thread no collective wakes, as one of NCCL."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.fixtures.projects import ROOT
+
+# Rank 1 answers, and has come to no collective; this process, rank 0, has come to one.
+_SCRIPT = """
+import sys, threading, time
+import torch.distributed as dist
+from pipeline.distributed import collectives, liveness
+
+liveness._GRACE_S = 0.2
+store, collectives._arrivals[0] = dist.HashStore(), 1
+
+def answer():
+    for count in range(1000):
+        store.set("count 1", f"{count} 0")
+        time.sleep(0.05)
+
+store.set("process 1", "1 another-host")
+threading.Thread(target=answer, daemon=True).start()
+watch = liveness.RankWatch(store, rank=0, size=2, timeout_s=1.0)
+watch.set_timeout(1.0, ends_absent=sys.argv[1] == "ends")
+time.sleep(4)
+"""
+
+
+@pytest.mark.parametrize("mode", ["ends", "waits"])
+def test_a_rank_that_answers_and_does_not_come_ends_the_process_where_no_error_would(mode: str) -> None:
+    done = subprocess.run([sys.executable, "-c", _SCRIPT, mode], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    if mode == "waits":
+        assert done.returncode == 0, done.stderr
+        return
+    assert done.returncode == 2, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("error: rank 1 (process 1 on another-host) has not come to the others within 1 s"), last
