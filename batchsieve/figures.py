@@ -125,7 +125,7 @@ def noise_by_class(networks: Sequence[NetworkResults], class_names: Sequence[str
     for network in networks:
         sizes = np.maximum(1, np.bincount(network.labels, minlength=len(class_names)))
         noise = np.bincount(network.labels[network.is_noise], minlength=len(class_names))
-        shares[network.name] = noise / sizes
+        shares[network.name] = (noise / sizes).tolist()
     return picture(class_share_figure(class_names, shares))
 
 

@@ -40,7 +40,7 @@ def read_external_images(
         pixels = _from_array(images, len(external.labels))
         paths = external.paths or [str(row) for row in range(len(pixels))]
         _check_distinct(paths)
-        digests = external.sha256 or [hashlib.sha256(np.ascontiguousarray(image)).hexdigest() for image in pixels]
+        digests = external.sha256 or [hashlib.sha256(image.tobytes()).hexdigest() for image in pixels]
         return replace(external, paths=paths, sha256=digests), pixels
     if not images.is_dir():
         raise InputError(f"--images {images}: is neither a folder nor a .npy file; give one of them")

@@ -1,6 +1,7 @@
 """Folders that the visualizer opens: where they may be written, and their parameters."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -19,7 +20,7 @@ def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
     check_project_folder(tmp_path / "new")
 
 
-@pytest.mark.parametrize("network", [*Architecture.__args__, "timm/vit_small_patch14_dinov2.lvd142m", "resnet18-r3"])
+@pytest.mark.parametrize("network", [*get_args(Architecture), "timm/vit_small_patch14_dinov2.lvd142m", "resnet18-r3"])
 def test_parameters_of_every_network_are_valid(network: str) -> None:
     tree = project_parameters(network, "photos", reduce={"n_neighbors": 7}, filter_=_FILTER, source="x")
     assert (tree["networks"], tree["reduce"], tree["filter"]) == ([network], {"n_neighbors": 7}, _FILTER)

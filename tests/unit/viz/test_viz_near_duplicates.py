@@ -7,6 +7,7 @@ import pytest
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.errors import InputError
+from pipeline.figures.style import Groups
 from pipeline.paths import DataPaths
 from tests.fixtures.dash_components import text_of
 from tests.fixtures.projects import NETWORK
@@ -82,6 +83,7 @@ def test_card_and_colors_say_why(data: DataPaths) -> None:
     assert "dropped as a near duplicate of #0" in text_of(point_lines(state, 1))
     assert "dropped as a near duplicate of a test image" in text_of(point_lines(state, 2))
     groups = colors_by("reason", state.color_data)
+    assert isinstance(groups, Groups)
     assert {groups.names[code] for code in groups.codes[[1, 2, 5]]} == {"dropped: near duplicate"}
     assert groups.names[groups.codes[0]] == "kept"
 
