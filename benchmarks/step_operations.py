@@ -85,7 +85,8 @@ def count_step(settings: TrainSettings, *, group_by_group: bool = False) -> Step
     train_step, batches = _on_meta(settings)
     by_group = patch.object(GroupedBatchNorm2d, "_is_one_operation", return_value=False)
     train_step.run_step(next(batches))
-    with by_group if group_by_group else nullcontext(), StepCounts() as counts:
+    counts = StepCounts()
+    with by_group if group_by_group else nullcontext(), counts:
         train_step.run_step(next(batches))
     return counts
 
