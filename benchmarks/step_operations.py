@@ -131,7 +131,7 @@ def main() -> None:
     arguments = parser.parse_args()
     rows: list[Row] = []
     for workers in arguments.workers:
-        settings = replace(settings_for(arguments), stem="cifar", simulated_workers=workers)
+        settings = replace(settings_for(arguments), stem="cifar", simulated_workers=workers, steps=2)
         for name, group_by_group in (("group by group", True), ("one operation", False)):
             counts = count_step(settings, group_by_group=group_by_group)
             rows.append(
