@@ -85,7 +85,8 @@ def count_step(settings: TrainSettings, *, group_by_group: bool = False) -> Step
     train_step, batches = _on_meta(settings)
     by_group = patch.object(GroupedBatchNorm2d, "_is_one_operation", return_value=False)
     train_step.run_step(next(batches))
-    with by_group if group_by_group else nullcontext(), StepCounts() as counts:
+    counts = StepCounts()
+    with by_group if group_by_group else nullcontext(), counts:
         train_step.run_step(next(batches))
     return counts
 
@@ -130,7 +131,7 @@ def main() -> None:
     arguments = parser.parse_args()
     rows: list[Row] = []
     for workers in arguments.workers:
-        settings = replace(settings_for(arguments), stem="cifar", simulated_workers=workers)
+        settings = replace(settings_for(arguments), stem="cifar", simulated_workers=workers, steps=2)
         for name, group_by_group in (("group by group", True), ("one operation", False)):
             counts = count_step(settings, group_by_group=group_by_group)
             rows.append(

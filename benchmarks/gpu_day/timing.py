@@ -139,7 +139,7 @@ def _one_graph(run: Callable[[int], None], device: torch.device) -> Callable[[in
 
 
 def _torchvision_network(settings: TrainSettings) -> nn.Module:
-    model = get_model(settings.network, weights=None, num_classes=N_CLASSES)
+    model: nn.Module = get_model(settings.network, weights=None, num_classes=N_CLASSES)
     if settings.stem == "cifar":
         model.conv1, model.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
     return model

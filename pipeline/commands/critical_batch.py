@@ -37,7 +37,7 @@ _FACTORS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CriticalBatch:
+class BranchComparison:
     """The result.
 
     Attributes:
@@ -92,7 +92,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _measure(context: StageContext, arguments: argparse.Namespace, world: World) -> CriticalBatch:
+def _measure(context: StageContext, arguments: argparse.Namespace, world: World) -> BranchComparison:
     specs, rows, splits = _inputs(context, world)
     first = specs[0].settings
     factors = sorted({1, *arguments.factors})
@@ -118,7 +118,7 @@ def _measure(context: StageContext, arguments: argparse.Namespace, world: World)
                     raise InputError(f"--study {context.item}: batch {settings.batch_size} diverged; lower its rate")
             losses[factor].append(loss)
     branches, critical = compare_branches(losses, batch_size=first.batch_size, tolerance=arguments.tolerance)
-    return CriticalBatch(
+    return BranchComparison(
         after=arguments.after,
         images=images,
         tolerance=arguments.tolerance,
@@ -171,7 +171,7 @@ def _train(
     return result.loss, float(noise) if isinstance(noise, int | float) else None
 
 
-def text_lines(result: CriticalBatch) -> Iterator[str]:
+def text_lines(result: BranchComparison) -> Iterator[str]:
     """Yield a table with a line for each batch size, and the critical one."""
     rows = [("batch", "loss", "excess", "95 % interval", "within")]
     for branch in result.branches:

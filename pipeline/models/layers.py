@@ -57,7 +57,8 @@ class GroupedBatchNorm2d(nn.BatchNorm2d):
 
     def _normalize(self, images: Tensor, n_groups: int = 1) -> Tensor:
         """Normalize one group (N, C, H, W), or several of equal size (N, groups * C, H, W)."""
-        weight, bias = self.weight, self.bias
+        weight: Tensor = self.weight
+        bias: Tensor = self.bias
         if n_groups > 1:
             weight, bias = weight.repeat(n_groups), bias.repeat(n_groups)
         mean = variance = None
@@ -70,13 +71,13 @@ class GroupedBatchNorm2d(nn.BatchNorm2d):
 
 def _folded(images: Tensor, n_groups: int) -> Tensor:
     """Make the groups channels: (groups * n, C, H, W) -> (n, groups * C, H, W), channels_last."""
-    by_group = images.permute(0, 2, 3, 1).unflatten(0, (n_groups, -1))
+    by_group: Tensor = images.permute(0, 2, 3, 1).unflatten(0, (n_groups, -1))
     return by_group.permute(1, 2, 3, 0, 4).flatten(3).permute(0, 3, 1, 2)
 
 
 def _unfolded(images: Tensor, n_groups: int) -> Tensor:
     """Invert `_folded`."""
-    by_group = images.permute(0, 2, 3, 1).unflatten(3, (n_groups, -1))
+    by_group: Tensor = images.permute(0, 2, 3, 1).unflatten(3, (n_groups, -1))
     return by_group.permute(3, 0, 1, 2, 4).flatten(0, 1).permute(0, 3, 1, 2)
 
 

@@ -227,7 +227,8 @@ class _MovingAverage(AveragedModel):
         """Update the average, and copy the buffers of `model`."""
         # Torch's class copies the count to the device, for which the process waits. Here it stays on the CPU.
         count = float(self.n_averaged)
-        averaged, current = list(self.module.parameters()), list(model.parameters())
+        averaged: list[Tensor] = list(self.module.parameters())
+        current: list[Tensor] = list(model.parameters())
         if count == 0:
             torch._foreach_copy_(averaged, current)
         else:

@@ -13,6 +13,7 @@ from pipeline.config.base import Duration
 from pipeline.config.params import Params, load_params
 from pipeline.config.recipe import CheckpointInterval
 from pipeline.config.study import PlanText
+from pipeline.distributed import visible_gpus
 from pipeline.training.checkpointing import STALE_AFTER_S
 from tests.fixtures.projects import NETWORK
 from tests.fixtures.tuning import NAME, write_search
@@ -93,7 +94,7 @@ def test_gpus_are_those_that_this_process_sees(
     if named is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
     monkeypatch.setattr("torch.cuda.device_count", lambda: count)
-    assert run.visible_gpus() == expected
+    assert visible_gpus() == expected
 
 
 def test_a_search_that_goes_on_is_not_taken_for_abandoned(tmp_path: Path) -> None:
