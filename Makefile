@@ -6,7 +6,7 @@ SHELL := /bin/sh
 .NOTPARALLEL:
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor repro notebooks quick test test-avx2 test-all campaign-kills check viz docs bench clean lock lower-bounds preset
+.PHONY: help setup doctor repro notebooks quick test test-avx2 test-all campaign-kills campaign-fuzz campaign-scale audit check viz docs bench clean lock lower-bounds preset
 
 PYTHON ?= python3
 STAGES := prepare finetune extract reduce filter train report
@@ -43,6 +43,7 @@ viz: setup ## browse the embeddings and try other radii, in a browser
 # Without its banner about the next version of mkdocs.
 docs: setup ## build README.md and docs/ as a site that works offline, into .work/site
 	@python docs/tooling/params_page.py
+	@python docs/tooling/refusals_page.py
 	@NO_MKDOCS_2_WARNING=1 mkdocs build --quiet
 	@echo "site: $(CURDIR)/.work/site/index.html"
 
@@ -73,6 +74,19 @@ test-all: setup ## all tests, including the slow ones
 # Takes an hour or more on two cores; KILL_SEED chooses other moments.
 campaign-kills: setup ## kill `make repro` on a tiny project 200 times at random; the result must be the same
 	@KILLS=200 pytest -m "" tests/integration/faults/test_dvc_kills.py
+
+# Takes half an hour on a core.
+campaign-fuzz: setup ## change bytes of every kind of input 5,000 times; no reader may end in a traceback
+	@FUZZ=5000 pytest -q --timeout 0 tests/integration/faults/test_fuzzed_readers.py
+
+# Takes three hours or more on two cores, and 4 GB of memory.
+campaign-scale: setup ## 200,000 images of 1,000 classes, a report of 10,000 runs, two soaks of an hour each
+	@IMAGES=200000 CLASSES=1000 SOAK=3600 pytest -s -m "" tests/integration/faults/test_scale.py
+
+audit: setup ## look up known vulnerabilities of the packages in requirements.lock; needs the network
+	@python -m venv .work/audit
+	@.work/audit/bin/python -m pip install --quiet pip-audit
+	@.work/audit/bin/pip-audit --requirement requirements.lock --no-deps --disable-pip
 
 check: setup ## lint, format and types
 	@ruff check .

@@ -40,13 +40,17 @@ class FileCache:
         for leftover in (building, replaced):
             shutil.rmtree(leftover, ignore_errors=True)
         building.mkdir()
-        for name, path in files.items():
-            _link(path, building / name)
-        digests = {name: sha256_of_file(building / name) for name in files}
-        write_json(building / _RECORD, {"sha256": digests, "seconds": seconds})
-        if (self._root / key).exists():
-            (self._root / key).rename(replaced)
-        building.rename(self._root / key)
+        try:
+            for name, path in files.items():
+                _link(path, building / name)
+            digests = {name: sha256_of_file(building / name) for name in files}
+            write_json(building / _RECORD, {"sha256": digests, "seconds": seconds})
+            if (self._root / key).exists():
+                (self._root / key).rename(replaced)
+            building.rename(self._root / key)
+        finally:
+            # Copies would fill a full disk until the next entry.
+            shutil.rmtree(building, ignore_errors=True)
         shutil.rmtree(replaced, ignore_errors=True)
 
     def restore(self, key: str, files: Mapping[str, Path]) -> float | None:

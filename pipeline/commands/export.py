@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.artifacts.files import open_array, write_array, write_text
+from pipeline.artifacts.files import open_array, remove_leftovers, write_array, write_text
 from pipeline.artifacts.prepared import ImageFiles, planted_note
 from pipeline.artifacts.tables import write_csv
 from pipeline.commands import command_parser
@@ -72,6 +72,9 @@ def main(argv: Sequence[str]) -> int:
     readers = {split: _reader(data, decisions, split, folder) for split in ("train", "test")}
     masks = {"kept": decisions.keep, "dropped": ~decisions.keep}
     rows = {name: np.flatnonzero(mask).astype(np.int64) for name, mask in masks.items()}
+    # A killed export left them; they would be uploaded with the others.
+    for part in (out, *(path for path in out.rglob("*") if path.is_dir())):
+        remove_leftovers(part)
     for name, of_name in rows.items():
         write_array(out / f"{name}.npy", of_name)
         write_text(out / f"{name}.txt", "".join(f"{row}\n" for row in of_name))

@@ -30,12 +30,12 @@ _SERIAL: Mapping[str, tuple[Callable[..., None], str | None]] = {
     "filter": (filter_images, "network"),
     "report": (report, None),
 }
-_ITEMS = {"finetune": NETWORK, "extract": NETWORK, "reduce": NETWORK, "filter": NETWORK, "train": "tiny"}
+ITEMS = {"finetune": NETWORK, "extract": NETWORK, "reduce": NETWORK, "filter": NETWORK, "train": "tiny"}
 _N_SAMPLED = 24
 _KINDS_PER_FILE = 5
 
 
-def _run(stage: str, folder: Path) -> int:
+def exit_code_of(stage: str, folder: Path) -> int:
     """Run a stage in this process and return its exit code; any other exception is a traceback."""
     if stage not in _SERIAL:
         return training.stage(stage, folder)
@@ -52,7 +52,7 @@ def _inputs(stage: str, folder: Path) -> list[Path]:
     """Return the files that a stage reads, with the records that they are compared with."""
     data = DataPaths(root=folder / "data")
     params = load_params(folder / "params.yaml")
-    groups = stage_inputs(stage, _ITEMS.get(stage), params, data)
+    groups = stage_inputs(stage, ITEMS.get(stage), params, data)
     files = {path for group in groups for path in (*group.files, *group.optional)}
     return sorted(files | {data.provenance(group.stage, group.item) for group in groups})
 
@@ -71,7 +71,7 @@ def _check_noticed(stage: str, folder: Path, path: Path, kind: str, errors: pyte
         if not changed:
             return
         errors.readouterr()
-        code = _run(stage, folder)
+        code = exit_code_of(stage, folder)
         shown = errors.readouterr().err.splitlines()
     if path.name.endswith("provenance.json") and kind == "missing" and stage != "report":
         assert code == 0
@@ -124,13 +124,13 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     write_overrides(data.overrides, [])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train_stage, "execute_run", MadeUpRuns(lambda spec: 0.5))
-        for stage in (*_ITEMS, "report"):
-            assert _run(stage, folder) == 0, stage
+        for stage in (*ITEMS, "report"):
+            assert exit_code_of(stage, folder) == 0, stage
         yield folder
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", [*_ITEMS, "report"])
+@pytest.mark.parametrize("stage", [*ITEMS, "report"])
 def test_every_damage_is_noticed(project: Path, stage: str, capsys: pytest.CaptureFixture[str]) -> None:
     for path in _inputs(stage, project):
         for kind in KINDS:
@@ -139,7 +139,7 @@ def test_every_damage_is_noticed(project: Path, stage: str, capsys: pytest.Captu
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", [*_ITEMS, "report"])
+@pytest.mark.parametrize("stage", [*ITEMS, "report"])
 def test_a_stage_reads_no_other_file(project: Path, stage: str, tmp_path: Path) -> None:
     """With the files alone that it is known to read, and the records next to them, it writes the same bytes."""
     copy = tmp_path / "copy"
@@ -152,7 +152,7 @@ def test_a_stage_reads_no_other_file(project: Path, stage: str, tmp_path: Path) 
         shutil.copy(path, target)
     if stage == "train":
         shutil.copytree(project / "work" / "cells", copy / "work" / "cells")
-    assert _run(stage, copy) == 0
+    assert exit_code_of(stage, copy) == 0
     written = [path for path in (project / "data" / stage).rglob("*") if path.is_file()]
     for path in written:
         if path.name not in ("costs.html", "resources.json"):
@@ -176,5 +176,5 @@ def test_without_records_no_damage_is_a_traceback(
         for kind in rng.choice(KINDS, _KINDS_PER_FILE, replace=False):
             with _damaged(path, kind):
                 record_again(data)
-                code = _run(stage, copy)
+                code = exit_code_of(stage, copy)
             assert code in (0, 2), (path, kind, capsys.readouterr().err)

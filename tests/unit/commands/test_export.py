@@ -120,6 +120,16 @@ def test_a_folder_is_not_overwritten(project: Path, capsys: pytest.CaptureFixtur
     assert (out / "kept.txt").read_text() != "mine"
 
 
+def test_what_a_killed_export_left_is_removed(project: Path) -> None:
+    out = _export(project)
+    no_process = "9" * 9
+    left = [out / f".kept.npy.{no_process}.tmp", out / f"kept/data/.test-00000-of-00001.parquet.{no_process}.tmp"]
+    for path in left:
+        path.touch()
+    _export(project, "--force")
+    assert [path for path in left if path.exists()] == []
+
+
 def test_a_changed_image_is_named_and_labels_changed_on_purpose_are_stated(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

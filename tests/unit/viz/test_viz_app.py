@@ -54,7 +54,7 @@ def test_the_page_has_no_external_url(client: Any) -> None:
     assert answer.headers["Referrer-Policy"] == "no-referrer"
 
 
-def _body(client: Any, output: str, values: Mapping[str, Any], changed: str) -> dict[str, Any]:
+def body_of(client: Any, output: str, values: Mapping[str, Any], changed: str) -> dict[str, Any]:
     """Return the request of the page for the callback with `output`; controls not in `values` are None."""
     entry = next(entry for entry in client.get("/_dash-dependencies").json if output in entry["output"])
     parts = [name.rsplit(".", 1) for name in entry["output"].strip(".").split("...")]
@@ -79,11 +79,11 @@ def test_the_page_and_its_callbacks_answer(client: Any) -> None:
         "network.value": "resnet18", "coloring.value": "class", "view.value": "explore", "edited.data": "0",
         "selection.data": _NOTHING,
     }  # fmt: skip
-    answer = client.post("/_dash-update-component", json=_body(client, "map.figure", values, "network.value"))
+    answer = client.post("/_dash-update-component", json=body_of(client, "map.figure", values, "network.value"))
     assert answer.status_code == 200
     response = answer.json["response"]
     assert len(response["map"]["figure"]["data"][0]["customdata"]) == 80
-    again = _body(client, "map.figure", values | {"drawn.data": response["drawn"]["data"]}, "coloring.value")
+    again = body_of(client, "map.figure", values | {"drawn.data": response["drawn"]["data"]}, "coloring.value")
     assert len(client.post("/_dash-update-component", json=again).data) < len(answer.data) / 2
 
 
@@ -99,7 +99,7 @@ def test_every_callback_answers_a_page_just_opened(client: Any) -> None:
     for entry in client.get("/_dash-dependencies").json:
         if entry["clientside_function"] is None and "training" not in entry["output"]:
             first = entry["inputs"][0]
-            body = _body(client, entry["output"], values, f"{first['id']}.{first['property']}")
+            body = body_of(client, entry["output"], values, f"{first['id']}.{first['property']}")
             answer = client.post("/_dash-update-component", json=body)
             assert answer.status_code in (200, 204), entry["output"]
 
@@ -115,7 +115,7 @@ def test_results_with_old_keys_open(source: Source, tmp_path: Path) -> None:
         ("training.children", {"study.value": "digits"}),
         ("coloring.value", {"url.search": ""}),
     ):
-        body = _body(client, output, values, next(iter(values)))
+        body = body_of(client, output, values, next(iter(values)))
         assert client.post("/_dash-update-component", json=body).status_code == 200, output
 
 
@@ -259,7 +259,7 @@ def test_a_page_does_not_draw_replaced_files(client: Any, data: DataPaths) -> No
         "list.value": "goes", "sort.value": "suspect", "selection.data": _NOTHING,
         "page-number.data": 0, "focus.data": 3,
     }  # fmt: skip
-    drawn = client.post("/_dash-update-component", json=_body(client, "map.figure", values, "network.value"))
+    drawn = client.post("/_dash-update-component", json=body_of(client, "map.figure", values, "network.value"))
     values["drawn.data"] = drawn.json["response"]["drawn"]["data"]
     write_network(data, NETWORK, seed=1)
     for output, changed in (
@@ -269,7 +269,7 @@ def test_a_page_does_not_draw_replaced_files(client: Any, data: DataPaths) -> No
         ("card.children", "focus.data"),
         ("map.figure@", "focus.data"),
     ):
-        answer = client.post("/_dash-update-component", json=_body(client, output, values, changed))
+        answer = client.post("/_dash-update-component", json=body_of(client, output, values, changed))
         assert answer.status_code == 204, output
 
 

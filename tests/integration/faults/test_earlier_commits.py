@@ -1,0 +1,115 @@
+"""Results of earlier versions of the code are read, or refused in one line, by every stage and command of this one.
+
+COMMITS lists the commits whose own code makes the results, by default two of the history; a clone without it skips.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from pipeline.__main__ import main
+from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.source_tree import ROOT
+from tests.fixtures.tiny_project import STAGES, environment, write_tiny_project
+
+_PACKED = sorted(ROOT.glob("docs/results/*/*/results.tar.xz"))
+_TIMEOUT_S = 600  # for one command, while other jobs use the machine
+_ITEMS = {
+    "finetune": "--network",
+    "extract": "--network",
+    "reduce": "--network",
+    "filter": "--network",
+    "train": "--study",
+}
+_COMMANDS = (
+    ["pipeline", "validate"],
+    ["pipeline", "plan"],
+    ["pipeline", "verify", "."],
+    ["pipeline", "compare", ".", "."],
+    ["pipeline", "runs", "pack", "packed.tar.xz"],
+    ["pipeline", "runs", "import", ".work"],
+    ["pipeline", "export", "exported"],
+    ["viz", "export", "map.html"],
+)
+
+
+@pytest.mark.parametrize("packed", _PACKED, ids=lambda packed: packed.parent.name)
+def test_verify_of_an_archive_of_an_earlier_version_asks_for_its_images(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Parameters and tables are read; what an archive leaves out is named, and nothing is called false."""
+    with tarfile.open(packed) as archive:
+        archive.extractall(tmp_path, filter="data")
+    assert main(["verify", str(tmp_path)]) == 2
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    assert printed_error(shown).key == str(tmp_path / "data/prepare/test.npy")
+
+
+def _commits() -> list[str]:
+    """Return the chosen commits; by default those after a third and two thirds of the history."""
+    if "COMMITS" in os.environ:
+        return os.environ["COMMITS"].split()
+    listed = subprocess.run(
+        ["git", "rev-list", "--first-parent", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.split()
+    return [listed[len(listed) * part // 3] for part in (1, 2)] if len(listed) > 100 else []
+
+
+def _run(project: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *argv], cwd=project, env=environment(), capture_output=True, text=True, check=False,
+        timeout=_TIMEOUT_S,
+    )  # fmt: skip
+
+
+def _stage_arguments(project: Path, stage: str) -> list[str]:
+    params = YAML(typ="safe").load(project / "params.yaml")
+    items = {"--network": params["networks"][0], "--study": next(iter(params["studies"]))}
+    return [f"pipeline.stages.{stage}", *([_ITEMS[stage], items[_ITEMS[stage]]] if stage in _ITEMS else [])]
+
+
+def _make_results(commit: str, folder: Path) -> None:
+    """Run all stages of an earlier version on its digits, with few steps."""
+    folder.mkdir()
+    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True)
+    subprocess.run(["tar", "x", "-C", str(folder)], input=archive.stdout, check=True)
+    yaml = YAML()
+    params = yaml.load(folder / "params.yaml")
+    params["finetune"]["budget"] = {"steps": 40}
+    tsne = params["reduce"]["tsne"]
+    tsne |= {key: 50 for key in tsne if "iter" in key}
+    next(iter(params["studies"].values())).update(batch_sizes=[32], seeds=[0], budget={"steps": 20})
+    yaml.dump(params, folder / "params.yaml")
+    for stage in STAGES:
+        done = _run(folder, *_stage_arguments(folder, stage))
+        assert done.returncode == 0, (commit, stage, done.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.subprocess
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("commit", _commits())
+def test_no_result_of_an_earlier_version_is_a_traceback(commit: str, tmp_path: Path) -> None:
+    earlier = tmp_path / "earlier"
+    _make_results(commit, earlier)
+    for parameters in ("theirs", "ours"):
+        project = write_tiny_project(tmp_path / parameters)
+        for name in ("data", ".work"):
+            shutil.copytree(earlier / name, project / name, dirs_exist_ok=True)
+        if parameters == "theirs":
+            shutil.copy(earlier / "params.yaml", project)
+        # The last stages first: each meets the files of the earlier version.
+        commands = [*_COMMANDS, *(_stage_arguments(project, stage) for stage in reversed(STAGES[1:]))]
+        for command in commands:
+            done = _run(project, *command)
+            shown = f"{commit}, parameters of {parameters}: {command}\n{done.stderr}"
+            assert "Traceback" not in done.stderr, shown
+            assert done.returncode in (0, 1, 2), shown
+            assert done.returncode != 2 or "error: " in done.stderr.splitlines()[-1], shown

@@ -1,0 +1,172 @@
+"""Two processes of one command at a time: both succeed or one is refused in a line, and the bytes are those of one."""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from pipeline.artifacts.overrides import write_overrides
+from tests.fixtures.images import split_tree, write_folder
+from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.projects import NETWORK, folder_arguments, write_params
+from tests.fixtures.records import record
+from tests.fixtures.tiny_project import environment, hashes, write_tiny_project
+from tests.fixtures.training import TIMEOUT_S, kill, run, start, write_project
+from tests.fixtures.tuning import command as tune_command
+from tests.fixtures.tuning import write_search
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+_STAGES: Mapping[str, Sequence[str]] = {
+    "finetune": ["--network", NETWORK],
+    "extract": ["--network", NETWORK],
+    "reduce": ["--network", NETWORK],
+    "filter": ["--network", NETWORK],
+    "train": ["--study", "tiny"],
+    "report": [],
+}
+_DVC_TIMEOUT_S = 900  # for one run, while other jobs use the machine
+# Measured, and different in each run.
+_COSTS = {"costs.html", "resources.json"}
+
+
+def _stage(name: str, folder: Path) -> list[str]:
+    return [sys.executable, "-m", f"pipeline.stages.{name}", *_STAGES.get(name, []), *folder_arguments(folder)]
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in _COSTS]
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def _two_at_once(command: Sequence[str]) -> list[int]:
+    """Start two, wait for both, and return the exit codes; one that is refused says why in one line."""
+    processes: list[subprocess.Popen[str]] = []
+    codes = []
+    try:
+        processes += [start(command), start(command)]
+        for process in processes:
+            _, err = process.communicate(timeout=3 * TIMEOUT_S)
+            assert process.returncode in (0, 2), err
+            if process.returncode:
+                assert "already running as process" in str(printed_error(err))
+            codes.append(process.returncode)
+    finally:
+        for process in processes:
+            kill(process)
+    assert 0 in codes
+    return codes
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny project, of which every stage has run once."""
+    folder = tmp_path_factory.mktemp("project")
+    tsne = {"perplexity": 5.0, "early_exaggeration_iter": 10, "n_iter": 10, "n_jobs": 1}
+    data = write_project(
+        folder,
+        study={"arms": ["full", "filtered"], "seeds": [0], "models": ["small_cnn"]},
+        reduce={"pca": {"n_components": 4}, "tsne": tsne, "n_neighbors": 5},
+        filter={"scorer": {"name": "dbscan", "min_samples": 3}, "drop_fraction": 0.1},
+    )
+    shutil.rmtree(data.kept(NETWORK).parent)
+    record(data, "prepare")
+    write_overrides(data.overrides, [])
+    for name in _STAGES:
+        done = run(_stage(name, folder))
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.subprocess
+@pytest.mark.parametrize("stage", _STAGES)
+def test_a_stage(project: Path, stage: str, tmp_path: Path) -> None:
+    """Without earlier results: both would compute."""
+    copy = tmp_path / "copy"
+    shutil.copytree(
+        project / "data", copy / "data", ignore=lambda folder, _: [stage] if folder.endswith("data") else []
+    )
+    shutil.copy(project / "params.yaml", copy)
+    _two_at_once(_stage(stage, copy))
+    assert _digests(copy / "data" / stage) == _digests(project / "data" / stage)
+    assert not list(copy.rglob(".*.tmp"))
+
+
+@pytest.mark.subprocess
+def test_prepare(tmp_path: Path) -> None:
+    images = write_folder(tmp_path / "images", split_tree())
+    results = []
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        write_params(
+            folder, prepare={"dataset": "image_folder", "image_size": 8, "test_size": None, "path": str(images)}
+        )
+        if name == "one":
+            done = run(_stage("prepare", folder))
+            assert done.returncode == 0, done.stderr
+        else:
+            _two_at_once(_stage("prepare", folder))
+        results.append(_digests(folder / "data"))
+    assert results[0] == results[1]
+
+
+@pytest.mark.subprocess
+def test_a_search(tmp_path: Path) -> None:
+    results = []
+    for name in ("one", "two"):
+        data = write_search(tmp_path / name, trials=2, epochs=2, max_concurrent_trials=1)
+        if name == "one":
+            done = run(tune_command(tmp_path / name))
+            assert done.returncode == 0, done.stderr
+        else:
+            _two_at_once(tune_command(tmp_path / name))
+        results.append(_digests(data.root))
+    measured = {name for name in results[0] if name.endswith(("summary.json", "tuning.html"))}
+    assert measured
+    assert {name: digest for name, digest in results[0].items() if name not in measured} == {
+        name: digest for name, digest in results[1].items() if name not in measured
+    }
+
+
+@pytest.mark.subprocess
+@pytest.mark.parametrize("command", ["pack", "page"])
+def test_a_command_that_writes_one_file(project: Path, command: str, tmp_path: Path) -> None:
+    """Each writes a temporary file of its own, and the last replaces the file."""
+    argv = {
+        "pack": ["-m", "pipeline", "runs", "pack", str(tmp_path / "results.tar.xz"), *folder_arguments(project)],
+        "page": ["-m", "viz", "export", str(tmp_path / "map.html"), *folder_arguments(project)[:4]],
+    }[command]
+    done = run([sys.executable, *argv])
+    assert done.returncode == 0, done.stderr
+    (file,) = tmp_path.iterdir()
+    content = file.read_bytes()
+    assert _two_at_once([sys.executable, *argv]) == [0, 0]
+    assert list(tmp_path.iterdir()) == [file]
+    assert file.read_bytes() == content
+
+
+@pytest.mark.subprocess
+def test_dvc(tmp_path: Path) -> None:
+    """DVC refuses a stage that another DVC runs; the same command then ends in the result of one."""
+    reference = write_tiny_project(tmp_path / "reference", train_size=0.15, steps=(6, 6))
+    project = tmp_path / "project"
+    shutil.copytree(reference, project)
+    assert _repro(reference).wait(_DVC_TIMEOUT_S) == 0
+    both = [_repro(project), _repro(project)]
+    assert 0 in [process.wait(_DVC_TIMEOUT_S) for process in both]
+    assert _repro(project).wait(_DVC_TIMEOUT_S) == 0
+    assert hashes(project) == hashes(reference)
+    assert (project / "dvc.lock").read_bytes() == (reference / "dvc.lock").read_bytes()
+
+
+def _repro(project: Path) -> "subprocess.Popen[bytes]":
+    """Start what `make repro` does after the installation."""
+    command = "python -m pipeline validate && python -m pipeline repair && dvc repro"
+    return subprocess.Popen(
+        ["sh", "-c", command], cwd=project, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
