@@ -126,7 +126,7 @@ def test_a_search(tmp_path: Path) -> None:
         else:
             _two_at_once(tune_command(tmp_path / name))
         results.append(_digests(data.root))
-    measured = {name for name in results[0] if name.endswith(("summary.json", "tuning.html"))}
+    measured = {name for name in results[0] if name.endswith(("summary.json", "tuning.html", "provenance.json"))}
     assert measured
     assert {name: digest for name, digest in results[0].items() if name not in measured} == {
         name: digest for name, digest in results[1].items() if name not in measured
