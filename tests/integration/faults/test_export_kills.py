@@ -28,7 +28,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _export(project: Path, module: str, out: Path, *options: str, kill_at: int | None = None) -> int:
     """Export, with SIGKILL before the `kill_at`-th call that opens, renames or removes a file of the export."""
     files = folder_arguments(project)[:4]  # parameters and artifacts
-    fault = {} if kill_at is None else {"PYTHONPATH": str(HOOKS), "FAULT": f"SIGKILL self {out} {kill_at}"}
+    # A page is written under a temporary name next to it.
+    part = f"/.{out.name}" if out.suffix else str(out)
+    fault = {} if kill_at is None else {"PYTHONPATH": str(HOOKS), "FAULT": f"SIGKILL self {part} {kill_at}"}
     done = run([sys.executable, "-m", module, "export", str(out), *files, *options], environ=fault)
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
     return done.returncode
