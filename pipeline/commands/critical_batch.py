@@ -85,7 +85,7 @@ def main(argv: Sequence[str]) -> int:
         check_minimums(arguments, after=1, images=1)
         if min(arguments.factors) < 1:
             raise InputError(f"--factors {min(arguments.factors)}: too small; give 1 or more")
-        context = make_context("train", "study", arguments)
+        context = make_context("critical-batch", "study", arguments)
         with closing(context.log), distributed.join_process_group(launch_plan(recipe_of(context)).threads) as world:
             result = _measure(context, arguments, world)
         print(json.dumps(asdict(result), allow_nan=False) if arguments.json else "\n".join(text_lines(result)))

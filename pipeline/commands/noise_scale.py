@@ -32,7 +32,7 @@ from pipeline.distributed import World
 from pipeline.errors import InputError
 from pipeline.models.resnet import Network
 from pipeline.stages.harness import StageContext, exit_codes, make_context
-from pipeline.stages.train import resolve_runs
+from pipeline.stages.train import recipe_of, resolve_runs
 from pipeline.stats.formatting import MISSING, aligned_lines, count, number
 from pipeline.training.arm_rows import TrainRows
 from pipeline.training.equal_weights import ScaleRatio, measure_parts, noise_scale_of, scale_ratio
@@ -91,8 +91,7 @@ def main(argv: Sequence[str]) -> int:
     with exit_codes():
         check_minimums(arguments, steps=1, parts=3, seed=0)
         context = make_context("noise-scale", "study", arguments)
-        recipe = context.params.studies[str(context.item)].effective_recipe(context.params.train)
-        with closing(context.log), distributed.join_process_group(launch_plan(recipe).threads) as world:
+        with closing(context.log), distributed.join_process_group(launch_plan(recipe_of(context)).threads) as world:
             measured = list(_measurements(context, arguments, world))
         if arguments.json:
             print(json.dumps([asdict(row) for row in measured], allow_nan=False))
