@@ -20,10 +20,10 @@ from pipeline.stages.reduce import reduce
 from pipeline.stages.report import report
 from tests.fixtures import training
 from tests.fixtures.damages import KINDS, damage
+from tests.fixtures.made_up_runs import MadeUpRuns
 from tests.fixtures.projects import NETWORK, folder_arguments
 from tests.fixtures.records import record, record_again
 from tests.fixtures.report import params_tree, params_with, write_artifacts, write_evidence
-from tests.integration.stages.test_train_stage_runs import MadeUpRuns
 
 _SERIAL: Mapping[str, tuple[Callable[..., None], str | None]] = {
     "reduce": (reduce, "network"),

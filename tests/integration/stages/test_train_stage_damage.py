@@ -7,8 +7,8 @@ import pytest
 
 from pipeline.paths import WorkPaths
 from pipeline.stages import train as train_stage
+from tests.fixtures.made_up_runs import FOUR_CELLS, MadeUpRuns
 from tests.fixtures.training import runs_of, stage, write_project
-from tests.integration.stages.test_train_stage_runs import FOUR_CELLS, MadeUpRuns
 
 
 @pytest.mark.parametrize(

@@ -18,50 +18,15 @@ from pipeline.artifacts.files import read_json
 from pipeline.distributed import World
 from pipeline.energy import UNKNOWN_ENERGY, Energy
 from pipeline.errors import InputError
-from pipeline.models import build_network
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.stages import parallel
 from pipeline.stages import train as train_stage
 from pipeline.training.checkpointing import Checkpoints
-from pipeline.training.evaluation import Evaluation
 from pipeline.training.grid import RunSpec
-from pipeline.training.result_cache import RunResult
 from pipeline.training.run_key import checkpoint_folder_name
-from pipeline.training.state import HistoryRecord
-from pipeline.training.weights import load_trained, save_trained
-from tests.fixtures.projects import NETWORK
-from tests.fixtures.training import TINY, runs_of, stage, write_kept, write_project
-
-FOUR_CELLS: dict[str, Any] = {"arms": ["full", "filtered"], "seeds": [0, 1]}
-
-
-class MadeUpRuns:
-    """Replaces `execute_run`: returns made-up results without training. `called` lists the runs."""
-
-    def __init__(self, top1: Callable[[RunSpec], float | None]) -> None:
-        self._top1 = top1
-        self.called: list[RunSpec] = []
-
-    def __call__(self, spec: RunSpec, splits: Any, members: Any, *, weights: Path | None, **_: Any) -> RunResult:
-        self.called.append(spec)
-        history = (HistoryRecord(epoch=1.0, step=1, examples=20, train_loss=1.0, lr=0.1),)
-        diverged = RunResult(
-            status="diverged", top1=None, balanced_accuracy=None, loss=None, correct=None, history=history, workers=1,
-            hardware=("made up",), skipped_steps=0, micro_batch=20, critical_batch=None, seconds=1.5,
-        )  # fmt: skip
-        top1 = self._top1(spec)
-        if top1 is None:
-            return diverged
-        if weights is not None:
-            names = (spec.arm, str(spec.settings.batch_size), str(spec.settings.seed), "")
-            save_trained(weights, build_network(NETWORK, 4, stem="imagenet", seed=0), TINY, names)
-        # The nearest that so many images can have; the stage refuses results that contradict their images.
-        made_up = Evaluation(correct=np.arange(22) < round(22 * top1), loss=1.0)
-        top1, balanced = made_up.top1, made_up.balanced_accuracy(splits.test_labels)
-        return replace(
-            diverged, status="finished", top1=top1, balanced_accuracy=balanced, loss=1.0, correct=made_up.correct
-        )
-
+from pipeline.training.weights import load_trained
+from tests.fixtures.made_up_runs import FOUR_CELLS, MadeUpRuns
+from tests.fixtures.training import runs_of, stage, write_kept, write_project
 
 Trained = Callable[[Callable[[RunSpec], float | None]], MadeUpRuns]
 

@@ -32,6 +32,7 @@ from tests.fixtures.forgeries import (
     data_of,
     edit_json,
     edit_params,
+    edit_table,
     entries,
     statements,
     work_of,
@@ -124,13 +125,6 @@ def test_forgeries_are_named_or_need_training(
         assert len(_differing(lines)) == n_false
 
 
-def _edit_table(path: Path, **changes: Any) -> None:
-    table = read_parquet(path)
-    rows = table.to_pylist()
-    rows[0] |= changes
-    write_parquet(path, type(table).from_pylist(rows, schema=table.schema))
-
-
 def _edit_entry(folder: Path, number: int, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Change a run's result and write its checksums again."""
     entry = entries(folder)[number]
@@ -148,11 +142,11 @@ def _other_rate(record: dict[str, Any]) -> dict[str, Any]:
 
 _EDITS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "chain's end": (
-        lambda folder: _edit_table(data_of(folder).runs(STUDY_NAME), chain_end="ab" * 32),
+        lambda folder: edit_table(data_of(folder).runs(STUDY_NAME), chain_end="ab" * 32),
         "data/train/digits.parquet", "chain_end of small_cnn filtered",
     ),
     "curve": (
-        lambda folder: _edit_table(data_of(folder).history(STUDY_NAME), train_loss=0.5),
+        lambda folder: edit_table(data_of(folder).history(STUDY_NAME), train_loss=0.5),
         "data/train/digits.history.parquet", "train_loss of run",
     ),
     "rate": (lambda folder: _edit_entry(folder, 0, _other_rate), "cells/", "lr at step 1: 0.3, expected 0.01"),
@@ -305,7 +299,7 @@ def test_tables_without_a_ledger_are_held_against_themselves(project: Path, caps
     assert (code, _differing(lines)) == (0, [])
     assert any("has no runs" in line for line in lines)
     assert any("cannot be decided" in line for line in lines)
-    _edit_table(data_of(project).runs(STUDY_NAME), balanced_accuracy=0.75)
+    edit_table(data_of(project).runs(STUDY_NAME), balanced_accuracy=0.75)
     code, lines = _verify(project, capsys)
     assert code == 1
     assert any("balanced_accuracy: 0.75" in line for line in _differing(lines))

@@ -34,6 +34,20 @@ def tuning_of(**changes: Any) -> Tuning:
     return Tuning.model_validate(tree, strict=False)
 
 
+def _made(folder: Path, tuning: Tuning, make_run: Callable[[Any], TrialRun], map_tasks: Any) -> Search:
+    """A search without images."""
+    return Search(
+        tuning,
+        make_run=make_run,
+        rows=TrainValRows(train=NOBODY, val=NOBODY, labels=np.zeros(len(NOBODY), dtype=np.int64)),
+        source=cast("TrialData", None),
+        storage=TrialStorage(folder / "journal.log"),
+        checkpoints=folder,
+        map_tasks=map_tasks,
+        log=RunLog.silent(),
+    )
+
+
 def search(
     folder: Path, tuning: Tuning, results: Callable[[list[EpochTask]], Iterable[EpochResult]]
 ) -> tuple[Search, list[list[int]]]:
@@ -45,17 +59,7 @@ def search(
         requested.append([int(task.folder.name) for task in given])
         return results(given)
 
-    made = Search(
-        tuning,
-        make_run=lambda values: cast("TrialRun", values),
-        rows=TrainValRows(train=NOBODY, val=NOBODY, labels=np.zeros(len(NOBODY), dtype=np.int64)),
-        source=cast("TrialData", None),
-        storage=TrialStorage(folder / "journal.log"),
-        checkpoints=folder,
-        map_tasks=trained,
-        log=RunLog.silent(),
-    )
-    return made, requested
+    return _made(folder, tuning, lambda values: cast("TrialRun", values), trained), requested
 
 
 def found_by(made: Search, folder: Path, tuning: Tuning, outcome: SearchOutcome) -> SearchResult:
@@ -117,16 +121,7 @@ def _with_seeds(folder: Path, accuracies: Callable[[int, int], float | None]) ->
             accuracy = accuracies(int(task.folder.name[:4]), task.run.settings.seed)
             yield EpochResult(accuracy=accuracy, reason="" if accuracy is not None else "diverged", seconds=2.0)
 
-    made = Search(
-        tuning_of(trials=2, seeds=3),
-        make_run=lambda _: cast("TrialRun", _Run(_Settings(5))),
-        rows=TrainValRows(train=NOBODY, val=NOBODY, labels=np.zeros(len(NOBODY), dtype=np.int64)),
-        source=cast("TrialData", None),
-        storage=TrialStorage(folder / "journal.log"),
-        checkpoints=folder,
-        map_tasks=trained,
-        log=RunLog.silent(),
-    )
+    made = _made(folder, tuning_of(trials=2, seeds=3), lambda _: cast("TrialRun", _Run(_Settings(5))), trained)
     return made, asked
 
 
