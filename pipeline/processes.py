@@ -1,6 +1,7 @@
 """Functions of the operating system: parents and children of processes, working folders, git, and memory."""
 
 import ctypes
+import os
 import resource
 import signal
 import subprocess
@@ -18,6 +19,23 @@ def set_parent_death_signal(sent: signal.Signals) -> None:
     No signal arrives for a parent that died before this call: callers compare `os.getppid()` afterwards.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, sent)
+
+
+def is_adopted(starter: str) -> bool:
+    """Return whether process 1 has adopted this process, because the one that started it has ended.
+
+    In a container process 1 may itself be the one that started it.
+
+    Args:
+        starter: file name or module of the program that starts processes such as this one.
+    """
+    if os.getppid() != 1:
+        return False
+    try:
+        words = Path("/proc/1/cmdline").read_bytes().split(b"\0")
+    except OSError:  # hidden from this user, who then did not start it
+        return True
+    return starter not in {Path(os.fsdecode(word)).name for word in words}
 
 
 def disable_malloc_trim() -> None:

@@ -3,7 +3,7 @@
 The train stage starts these processes before it trains what is left and writes its tables. A process computes the keys
 of the runs as the stage does, with as many CPU threads, so no key and no result depends on how many there are.
 
-    python -m pipeline.stages.concurrent_runs --study NAME --runs KEY ... --process 1
+    python -m pipeline.stages.concurrent_runs --study NAME --runs KEY ... --process 1 --parent PID
 """
 
 import argparse
@@ -128,7 +128,8 @@ def train_in_processes(arguments: Sequence[str], shares: Sequence[Sequence[str]]
         stack.callback(_end, processes)
         stack.enter_context(_forwarded_sigterm(processes))
         for number, keys in enumerate(shares, start=1):
-            command = [sys.executable, "-m", _MODULE, *arguments, "--process", str(number), "--runs", *keys]
+            options = ["--process", str(number), "--parent", str(os.getpid())]
+            command = [sys.executable, "-m", _MODULE, *arguments, *options, "--runs", *keys]
             gpu = {"CUDA_VISIBLE_DEVICES": gpus[(number - 1) % len(gpus)]} if gpus else {}
             processes.append(subprocess.Popen(command, env={**os.environ, **gpu}))
         codes = _wait(processes)
@@ -177,11 +178,13 @@ def main() -> None:
     parser.add_argument("--study", required=True)
     parser.add_argument("--runs", nargs="+", required=True, help="keys of runs")
     parser.add_argument("--process", required=True, help="number of the process, which names its live metrics")
+    parser.add_argument("--parent", type=int, required=True, help="process that started this one")
     add_path_arguments(parser)
     arguments = parser.parse_args()
     # Nobody holds the stage's lock after its death.
     set_parent_death_signal(signal.SIGKILL)
-    if os.getppid() == 1:
+    # Not every orphan gets process 1 as its parent, and in a container the stage may be process 1.
+    if os.getppid() != arguments.parent:
         sys.exit("the stage that started this process is gone")
     with exit_codes():
         context = make_context("train", "study", arguments, silent=True)

@@ -21,7 +21,7 @@ from pipeline.config.runtime import DaskConfig
 from pipeline.energy import UNKNOWN_ENERGY, Energy, measure_energy, total_energy
 from pipeline.errors import InputError, Terminated, fix_hint
 from pipeline.paths import DataPaths, WorkPaths
-from pipeline.processes import set_parent_death_signal
+from pipeline.processes import is_adopted, set_parent_death_signal
 from pipeline.run_log import ResourceMeter, RunLog, stderr_log
 
 _LOCK_GRACE_S = 5.0
@@ -273,7 +273,7 @@ def exit_with_dvc() -> None:
         # Every file is written atomically, so an immediate exit loses nothing.
         set_parent_death_signal(signal.SIGKILL)
         # DVC may have died during the imports of this process.
-        if os.getppid() == 1:
+        if is_adopted("dvc"):
             sys.exit("DVC has ended; run `dvc repro` again")
 
 

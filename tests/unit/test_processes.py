@@ -1,7 +1,13 @@
 """Functions of the operating system for processes."""
 
+import shutil
+import subprocess
 import sys
+from pathlib import Path
 
+import pytest
+
+from tests.fixtures.projects import ROOT
 from tests.fixtures.training import run
 
 _CODE = """
@@ -23,3 +29,26 @@ def test_freed_memory_is_used_again_without_page_faults() -> None:
         assert done.returncode == 0, done.stderr
         faults[how] = int(done.stdout)
     assert faults["keep"] < faults["return"] / 4
+
+
+_PROCESS_1 = """
+import subprocess, sys
+code = "from pipeline.processes import is_adopted; print(is_adopted('dvc'))"
+sys.exit(subprocess.run([sys.executable, "-c", code]).returncode)
+"""
+_IN_A_CONTAINER = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+
+
+def _can_unshare() -> bool:
+    return (
+        shutil.which("unshare") is not None and subprocess.run([*_IN_A_CONTAINER, "true"], check=False).returncode == 0
+    )
+
+
+@pytest.mark.parametrize(("name", "adopted"), [("dvc", "False"), ("init", "True")])
+def test_a_child_of_process_1_is_adopted_unless_dvc_is_process_1(name: str, adopted: str, tmp_path: Path) -> None:
+    if not _can_unshare():
+        pytest.skip("needs the right to make a namespace of processes (`unshare --user --pid`)")
+    (tmp_path / name).write_text(_PROCESS_1)
+    done = run([*_IN_A_CONTAINER, sys.executable, str(tmp_path / name)], environ={"PYTHONPATH": str(ROOT)})
+    assert (done.returncode, done.stdout.strip()) == (0, adopted), done.stderr
