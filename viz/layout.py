@@ -151,11 +151,11 @@ def _filter_controls(classes: list[Any]) -> list[Any]:
             [html.Button("Reset to filter", id="reset"), html.Button("Write to params.yaml…", id="propose")],
             className="buttons",
         ),
+        html.Div(id="table"),
         html.Button(
             "Run the filter again", id="run-filter", title="with params.yaml and the decisions, by `dvc repro`"
         ),
         html.P(id="run-status", role="status"),
-        html.Div(id="table"),
         html.Div(id="matrix"),
         dcc.Graph(figure=no_map(), id="curve", config=_STATIC_CONFIG, responsive=True, style={"height": CURVE_HEIGHT}),
     ]

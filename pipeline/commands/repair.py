@@ -1,6 +1,6 @@
 """`python -m pipeline repair`: repair dvc.lock and .dvc/tmp/rwlock after DVC was killed while it wrote them.
 
-Prints a line for each repaired file. No finished stage is lost.
+Unfinished copies of outputs below data/ are removed. Prints a line for each file. No finished stage is lost.
 """
 
 import argparse

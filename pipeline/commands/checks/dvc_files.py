@@ -1,12 +1,15 @@
-"""Repair dvc.lock and .dvc/tmp/rwlock after an interrupted DVC.
+"""Repair dvc.lock and .dvc/tmp/rwlock after an interrupted DVC, and remove its unfinished copies.
 
 DVC writes both files in place. Killed or interrupted while it writes, it leaves them empty or cut short, and refuses to
 run. An older dvc.lock loses no finished stage: DVC enters each stage in its run cache before it writes dvc.lock, and
-the next `dvc repro` restores the outputs from there. This module needs only `dvc` and git.
+the next `dvc repro` restores the outputs from there. Killed while it copies outputs from its cache, it leaves a copy
+under a temporary name beside them. This module needs only `dvc` and git.
 """
 
 import fcntl
 import json
+import re
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +25,8 @@ from pipeline.processes import git_output, hides_working_folder, processes_in_fo
 
 _RWLOCK = Path(".dvc/tmp/rwlock")
 _LOCK = Path("dvc.lock")
+# The names of dvc_objects.fs.utils.tmp_fname.
+_UNFINISHED_COPY = re.compile(r"\.[A-Za-z0-9_-]{22}\.tmp")
 # Equal to the time that DVC waits for its lock.
 _LOCK_TIMEOUT_S = 3.0
 
@@ -55,7 +60,9 @@ def check_dvc_files(project: Path) -> Iterator[Finding]:
 
 
 def repair_dvc_files(project: Path, work: WorkPaths) -> list[Repair]:
-    """Repair dvc.lock and DVC's rwlock if they are damaged; leave readable ones as they are.
+    """Repair dvc.lock and DVC's rwlock if they are damaged, and remove unfinished copies below data/.
+
+    Readable files stay as they are. So do copies while DVC runs, which may be writing them.
 
     Args:
         project: the folder with dvc.yaml.
@@ -72,7 +79,8 @@ def repair_dvc_files(project: Path, work: WorkPaths) -> list[Repair]:
         damaged += [] if is_readable_lock(project / _LOCK) else [_LOCK]
         if damaged and running:
             raise InputError(f"{damaged[0]}: damaged, and DVC runs as process {running[0]}; end it and try again")
-        return [_remove_rwlock(project) if path == _RWLOCK else _replace_lock(project, work) for path in damaged]
+        repairs = [_remove_rwlock(project) if path == _RWLOCK else _replace_lock(project, work) for path in damaged]
+        return repairs if running else [*repairs, *_remove_unfinished_copies(project)]
 
 
 def is_readable_lock(lock: Path) -> bool:
@@ -133,6 +141,22 @@ def _replace_lock(project: Path, work: WorkPaths) -> Repair:
         done=f"cut short by a DVC that was killed; replaced by {_restore(lock, copy, label=str(work.dvc_lock))}; DVC's "
         "cache has the stages that finished since",
     )
+
+
+def _remove_unfinished_copies(project: Path) -> list[Repair]:
+    """Remove what DVC was copying when it was killed: outputs lie up to three folders deep."""
+    copies = [
+        path.relative_to(project)
+        for pattern in (".*.tmp", "*/.*.tmp", "*/*/.*.tmp")
+        for path in sorted((project / "data").glob(pattern))
+        if _UNFINISHED_COPY.fullmatch(path.name)
+    ]
+    for copy in copies:
+        if (project / copy).is_dir() and not (project / copy).is_symlink():
+            shutil.rmtree(project / copy)
+        else:
+            (project / copy).unlink()
+    return [Repair(file=copy, done="an unfinished copy of a DVC that was killed; removed") for copy in copies]
 
 
 def _restore(lock: Path, copy: Path, *, label: str) -> str:

@@ -15,6 +15,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from pipeline.artifacts.files import read_json
+from pipeline.artifacts.overrides import write_overrides
 from pipeline.artifacts.tables import read_parquet
 from pipeline.paths import DataPaths, WorkPaths
 from tests.fixtures.images import photo
@@ -71,6 +72,7 @@ def test_many_images_of_many_classes(tmp_path: Path, capsys: pytest.CaptureFixtu
         },
     )
     data = DataPaths(root=tmp_path / "data")
+    write_overrides(data.overrides, [])
     peaks = {"prepare": _run("prepare", tmp_path)}
     peaks |= {name: _run(name, tmp_path, "--network", NETWORK) for name in ("finetune", "extract", "reduce", "filter")}
     peaks["train"] = _run("train", tmp_path, "--study", "tiny")
