@@ -25,7 +25,6 @@ from pipeline.distributed import World
 from pipeline.energy import UNKNOWN_ENERGY
 from pipeline.errors import InputError
 from pipeline.features.extract import features_cache_key
-from pipeline.features.frozen import fit_frozen_networks
 from pipeline.features.trained import TrainedExtractor, extractor_metrics, mean_confidence, mean_dynamics
 from pipeline.models import full_name, is_timm
 from pipeline.models.resnet import Network
@@ -218,6 +217,9 @@ def _fit_heads(
     Raises:
         InputError: a class has no training image, or there is one class only.
     """
+    # Imported here: scikit-learn takes a second to import, and networks that are trained do not need it.
+    from pipeline.features.frozen import fit_frozen_networks
+
     config, n, labels = context.params.finetune, len(data.train.labels), data.train.labels
     counts = np.bincount(labels, minlength=len(data.class_names))
     if counts.min() == 0 or len(counts) < 2:

@@ -7,8 +7,8 @@ simulation of their error rates (benchmarks/statistics_error_rates.py) runs the 
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy  # which loads scipy.stats at its first use: half a second that ranks of a training save
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 Floats = NDArray[np.float64]
 
@@ -37,12 +37,12 @@ class StudentMean:
 
     def interval(self, confidence: float) -> tuple[Floats, Floats]:
         """Return the ends (...), (...) of the central confidence interval; `confidence` in (0, 1)."""
-        half_width = stats.t.ppf((1 + confidence) / 2, self.dof) * self.error
+        half_width = scipy.stats.t.ppf((1 + confidence) / 2, self.dof) * self.error
         return self.mean - half_width, self.mean + half_width
 
     def p_difference(self) -> Floats:
         """Return two-sided p-values (...) of the hypothesis that the true mean is 0."""
-        return np.asarray(2 * stats.t.sf(_ratio(np.abs(self.mean), self.error), self.dof))
+        return np.asarray(2 * scipy.stats.t.sf(_ratio(np.abs(self.mean), self.error), self.dof))
 
     def p_equivalence(self, margin: float) -> Floats:
         """Return p-values (...) of the hypothesis that the true mean is `margin` or more away from 0.
@@ -56,7 +56,7 @@ class StudentMean:
             margin: in the unit of the values, above 0; choose it before the values are seen.
         """
         assert margin > 0, margin
-        return np.asarray(stats.t.sf(_ratio(margin - np.abs(self.mean), self.error), self.dof))
+        return np.asarray(scipy.stats.t.sf(_ratio(margin - np.abs(self.mean), self.error), self.dof))
 
 
 def student_mean(values: ArrayLike) -> StudentMean:
@@ -163,7 +163,7 @@ def wilson_interval(successes: int, n: int, confidence: float) -> tuple[float, f
         ValueError: n < 1, successes outside 0 to n, or a confidence out of range.
     """
     _check_confidence(confidence)
-    interval = stats.binomtest(successes, n).proportion_ci(confidence, method="wilson")
+    interval = scipy.stats.binomtest(successes, n).proportion_ci(confidence, method="wilson")
     return float(interval.low), float(interval.high)
 
 

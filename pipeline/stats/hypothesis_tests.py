@@ -5,8 +5,8 @@ import math
 from functools import cache
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from pipeline.stats.estimates import student_mean
 
@@ -150,10 +150,10 @@ def paired_t_power(n: int, *, spread: float, difference: float, alpha: float) ->
     """
     if n < 2 or not spread > 0 or not 0 < alpha < 1:
         raise ValueError(f"expected n >= 2, spread > 0 and alpha in (0, 1), got {n}, {spread} and {alpha}")
-    bound = stats.t.isf(alpha / 2, n - 1)
+    bound = scipy.stats.t.isf(alpha / 2, n - 1)
     shift = abs(difference) / spread * n**0.5
     # Both tails as upper ones: SciPy's lower tail is NaN where it is tiny.
-    return float(stats.nct.sf(bound, n - 1, shift) + stats.nct.sf(bound, n - 1, -shift))
+    return float(scipy.stats.nct.sf(bound, n - 1, shift) + scipy.stats.nct.sf(bound, n - 1, -shift))
 
 
 def spread_interval(spread: float, n: int, confidence: float) -> tuple[float, float]:
@@ -167,7 +167,7 @@ def spread_interval(spread: float, n: int, confidence: float) -> tuple[float, fl
         confidence: of the interval, in (0, 1).
     """
     tail = (1 - confidence) / 2
-    low, high = (spread * float(((n - 1) / stats.chi2.ppf(at, n - 1)) ** 0.5) for at in (1 - tail, tail))
+    low, high = (spread * float(((n - 1) / scipy.stats.chi2.ppf(at, n - 1)) ** 0.5) for at in (1 - tail, tail))
     return low, high
 
 

@@ -13,8 +13,8 @@ from functools import cache
 from typing import Literal, NamedTuple, cast
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from pipeline.stats.estimates import StudentMean, rounding_sd, student_mean
 
@@ -64,8 +64,8 @@ def _tail(mean: StudentMean, alpha: float) -> NDArray[np.float64]:
     """Return P(T > |t|) with the sign of t; 1/2 where it is above alpha and cannot matter."""
     t = mean.mean / mean.error
     tails = np.full(t.shape, 0.5)
-    rare = np.abs(t) > stats.t.isf(alpha, mean.dof[0])
-    tails[rare] = stats.t.sf(np.abs(t[rare]), mean.dof[0])
+    rare = np.abs(t) > scipy.stats.t.isf(alpha, mean.dof[0])
+    tails[rare] = scipy.stats.t.sf(np.abs(t[rare]), mean.dof[0])
     return np.asarray(np.copysign(tails, t))
 
 

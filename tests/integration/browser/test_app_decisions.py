@@ -205,15 +205,15 @@ def test_a_failed_request_saves_nothing_and_the_image_stays_chosen(served: Serve
 def test_a_server_without_an_answer_is_reported(served: Served, page: Page) -> None:
     paths = [path for _, path in _ranked(served)]
     held: list[Route] = []
-    page.route("**/decide", lambda route: held.append(route))  # noqa: PLW0108 - Playwright wraps no builtin
+    page.route("**/decide", lambda route: held.append(route))
     _open_first(page, served)
     page.keyboard.press("d")
     expect(page.locator("#saved")).to_have_text("Saving…")
     expect(page.locator("#saved.failed")).to_contain_text("NOT SAVED: the server does not answer")
     page.keyboard.press("k")
     (request,) = held
-    page.unroute("**/decide")
     request.continue_()
+    page.unroute("**/decide")
     expect(page.locator("#saved")).to_have_text("Saved as drop: 1 image.")
     page.keyboard.press("k")
     expect(page.locator("#saved")).to_have_text("Saved as keep: 1 image.")
