@@ -68,8 +68,9 @@ test-avx2: setup ## the numeric tests and all canonical runs, as on a processor 
 	@$(AVX2) $(PYTEST) tests/integration/distributed tests/unit/training tests/unit/models tests/unit/optim
 	@$(AVX2) pytest -q -m slow tests/unit/training/test_canonical_runs.py
 
+# Slow tests wait for processes of their own much of the time, so three share two cores.
 test-all: setup ## all tests, including the slow ones
-	@$(PYTEST) -m ""
+	@$(PYTEST) -n 3 -m ""
 
 # Takes an hour or more on two cores; KILL_SEED chooses other moments.
 campaign-kills: setup ## kill `make repro` on a tiny project 200 times at random; the result must be the same

@@ -119,7 +119,7 @@ def test_ten_kills_in_one_study(tmp_path: Path) -> None:
     study.assert_equals(undisturbed)
 
 
-@pytest.mark.parametrize(("reduction", "workers"), [("ddp", 2), ("exact", 4)])
+@pytest.mark.parametrize(("reduction", "workers"), [("ddp", 2), ("exact", 3)])
 def test_kills_of_a_rank_and_of_the_launcher(tmp_path: Path, reduction: str, workers: int) -> None:
     keys: dict[str, Any] = {"reduction": reduction, "workers": workers}
     undisturbed = Study.write(tmp_path / "undisturbed", study=BOTH_NETWORKS, **keys)

@@ -53,10 +53,10 @@ def threads_as_before() -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strength", ["0.15", "0.3"])
-def test_each_bottleneck_is_found_at_two_strengths(strength: str) -> None:
-    """Two real ranks whose passes take 0.1 s and more."""
-    faults = [fault for fault in FAULTS if fault != "none"]
+@pytest.mark.parametrize(("strength", "first"), [("0.15", 0), ("0.3", 1)])
+def test_each_bottleneck_is_found(strength: str, first: int) -> None:
+    """Two real ranks whose passes take 0.1 s and more; every second bottleneck has twice the strength."""
+    faults = [fault for fault in FAULTS if fault != "none"][first::2]
     rows = _table("--bottlenecks", *faults, "--strengths", strength)
     assert {row["bottleneck"]: row["verdict"] for row in rows} == {fault: BOUND_BY[fault] for fault in faults}, rows
 
