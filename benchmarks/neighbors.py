@@ -25,7 +25,8 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
     **{f"GOMP_SPINCOUNT={count}": {"GOMP_SPINCOUNT": count} for count in ("0", "100", "1000", "10000", "100000")},
 }
 _OPENMP_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
-_BUSY = "while True: pass"
+# It ends with its parent, which may be killed.
+_BUSY = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
 
 
 def training_step(arguments: argparse.Namespace) -> Callable[[], None]:
