@@ -124,7 +124,7 @@ class GivenFeatures:
         self._features = features
 
     def encode(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return nothing of each image."""
+        """Return an empty array for each image, since the features are given."""
         return np.empty((len(pixels), 0), dtype=np.uint8)
 
     def evidence(self, pictures: Pictures) -> Evidence:

@@ -34,7 +34,7 @@ class ExternalFeatures:
         labels: (N,) indices into `class_names`.
         class_names: names of the C classes, in the order of `class_order`.
         paths: (N,) from the label file; None without such a column.
-        sha256: (N,) of the files' contents, likewise.
+        sha256: (N,) of the files' contents; None without such a column.
         probabilities: (N, C), rows sum to 1; None without a file.
     """
 

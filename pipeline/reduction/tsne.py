@@ -23,7 +23,7 @@ _ITERATIONS_PER_REPORT = 10
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureFixHints:
-    """Hints for the ends of error messages about features, by problem."""
+    """How to fix features, for the ends of error messages, by problem."""
 
     not_finite: str
     all_equal: str

@@ -35,7 +35,7 @@ from pipeline.stages.train import (
 from pipeline.training.result_cache import RunCache
 from pipeline.training.settings import launch_plan
 
-# SIGTERM ends a process that has not begun to train without a word, and nothing is lost.
+# SIGTERM ends a process without a message if it has not begun to train. Nothing is lost then.
 _SAVED = (os.EX_TEMPFAIL, -signal.SIGTERM)
 _MODULE = "pipeline.stages.concurrent_runs"
 
@@ -181,7 +181,7 @@ def main() -> None:
     parser.add_argument("--parent", type=int, required=True, help="process that started this one")
     add_path_arguments(parser)
     arguments = parser.parse_args()
-    # Nobody holds the stage's lock after its death.
+    # After the death of the stage, no process would hold its lock.
     set_parent_death_signal(signal.SIGKILL)
     # Not every orphan gets process 1 as its parent, and in a container the stage may be process 1.
     if os.getppid() != arguments.parent:

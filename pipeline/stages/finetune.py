@@ -130,7 +130,7 @@ def _folds(context: StageContext, data: PreparedData) -> NDArray[np.int32]:
 
 
 def _n_bytes(context: StageContext, data: PreparedData) -> int:
-    """Return the bytes of the networks and of what is kept for each training image, without the files' heads."""
+    """Return the bytes of the networks and of what is kept for each training image, without file headers."""
     config, n = context.params.finetune, len(data.train.labels)
     weights = weight_bytes(_settings(context, data, n))
     return config.folds * weights + _BYTES_PER_IMAGE * n

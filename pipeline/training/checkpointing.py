@@ -229,10 +229,12 @@ class CheckpointScheduler:
 
     @contextmanager
     def handle_sigterm(self) -> Iterator[None]:
-        """Stop the run after the next step, or the block at its end, on SIGTERM, which does not end the process.
+        """Treat SIGTERM as a request to stop: the run saves its state and stops after its next step.
+
+        The signal does not end the process.
 
         Raises:
-            Terminated: at the end of the block, if SIGTERM arrived after the last step but one.
+            Terminated: at the end of the block, if SIGTERM came too late for any step to stop the run.
         """
         before = signal.signal(signal.SIGTERM, lambda *_: self._stop_requested.set())
         try:

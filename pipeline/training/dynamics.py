@@ -48,7 +48,8 @@ class DynamicsTracker:
         self._n_epochs, self._n_words = n_epochs, -(-n_epochs // _WORD)
         self._sums = torch.zeros(n, dtype=torch.int64, device=device)
         self._passes = torch.zeros(n, dtype=torch.int64, device=device)
-        # Bits, since a rank sees a sample in some epochs only: what follows on what is known after adding up all ranks.
+        # One bit per epoch: a rank sees a sample in some epochs only, so the order of its predictions is known only
+        # after the sum over all ranks.
         self._correct = torch.zeros(n * self._n_words, dtype=torch.int64, device=device)
 
     @torch.no_grad()

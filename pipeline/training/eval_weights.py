@@ -42,7 +42,7 @@ def recompute_batch_norm_statistics(
     Args:
         batches: global batches, with the augmentation of training.
         micro_batches: this rank's slices of each global batch.
-        sum_parts: sums this rank's 1-dimensional tensors and those of the other ranks; None rounds in any order.
+        sum_parts: sums this rank's 1-dimensional tensors and those of the other ranks; None: in no fixed order.
     """
     sum_parts = sum_parts or _sum_in_any_order
     layers = [module for module in model.modules() if isinstance(module, GroupedBatchNorm2d)]

@@ -37,7 +37,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _HISTORY_RECORDS = 20
-"""Records of a run: enough for a curve, and few enough that waiting for the device costs nothing."""
+"""A run of as many steps has 20 to 39 records: enough for a curve, and few enough that waiting for the device costs
+nothing."""
 
 
 class TrainData(NamedTuple):

@@ -106,7 +106,7 @@ def _lines(path: Path) -> list[str]:
 def _free_at_start() -> int:
     """Return the memory that was available at the first call in this process.
 
-    Later calls would count memory that the process freed but kept as used. A run's micro-batch must not depend on the
+    Later calls would count as used what the process has freed but keeps. A run's micro-batch must not depend on the
     runs before it, since a killed study resumes in the middle.
     """
     return available_memory()

@@ -21,7 +21,7 @@ from pipeline.training.numerics import Precision, autocast
 from pipeline.training.recorded_settings import recorded_settings
 from pipeline.training.settings import TrainSettings
 
-# Modules of which the import closure decides a result: images and evaluation, initial weights, and the training loop.
+# The import closures of these modules decide a result: images and evaluation, initial weights, and the training loop.
 _RESULT_MODULES = ("evaluation", "pretrained", "state", "loop")
 # Modules that cannot change a result: messages, and readers of data that the digest of the data covers.
 _EXCLUDED = frozenset({"pipeline"}) | frozenset(

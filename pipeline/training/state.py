@@ -30,7 +30,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryRecord:
-    """The progress of a run, recorded twenty times and at each evaluation.
+    """The progress of a run: 20 to 39 records, one per step in a run of fewer steps, and one at each evaluation.
 
     Attributes:
         epoch: passes over the arm so far, may be fractional.

@@ -1,4 +1,4 @@
-"""Where a study is in the whole: which of its runs has ended, and how long the others take."""
+"""The progress of a study: how many of its runs have ended, and about how long the others take."""
 
 import time
 from collections.abc import Callable, Sequence
