@@ -1,4 +1,4 @@
-"""Cache of finished runs and networks, by run key: nothing in it is trained again."""
+"""Finished runs (the ledger, `.work/cells`) and finished networks, by run key: nothing in them is trained again."""
 
 import dataclasses
 import itertools

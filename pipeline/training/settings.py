@@ -309,12 +309,7 @@ def _check_warmup(warmup_steps: int, steps: int, batch_size: int) -> None:
 
 
 def _warmup_start_factor(recipe: Recipe, reference_factor: float) -> float | None:
-    """Return the factor of the peak rate at which the warm-up starts; None for the default of `apply_warmup`.
-
-    Args:
-        reference_factor: the rate as written divided by the peak rate; above 1 if the batch is smaller than the
-            reference.
-    """
+    """Return the start of the warm-up over the peak rate; `reference_factor` is the rate as written over that peak."""
     if recipe.schedule.name == "one_cycle":
         return None
     start = recipe.schedule.warmup_start_factor
