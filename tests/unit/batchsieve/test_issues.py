@@ -222,6 +222,8 @@ _HOLE = np.where(np.arange(48).reshape(12, 4) == 17, np.nan, _PLACES)
         (_LABELS, {"pred_probs": _SURE, "class_names": [0, 1, 1]}, "class_names"),
         (_LABELS, {"pred_probs": _SURE, "class_names": ["0", "1", "2"]}, "class_names"),
         (_LABELS, {"pred_probs": _SURE, "class_names": [0, 1, 3]}, "labels"),
+        (_LABELS, {"pred_probs": _SURE, "class_names": [0.0, 1.0, 2.0]}, "class_names"),
+        (_LABELS, {"features": _PLACES, "class_names": []}, "class_names"),
         (np.zeros(12, int), {"features": _PLACES}, "labels"),
         (np.zeros(12, int), {"pred_probs": np.ones((12, 1))}, "labels"),
         ([], {"features": _PLACES}, "labels"),
