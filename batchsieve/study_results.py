@@ -50,7 +50,7 @@ class StudyVerdict:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StudyResults:
-    """The runs of a study, and what follows from them by the stated plan.
+    """The runs of a study, and their analysis by the stated plan.
 
     Attributes:
         name: in params.yaml.

@@ -40,7 +40,7 @@ _BATCH = 32
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Evidence:
-    """What a network says of N images.
+    """Features and predictions of N images by a network.
 
     Attributes:
         features: (N, D) float32.

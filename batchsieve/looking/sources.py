@@ -39,7 +39,7 @@ class Pictures:
         class_names: those that have an image; strings, or the integers given as labels.
         sha256: of the files, or of the pixels.
         thumbnails: JPEG files, at most `THUMBNAIL_SIDE` pixels square.
-        encoded: (N, ...) what the network made of each image.
+        encoded: (N, ...) outputs of `Extractor.encode`, one per image.
         unreadable: path -> reason, of images that were left out.
     """
 

@@ -73,7 +73,7 @@ def _split_by_names(folders: Sequence[str], others: Sequence[str], where: str) -
 
 
 def folder_split(folder: str) -> str | None:
-    """Return the split that a folder's whole name stands for; None for other folders."""
+    """Return the split whose name a folder has; None for other folders."""
     return _SPLIT_WORDS.get(folder.lower())
 
 

@@ -214,7 +214,7 @@ def _stability(
     inputs: ScorerInputs, scorer: Mapping[str, Any], rule: ShareRule | float, decision: FilterDecision
 ) -> list[float]:
     name, options = split_options(scorer)
-    # An ensemble averages over all embeddings, so no single one has a result; a selection is by chance.
+    # An ensemble averages over all embeddings, so no single one has a result. A selection (`ccs`) is partly random.
     if inputs.embeddings is None or member_scorers(options) or not uses_embedding(SCORERS[name], options):
         return []
     share = rule if isinstance(rule, ShareRule) else ShareRule(share=float(decision.is_noise.mean()))

@@ -145,7 +145,7 @@ def _label_records(path: Path, source: str) -> Iterator[tuple[int, dict[str, str
 
 
 def _check_image(record: Mapping[str, str], line: int, lines: dict[str, int], source: str) -> None:
-    """Check that an image has a path of its own and a SHA-256, by which decisions name it."""
+    """Check that an image has a unique path and a SHA-256: decisions refer to it by both."""
     if "path" not in record:
         raise InputError(f"{source}: has the column sha256 without path; add it, or remove sha256")
     if not _SHA256.fullmatch(record["sha256"]):

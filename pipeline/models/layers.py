@@ -173,7 +173,7 @@ def drops(model: nn.Module) -> bool:
 
 
 def set_batch_context(model: nn.Module, *, group_sizes: Sequence[int], keys: Tensor | None) -> None:
-    """Set what the layers of `model` need for one forward pass in training.
+    """Set the BatchNorm groups and dropout keys of `model` for one forward pass in training.
 
     Args:
         group_sizes: images of each BatchNorm group, in the order of the batch.

@@ -24,7 +24,7 @@ TIMM_PREFIX = "timm/"
 
 @dataclass(frozen=True, kw_only=True)
 class TimmFormat:
-    """What a network of timm reads, and where its weights are: timm's `pretrained_cfg`.
+    """The image format of a network of timm and the source of its weights, from timm's `pretrained_cfg`.
 
     Attributes:
         name: with the prefix and the tag, if there are weights.

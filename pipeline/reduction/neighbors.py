@@ -22,7 +22,7 @@ _TRAINING_POINTS_PER_LIST = 64
 RowsAndDistances = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 PointsOf = Callable[[int], NDArray[np.float32]]
-"""From the number of a network to points (N, d): all images by this network."""
+"""Function from the number of a network to points (N, d): all images by this network."""
 
 
 def quality_sample(n: int, size: int = 2000) -> NDArray[np.int64]:

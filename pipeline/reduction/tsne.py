@@ -104,7 +104,7 @@ class TsneResult:
 
     Attributes:
         coordinates: (N, 2) float32.
-        kl_divergence: of the final embedding, without exaggeration; with landmarks, of those alone.
+        kl_divergence: of the final embedding, without exaggeration; with landmarks, of the landmarks only.
         effective: the values that openTSNE used for automatic settings.
     """
 

@@ -11,7 +11,7 @@ from pipeline.typing import MapFn
 
 Space = Literal["embedding", "components"]
 SPACE_NAMES: Mapping[Space, str] = {"embedding": "on the embedding", "components": "among the principal components"}
-"""The spaces in words, for reasons."""
+"""Names of the spaces in reasons."""
 
 Need = Literal[
     "classes",
@@ -66,7 +66,7 @@ class ScorerInputs:
         return np.asarray(points, dtype=np.float64)
 
     def with_embedding(self, index: int) -> "ScorerInputs":
-        """Return a copy that has the embedding `index` alone."""
+        """Return a copy with only the embedding `index`."""
         assert self.embeddings is not None
         return replace(self, embeddings=self.embeddings[index : index + 1])
 
@@ -102,7 +102,7 @@ class ScoredImages:
 
     @property
     def dropped(self) -> list[bool]:
-        """Whether each image is dropped; a reason must read accordingly."""
+        """Whether each image is dropped, which decides the wording of its reason."""
         return [value > threshold for value, threshold in self.pairs]
 
 

@@ -191,8 +191,8 @@ LABEL_ODDS_SCORER = Scorer(
 def neighbor_confidence(inputs: ScorerInputs, k: int) -> NDArray[np.float64]:
     """Return the mean probability (N,), 0 to 1, of an image's label over its `k` nearest neighbors.
 
-    The network may misjudge one image, but seldom its neighbors in the same way. Unlike a vote of neighbors,
-    the mean uses predictions, not the neighbors' labels, which may be wrong as well; and it has no ties.
+    The network may be wrong about one image, but it is rarely wrong about its neighbors in the same way. Unlike a vote
+    of neighbors, the mean uses predictions, not the neighbors' labels, which may be wrong as well; and it has no ties.
     """
     assert inputs.probabilities is not None
     assert inputs.neighbors is not None

@@ -44,7 +44,7 @@ LARGEST_BATCH = 1024
 
 
 def train_concurrently(context: StageContext, arguments: Sequence[str]) -> None:
-    """Train the missing runs of `context.item`, a study, that one process trains alone, several at a time.
+    """Train the missing runs of `context.item`, a study, that need one process each, several at a time.
 
     Does nothing where `dask.concurrent_runs` is 1.
 

@@ -144,7 +144,7 @@ def find_pairs(
     Args:
         seeds: the seeds to use, sorted; None for all.
         treated: the arm that is compared with `control`.
-        treated_sizes: batch size of the control -> that of the treated arm, for the settings with these sizes alone;
+        treated_sizes: batch size of the control -> that of the treated arm, only for the settings with these sizes;
             None if both have the same. The setting of a pair is the control's.
     """
     if seeds is None:

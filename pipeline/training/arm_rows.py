@@ -30,7 +30,7 @@ _SUGGESTIONS = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainRows:
-    """What a run trains on.
+    """The images and labels that a run trains on.
 
     Attributes:
         mask: (N,) bool, the training images.
@@ -121,7 +121,7 @@ def _label_indices(path: Path, names: list[str], class_names: tuple[str, ...]) -
 
 
 def train_rows(spec: RunSpec, given: NDArray[np.int64], decisions: Mapping[str, FilterDecisions]) -> TrainRows:
-    """Return what a run trains on.
+    """Return the images and labels that a run trains on.
 
     `full` and the random arms keep the labels as given: they are the baseline of the filter and of overrides.
 

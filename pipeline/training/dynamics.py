@@ -23,7 +23,7 @@ _WORD = 62
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingDynamics:
-    """What training showed of each sample's label; NaN for samples not trained on.
+    """Training dynamics of each sample's label; NaN for samples not trained on.
 
     Attributes:
         margin: (N,) float32, mean over the epochs of the label's logit minus the largest other logit: the area under

@@ -68,14 +68,14 @@ def measure_parts(
 ) -> PartNorms:
     """Measure the gradients of the parts, and compute each of them twice, so that memory never holds all of them.
 
-    BatchNorm is in evaluation mode, with the network's statistics, and there is no dropout: the loss is a function of
-    the weights alone, and images are independent.
+    BatchNorm is in evaluation mode, with the network's statistics, and there is no dropout: the loss depends only on
+    the weights, and images are independent.
 
     Args:
         model: its weights and its mode stay as they are.
         sample_ids: (n,) distinct rows of the data set, in random order; the last n mod `parts` are left out.
         parts: 3 or more, at most n.
-        batch_size: images per forward pass; changes the result by rounding alone.
+        batch_size: images per forward pass; changes the result only by rounding.
     """
     size, training = len(sample_ids) // parts, model.training
     assert parts > 2, parts
@@ -135,8 +135,8 @@ class ScaleRatio:
 def scale_ratio(numerator: PartNorms, denominator: PartNorms) -> ScaleRatio:
     """Return the ratio of two noise scales with its interval, by Student's t on the logarithm.
 
-    The variance of the logarithm is the sum of both jackknife variances. Two sets that share images vary together, so
-    that the interval is rather too wide. It covers the choice of the images, at these weights alone.
+    The variance of the logarithm is the sum of both jackknife variances. Sets that share images vary together, which
+    makes the interval too wide. It covers the choice of the images, only at these weights.
     """
     from scipy import stats  # half a second to import
 

@@ -89,7 +89,7 @@ def _sums_over_groups(
 def statistics_batches(trained_on: int, batch_size: int) -> int:
     """Return the number of global batches for the recomputed BatchNorm statistics, at least 1.
 
-    It depends on the settings alone. The batches contain a sixteenth of the images that the run has trained on,
+    It depends only on the settings. The batches contain a sixteenth of the images that the run has trained on,
     including repeats, but 512 to 2,048, and no more than the run has trained on. The last batch is complete.
 
     Args:

@@ -106,7 +106,8 @@ class ExactGradients:
 
 
 class _Noise(NamedTuple):
-    """What the noise of a batch's gradient is computed from, where a step samples it: reading it waits for the device.
+    """The inputs of the noise of a batch's gradient. They are read only by steps that sample it: reading waits for the
+    device.
 
     Attributes:
         total: the summed summands, (n,) float64.

@@ -147,7 +147,7 @@ def study_arms(study: Study) -> list[tuple[str, str]]:
 
 
 RunVariant = tuple[str, str, str, int, float, float]
-"""What the seeds of a study replicate: model, arm, filter network, batch size, learning rate, weight decay."""
+"""A run without its seed: model, arm, filter network, batch size, learning rate, weight decay."""
 
 
 def run_variant(spec: RunSpec) -> RunVariant:

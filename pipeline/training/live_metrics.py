@@ -71,7 +71,7 @@ class LiveMetrics:
 
         Args:
             top1: 0 to 1; None if the run has no result.
-            left: what is left of the study, in words.
+            left: the runs and the time left of the study, as text.
         """
         self._ended.append(top1)
         self._left = left

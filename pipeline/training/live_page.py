@@ -33,9 +33,9 @@ class LiveState:
 
     Attributes:
         study: its name.
-        run: the current run, in words; empty before the first one.
+        run: description of the current run; empty before the first one.
         ended, runs: number of runs that have ended, and of all to train.
-        left: what is left, in words; empty before the first run has ended.
+        left: the runs and the time left, as text; empty before the first run has ended.
         curves: title -> (step, value) in ascending order, of the current run and of the study.
         updated: time of this state.
     """

@@ -69,7 +69,7 @@ def weight_initializer(
 
 
 def pretrained_record(weights: str, network: str, revisions: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a network of timm reads and where its weights are from, as plain values; nothing is downloaded.
+    """Return the image format of a network of timm and the source of its weights, as plain values.
 
     Raises:
         InputError: as `weight_initializer`.

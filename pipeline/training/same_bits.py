@@ -1,4 +1,4 @@
-"""Whether two finished runs are the same in every bit; if not, from which step, in what, and which settings differ.
+"""Compare two finished runs bit by bit: from which step they differ, in which tensors, and in which settings.
 
 The evidence is what a run records: its hash chain (`hash_chain`), its history, its evaluation and its key. Two chains
 are equal up to the first link that differs. The first group of tensors whose digest differs in that link names what
@@ -18,7 +18,7 @@ from pipeline.training.run_record import check_checksums
 from pipeline.training.state import ChainLink, HistoryRecord
 
 _RECORDED = ("lr", "train_loss", "top1", "test_loss", "examples", "epoch")
-"""What a history record has, in the order in which a difference is reported."""
+"""Quantities of a history record, in the order in which a difference is reported."""
 _NAMES = {
     "lr": "the learning rate",
     "train_loss": "the training loss",
