@@ -78,12 +78,9 @@ def find_duplicates(data: DataPaths, network: str) -> TrainingDuplicates:
     found = near_duplicates(
         features["train"], images["train"], test_features=features["test"], test_images=images["test"]
     )
-    return TrainingDuplicates(found=_of_training(found, len(manifests["train"])), **manifests)
-
-
-def _of_training(found: NearDuplicates, n_train: int) -> NearDuplicates:
-    """Return the pairs with a training image: the first one, since the smaller row is first."""
-    return found.select(np.flatnonzero(found.pairs[:, 0] < n_train))
+    # Training images have the smaller rows, so that one of them is the first of its pair.
+    has_train = found.pairs[:, 0] < len(manifests["train"])
+    return TrainingDuplicates(found=found.select(np.flatnonzero(has_train)), **manifests)
 
 
 def redundant_images(

@@ -211,6 +211,7 @@ _HOLE = np.where(np.arange(48).reshape(12, 4) == 17, np.nan, _PLACES)
         (_LABELS, {"features": _PLACES, "n_neighbors": 0}, "n_neighbors"),
         (_LABELS, {"features": _PLACES, "n_components": 0}, "n_components"),
         (_LABELS, {"features": _PLACES, "folds": 1}, "folds"),
+        (_LABELS, {"features": _PLACES, "seed": -1}, "seed"),
         (_LABELS[:4], {"features": _PLACES[:4], "n_neighbors": 2}, "labels"),
         ([0, 1, 1, 1, 1, 1], {"features": _PLACES[:6], "n_neighbors": 2}, "labels"),
         (_LABELS, {"pred_probs": _SURE, "fraction": 1.0}, "fraction"),

@@ -182,6 +182,7 @@ def test_without_weights_one_line_says_which_file_to_fetch(
         (np.zeros((30, 4, 4, 3), np.uint8), {"labels": ["a"] * 29}, "images: 30 of them for 29 labels"),
         (np.zeros((30, 4, 4, 3), np.uint8), {"labels": ["a"] * 30}, "images: a is the only class"),
         (np.zeros((9, 4, 4, 3), np.uint8), {"labels": list("aabbccdde")}, "images: has 9 readable images"),
+        (np.zeros((30, 4, 4, 3), np.uint8), {"labels": ["a", "b"] * 15, "seed": 2**32}, "seed: 4294967296"),
     ],
 )
 def test_wrong_arguments_are_named(
