@@ -11,7 +11,7 @@ from pipeline.scoring.base import ScoredImages, Scorer, ScorerInputs
 
 _BLOCK_BYTES = 2**26
 _NEIGHBOR_ROWS = 8192
-# The smallest probability that single precision resolves; a quotient by it is still finite.
+# Smallest denominator in ratios of probabilities: about the resolution of float32 at 1. Ratios are 1e7 at most.
 MIN_PROBABILITY = 1e-7
 # Keeps confident-learning values inside their half, off the threshold of 1/2.
 _EDGE = 1e-9
