@@ -65,6 +65,8 @@ def train_concurrently(context: StageContext, arguments: Sequence[str]) -> None:
         specs, _, run_keys = resolve_runs(context, data, world)
         keys, cache, n_test = fingerprints(run_keys), RunCache(context.work.run_cache), len(data.test.labels)
         register_plans(context)
+        for line in cache.set_aside_damaged(sorted({key for key in keys if key}), data.test.labels):
+            print(f"{context.name}: {line}", file=sys.stderr, flush=True)
         while todo := [
             i
             for i in next_runs(context, specs, keys, cache, n_test)
