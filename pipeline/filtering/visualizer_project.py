@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 
 from pipeline.artifacts.files import atomic_path, write_array, write_json
 from pipeline.artifacts.overrides import Override, write_overrides
+from pipeline.artifacts.spreadsheets import protect_cells
 from pipeline.artifacts.tables import list_array, write_csv, write_parquet
 from pipeline.config.extractors import is_of_timm
 from pipeline.config.params import check_params
@@ -150,8 +151,8 @@ def write_project(folder: Path, project: VisualizerProject, *, overrides: Iterab
     write_parquet(data.embedding(network), pa.table({"sample_id": np.arange(n), "neighbours": neighbors}))
     write_parquet(data.points(network), points)
     kept, dropped = kept_and_dropped(points)
-    write_csv(data.kept(network), kept)
-    write_csv(data.dropped(network), dropped)
+    write_csv(data.kept(network), protect_cells(kept))
+    write_csv(data.dropped(network), protect_cells(dropped))
     write_json(data.filter_metrics(network), project.metrics)
     if not data.overrides.exists():
         write_overrides(data.overrides, overrides)
