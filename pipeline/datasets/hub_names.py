@@ -105,7 +105,8 @@ def card_class_names(card: str, column: str, source: str) -> tuple[str, ...] | N
         InputError: the front matter is not YAML, exceeds the limits of `check_limits`, has a list or mapping as a name,
             or gives the column several lists of names.
     """
-    matter = _FRONT_MATTER.match(card.replace("\r\n", "\n"))
+    # Some editors of Windows begin a file with a byte order mark.
+    matter = _FRONT_MATTER.match(card.removeprefix("\ufeff").replace("\r\n", "\n"))
     if matter is None:
         return None
     try:

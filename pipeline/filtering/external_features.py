@@ -141,7 +141,8 @@ def _label_records(path: Path, source: str) -> Iterator[tuple[int, dict[str, str
         raise InputError(f"{source}: has no column label_name; give a manifest of data/prepare, or a CSV")
     columns = [name for name in names if name in table.column_names]
     for row, record in enumerate(table.select(columns).to_pylist(), start=1):
-        yield row, {names[name]: str(value) for name, value in record.items()}
+        # A missing value is an empty text, as in a CSV.
+        yield row, {names[name]: "" if value is None else str(value) for name, value in record.items()}
 
 
 def _check_image(record: Mapping[str, str], line: int, lines: dict[str, int], source: str) -> None:
