@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from batchsieve.arrays import (
     Labels,
+    check_seed,
     checked_features,
     checked_fraction,
     checked_labels,
@@ -201,6 +202,7 @@ def find_issues(
             f"labels: {checked.names[0]} is the only class; give labels of two or more, or find outliers by sieve"
         )
     share = None if fraction is None else checked_fraction(fraction, "fraction")
+    check_seed(seed)
     n = len(checked.codes)
     probabilities = None if columns is None else checked_probabilities(columns, n)
     order, inputs = np.arange(n), ScorerInputs(labels=checked.codes, probabilities=probabilities)

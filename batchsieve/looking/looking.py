@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from batchsieve.arrays import Labels
+from batchsieve.arrays import Labels, check_seed
 from batchsieve.evidence import (
     N_COMPONENTS,
     content_order,
@@ -87,6 +87,7 @@ def look(
         path  label   suggested  probability  reason
         3     bright  dark       ...
     """
+    check_seed(seed)
     file = None if weights is None else Path(weights)
     log = stderr_log(None) if progress else RunLog.silent()
     try:
