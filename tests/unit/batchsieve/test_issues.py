@@ -227,6 +227,8 @@ _HOLE = np.where(np.arange(48).reshape(12, 4) == 17, np.nan, _PLACES)
         (_LABELS, {"features": _PLACES, "class_names": []}, "class_names"),
         (np.zeros(12, int), {"features": _PLACES}, "labels"),
         (np.zeros(12, int), {"pred_probs": np.ones((12, 1))}, "labels"),
+        (np.zeros(12, int), {"pred_probs": _SURE}, "labels"),
+        (_LABELS, {"features": 1e30 * _PLACES}, "features"),
         ([], {"features": _PLACES}, "labels"),
         (_LABELS[:, None], {"features": _PLACES}, "labels"),
         (_LABELS / 2, {"features": _PLACES}, "labels"),
