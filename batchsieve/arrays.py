@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pipeline.config.base import MAX_SEED
 from pipeline.errors import InputError
 from pipeline.reduction.tsne import FeatureFixHints, check_features
 from pipeline.scoring.registry import check_probabilities
@@ -93,7 +94,8 @@ def _without_objects(values: NDArray[Any]) -> NDArray[Any]:
 
 def _checked_class_names(names: Sequence[int] | Sequence[str], kind: str) -> NDArray[Any]:
     classes = np.asarray(names)
-    if classes.ndim != 1 or (classes.dtype.kind == "U") != (kind == "U"):
+    kinds = "U" if kind == "U" else "iub"
+    if classes.ndim != 1 or len(classes) == 0 or classes.dtype.kind not in kinds:
         raise InputError(f"class_names: {classes.dtype} {classes.shape}; give a list of values of the type of labels")
     if len(np.unique(classes)) != len(classes):
         raise InputError("class_names: contains a name twice; give each class once, in the order of the columns")
@@ -161,6 +163,16 @@ def checked_fraction(value: float | str, key: str) -> float | Literal["estimated
     if value != "estimated":
         raise InputError(f"{key}: {value!r}; give a share of the samples, at least 0 and below 1, or 'estimated'")
     return "estimated"
+
+
+def check_seed(seed: int) -> None:
+    """Check that a seed is one that every generator takes.
+
+    Raises:
+        InputError: naming `seed`.
+    """
+    if not 0 <= seed <= MAX_SEED:
+        raise InputError(f"seed: {seed}; give an integer from 0 to {MAX_SEED}")
 
 
 def _check_length(key: str, rows: int, n: int) -> None:

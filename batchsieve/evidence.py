@@ -102,10 +102,10 @@ def tsne_coordinates(
         InputError: there are too few samples for the perplexity, a value is out of range, or openTSNE is not installed.
     """
     n = len(components)
-    if perplexity <= 0 or n <= 3 * perplexity:
+    if not perplexity >= 1 or n <= 3 * perplexity:
         raise InputError(
-            f"perplexity: {perplexity:g} with {n} samples; t-SNE needs a positive one and more than three times as "
-            "many samples: give a smaller perplexity or more samples, or set the scorer's space: components"
+            f"perplexity: {perplexity:g} with {n} samples; t-SNE needs at least 1 and more than three times as many "
+            "samples: give another perplexity or more samples, or set the scorer's space: components"
         )
     if n_jobs < 1:
         raise InputError(f"n_jobs: {n_jobs}; give 1 or more")

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from batchsieve.arrays import (
     Labels,
+    check_seed,
     checked_features,
     checked_fraction,
     checked_labels,
@@ -108,6 +109,7 @@ def sieve(
     columns = None if pred_probs is None else probability_columns(pred_probs)
     checked = checked_labels(labels, n_columns=None if columns is None else columns.shape[1], class_names=class_names)
     n = len(checked.codes)
+    check_seed(seed)
     values = checked_features(features, n)
     input_probabilities = None if columns is None else checked_probabilities(columns, n)
     config = _config(scorer, drop_fraction, eps, threshold, allocation, allow_empty)

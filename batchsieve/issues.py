@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from batchsieve.arrays import (
     Labels,
+    check_seed,
     checked_features,
     checked_fraction,
     checked_labels,
@@ -196,11 +197,11 @@ def find_issues(
         raise InputError(f"scorer: {scorer} needs features; give them, or take label_odds")
     columns = None if pred_probs is None else probability_columns(pred_probs)
     checked = checked_labels(labels, n_columns=None if columns is None else columns.shape[1], class_names=class_names)
-    if len(checked.classes) < 2:
-        raise InputError(
-            f"labels: {checked.names[0]} is the only class; give labels of two or more, or find outliers by sieve"
-        )
+    if checked.codes.min() == checked.codes.max():
+        only = checked.names[checked.codes[0]]
+        raise InputError(f"labels: {only} is the only class; give labels of two or more, or find outliers by sieve")
     share = None if fraction is None else checked_fraction(fraction, "fraction")
+    check_seed(seed)
     n = len(checked.codes)
     probabilities = None if columns is None else checked_probabilities(columns, n)
     order, inputs = np.arange(n), ScorerInputs(labels=checked.codes, probabilities=probabilities)

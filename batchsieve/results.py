@@ -71,7 +71,7 @@ class NetworkResults:
         return rows[np.argsort(-self.score[rows], kind="stable")]
 
     def random_keep(self, seed: int) -> NDArray[np.bool_]:
-        """Return what the random arm keeps with a seed, (N,): as many images of each class as the filter keeps."""
+        """Return the keep mask (N,) of the random arm with a seed: as many images of each class as the filter keeps."""
         return arm_mask("random", self.labels, self.keep, seed=seed)
 
     def to_pandas(self) -> "pd.DataFrame":
@@ -116,7 +116,7 @@ class Results:
 
     @cached_property
     def planted_note(self) -> str | None:
-        """How many training labels were changed on purpose, as a sentence; None if none was.
+        """The number of training labels that were changed on purpose, as a sentence; None if none was.
 
         Raises:
             InputError: a file is missing or damaged.

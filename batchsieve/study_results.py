@@ -35,7 +35,7 @@ class StudyVerdict:
         control: the other arm.
         is_primary: whether it is the comparison that the plan names.
         outcome: helps, hurts, equivalent or undecided; None if nothing was compared.
-        effect: the difference in top-1 with its interval, in percentage points, as text; None likewise.
+        effect: the difference in top-1 with its interval, in percentage points, as text; None if nothing was compared.
         sentence: the verdict in words.
         notes: what restricts it: seeds that are missing, settings that were left out.
     """
@@ -50,7 +50,7 @@ class StudyVerdict:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StudyResults:
-    """The runs of a study, and what follows from them by the stated plan.
+    """The runs of a study, and their analysis by the stated plan.
 
     Attributes:
         name: in params.yaml.

@@ -84,8 +84,8 @@ def embed(
     Args:
         labels: (N,), used only to choose landmarks and to measure quality.
         components_file: file to write the components to; later steps memory-map it.
-        map_fn: runs tasks.
-        by_network: with folds, what `features` were chosen from.
+        map_fn: runs independent tasks, such as extra embeddings.
+        by_network: with folds, the features by every network, from which `features` were chosen.
 
     Raises:
         InputError: the settings do not fit the number of images.
@@ -268,7 +268,7 @@ def _neighbors(
 def _components_of(by_network: FoldFeatures, axes: FittedPca | None) -> PointsOf:
     def points(network: int) -> NDArray[np.float32]:
         features = by_network.features[network]
-        # Not by `map_fn`, which would send a part of a memory-mapped file.
+        # Without `map_fn`, which would send parts of a memory-mapped file to workers.
         return axes.transform(features) if axes else features
 
     return points

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from batchsieve.arrays import Labels
+from batchsieve.arrays import Labels, check_seed
 from batchsieve.evidence import (
     N_COMPONENTS,
     content_order,
@@ -53,14 +53,14 @@ def look(
     progress: bool = False,
     seed: int = 0,
 ) -> Look:
-    """Find labels that are probably wrong, and lay out the images for a page or a notebook.
+    """Find labels that are probably wrong, and show the images in a page or a notebook.
 
     A pretrained network, which is not trained, gives the features. Each label is scored by `find_issues` on them: out
     of fold, by a logistic regression and the nearest neighbors. Features and pixels together find near duplicates.
 
     Args:
         images: a folder or archive that the stage `prepare` reads: class folders, images with metadata.csv, or Parquet
-            shards; the images of train/ and test/ count alike. Or uint8 (N, H, W, 3), RGB, or N PIL images.
+            shards; images of train/ and test/ are treated alike. Or uint8 (N, H, W, 3), RGB, or N PIL images.
         labels: (N,) integers or strings, with images in memory. None: those of the folder.
         features: (N, D) numbers of any network, with images in memory. None: those of `network`.
         network: `timm/NAME`, or `resnet18` to `resnet152`, pretrained; or `resnet9` or `resnet9_wide`, which are
@@ -87,6 +87,7 @@ def look(
         path  label   suggested  probability  reason
         3     bright  dark       ...
     """
+    check_seed(seed)
     file = None if weights is None else Path(weights)
     log = stderr_log(None) if progress else RunLog.silent()
     try:

@@ -40,7 +40,7 @@ _BATCH = 32
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Evidence:
-    """What a network says of N images.
+    """Features and predictions of N images by a network.
 
     Attributes:
         features: (N, D) float32.
@@ -124,7 +124,7 @@ class GivenFeatures:
         self._features = features
 
     def encode(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return nothing of each image."""
+        """Return an empty array for each image, since the features are given."""
         return np.empty((len(pixels), 0), dtype=np.uint8)
 
     def evidence(self, pictures: Pictures) -> Evidence:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from batchsieve.issues import LabelIssues
 from pipeline.artifacts.files import atomic_path
+from pipeline.artifacts.spreadsheets import protect_cells
 from pipeline.artifacts.tables import write_csv
 from pipeline.errors import InputError
 from pipeline.reduction.near_duplicates import NearDuplicates
@@ -114,6 +115,8 @@ class Look:
     def save(self, path: Path | str) -> Path:
         """Write all results: .html, an offline page with pictures and the map; .csv, the table of `to_pandas`.
 
+        In the table an apostrophe precedes each text that a spreadsheet could run as a formula.
+
         Raises:
             InputError: the name ends in something else, or the file cannot be written.
         """
@@ -123,7 +126,8 @@ class Look:
             raise InputError(f"{file}: its name must end in .html or .csv")
         if suffix == ".csv":
             order = self.issues.ranked()
-            write_csv(file, pa.table({name: values[order].tolist() for name, values in self.columns().items()}))
+            table = pa.table({name: values[order].tolist() for name, values in self.columns().items()})
+            write_csv(file, protect_cells(table))
             return file
         from batchsieve.looking.page import page_of  # matplotlib and plotly
 

@@ -30,6 +30,7 @@ _BATCH = 64
 _EPOCHS, _MIN_STEPS = 9, 200
 _LEARNING_RATE = 0.1
 _EXTRACTION_BATCH = 256
+_MIN_TRAIN = 2  # BatchNorm has no statistics of a single image
 
 
 class SmallNetwork:
@@ -61,6 +62,13 @@ class SmallNetwork:
         if n < 2 * FOLDS:
             raise InputError(f"images: {n} are too few to train on in {FOLDS} folds; give {2 * FOLDS} or more")
         folds = assign_folds(pictures.paths, pictures.labels, FOLDS, seed=self._seed, contents=pictures.sha256)
+        # Copies are in one fold.
+        fewest = n - int(np.bincount(folds).max())
+        if fewest < _MIN_TRAIN:
+            raise InputError(
+                f"images: {fewest} of {n} are outside a fold, since the others are copies of one image; remove copies, "
+                "or take another network"
+            )
         networks = tuple(self._train(pixels, pictures, folds))
         features = np.empty((len(networks), n, feature_dimension(self.name)), dtype=np.float32)
         probabilities = np.empty((n, n_classes), dtype=np.float32)

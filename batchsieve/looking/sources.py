@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from batchsieve.arrays import checked_labels
-from pipeline.datasets.decode import resize
+from pipeline.datasets.decode import UnreadableError, full_image, resize, scaled_region
 from pipeline.datasets.image_folder import open_unsplit
 from pipeline.datasets.image_set import DatasetOptions, DecodedImage, ImageSet, Sample, UnreadableImage
 from pipeline.errors import InputError
@@ -39,7 +39,7 @@ class Pictures:
         class_names: those that have an image; strings, or the integers given as labels.
         sha256: of the files, or of the pixels.
         thumbnails: JPEG files, at most `THUMBNAIL_SIDE` pixels square.
-        encoded: (N, ...) what the network made of each image.
+        encoded: (N, ...) outputs of `Extractor.encode`, one per image.
         unreadable: path -> reason, of images that were left out.
     """
 
@@ -82,7 +82,7 @@ def open_arrays(images: Images, labels: ArrayLike, side: int) -> tuple[ImageSet,
     Raises:
         InputError: naming `images` or `labels`.
     """
-    pictures = list(_checked_images(images))
+    pictures = _checked_images(images)
     checked = checked_labels(labels)
     if len(pictures) != len(checked.codes):
         raise InputError(f"images: {len(pictures)} of them for {len(checked.codes)} labels; give one for each")
@@ -90,26 +90,39 @@ def open_arrays(images: Images, labels: ArrayLike, side: int) -> tuple[ImageSet,
 
     def decode() -> Iterator[DecodedImage]:
         for row, picture in enumerate(pictures):
+            pixels = _decoded(picture, row, side)
             digest = hashlib.sha256(f"{picture.size}".encode() + picture.tobytes()).hexdigest()
-            yield DecodedImage(path=str(row), pixels=resize(picture, side), sha256=digest)
+            yield DecodedImage(path=str(row), pixels=pixels, sha256=digest)
 
     return ImageSet(class_names=tuple(checked.names), train=samples, test=(), decode=decode), checked.classes
 
 
-def _checked_images(images: Images) -> Iterator[Image.Image]:
+def _decoded(picture: Image.Image, row: int, side: int) -> NDArray[np.uint8]:
+    """Return a PIL image as uint8 (side, side, 3): upright, over white, 16 bits as their upper byte, as from a file.
+
+    Raises:
+        InputError: it has no such pixels, or its file is damaged, which shows when its pixels are needed.
+    """
+    try:
+        return scaled_region(picture, side, full_image, max_megapixels=_MAX_MEGAPIXELS)
+    except UnreadableError as error:
+        raise InputError(f"images: number {row}: {error}; leave it out or give another image") from None
+    except (OSError, SyntaxError, ValueError) as error:
+        raise InputError(f"images: number {row}: damaged ({error}); leave it out or give another image") from None
+
+
+def _checked_images(images: Images) -> list[Image.Image]:
     if isinstance(images, Sequence) and images and isinstance(images[0], Image.Image):
         for row, picture in enumerate(images):
             if not isinstance(picture, Image.Image):
                 raise InputError(f"images: {row} is a {type(picture).__name__}; give PIL images or one array")
-            yield picture.convert("RGB")
-        return
+        return list(images)
     array = np.asanyarray(images)
     if array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] != 3:
         raise InputError(
             f"images: {array.dtype} of shape {array.shape}; give a folder, PIL images or uint8 (N, H, W, 3)"
         )
-    for pixels in array:
-        yield Image.fromarray(np.ascontiguousarray(pixels))
+    return [Image.fromarray(np.ascontiguousarray(pixels)) for pixels in array]
 
 
 def read_pictures(

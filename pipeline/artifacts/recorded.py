@@ -45,7 +45,7 @@ def check_recorded(data: DataPaths, inputs: Sequence[StageFiles]) -> list[str]:
     An archive of results may hold other files, such as rounded coordinates, whose digests are in its `archive_record`.
 
     Returns:
-        The names of stages without a provenance file, whose files are compared with nothing.
+        The names of stages without a provenance file, whose files are not checked.
 
     Raises:
         DataError: a file or a record is missing, damaged, or of another stage.

@@ -31,7 +31,7 @@ class RandomResizedCrop:
         scale: smallest and largest share of the image's area, above 0, at most 1.
         ratio: smallest and largest width over height.
         flip: mirror half of the images.
-        seed: the augmentation of an image depends on (seed, epoch, sample id) and its size alone.
+        seed: the augmentation of an image depends only on (seed, epoch, sample id) and its size.
     """
 
     scale: tuple[float, float] = (0.08, 1.0)
@@ -98,7 +98,7 @@ class AugmentationParams:
 def sample_augmentation(n: int, *, seed: int, epoch: int, n_offsets: int, flip: bool) -> AugmentationParams:
     """Sample crop offsets and flips for all `n` images of the data set.
 
-    The augmentation of an image depends on (seed, epoch, sample id) alone: not on the batch size, the arm or the number
+    The augmentation of an image depends only on (seed, epoch, sample id): not on the batch size, the arm or the number
     of processes.
 
     Args:

@@ -155,10 +155,10 @@ def open_digits(options: DatasetOptions) -> ImageSet:
 
     def decode() -> Iterator[DecodedImage]:
         for sample, image in zip(samples, values, strict=True):
-            grey = Image.fromarray(np.rint(image * (255 / _WHITE)).astype(np.uint8))
+            gray = Image.fromarray(np.rint(image * (255 / _WHITE)).astype(np.uint8))
             yield DecodedImage(
                 path=sample.path,
-                pixels=resize(grey.convert("RGB"), options.image_size),
+                pixels=resize(gray.convert("RGB"), options.image_size),
                 sha256=hashlib.sha256(image.tobytes()).hexdigest(),
             )
 

@@ -73,7 +73,7 @@ def _split_by_names(folders: Sequence[str], others: Sequence[str], where: str) -
 
 
 def folder_split(folder: str) -> str | None:
-    """Return the split that a folder's whole name stands for; None for other folders."""
+    """Return the split whose name a folder has; None for other folders."""
     return _SPLIT_WORDS.get(folder.lower())
 
 
@@ -105,7 +105,8 @@ def card_class_names(card: str, column: str, source: str) -> tuple[str, ...] | N
         InputError: the front matter is not YAML, exceeds the limits of `check_limits`, has a list or mapping as a name,
             or gives the column several lists of names.
     """
-    matter = _FRONT_MATTER.match(card.replace("\r\n", "\n"))
+    # Some editors of Windows begin a file with a byte order mark.
+    matter = _FRONT_MATTER.match(card.removeprefix("\ufeff").replace("\r\n", "\n"))
     if matter is None:
         return None
     try:

@@ -46,7 +46,7 @@ class ImageSet:
     Attributes:
         class_names: by label.
         train: the training images in the order of their `sample_id`.
-        test: the test images, likewise.
+        test: the test images in the order of their `sample_id`.
         decode: yields every image of both splits once, in the order that reads fastest.
         files_in: folder within `prepare.path` that the paths are relative to ("" or "a/b"), if every image is a file
             there; None otherwise.

@@ -24,7 +24,7 @@ SUFFIX = ".parquet"
 _BATCH_ROWS = 32
 # Bytes of them, unless one row has more.
 _BATCH_BYTES = 1 << 28
-# Files of images hardly compress: a row group that unpacks to more than a batch and to many times its size is refused.
+# Image files are compressed already. A row group is refused if it unpacks to more than a batch and many times its size.
 _MAX_RATIO = 100
 _LFS_POINTER = b"version https://git-lfs"
 _CARD = "README.md"

@@ -48,7 +48,7 @@ class Normalization:
 class ResidentImages:
     """Images on the device, cropped, flipped and normalized a batch at a time.
 
-    The crops and flips of all images are copied to the device once an epoch. A batch copies its sample ids alone.
+    The crops and flips of all images are copied to the device once an epoch. A batch copies only its sample ids.
 
     Batches are float32 (B, 3, C, C) in channels-last memory order. The pixels are stored with channels innermost, so
     no copy is needed.
@@ -56,7 +56,7 @@ class ResidentImages:
     Args:
         images: uint8 (N, H, W, 3); copied to `device`.
         mean, std: per channel, in units of 0 to 1.
-        crop_size: side C of what the network sees.
+        crop_size: side C of the network's input, in pixels.
         crop_padding: zero pixels around the image, for random crops.
         flip: mirror half of the training images.
         seed: of the augmentation.

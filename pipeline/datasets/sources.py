@@ -23,7 +23,7 @@ class TrainingImages(Protocol):
         ...
 
     def training_batch(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
-        """Return augmented images by sample ids (B,) and epochs (B,); a function of seed, epoch and id alone."""
+        """Return augmented images by sample ids (B,) and epochs (B,); they depend only on seed, epoch and id."""
         ...
 
     def evaluation_batch(self, ids: NDArray[np.int64]) -> Tensor:
@@ -42,7 +42,7 @@ class SyntheticImages:
 
     Args:
         n: apparent number of images.
-        crop_size: side C of what the network sees.
+        crop_size: side C of the network's input, in pixels.
     """
 
     def __init__(self, n: int, *, crop_size: int, device: torch.device) -> None:

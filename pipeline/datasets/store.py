@@ -127,7 +127,7 @@ def _describe(reasons: Mapping[str, str], source: str) -> str:
 
 
 def summarize(stored: StoredImages, train_pixels: NDArray[np.uint8]) -> dict[str, Any]:
-    """Return the metrics of the `prepare` stage that depend on the images alone.
+    """Return the metrics of the `prepare` stage that depend only on the images.
 
     Args:
         train_pixels: (N, S, S, 3) as stored, may be a memory map.

@@ -37,8 +37,8 @@ _EVALUATION = -1
 class StreamingImages:
     """Images in files, cropped, scaled, flipped and normalized; with the methods of `ResidentImages`.
 
-    Batches are float32 (B, 3, C, C) on the device in channels-last memory order. Their bits depend on files, settings,
-    sample ids and epochs alone, not on `workers`, on prefetching, or on how ids are divided into batches. Prefetching
+    Batches are float32 (B, 3, C, C) on the device in channels-last memory order. Their bits depend only on files,
+    settings, sample ids and epochs, not on `workers`, prefetching, or the division of ids into batches. Prefetching
     decodes batches ahead:
 
         with images.prefetch((ids, epochs) for ids, epochs in batches_from(step)):

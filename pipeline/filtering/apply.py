@@ -19,8 +19,8 @@ from pipeline.scoring.suggestion import SuggestedLabels, suggest_labels
 from pipeline.scoring.thresholds import jaccard
 from pipeline.scoring.wrong_share import WrongShare, estimate_wrong_share
 
-# Of the way from chance to perfect average precision; with less, the best radius for planted images may classify
-# nearly every image as noise. At a planted fraction of 5 % it requires twice the chance.
+# Smallest share of the way from chance to perfect average precision. With less, the best radius for planted images may
+# classify nearly every image as noise. At a planted fraction of 5 % this requires twice the precision of chance.
 _MIN_SKILL = 1 / 19
 
 SHOWN_NEIGHBORS = 10
@@ -104,7 +104,7 @@ def rule_for(
 
 @dataclass(frozen=True, kw_only=True)
 class FilterContext:
-    """Names, manual overrides and the replicate.
+    """What the filter of one network knows in addition to the inputs of its scorer.
 
     Attributes:
         network: the network that gave the features; `drop_fraction` may differ by network.
@@ -131,8 +131,7 @@ class SieveResult:
         labels: (N,) after overrides. Scores, suggestions and votes are of the labels as given, so that a relabel
             changes nothing about other images.
         reasons: N texts.
-        estimate: of the share of wrong labels, which is then the share to drop; None if `drop_fraction` does not ask
-            for it.
+        estimate: of the share of wrong labels, with `drop_fraction: estimated`; None otherwise.
         stability: Jaccard index of the images dropped by the first embedding and by each other one. With a
             radius the others drop the same share, since embeddings differ in scale. Empty if there is no
             other embedding or the scorer uses none.
@@ -215,7 +214,7 @@ def _stability(
     inputs: ScorerInputs, scorer: Mapping[str, Any], rule: ShareRule | float, decision: FilterDecision
 ) -> list[float]:
     name, options = split_options(scorer)
-    # An ensemble averages over all embeddings, so no single one has a result; a selection is by chance.
+    # An ensemble averages over all embeddings, so no single one has a result. A selection (`ccs`) is partly random.
     if inputs.embeddings is None or member_scorers(options) or not uses_embedding(SCORERS[name], options):
         return []
     share = rule if isinstance(rule, ShareRule) else ShareRule(share=float(decision.is_noise.mean()))

@@ -34,7 +34,7 @@ class ExternalFeatures:
         labels: (N,) indices into `class_names`.
         class_names: names of the C classes, in the order of `class_order`.
         paths: (N,) from the label file; None without such a column.
-        sha256: (N,) of the files' contents, likewise.
+        sha256: (N,) of the files' contents; None without such a column.
         probabilities: (N, C), rows sum to 1; None without a file.
     """
 
@@ -141,11 +141,12 @@ def _label_records(path: Path, source: str) -> Iterator[tuple[int, dict[str, str
         raise InputError(f"{source}: has no column label_name; give a manifest of data/prepare, or a CSV")
     columns = [name for name in names if name in table.column_names]
     for row, record in enumerate(table.select(columns).to_pylist(), start=1):
-        yield row, {names[name]: str(value) for name, value in record.items()}
+        # A missing value is an empty text, as in a CSV.
+        yield row, {names[name]: "" if value is None else str(value) for name, value in record.items()}
 
 
 def _check_image(record: Mapping[str, str], line: int, lines: dict[str, int], source: str) -> None:
-    """Check that an image has a path of its own and a SHA-256, by which decisions name it."""
+    """Check that an image has a unique path and a SHA-256: decisions refer to it by both."""
     if "path" not in record:
         raise InputError(f"{source}: has the column sha256 without path; add it, or remove sha256")
     if not _SHA256.fullmatch(record["sha256"]):

@@ -40,7 +40,7 @@ class TrainingDuplicates:
         return path
 
     def describe(self, row: int) -> str:
-        """Return a phrase on the image of which another one is a near duplicate, by its row in `found`."""
+        """Return a phrase that names the image of a row of `found`, for the reason of its near duplicate."""
         split = "training" if row < len(self.train) else "test"
         return f"near duplicate of the {split} image {self.path(row)}"
 
@@ -78,12 +78,9 @@ def find_duplicates(data: DataPaths, network: str) -> TrainingDuplicates:
     found = near_duplicates(
         features["train"], images["train"], test_features=features["test"], test_images=images["test"]
     )
-    return TrainingDuplicates(found=_of_training(found, len(manifests["train"])), **manifests)
-
-
-def _of_training(found: NearDuplicates, n_train: int) -> NearDuplicates:
-    """Return the pairs with a training image; the smaller row is first, so that it is the first one."""
-    return found.select(np.flatnonzero(found.pairs[:, 0] < n_train))
+    # Training images have the smaller rows, so that one of them is the first of its pair.
+    has_train = found.pairs[:, 0] < len(manifests["train"])
+    return TrainingDuplicates(found=found.select(np.flatnonzero(has_train)), **manifests)
 
 
 def redundant_images(
@@ -92,7 +89,7 @@ def redundant_images(
     scores: NDArray[np.float64],
     overrides: Mapping[int, Override],
 ) -> dict[int, int]:
-    """Return the training images to drop: row -> the row in `found.pairs` that stands for it; see `redundant_rows`.
+    """Return the training images to drop: row -> the row that it nearly equals; see `redundant_rows`.
 
     Args:
         keep: (N,) the filter's decision.

@@ -1,4 +1,4 @@
-"""A folder that the visualizer opens, of images that were filtered outside a project: params.yaml and data/."""
+"""Write images that were filtered outside a project for the visualizer: a folder with params.yaml and data/."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 
 from pipeline.artifacts.files import atomic_path, write_array, write_json
 from pipeline.artifacts.overrides import Override, write_overrides
+from pipeline.artifacts.spreadsheets import protect_cells
 from pipeline.artifacts.tables import list_array, write_csv, write_parquet
 from pipeline.config.extractors import is_of_timm
 from pipeline.config.params import check_params
@@ -78,7 +79,7 @@ def check_project_folder(folder: Path) -> None:
 def project_parameters(
     network: str, path: str, *, reduce: Mapping[str, Any], filter_: Mapping[str, Any], source: str
 ) -> dict[str, Any]:
-    """Return what the visualizer reads of params.yaml; the other keys complete it, and no stage runs by them.
+    """Return the tree of a valid params.yaml. The visualizer reads a part of it; no stage uses the rest.
 
     Args:
         network: whose features were filtered.
@@ -129,7 +130,7 @@ def write_project(folder: Path, project: VisualizerProject, *, overrides: Iterab
     n = len(points)
     # First, so that a folder that is written in part is recognized.
     with atomic_path(params_file(folder)) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.write(f"# Of `{project.command}`, for the visualizer. No stage ran by it.\n")
+        file.write(f"# Written by `{project.command}` for the visualizer. No stage used it.\n")
         YAML(typ="safe", pure=True).dump(project.parameters, file)
     assert inputs.embeddings is not None, "the visualizer shows an embedding"
     assert inputs.components is not None, "the visualizer tries scorers that read them"
@@ -150,8 +151,8 @@ def write_project(folder: Path, project: VisualizerProject, *, overrides: Iterab
     write_parquet(data.embedding(network), pa.table({"sample_id": np.arange(n), "neighbours": neighbors}))
     write_parquet(data.points(network), points)
     kept, dropped = kept_and_dropped(points)
-    write_csv(data.kept(network), kept)
-    write_csv(data.dropped(network), dropped)
+    write_csv(data.kept(network), protect_cells(kept))
+    write_csv(data.dropped(network), protect_cells(dropped))
     write_json(data.filter_metrics(network), project.metrics)
     if not data.overrides.exists():
         write_overrides(data.overrides, overrides)

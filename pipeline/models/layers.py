@@ -17,7 +17,7 @@ class GroupedBatchNorm2d(nn.BatchNorm2d):
 
     This is ghost batch normalization (Hoffer, Hubara & Soudry 2017, algorithm 1). A job of many workers has one
     BatchNorm group per worker. A process that simulates several workers passes their images forward together, which is
-    faster, and this layer keeps the groups apart. Off the CPU, groups of equal size are one operation on images of
+    faster, and this layer keeps the groups apart. Except on a CPU, groups of equal size are one operation on images of
     groups * C channels.
 
     The running statistics take no part in training: they are set once, from the final weights. Parameters and buffers
@@ -173,7 +173,7 @@ def drops(model: nn.Module) -> bool:
 
 
 def set_batch_context(model: nn.Module, *, group_sizes: Sequence[int], keys: Tensor | None) -> None:
-    """Set what the layers of `model` need for one forward pass in training.
+    """Set the BatchNorm groups and dropout keys of `model` for one forward pass in training.
 
     Args:
         group_sizes: images of each BatchNorm group, in the order of the batch.

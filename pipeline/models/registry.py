@@ -17,7 +17,7 @@ from pipeline.models.torchvision_networks import (
 )
 
 _HEAD = ("fc.weight", "fc.bias")
-# BatchNorm's count of batches is unused here; files from before torch 0.4.1 lack it, torchvision's too.
+# BatchNorm's count of batches is unused here. Files of torch before 0.4.1 lack it, including those of torchvision.
 _COUNTER = "num_batches_tracked"
 
 # Channels of the blocks. The second has those of airbench94 (Jordan 2024).
@@ -98,7 +98,7 @@ def is_timm(network: str) -> bool:
 
 
 def full_name(network: str) -> str:
-    """Return the name that also says which weights, and so which format of images: for timm's networks with the tag.
+    """Return the full name of a network: for those of timm with the tag, which decides weights and image format.
 
     Raises:
         InputError: timm has no such network.

@@ -13,7 +13,8 @@ from pipeline.models.layers import GroupedBatchNorm2d
 from pipeline.models.resnet import ResNet
 
 _STEM_CHANNELS = 24
-# Slows the head: a step changes the logits by its square, at the high rate that suits the convolutions.
+# A step changes the logits in proportion to the square of this factor. So the output layer learns more slowly than the
+# convolutions, which need a high rate.
 _LOGIT_SCALE = 0.25
 
 

@@ -77,7 +77,7 @@ _SMALLEST_BATCH = {(1, 1, 1): 8, (1, 1, 2): 8, (2, 3, 1): 8}
 class SmallMapConv2d(nn.Conv2d):
     """A `nn.Conv2d` that computes feature maps of 1x1 and 2x2 by `_PRODUCTS`, and all others by its base class.
 
-    The choice depends on the shape of the input, the kernel and the stride alone. A batch of one image, or of fewer
+    The choice depends only on the shape of the input, the kernel and the stride. A batch of one image, or of fewer
     than `_SMALLEST_BATCH`, uses the base class, which is faster there. Parameters and their names are those of the base
     class.
     """

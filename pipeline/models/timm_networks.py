@@ -24,12 +24,12 @@ TIMM_PREFIX = "timm/"
 
 @dataclass(frozen=True, kw_only=True)
 class TimmFormat:
-    """What a network of timm reads, and where its weights are: timm's `pretrained_cfg`.
+    """The image format of a network of timm and the source of its weights, from timm's `pretrained_cfg`.
 
     Attributes:
         name: with the prefix and the tag, if there are weights.
         input_size: side of the input in pixels.
-        interpolation: with which images are resized to it.
+        interpolation: method that resizes images to it, such as `bicubic`.
         mean, std: per channel, in units of 0 to 1.
         hub_id: repository on the Hugging Face hub; None without published weights.
         hub_files: names that the file of weights may have there, the first one preferred.
@@ -201,10 +201,12 @@ def load_timm_backbone(model: TimmNetwork, network: str, state: Mapping[str, Ten
 
 
 def check_trainable(model: nn.Module, network: str) -> None:
-    """Check that a training step does not depend on how its batch is split: all statistics and masks are ours.
+    """Check that a training step cannot depend on how its batch is split.
+
+    Every layer with batch statistics or random masks must be one of this project, which is independent of the split.
 
     Raises:
-        InputError: naming a layer with other statistics or random masks.
+        InputError: naming another layer with batch statistics or random masks.
     """
     norms = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
     for name, module in model.named_modules():
@@ -217,7 +219,7 @@ def check_trainable(model: nn.Module, network: str) -> None:
 
 
 def _samples_masks(module: nn.Module) -> bool:
-    """Return whether a layer drops values at random in training; those of timm are no dropout layers of torch."""
+    """Return whether a layer drops values at random in training; timm has classes of its own for it."""
     if isinstance(module, nn.modules.dropout._DropoutNd):
         return module.p > 0
     rates = (getattr(module, name, None) for name in ("drop_prob", "prob"))

@@ -17,10 +17,10 @@ AUTO_ABOVE = 200_000
 AUTO_COUNT = 100_000
 """Number of landmarks of `auto`."""
 
-# openTSNE's defaults, except for two. Points start at their nearest landmark: from the median of 10 landmarks, fewer
-# points end near their class (72 instead of 77 % by a vote of neighbors; 1,000 classes of 100, every other point a
-# landmark). And 100 iterations instead of 250: more iterations change the vote little (with 80 points per class, 73.2 %
-# right with 100 and 73.3 % with 250).
+# openTSNE's defaults, except for two. Points start at their nearest landmark. From the median of 10 landmarks, 72 % of
+# the points end near their class by a vote of neighbors, instead of 77 % (1,000 classes of 100, every other point a
+# landmark). There are 100 iterations instead of 250, which give nearly the same vote (73.2 and 73.3 % with 80 points
+# per class).
 _PERPLEXITY = 5
 _INITIAL_NEIGHBORS = 1
 _ITERATIONS = 100
@@ -98,7 +98,7 @@ def landmark_count(landmarks: str | int, n: int) -> int | None:
 
 
 def landmark_rows(labels: NDArray[np.int64], count: int, *, seed: int) -> NDArray[np.int64]:
-    """Return `count` of N rows, sampled without replacement, ascending: each class its share, and at least one.
+    """Return `count` of N rows, sampled without replacement, ascending: each class has its share, and at least one.
 
     Shares are rounded down, and the remaining rows go to the classes with the largest remainders.
 

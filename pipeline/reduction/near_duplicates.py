@@ -26,7 +26,7 @@ MIN_PIXEL_CORRELATION = 0.9
 _MAX_COMPONENTS = 64
 _MAX_BYTES = 2**26
 _THUMBNAIL_SIDE = 8
-# Standard deviation of the gray values, 0 to 255, below which a thumbnail has no picture.
+# Standard deviation of the gray values, 0 to 255, below which a thumbnail counts as blank.
 _FLAT = 1.0
 
 
@@ -71,14 +71,14 @@ def near_duplicates(
     """Return the pairs of near duplicates among N images and, if given, M test images.
 
     A threshold on the similarity would differ between networks and data sets. The test asks instead how often
-    different images are as near. Around a point of a locally uniform distribution of dimension m, the number of points
-    within a distance d, given the distance d_K to the K-th neighbor, is (K - 1) (d / d_K)^m in the mean (Levina and
-    Bickel, 2004, Maximum likelihood estimation of intrinsic dimension). A pair is a candidate if N + M times this
-    number, at the denser one of its two ends, is at most `max_chance_pairs`. The dimension comes from the outer half of
+    different images are as near. Around a point of a locally uniform distribution of dimension m, the mean number of
+    points within a distance d, given the distance d_K to the K-th neighbor, is (K - 1) (d / d_K)^m (Levina and Bickel,
+    2004, Maximum likelihood estimation of intrinsic dimension). A pair is a candidate if N + M times this number, at
+    the denser one of its two ends, is at most `max_chance_pairs`. The dimension is estimated from the outer half of
     K = 24 neighbors, so that up to 12 copies of an image do not count as density.
 
-    A network that was trained on the images can place different images of one class together. With `images`, gray
-    thumbnails of a candidate, one of them as it is or mirrored, must correlate, too.
+    A network that was trained on the images can give different images of one class nearly equal features. With
+    `images`, the gray thumbnails of a candidate pair must correlate as well, with one of them as it is or mirrored.
 
     Of an image with more than 12 near duplicates, such as the frames of a video, some are not found.
 
@@ -173,8 +173,8 @@ def _gather(parts: Sequence[NDArray[Any]], rows: NDArray[np.integer]) -> NDArray
 def intrinsic_dimension(distances: NDArray[np.float64]) -> float:
     """Return the intrinsic dimension from the distances (n, K) to the nearest neighbors, in any order.
 
-    It comes from the ratios of the distances to the neighbors K and K / 2, whose logarithms have the mean
-    (digamma(K) - digamma(K / 2)) / m. 0 if in most places the K / 2 nearest coincide.
+    It is estimated from the ratios of the distances to the neighbors K and K / 2, whose logarithms have the mean
+    (digamma(K) - digamma(K / 2)) / m. It is 0 if most points coincide with their K / 2 nearest ones.
     """
     k = distances.shape[1]
     half = (k + 1) // 2
@@ -200,7 +200,7 @@ def chance_neighbors(
     densest = np.minimum(reach[:, None], reach[neighbors])
     ratio = np.divide(distances, densest, out=np.zeros_like(distances), where=densest > 0)
     expected: NDArray[np.float64] = (distances.shape[1] - 1) * np.minimum(ratio, 1) ** dimension
-    return np.where(distances > 0, expected, 0.0)  # equal features are no chance
+    return np.where(distances > 0, expected, 0.0)  # different images never have equal features by chance
 
 
 def _unique_pairs(
@@ -213,7 +213,7 @@ def _unique_pairs(
 
 
 def _pixel_correlations(parts: Sequence[NDArray[np.uint8]], pairs: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the correlation (P,) of the gray thumbnails of each pair, the larger one of as it is and mirrored."""
+    """Return the larger correlation (P,) of each pair's gray thumbnails: with the second one as it is, or mirrored."""
     if not len(pairs):
         return np.empty(0)
     rows, positions = np.unique(pairs, return_inverse=True)

@@ -22,7 +22,7 @@ _TRAINING_POINTS_PER_LIST = 64
 RowsAndDistances = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 PointsOf = Callable[[int], NDArray[np.float32]]
-"""From the number of a network to points (N, d): all images by this network."""
+"""Function from the number of a network to points (N, d): all images by this network."""
 
 
 def quality_sample(n: int, size: int = 2000) -> NDArray[np.int64]:
@@ -35,7 +35,8 @@ def quality_sample(n: int, size: int = 2000) -> NDArray[np.int64]:
 def exact_neighbors(points: NDArray[np.float32], rows: NDArray[np.int64], k: int) -> NDArray[np.int64]:
     """Return the `k` nearest other points (len(rows), k) of each of `rows` among points (N, d), by brute force.
 
-    k < N.
+    Args:
+        k: at most N - 1.
     """
     assert k < len(points), (k, len(points))
     search = NearestNeighbors(n_neighbors=k + 1, algorithm="brute").fit(points)
@@ -194,8 +195,9 @@ def _blocks(n: int) -> Iterator[slice]:
 def neighbors_by_network(points_of: PointsOf, folds: NDArray[np.int32], k: int, *, seed: int) -> Neighbors:
     """Return the `k` nearest other images of each image, among all images by the network of its fold.
 
-    Features of two networks differ after alignment, too: images of one fold share a network, and are nearer to each
-    other than to the rest. So each image is compared with all others by one network, that which did not train on it.
+    Features of two networks differ even after alignment. If each image had the features of its own network, images of
+    one fold would be nearer to each other than to the rest. So each image is compared with all others by one network:
+    the one that did not train on it.
 
     Args:
         folds: (N,), 0 to K - 1, each at least once: the network that did not train on the image.
@@ -230,6 +232,6 @@ def same_fold_share(neighbors: NDArray[np.integer], rows: NDArray[np.int64], fol
 
 
 def expected_same_fold_share(folds: NDArray[np.int32]) -> float:
-    """Return the share of the other images that are of an image's fold (N,), in the mean over images."""
+    """Return the mean share, 0 to 1, of the other images that are in an image's fold; folds (N,)."""
     counts = np.bincount(folds)
     return float((counts * (counts - 1)).sum() / (len(folds) * (len(folds) - 1)))

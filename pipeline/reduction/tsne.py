@@ -16,6 +16,8 @@ from pipeline.errors import InputError
 from pipeline.reduction.landmarks import landmark_rows, transform
 
 _ROWS = 8192
+# PCA sums squares in float32, which overflow from 1e19 on.
+_MAX_FEATURE = 1e15
 
 # Each report evaluates the KL divergence once, which takes little time compared with ten iterations.
 _ITERATIONS_PER_REPORT = 10
@@ -23,7 +25,7 @@ _ITERATIONS_PER_REPORT = 10
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureFixHints:
-    """Hints for the ends of error messages about features, by problem."""
+    """How to fix features, for the ends of error messages, by problem."""
 
     not_finite: str
     all_equal: str
@@ -41,7 +43,7 @@ EXTRACTOR_FIX_HINTS = FeatureFixHints(
 def check_features(
     features: NDArray[np.float32], source: str, fix_hints: FeatureFixHints = EXTRACTOR_FIX_HINTS
 ) -> None:
-    """Check that features are finite and not all equal.
+    """Check that features are finite, not too large for PCA, and not all equal.
 
     Args:
         features: (N, D); read in blocks, so that a memory map is never loaded completely.
@@ -49,14 +51,16 @@ def check_features(
         fix_hints: for the origin of the features.
 
     Raises:
-        InputError: a value is NaN or infinite, or all rows are equal.
+        InputError: a value is NaN, infinite or beyond 1e15, or all rows are equal.
     """
     first, all_equal = features[:1], True
     for start in range(0, len(features), _ROWS):
         block = features[start : start + _ROWS]
-        bad = ~np.isfinite(block).all(axis=1)
+        bad = ~(np.abs(block) <= _MAX_FEATURE).all(axis=1)  # NaN too
         if bad.any():
-            raise InputError(f"{source}: row {start + int(bad.argmax())} holds NaN or infinity; {fix_hints.not_finite}")
+            row = int(bad.argmax())
+            what = f"a value beyond {_MAX_FEATURE:g}" if np.isfinite(block[row]).all() else "NaN or infinity"
+            raise InputError(f"{source}: row {start + row} holds {what}; {fix_hints.not_finite}")
         all_equal = all_equal and bool((block == first).all())
     if all_equal:
         raise InputError(
@@ -104,7 +108,7 @@ class TsneResult:
 
     Attributes:
         coordinates: (N, 2) float32.
-        kl_divergence: of the final embedding, without exaggeration; with landmarks, of those alone.
+        kl_divergence: of the final embedding, without exaggeration; with landmarks, of the landmarks only.
         effective: the values that openTSNE used for automatic settings.
     """
 

@@ -1,4 +1,4 @@
-"""What a scorer reads and returns, how it treats classes, and how reasons are worded."""
+"""The interface of scorers: what they read and return. Also tasks by class, and phrases of reasons."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from pipeline.typing import MapFn
 
 Space = Literal["embedding", "components"]
 SPACE_NAMES: Mapping[Space, str] = {"embedding": "on the embedding", "components": "among the principal components"}
-"""The spaces in words, for reasons."""
+"""Names of the spaces in reasons."""
 
 Need = Literal[
     "classes",
@@ -39,9 +39,10 @@ class ScorerInputs:
             the network that did not train on the image.
         training_confidence: (N,) float32, mean probability of the label while the network trained; NaN where
             training did not use the image. In sample: with folds, the mean over the networks that trained on it.
-        training_margin: (N,) float32, mean margin of the label's logit over training; NaN likewise.
+        training_margin: (N,) float32, mean margin of the label's logit over training; NaN where training did not use
+            the image.
         training_forgetting: (N,) float32, how often training forgot the label, infinite if it never learned it; NaN
-            likewise.
+            where training did not use the image.
         folds: (N,) the fold of each image; None if one network trained on all images.
         map_fn: runs one task per class; it does not change results.
     """
@@ -65,7 +66,7 @@ class ScorerInputs:
         return np.asarray(points, dtype=np.float64)
 
     def with_embedding(self, index: int) -> "ScorerInputs":
-        """Return a copy that has the embedding `index` alone."""
+        """Return a copy with only the embedding `index`."""
         assert self.embeddings is not None
         return replace(self, embeddings=self.embeddings[index : index + 1])
 
@@ -101,7 +102,7 @@ class ScoredImages:
 
     @property
     def dropped(self) -> list[bool]:
-        """Whether each image is dropped; a reason must read accordingly."""
+        """Whether each image is dropped, which decides the wording of its reason."""
         return [value > threshold for value, threshold in self.pairs]
 
 
@@ -110,16 +111,16 @@ class Scorer:
     """One method of finding suspect images.
 
     Attributes:
-        values: from the inputs, and the scorer's options as keywords, how suspect each image is: (N,) float64
-            in the scorer's own unit, at least 0, possibly infinite, higher = more suspect. The values depend
-            on the arguments alone. The scorer does not choose images: any rule of `thresholds` can follow.
-        reasons: N phrases that say what the values mean.
+        values: function of the inputs and, as keywords, the scorer's options. It returns how suspect each image is:
+            (N,) float64 in the scorer's own unit, at least 0, possibly infinite, higher = more suspect. The scorer
+            does not choose images: any rule of `thresholds` can follow.
+        reasons: function that returns N phrases, which say what the values mean.
         needs: the inputs without which it cannot work; with an option `space`, that space too.
         min_per_class: options that give a minimum number of images for every class.
-        clusters: from inputs, thresholds (N,) and options, clusters (N,) int32 numbered from 0 within
-            each class, noise -1; None for scorers without clusters, or whose clusters need no threshold.
-        values_and_clusters: from the inputs and options, both at once, for clusters that need no threshold:
-            one fit gives both. None for other scorers.
+        clusters: function of inputs, thresholds (N,) and options. It returns clusters (N,) int32, numbered from 0
+            within each class, noise -1. None for scorers without clusters, or whose clusters need no threshold.
+        values_and_clusters: function of the inputs and options that returns both, for scorers whose clusters need no
+            threshold: one fit gives both. None for other scorers.
     """
 
     values: Callable[..., NDArray[np.float64]]

@@ -12,15 +12,15 @@ from pipeline.scoring.predictions import row_blocks
 
 # Probabilities in single precision may miss their own mean by a rounding error.
 _ROUNDING = 1e-6
-# No class is confident of an image to which it gives no probability.
+# An image with no probability of a class is never confidently of this class.
 _MIN_THRESHOLD = 2 * _ROUNDING
 
 
 def confident_joint(labels: NDArray[np.int64], probabilities: NDArray[np.float32]) -> NDArray[np.int64]:
     """Count images by label i and confident class j: (C, C).
 
-    A class is confident of an image to which it gives at least its mean probability over the images that are labeled
-    with it. Of several confident classes the most probable one counts. Images without any are not counted.
+    An image is confidently of class j if its probability of j is at least the mean probability of j over the images
+    labeled j. Of several confident classes the most probable one counts. Images without any are not counted.
 
     Args:
         labels: (N,), 0 to C - 1.

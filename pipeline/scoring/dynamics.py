@@ -10,8 +10,8 @@ from pipeline.scoring.predictions import MIN_PROBABILITY, confidence, max_other_
 def averaged_margin(inputs: ScorerInputs) -> NDArray[np.float64]:
     """Return the mean over training (N,) of the label's logit minus the largest other logit.
 
-    An image that training did not use, in a run of less than an epoch, has the trained network's difference, which is
-    that of the logarithms of the probabilities.
+    An image that training did not use, in a run of less than an epoch, gets the margin of the trained network: the
+    difference of the log probabilities.
     """
     assert inputs.training_margin is not None
     mean = np.asarray(inputs.training_margin, dtype=np.float64)
@@ -23,7 +23,7 @@ def _aum_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
     """Return exp(-margin) (N,), 0 to infinity, above 1 where the margin is negative.
 
     This is the geometric mean over training of the probability of the strongest other class over that of the label.
-    The order is that of the area under the margin (AUM; Pleiss et al., 2020, arXiv 2001.10528), turned.
+    The order is that of the area under the margin (AUM; Pleiss et al., 2020, arXiv 2001.10528), reversed.
     """
     with np.errstate(over="ignore"):
         return np.exp(-averaged_margin(inputs))

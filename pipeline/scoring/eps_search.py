@@ -1,6 +1,6 @@
 """Choose the radius of DBSCAN: the knee of the k-distance curve, or a search on planted label noise.
 
-Neither uses test images: the knee needs no true labels, and planted noise brings its own.
+Neither uses test images: the knee needs no true labels, and the search knows which labels it has changed.
 """
 
 from dataclasses import dataclass

@@ -11,7 +11,7 @@ from pipeline.scoring.base import ScoredImages, Scorer, ScorerInputs
 
 _BLOCK_BYTES = 2**26
 _NEIGHBOR_ROWS = 8192
-# The smallest probability that single precision resolves; a quotient by it is still finite.
+# Smallest denominator in ratios of probabilities: about the resolution of float32 at 1. Ratios are 1e7 at most.
 MIN_PROBABILITY = 1e-7
 # Keeps confident-learning values inside their half, off the threshold of 1/2.
 _EDGE = 1e-9
@@ -73,7 +73,7 @@ def max_other_probability(inputs: ScorerInputs) -> NDArray[np.float64]:
 def _margin_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
     """Return (1 + probability of the strongest other class - probability of the label) / 2: (N,), 0 to 1.
 
-    The normalized margin of Northcutt et al. (2021), turned so that higher is more suspect.
+    The normalized margin of Northcutt et al. (2021), reversed so that higher is more suspect.
     """
     return np.asarray(np.clip((1 + max_other_probability(inputs) - confidence(inputs)) / 2, 0, 1))
 
@@ -148,10 +148,10 @@ MEAN_CONFIDENCE_SCORER = Scorer(
 def _label_odds_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
     """Return the probability of the strongest other class over that of the label (N,): 0 to 1e7.
 
-    A wrong label puts another class far ahead, for a clear image and for one between two classes, which
-    self-confidence takes for merely hard. Without folds, the label's probability is the mean of the trained
-    network's and of its mean in training, when the network has not memorized wrong labels. With folds, all is
-    out of fold: the probabilities of the network that did not train on the image.
+    If the label is wrong, another class is far more probable, for a clear image and for one between two classes.
+    Self-confidence does not separate the latter from hard images with a correct label. Without folds, the label's
+    probability is the mean of two: that of the trained network, and the mean during training, before the network has
+    memorized wrong labels. With folds, all probabilities are those of the network that did not train on the image.
     """
     label = confidence(inputs)
     if inputs.folds is None:
@@ -191,8 +191,8 @@ LABEL_ODDS_SCORER = Scorer(
 def neighbor_confidence(inputs: ScorerInputs, k: int) -> NDArray[np.float64]:
     """Return the mean probability (N,), 0 to 1, of an image's label over its `k` nearest neighbors.
 
-    The network may misjudge one image, but seldom its neighbors in the same way. Unlike a vote of neighbors,
-    the mean uses predictions, not the neighbors' labels, which may be wrong as well; and it has no ties.
+    The network may be wrong about one image, but it is rarely wrong about its neighbors in the same way. Unlike a vote
+    of neighbors, the mean uses predictions, not the neighbors' labels, which may be wrong as well; and it has no ties.
     """
     assert inputs.probabilities is not None
     assert inputs.neighbors is not None

@@ -14,11 +14,11 @@ def redundant_rows(
     decided: Collection[int] = (),
     kept_by_hand: Collection[int] = (),
 ) -> dict[int, int]:
-    """Return the training images to drop as near duplicates: row -> the row that stands for it.
+    """Return the training images to drop as near duplicates: row -> the row that it nearly equals.
 
-    These are all that nearly equal a test image; and of the others, in the order of their scores, those that nearly
-    equal an image that is kept. So of no pair both are kept, and a training image stays for each one that is dropped.
-    Decisions by hand come first, and images that the filter drops are not considered.
+    An image is dropped if it nearly equals a test image. The others are taken in the order of their scores, the least
+    suspect first, and dropped if they nearly equal a training image that is kept. So of two near duplicates without a
+    decision by hand, at most one is kept. Images that the filter drops are not considered.
 
     Args:
         pairs: (P, 2) rows of near duplicates, the most similar first; rows from N on are test images.

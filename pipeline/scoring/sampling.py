@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from pipeline.scoring.base import SPACE_NAMES, ScoredImages, Scorer, ScorerInputs, each_class
 
-# Strata of equal width are of differences: of the margin itself for `aum`, and of logarithmic odds.
+# Scorers whose values are ratios: their logarithms (the margin for `aum`, the log odds) are divided into strata.
 _RATIOS = ("aum", "label_odds")
 
 
@@ -23,7 +23,8 @@ def _grid_scores(inputs: ScorerInputs, *, cells: int, seed: int) -> NDArray[np.f
     low, extent = points.min(axis=0), np.ptp(points, axis=0)
     scaled = (points - low) / np.where(extent > 0, extent, 1) * cells
     column, row = np.minimum(scaled, cells - 1).astype(np.int64).T
-    # Separate numbers: the last of ten in the order of `u` has a large u, so its cell would lose it nearly always.
+    # Two independent numbers. If `uniform` gave the order as well, the last image of a cell would have a large value
+    # and nearly always be dropped.
     shuffle, uniform = np.random.default_rng(seed).random((2, len(points)))
     return each_class(_normalized_ranks, inputs.labels, row * cells + column, shuffle, uniform, map_fn=inputs.map_fn)
 
@@ -119,9 +120,9 @@ def dropping_order(difficulty: NDArray[np.float64], beta: float, bins: int, seed
     hardest = order[n_easier:]
     values[hardest] = 1 + (np.arange(len(hardest)) + 1) / max(1, len(hardest))
     rest = order[:n_easier]
-    # An image's place in the random order of its stratum; equal places of several strata follow another random number.
-    place = _random_places(_strata(difficulty[rest], bins), rng)
-    values[rest] = (place + rng.random(len(rest))) / (place.max(initial=0) + 1)
+    # Equal ranks of several strata are ordered by another random number.
+    rank = _random_ranks(_strata(difficulty[rest], bins), rng)
+    values[rest] = (rank + rng.random(len(rest))) / (rank.max(initial=0) + 1)
     return values
 
 
@@ -133,10 +134,10 @@ def _strata(difficulty: NDArray[np.float64], bins: int) -> NDArray[np.int64]:
     return np.asarray(np.minimum(scaled * bins, bins - 1), dtype=np.int64)
 
 
-def _random_places(strata: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return the place (n,), from 0, of each image in a random order of its stratum."""
+def _random_ranks(strata: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return the rank (n,), from 0, of each image in a random order of its stratum."""
     order = np.lexsort((rng.random(len(strata)), strata))
     starts = np.searchsorted(strata[order], strata[order])
-    places = np.empty(len(strata), dtype=np.int64)
-    places[order] = np.arange(len(strata)) - starts
-    return places
+    ranks = np.empty(len(strata), dtype=np.int64)
+    ranks[order] = np.arange(len(strata)) - starts
+    return ranks

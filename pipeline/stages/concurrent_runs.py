@@ -35,7 +35,7 @@ from pipeline.stages.train import (
 from pipeline.training.result_cache import RunCache
 from pipeline.training.settings import launch_plan
 
-# SIGTERM ends a process that has not begun to train without a word, and nothing is lost.
+# SIGTERM ends a process without a message if it has not begun to train. Nothing is lost then.
 _SAVED = (os.EX_TEMPFAIL, -signal.SIGTERM)
 _MODULE = "pipeline.stages.concurrent_runs"
 
@@ -44,7 +44,7 @@ LARGEST_BATCH = 1024
 
 
 def train_concurrently(context: StageContext, arguments: Sequence[str]) -> None:
-    """Train the missing runs of `context.item`, a study, that one process trains alone, several at a time.
+    """Train the missing runs of `context.item`, a study, that need one process each, several at a time.
 
     Does nothing where `dask.concurrent_runs` is 1.
 
@@ -65,6 +65,8 @@ def train_concurrently(context: StageContext, arguments: Sequence[str]) -> None:
         specs, _, run_keys = resolve_runs(context, data, world)
         keys, cache, n_test = fingerprints(run_keys), RunCache(context.work.run_cache), len(data.test.labels)
         register_plans(context)
+        for line in cache.set_aside_damaged(sorted({key for key in keys if key}), data.test.labels):
+            print(f"{context.name}: {line}", file=sys.stderr, flush=True)
         while todo := [
             i
             for i in next_runs(context, specs, keys, cache, n_test)
@@ -181,7 +183,7 @@ def main() -> None:
     parser.add_argument("--parent", type=int, required=True, help="process that started this one")
     add_path_arguments(parser)
     arguments = parser.parse_args()
-    # Nobody holds the stage's lock after its death.
+    # After the death of the stage, no process would hold its lock.
     set_parent_death_signal(signal.SIGKILL)
     # Not every orphan gets process 1 as its parent, and in a container the stage may be process 1.
     if os.getppid() != arguments.parent:

@@ -111,7 +111,8 @@ def _folds(context: StageContext, data: PreparedData) -> NDArray[np.int32]:
     """Return the fold (N,) of each training image; all 0 without folds.
 
     Raises:
-        InputError: a class has fewer training images than there are folds.
+        InputError: a class has fewer training images than there are folds, or all images of a fold are copies of
+            images of others.
     """
     config, labels = context.params.finetune, data.train.labels
     if config.folds == 1:
@@ -125,11 +126,17 @@ def _folds(context: StageContext, data: PreparedData) -> NDArray[np.int32]:
         )
     manifest = read_parquet(context.data.manifest("train"), ["path", "sha256"])
     paths, contents = (manifest[name].to_pylist() for name in ("path", "sha256"))
-    return assign_folds(paths, labels, config.folds, seed=_seed(context), contents=contents)
+    folds = assign_folds(paths, labels, config.folds, seed=_seed(context), contents=contents)
+    if n_empty := config.folds - len(np.unique(folds)):
+        raise InputError(
+            f"finetune.folds: {config.folds}, but copies of an image share its fold, which leaves {n_empty} empty; "
+            f"give at most {config.folds - n_empty}, or remove copies"
+        )
+    return folds
 
 
 def _n_bytes(context: StageContext, data: PreparedData) -> int:
-    """Return the bytes of the networks and of what is kept for each training image, without the files' heads."""
+    """Return the bytes of the networks and of what is kept for each training image, without file headers."""
     config, n = context.params.finetune, len(data.train.labels)
     weights = weight_bytes(_settings(context, data, n))
     return config.folds * weights + _BYTES_PER_IMAGE * n

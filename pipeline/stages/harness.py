@@ -173,11 +173,9 @@ def check_inputs(context: StageContext) -> list[str]:
 
 
 def log_unrecorded(context: StageContext, unrecorded: Sequence[str]) -> None:
-    """Log which files the result rests on that were compared with nothing."""
+    """Log the earlier stages without provenance, whose files could not be checked."""
     if unrecorded:
-        context.log.info(
-            f"{context.name}: no provenance.json of {', '.join(unrecorded)}: their files were compared with nothing"
-        )
+        context.log.info(f"{context.name}: no provenance.json of {', '.join(unrecorded)}: their files were not checked")
 
 
 @contextmanager

@@ -33,7 +33,6 @@ def run_parallel_stage(
     item: str,
     plan: Callable[[StageContext], LaunchPlan],
     before: Callable[[StageContext, Sequence[str]], None] | None = None,
-    argv: Sequence[str] | None = None,
 ) -> None:
     """Run a stage's `body` on the number of processes that its plan requests, and exit the process.
 
@@ -44,11 +43,10 @@ def run_parallel_stage(
         item: name of the argument of a matrix stage, `network` or `study`.
         plan: returns the requested processes for a context.
         before: called with the command line, in a process that torchrun did not start, before the others are started.
-        argv: command line; default: that of the process.
 
     Exit codes: as `run_stage`.
     """
-    argv = sys.argv[1:] if argv is None else argv
+    argv = sys.argv[1:]
     with exit_codes():
         arguments = parse_arguments(stage, item, argv)
         if not distributed.launched_by_torchrun():

@@ -101,7 +101,7 @@ def _fold_features(context: StageContext, train: NDArray[np.float32]) -> FoldFea
 
 
 def _test_settings(tsne: TsneConfig, n: int) -> TsneConfig:
-    """Return the settings of the embedding of the test images, which is for display alone.
+    """Return the settings of the embedding of the test images, which is only for display.
 
     A test split that is too small for the perplexity uses the largest valid one. No result depends on it, and the
     metrics record both.

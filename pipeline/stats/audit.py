@@ -1,4 +1,4 @@
-"""What an audit of a random sample of runs excludes: exact probabilities of sampling without replacement."""
+"""How many false runs an audit of a random sample excludes: exact probabilities of sampling without replacement."""
 
 import math
 
@@ -23,8 +23,8 @@ def _chance_of_none(n_runs: int, n_audited: int, n_false: int) -> float:
 def excluded_count(n_runs: int, n_audited: int, alpha: float) -> int:
     """Return the fewest false runs that an audit without findings excludes; `n_runs` + 1 if it excludes none.
 
-    If as many or more runs were false, a sample would find none with a probability of at most `alpha`. Runs are few
-    and each is audited once, so this is sharper than `excluded_share`, which would hold for an unlimited number.
+    If as many or more runs were false, a sample would find none with a probability of at most `alpha`. Since each of a
+    finite number of runs is audited at most once, the bound is tighter than `excluded_share`.
     """
     counts = range(1, n_runs + 1)
     return next((m for m in counts if _chance_of_none(n_runs, n_audited, m) <= alpha), n_runs + 1)

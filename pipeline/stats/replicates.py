@@ -10,7 +10,6 @@ the difference of every draw, whatever the control is, so that the draws' means 
 are therefore crossed: each factor adds its own variance.
 """
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -124,11 +123,10 @@ def sorted_seeds(runs: Sequence[Run]) -> list[int]:
 
 
 def grid_settings(runs: Sequence[Run]) -> list[Setting]:
-    """Return all settings, sorted, but those of the filtered arm alone, which `equivalent_batch` adds to a grid."""
-    arms: dict[Setting, set[str]] = defaultdict(set)
-    for run in runs:
-        arms[run.setting].add(run.arm)
-    return [setting for setting in sorted_settings(runs) if arms[setting] != {TREATED}]
+    """Return all settings of the grid, sorted: without those that `equivalent_batch` adds to the filtered arm."""
+    others = {run.setting for run in runs if run.arm != TREATED}
+    # A study of the filtered arm alone has no `equivalent_batch`, which needs the full arm.
+    return [setting for setting in sorted_settings(runs) if not others or setting in others]
 
 
 def find_pairs(
@@ -144,7 +142,7 @@ def find_pairs(
     Args:
         seeds: the seeds to use, sorted; None for all.
         treated: the arm that is compared with `control`.
-        treated_sizes: batch size of the control -> that of the treated arm, for the settings with these sizes alone;
+        treated_sizes: batch size of the control -> that of the treated arm, only for the settings with these sizes;
             None if both have the same. The setting of a pair is the control's.
     """
     if seeds is None:

@@ -22,7 +22,7 @@ CurveAxis = Literal["examples", "steps", "epochs"]
 
 
 class Setting(NamedTuple):
-    """What two runs must share, in addition to their seed, to be a pair. Never selected by its accuracy."""
+    """The settings that two runs of a pair share, in addition to their seed. Never selected by accuracy."""
 
     model: str
     batch_size: int

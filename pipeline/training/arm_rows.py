@@ -30,7 +30,7 @@ _SUGGESTIONS = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainRows:
-    """What a run trains on.
+    """The images and labels that a run trains on.
 
     Attributes:
         mask: (N,) bool, the training images.
@@ -41,13 +41,13 @@ class TrainRows:
     labels: NDArray[np.int64]
 
     def changed(self, given: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return (N,) bool: which images the run trains on with another label than the `given` one, (N,)."""
+        """Return the images, (N,) bool, that the run trains on with another label than the `given` one (N,)."""
         return np.asarray(self.mask & (self.labels != given))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FilterDecisions:
-    """What the filter of one network and people decided on the training images.
+    """The decisions of one network's filter, and of manual overrides, on the training images.
 
     Attributes:
         keep: (N,) bool, after overrides.
@@ -66,7 +66,8 @@ class FilterDecisions:
         """Return the labels (N,) of the arm `relabeled`.
 
         Args:
-            above: dropped images get the suggested label if its probability is higher; None: decisions by hand alone.
+            above: dropped images get the suggested label if its probability is higher; None: only overrides change
+                labels.
         """
         if above is None:
             return self.labels
@@ -120,9 +121,9 @@ def _label_indices(path: Path, names: list[str], class_names: tuple[str, ...]) -
 
 
 def train_rows(spec: RunSpec, given: NDArray[np.int64], decisions: Mapping[str, FilterDecisions]) -> TrainRows:
-    """Return what a run trains on.
+    """Return the images and labels that a run trains on.
 
-    `full` and the random arms have the labels as given: they are what the filter and people are compared with.
+    `full` and the random arms keep the labels as given: they are the baseline of the filter and of overrides.
 
     Args:
         given: (N,) labels as given.

@@ -80,7 +80,7 @@ def _check_compression(settings: TrainSettings, world: World, comm: CommConfig) 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPlan:
-    """How this rank computes the batches of a run.
+    """The parts of a run's batches that this rank computes.
 
     Attributes:
         batches: by batch size, this rank's part of a global batch.
@@ -167,7 +167,7 @@ class _MemoryProbe:
         self._model.train()
 
     def try_pass(self, max_size: int) -> None:
-        """Run a forward and a backward pass of at most `max_size` samples next to what the optimizer will hold."""
+        """Run a forward and a backward pass of at most `max_size` samples, with memory reserved for the optimizer."""
         # Optimizer state and exchange buffers exist from the end of the first step on.
         reserved = [torch.empty_like(parameter) for parameter in self._model.parameters() for _ in range(self._copies)]
         part = merge_micro_batches(self._slices, max_size)[0]

@@ -1,6 +1,6 @@
 """The critical batch size by branched runs: up to which batch the loss after equally many images is as low.
 
-Merrill et al. 2025, Critical Batch Size Revisited (arXiv 2505.23971): train with a small batch, then go on from the
+Merrill et al. 2025, Critical Batch Size Revisited (arXiv 2505.23971): train with a small batch, then continue from the
 same weights with batches k times as large and the rate scaled, for equally many images. The critical batch size at this
 point of the training is the largest batch whose loss exceeds that of the small batch by at most a tolerance. It assumes
 nothing of the gradients, as the noise scale does (`noise_scale`), and takes several runs.

@@ -43,7 +43,7 @@ class _File(NamedTuple):
 
 
 class _InvalidCheckpoint(Exception):  # noqa: N818 - never leaves this module
-    """Why a checkpoint cannot be used."""
+    """A checkpoint cannot be used; the message gives the reason."""
 
 
 class Checkpoints:
@@ -229,10 +229,12 @@ class CheckpointScheduler:
 
     @contextmanager
     def handle_sigterm(self) -> Iterator[None]:
-        """Stop the run after the next step, or the block at its end, on SIGTERM, which does not end the process.
+        """Treat SIGTERM as a request to stop: the run saves its state and stops after its next step.
+
+        The signal does not end the process.
 
         Raises:
-            Terminated: at the end of the block, if SIGTERM arrived after the last step but one.
+            Terminated: at the end of the block, if SIGTERM came too late for any step to stop the run.
         """
         before = signal.signal(signal.SIGTERM, lambda *_: self._stop_requested.set())
         try:
@@ -283,7 +285,7 @@ class CheckpointScheduler:
             self._checkpoints.clear()
 
     def _is_late(self) -> bool:
-        """Return whether the interval has passed, by rank 0's clock alone."""
+        """Return whether the interval has passed; only the clock of rank 0 counts."""
         if self._seconds is None or not self._world.is_main:
             return False
         return time.monotonic() - self._saved_at >= self._seconds
@@ -292,7 +294,7 @@ class CheckpointScheduler:
 def make_checkpointer(
     interval: CheckpointInterval, folder: Path, flag_sync: FlagSync, world: World
 ) -> CheckpointScheduler:
-    """Build the checkpointer for the interval of params.yaml; `folder` belongs to this run alone."""
+    """Build the checkpointer for the interval of params.yaml; `folder` belongs to this run only."""
     return CheckpointScheduler(
         Checkpoints(folder), flag_sync, world=world, seconds=interval.seconds, steps=interval.steps
     )

@@ -1,7 +1,7 @@
 """Families of training code that compute the same bits, listed in `canonical_runs.json`.
 
-A family has members: digests of training code, of which the first names the family. For each machine on which it was
-run it has the hashes that `canonical_runs` gives there, for every member.
+The members of a family are digests of training code. The first one names the family. For each kind of machine, the
+family has the hashes of `canonical_runs` there, which are equal for all members.
 """
 
 import json
@@ -19,7 +19,7 @@ COMMAND = "python -m pipeline canonical-runs --record"
 _PRECISIONS = ("fp32", "bf16")  # the others are of GPUs
 
 Hashes = Mapping[str, str]
-"""By the name of a job."""
+"""Name of a job -> its hash."""
 
 
 @dataclass(frozen=True, kw_only=True)

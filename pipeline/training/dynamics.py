@@ -23,7 +23,7 @@ _WORD = 62
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingDynamics:
-    """What training showed of each sample's label; NaN for samples not trained on.
+    """Training dynamics of each sample's label; NaN for samples not trained on.
 
     Attributes:
         margin: (N,) float32, mean over the epochs of the label's logit minus the largest other logit: the area under
@@ -48,7 +48,8 @@ class DynamicsTracker:
         self._n_epochs, self._n_words = n_epochs, -(-n_epochs // _WORD)
         self._sums = torch.zeros(n, dtype=torch.int64, device=device)
         self._passes = torch.zeros(n, dtype=torch.int64, device=device)
-        # Bits, since a rank sees a sample in some epochs only: what follows on what is known after adding up all ranks.
+        # One bit per epoch: a rank sees a sample in some epochs only, so the order of its predictions is known only
+        # after the sum over all ranks.
         self._correct = torch.zeros(n * self._n_words, dtype=torch.int64, device=device)
 
     @torch.no_grad()

@@ -1,9 +1,10 @@
 """The gradient noise scales of two sets of images at the same weights, and their ratio with an interval.
 
-Symmetric wrong labels, a share a of all over K classes, give the mean gradient s G + (1 - s) U, s = 1 - aK / (K - 1).
-G is that of the correct labels, U that of uniform labels, which is 0 where predictions are uniform. Where U is small
-and the covariance of one image's gradient about the same, the noise scale tr(Sigma) / |G|^2 is 1/s^2 times that of the
-correct labels (after Rolnick et al. 2017, arXiv 1705.10694). Once the network is confident, neither needs to hold.
+With symmetric wrong labels, a share a of all over K classes, the mean gradient is s G + (1 - s) U with
+s = 1 - aK / (K - 1). G is the gradient of the correct labels, and U that of uniform labels, which is 0 where
+predictions are uniform. If U is small and the covariance of one image's gradient is about the same, the noise scale
+tr(Sigma) / |G|^2 is 1/s^2 times that of the correct labels (after Rolnick et al. 2017, arXiv 1705.10694). Both
+assumptions may fail once the network is confident.
 
 The estimates are those of `noise_scale`, from disjoint parts of each set at once. Their intervals come from leaving out
 one part at a time (the jackknife; Efron and Stein 1981, doi:10.1214/aos/1176345462).
@@ -65,16 +66,16 @@ class PartNorms:
 def measure_parts(
     model: nn.Module, train_loss: TrainLoss, sample_ids: NDArray[np.int64], *, parts: int, batch_size: int
 ) -> PartNorms:
-    """Compute the gradient of each part twice, so that one gradient at a time is in memory.
+    """Measure the gradients of the parts, and compute each of them twice, so that memory never holds all of them.
 
-    BatchNorm is in evaluation mode, with the network's statistics, and there is no dropout: the loss is a function of
-    the weights alone, and images are independent.
+    BatchNorm is in evaluation mode, with the network's statistics, and there is no dropout: the loss depends only on
+    the weights, and images are independent.
 
     Args:
         model: its weights and its mode stay as they are.
         sample_ids: (n,) distinct rows of the data set, in random order; the last n mod `parts` are left out.
         parts: 3 or more, at most n.
-        batch_size: images per forward pass; changes the result by rounding alone.
+        batch_size: images per forward pass; changes the result only by rounding.
     """
     size, training = len(sample_ids) // parts, model.training
     assert parts > 2, parts
@@ -117,7 +118,7 @@ class ScaleRatio:
     """The noise scale of one set over that of another, at the same weights.
 
     Attributes:
-        numerator, denominator: the estimates, in images; without an interval of their own.
+        numerator, denominator: the two estimates, in images, without intervals.
         ratio: None if a gradient does not stand out from its noise.
         low, high: ends of the 95 % interval of `ratio`; None if a gradient does not stand out without one of its parts.
         reason: why `ratio` or its interval is None.
@@ -134,8 +135,8 @@ class ScaleRatio:
 def scale_ratio(numerator: PartNorms, denominator: PartNorms) -> ScaleRatio:
     """Return the ratio of two noise scales with its interval, by Student's t on the logarithm.
 
-    The variance of the logarithm is the sum of both jackknife variances. Two sets that share images vary together, so
-    that the interval is rather too wide. It covers the choice of the images, at these weights alone.
+    The variance of the logarithm is the sum of both jackknife variances. Sets that share images vary together, which
+    makes the interval too wide. It covers the choice of the images, only at these weights.
     """
     from scipy import stats  # half a second to import
 

@@ -42,7 +42,7 @@ def recompute_batch_norm_statistics(
     Args:
         batches: global batches, with the augmentation of training.
         micro_batches: this rank's slices of each global batch.
-        sum_parts: sums this rank's 1-dimensional tensors and those of the other ranks; None rounds in any order.
+        sum_parts: sums this rank's 1-dimensional tensors and those of the other ranks; None: in no fixed order.
     """
     sum_parts = sum_parts or _sum_in_any_order
     layers = [module for module in model.modules() if isinstance(module, GroupedBatchNorm2d)]
@@ -89,7 +89,7 @@ def _sums_over_groups(
 def statistics_batches(trained_on: int, batch_size: int) -> int:
     """Return the number of global batches for the recomputed BatchNorm statistics, at least 1.
 
-    It depends on the settings alone. The batches contain a sixteenth of the images that the run has trained on,
+    It depends only on the settings. The batches contain a sixteenth of the images that the run has trained on,
     including repeats, but 512 to 2,048, and no more than the run has trained on. The last batch is complete.
 
     Args:

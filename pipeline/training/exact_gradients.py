@@ -1,8 +1,8 @@
 """The gradient of a global batch in the same bits for every number of processes and every collective.
 
 The leaves are the simulated workers. Each leaf's gradient is rounded to a grid and added in float64, which is exact
-(`distributed.exact_sum`). The loss, the squared norms of the leaves and their number are added in the same way. Sums
-travel between ranks while the backward pass of a rank's last leaf goes on.
+(`distributed.exact_sum`). The loss, the squared norms of the leaves and their number are added in the same way. Ranks
+exchange sums during the backward pass of their last leaf.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,13 +27,13 @@ _N_SCALARS = 3
 class ExactGradients:
     """Adds the gradients of the simulated workers exactly; `model` is not wrapped.
 
-    A step takes the grids that the step before it found. If a gradient has left their range, the step is computed
-    again with grids that fit, and so is the first one. A repeated pass has equal gradients: forward passes in training
-    change no buffer, and the labels' probabilities are tracked once.
+    A step uses the grids that the previous step found. If a gradient exceeds their range, the step is computed again
+    with grids that fit. The first step is always computed twice. A repeated pass has equal gradients: forward passes in
+    training change no buffer, and the labels' probabilities are tracked once.
 
     Args:
         simulated_workers: the most leaves of a global batch.
-        grids: those of the step before; None before the first.
+        grids: those of the previous step; None before the first.
 
     Attributes:
         grids: for the next step; a checkpoint has to keep them.
@@ -106,7 +106,8 @@ class ExactGradients:
 
 
 class _Noise(NamedTuple):
-    """What the noise of a batch's gradient is computed from, where a step samples it: reading it waits for the device.
+    """The inputs of the noise of a batch's gradient. They are read only by steps that sample it: reading waits for the
+    device.
 
     Attributes:
         total: the summed summands, (n,) float64.
@@ -126,7 +127,7 @@ class _LeafSum:
         grids: None adds nothing: the pass only finds the largest elements.
 
     Attributes:
-        exchange: given while the last leaf is added, where sums travel during its backward pass.
+        exchange: set while the last leaf is added, if sums are exchanged during its backward pass.
     """
 
     def __init__(self, totals: Sequence[Tensor], grids: Grids | None) -> None:

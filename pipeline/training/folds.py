@@ -25,7 +25,7 @@ from pipeline.training.settings import TrainSettings
 
 @dataclass(frozen=True, kw_only=True)
 class FoldStore:
-    """Where the networks of all folds are saved.
+    """The folders in which the networks of all folds are saved.
 
     Attributes:
         checkpoints: folder with a folder for each run, named after its key.

@@ -41,16 +41,15 @@ def expand_grid(
     """Return all runs of a study, arms innermost so that comparisons complete early.
 
     A batch larger than an arm of its comparison would repeat images within one batch. It is skipped for all arms, so
-    that every run has a counterpart. The runs of `equivalent_batch` that no point of the grid has come last.
+    that every run has a counterpart. Runs that only `equivalent_batch` requests come last.
 
     Args:
         n_full: training images.
-        n_kept: images that the filter of each of the study's filter networks keeps; the sizes of all arms but those of
-            all images.
+        n_kept: filter network -> images that its filter keeps: the size of every arm but `full` and `relabeled`.
 
     Raises:
         InputError: a run that is not skipped cannot be trained, e.g. its warm-up is longer than the budget; or a run of
-            `equivalent_batch` has the batch size of another run, and not its steps.
+            `equivalent_batch` has the batch size of another run but other steps.
     """
     recipe = study.effective_recipe(train)
     sizes = {(arm, network): n_full if arm in WHOLE_ARMS else n_kept[network] for arm, network in study_arms(study)}
@@ -148,7 +147,7 @@ def study_arms(study: Study) -> list[tuple[str, str]]:
 
 
 RunVariant = tuple[str, str, str, int, float, float]
-"""What the seeds of a study replicate: model, arm, filter network, batch size, learning rate, weight decay."""
+"""A run without its seed: model, arm, filter network, batch size, learning rate, weight decay."""
 
 
 def run_variant(spec: RunSpec) -> RunVariant:

@@ -44,10 +44,11 @@ def link_is_due(settings: TrainSettings, step: int) -> bool:
 
 
 def first_difference(a: Sequence[ChainLink], b: Sequence[ChainLink]) -> tuple[int, int] | None:
-    """Return the steps between which two chains of one job part; None if they are equal.
+    """Return the steps between which two chains of one job diverge; None if they are equal.
 
     Returns:
-        The step of the last equal link, 0 without one; and that of the first link that differs or that one chain lacks.
+        The step of the last equal link, 0 without one; and the step of the first link that differs or that one chain
+        lacks.
     """
     equal_through = 0
     for one, other in itertools.zip_longest(a, b):

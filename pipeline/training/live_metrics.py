@@ -27,7 +27,7 @@ _TITLES = {
     ("test", "loss"): "Test loss of this run (nats)",
     ("train", "learning_rate"): "Learning rate of this run",
 }
-"""Of the curves on the page, in their order."""
+"""Headings of the curves on the page, in their order."""
 
 
 class LiveMetrics:
@@ -47,7 +47,7 @@ class LiveMetrics:
         shutil.rmtree(folder, ignore_errors=True)
 
     def start_run(self, name: str) -> None:
-        """Remove the curves of the run before."""
+        """Remove the curves of the previous run, and show the name of this one."""
         for group, _ in _CURVES:
             shutil.rmtree(self._plots / group, ignore_errors=True)
         for curve in _CURVES:
@@ -71,7 +71,7 @@ class LiveMetrics:
 
         Args:
             top1: 0 to 1; None if the run has no result.
-            left: what is left of the study, in words.
+            left: the runs and the time left of the study, as text.
         """
         self._ended.append(top1)
         self._left = left

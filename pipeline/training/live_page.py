@@ -29,15 +29,15 @@ svg path { fill: none; stroke: var(--quiet); }
 
 @dataclass(frozen=True, kw_only=True)
 class LiveState:
-    """Where a study is.
+    """The progress of a study.
 
     Attributes:
         study: its name.
-        run: the current run, in words; empty before the first one.
+        run: description of the current run; empty before the first one.
         ended, runs: number of runs that have ended, and of all to train.
-        left: what is left, in words; empty before the first run has ended.
+        left: the runs and the time left, as text; empty before the first run has ended.
         curves: title -> (step, value) in ascending order, of the current run and of the study.
-        updated: when this was so.
+        updated: time of this state.
     """
 
     study: str
@@ -50,7 +50,7 @@ class LiveState:
 
 
 def live_page(state: LiveState) -> str:
-    """Return the page, without a file or a script of its own."""
+    """Return the page as HTML that needs no other file and no script."""
     running = state.ended < state.runs
     left = state.left or f"{state.ended} of {state.runs} runs"
     lines = [
@@ -81,15 +81,15 @@ def _curve(title: str, points: Sequence[tuple[int, float]]) -> str:
     (first, _), (last, latest) = points[0], points[-1]
     low, high = min(value for _, value in points), max(value for _, value in points)
     right, bottom = _WIDTH - _MARGIN / 4, _HEIGHT - _MARGIN / 2
-    places = [
+    coordinates = [
         (
             _MARGIN + (right - _MARGIN) * (step - first) / max(1, last - first),
             bottom - (bottom - _MARGIN / 4) * ((value - low) / (high - low) if high > low else 0.5),
         )
         for step, value in points
     ]
-    x, y = places[-1]
-    line = " ".join(f"{left:.1f},{top:.1f}" for left, top in places)
+    x, y = coordinates[-1]
+    line = " ".join(f"{left:.1f},{top:.1f}" for left, top in coordinates)
     return (
         f"<h2>{escape(title)}: {latest:.4g}</h2>\n"
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">'

@@ -37,7 +37,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _HISTORY_RECORDS = 20
-"""Records of a run: enough for a curve, and few enough that waiting for the device costs nothing."""
+"""A run of as many steps has 20 to 39 records: enough for a curve, and few enough that waiting for the device costs
+nothing."""
 
 
 class TrainData(NamedTuple):
@@ -56,7 +57,7 @@ class TrainData(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How a run is computed; changes its result by rounding alone.
+    """Options of how a run is computed; they change its result only by rounding.
 
     Attributes:
         title: of the progress display.
@@ -83,7 +84,7 @@ class TrainedRun:
         skipped_steps: steps that the loss scaler skipped for a non-finite gradient.
         noise_scale: None unless it was sampled.
         micro_batch: samples that passed forward together, at most.
-        hardware: what the run ran on, in order, each once.
+        hardware: descriptions of what the run ran on, in order, each once.
         confidence: (N,) float32, mean probability of each sample's label late in training (see
             `confidence`), NaN for samples not trained on; None unless it was tracked.
         dynamics: margins and forgetting events of the whole training; None unless they were tracked.

@@ -1,7 +1,7 @@
 """Memory that a batch needs and that host and device have, and the micro-batch chosen from both.
 
 Containers and batch jobs limit their processes by Linux control groups (cgroups), version 1 or 2, and kill one that
-exceeds the limit. /proc/meminfo, and psutil with it, reports the machine alone. See the kernel's
+exceeds the limit. /proc/meminfo and psutil report only the memory of the machine. See the kernel's
 Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst, and proc(5) for the two tables.
 """
 
@@ -106,7 +106,7 @@ def _lines(path: Path) -> list[str]:
 def _free_at_start() -> int:
     """Return the memory that was available at the first call in this process.
 
-    Later calls would count memory that the process freed but kept as used. A run's micro-batch must not depend on the
+    Later calls would count as used what the process has freed but keeps. A run's micro-batch must not depend on the
     runs before it, since a killed study resumes in the middle.
     """
     return available_memory()

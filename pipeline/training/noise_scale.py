@@ -25,7 +25,7 @@ class NoiseSample:
     """Gradient norms of one optimizer step; before clipping, with the loss scale taken out.
 
     Attributes:
-        small_batch: images in the mean part, B / k for a batch of B images in k parts.
+        small_batch: mean number of images of a part: B / k for a batch of B images in k parts.
         big_batch: B.
         mean_small_sq_norm: sum over the parts of b_i / B |g_i|^2, where g_i is the mean gradient of the b_i images of
             part i.

@@ -11,7 +11,7 @@ from pipeline.errors import InputError
 from pipeline.training.run_key import training_code_digest, worker_machine_info
 
 Facts = Mapping[str, Any]
-"""Of one rank: what decides its bits, and `host`."""
+"""Facts of one rank by name: all that decide its bits, and `host`."""
 
 _SHOWN = 16
 

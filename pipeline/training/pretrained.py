@@ -25,7 +25,7 @@ class HubFile:
 
     Attributes:
         path: of the copy on this machine.
-        repository: as `timm/resnet18.a1_in1k`.
+        repository: such as `timm/resnet18.a1_in1k`.
         name: in the repository.
         revision: the commit.
         sha256: of the content, verified.
@@ -69,7 +69,7 @@ def weight_initializer(
 
 
 def pretrained_record(weights: str, network: str, revisions: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a network of timm reads and where its weights are from, as plain values; nothing is downloaded.
+    """Return the image format of a network of timm and the source of its weights, as plain values.
 
     Raises:
         InputError: as `weight_initializer`.
@@ -169,7 +169,7 @@ def hub_weights(network: str, revisions: Mapping[str, str]) -> HubFile:
 
 
 def _find_on_hub(network: str, repository: str, names: tuple[str, ...], revision: str | None) -> tuple[str, Any]:
-    """Return the name of the file of weights and what the hub says of it, without waiting for a hub that is away."""
+    """Return the name of the weights file and its metadata on the hub; gives up after 10 s without an answer."""
     import huggingface_hub as hub
     from huggingface_hub.errors import EntryNotFoundError
 

@@ -1,4 +1,4 @@
-"""Cache of finished runs and networks, by run key: nothing in it is trained again."""
+"""Finished runs (the ledger, `.work/cells`) and finished networks, by run key: nothing in them is trained again."""
 
 import dataclasses
 import itertools
@@ -180,7 +180,7 @@ class RunCache:
             labels: (n_test,), of the test images that the runs were evaluated on.
 
         Returns:
-            A line for each, which says what is wrong and where it is now.
+            A line for each, with the reason and the new folder.
         """
         lines = []
         for folder in [self._root / key for key in keys]:

@@ -21,7 +21,7 @@ from pipeline.training.numerics import Precision, autocast
 from pipeline.training.recorded_settings import recorded_settings
 from pipeline.training.settings import TrainSettings
 
-# Modules of which the import closure decides a result: images and evaluation, initial weights, and the training loop.
+# The import closures of these modules decide a result: images and evaluation, initial weights, and the training loop.
 _RESULT_MODULES = ("evaluation", "pretrained", "state", "loop")
 # Modules that cannot change a result: messages, and readers of data that the digest of the data covers.
 _EXCLUDED = frozenset({"pipeline"}) | frozenset(
@@ -78,7 +78,7 @@ def run_key(
         train_mask: (N,) bool, the rows trained on.
         data_digest: of the images and labels of both splits.
         relabeled: row -> label, of the rows trained on with another label than that of the data. Without any, the key
-            is that of earlier versions, which trained on the labels of the data alone.
+            is that of earlier versions, which trained only on the labels of the data.
         threads: CPU threads of each process that trains, where `settings` do not pin them. The caller may have
             another number of threads.
     """

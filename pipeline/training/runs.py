@@ -68,7 +68,7 @@ def execute_run(
 
     Args:
         rows: the images to train on, and their labels.
-        weights: where rank 0 saves the trained network, if anywhere.
+        weights: the file that rank 0 writes the trained network to; None saves none.
         eval_batch_size: images per forward pass in evaluation.
         options: see `train`.
     """

@@ -1,8 +1,8 @@
-"""Whether two finished runs are the same in every bit; if not, from which step, in what, and which settings differ.
+"""Compare two finished runs bit by bit: from which step they differ, in which tensors, and in which settings.
 
 The evidence is what a run records: its hash chain (`hash_chain`), its history, its evaluation and its key. Two chains
-are equal up to the first link that differs. Of that link, the first group of tensors whose digest differs names the
-place. History records lie between the links, and may show a difference earlier.
+are equal up to the first link that differs. The first group of tensors whose digest differs in that link names what
+differs. History records lie between the links, and may show a difference earlier.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from pipeline.training.run_record import check_checksums
 from pipeline.training.state import ChainLink, HistoryRecord
 
 _RECORDED = ("lr", "train_loss", "top1", "test_loss", "examples", "epoch")
-"""What a history record has, in the order in which a difference is reported."""
+"""Quantities of a history record, in the order in which a difference is reported."""
 _NAMES = {
     "lr": "the learning rate",
     "train_loss": "the training loss",
@@ -33,7 +33,7 @@ _JOB_PARTS = {
     "labels": "labels changed for training",
     "code": "training code",
 }
-# Settings of which the key of the machine has the effective value.
+# A setting whose effective value is in the machine's part of the key.
 _ALSO_OF_MACHINE = "threads"
 
 
@@ -96,9 +96,9 @@ def compare_bits(a: RecordedRun, b: RecordedRun) -> BitComparison:
     equal_through, chain = _first_in_chains(a.result.links, b.result.links)
     records = _first_in_histories(a.result.history, b.result.history)
     last = max(a.result.history[-1].step, b.result.history[-1].step)
-    found = [place for place in (chain, records, _in_evaluation(a.result, b.result, last)) if place is not None]
-    # The first of equal steps: a place in the chain says more than a number.
-    differ_at, where = min(found, key=lambda place: place[0]) if found else (None, "")
+    found = [first for first in (chain, records, _in_evaluation(a.result, b.result, last)) if first is not None]
+    # At equal steps the chain comes first: it names tensors, and a record only a number.
+    differ_at, where = min(found, key=lambda first: first[0]) if found else (None, "")
     differences = [*_job_differences(a, b), *_machine_differences(a, b), *_process_differences(a, b)]
     harmless = {"processes", "images in a pass", "trained on"} if _reductions(a, b) == {"exact"} else set()
     return BitComparison(
@@ -111,7 +111,7 @@ def compare_bits(a: RecordedRun, b: RecordedRun) -> BitComparison:
 
 
 def _first_in_chains(a: tuple[ChainLink, ...], b: tuple[ChainLink, ...]) -> tuple[int, tuple[int, str] | None]:
-    """Return the step of the last equal link, and step and place of the first that differs."""
+    """Return the step of the last equal link; and the step of the first link that differs, with what differs in it."""
     equal_through = 0
     for one, other in zip(a, b, strict=False):
         if one.step != other.step:

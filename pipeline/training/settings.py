@@ -309,7 +309,7 @@ def _check_warmup(warmup_steps: int, steps: int, batch_size: int) -> None:
 
 
 def _warmup_start_factor(recipe: Recipe, reference_factor: float) -> float | None:
-    """Return the start of the warm-up; `reference_factor`: rate as written / scaled peak, maybe above 1."""
+    """Return the start of the warm-up over the peak rate; `reference_factor` is the rate as written over that peak."""
     if recipe.schedule.name == "one_cycle":
         return None
     start = recipe.schedule.warmup_start_factor
@@ -319,7 +319,7 @@ def _warmup_start_factor(recipe: Recipe, reference_factor: float) -> float | Non
 def _schedule_options(recipe: Recipe, in_steps: Callable[[Duration], int], batch_sizes: BatchSizes) -> dict[str, Any]:
     options = recipe.schedule.model_dump(exclude={"name", "warmup", "warmup_start_factor"})
     if recipe.schedule.name == "step":
-        # Counted as schedules do, in batches of the final size.
+        # Schedules count steps in batches of the final size.
         marks = [in_steps(milestone) for milestone in recipe.schedule.milestones]
         options["milestones"] = [
             batch_sizes.examples(mark) / batch_sizes.final if batch_sizes.stages else mark for mark in marks

@@ -30,7 +30,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryRecord:
-    """The progress of a run, recorded twenty times and at each evaluation.
+    """The progress of a run: 20 to 39 records, one per step in a run of fewer steps, and one at each evaluation.
 
     Attributes:
         epoch: passes over the arm so far, may be fractional.
@@ -81,7 +81,7 @@ class TrainState:
         dynamics: sums the margins of the labels; None tracks none.
         links: of the hash chain so far; on rank 0, and on every rank after a checkpoint.
         micro_batch: samples that pass forward together, at most; 0 before it is chosen.
-        hardware: what the run ran on, in order, each once.
+        hardware: descriptions of what the run ran on, in order, each once.
         earlier_seconds: wall time of the processes before this one, until their last checkpoint.
         started_at: when this process began its part, by the monotonic clock.
     """

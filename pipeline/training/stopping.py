@@ -21,7 +21,7 @@ def needed_seeds(
     """Return the seeds up to the next look, or up to the look that decided.
 
     Train the missing ones and call it again; the study is complete when nothing is missing. The answer depends on
-    the results alone, so that an interrupted study continues as an uninterrupted one. Runs of later seeds, which
+    the results only, so that an interrupted study continues as an uninterrupted one. Runs of later seeds, which
     another study may have left in the cache, change nothing.
 
     Args:

@@ -1,4 +1,4 @@
-"""Where a study is in the whole: which of its runs has ended, and how long the others take."""
+"""The progress of a study: how many of its runs have ended, and about how long the others take."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ class StudyProgress:
         self._ended = 0
 
     def end_run(self) -> str:
-        """Count a run, and return what is left, such as "3 of 27 runs, about 5 min left"."""
+        """Count a run, and return the progress, such as "3 of 27 runs, about 5 min left"."""
         self._ended += 1
         done, left = sum(self._images[: self._ended]), sum(self._images[self._ended :])
         counted = f"{self._ended} of {len(self._images)} runs"

@@ -1,4 +1,4 @@
-"""The tables of a study, made of its runs' results alone: the train stage writes them, `verify` derives them again."""
+"""The tables of a study, a function of its runs' results: the train stage writes them, `verify` derives them again."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

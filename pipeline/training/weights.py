@@ -38,7 +38,14 @@ does; or its center crop, as training from files (`prepare.storage: files`) eval
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrainedNetwork:
-    """A network in evaluation mode with the names of its classes, in label order."""
+    """A network in evaluation mode, and what its use needs.
+
+    Attributes:
+        network: its name, as in params.yaml.
+        class_names: in label order.
+        format: of the images that it reads.
+        resizing: how images of any size become its input.
+    """
 
     model: Network
     network: str
@@ -123,7 +130,7 @@ def save_fold_networks(
 
 
 def write_with_folds(source: Path, target: Path, folds: NDArray[np.int32]) -> None:
-    """Write the extractor that `save_fold_networks` wrote to `source` to `target`, with the folds of other images.
+    """Copy an extractor with folds from `source` to `target`, with the folds of other images.
 
     Args:
         folds: (N,) int32, the fold whose network was not trained on the image.

@@ -190,6 +190,21 @@ def test_impossible_folds_are_refused(
     assert printed_error(capsys.readouterr().err).key == key
 
 
+def test_a_fold_whose_images_are_all_copies_is_refused_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Copies join the fold of the first image; an extractor with an empty fold could not be read."""
+    data = write_project(tmp_path, finetune=TWO_STEPS)
+    folds = _expected_folds(3, seed=4)
+    manifest = pyarrow.parquet.read_table(data.manifest("train"))
+    digests = np.array(manifest["sha256"].to_pylist())
+    digests[folds == (folds[0] + 1) % 3] = digests[0]
+    column = manifest.column_names.index("sha256")
+    pyarrow.parquet.write_table(manifest.set_column(column, "sha256", [digests.tolist()]), data.manifest("train"))
+    assert stage("finetune", tmp_path) == 2
+    assert printed_error(capsys.readouterr().err).key == "finetune.folds"
+
+
 def test_folds_of_other_images_are_refused(three: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_project(tmp_path, finetune=TWO_STEPS)
     data.extractor(NETWORK).parent.mkdir()

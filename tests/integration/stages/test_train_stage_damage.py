@@ -1,11 +1,14 @@
 """The train stage trains a damaged run again, and only that one."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline.errors import Terminated
 from pipeline.paths import WorkPaths
+from pipeline.stages import concurrent_runs
 from pipeline.stages import train as train_stage
 from tests.fixtures.made_up_runs import FOUR_CELLS, MadeUpRuns
 from tests.fixtures.training import runs_of, stage, write_project
@@ -39,3 +42,25 @@ def test_a_changed_run_is_set_aside_and_trained_again(
     assert lines[0].endswith("and trained again")
     assert f"{name} has changed since it was written" in lines[0]
     assert runs_of(data) == before
+
+
+def test_concurrent_runs_of_a_study_with_looks_train_a_damaged_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = {"arms": ["filtered", "random"], "seeds": [0, 1, 2], "looks": [2, 3]}
+    report = {"margin": 99.0, "primary": "random"}
+    data = write_project(tmp_path, study=study, report=report)
+    monkeypatch.setattr(train_stage, "execute_run", MadeUpRuns(lambda _: 0.5))
+    assert stage("train", tmp_path) == 0
+    key = runs_of(data)[0]["fingerprint"]
+    (WorkPaths(root=tmp_path / "work").run_cache / key / "result.json").write_text("{}")
+    started: list[Sequence[str]] = []
+
+    def train_in_processes(_: Sequence[str], shares: Sequence[Sequence[str]], __: Sequence[str]) -> None:
+        started.extend(shares)
+        raise Terminated("the runs are saved")
+
+    monkeypatch.setattr(concurrent_runs, "train_in_processes", train_in_processes)
+    write_project(tmp_path, study=study, report=report, dask={"concurrent_runs": 2})
+    assert stage("train", tmp_path) == 75
+    assert started == [[key]]

@@ -117,6 +117,8 @@ _FEATURES, _LABELS = np.random.default_rng(0).normal(size=(24, 3)), np.arange(24
     [
         ({}, "perplexity"),
         ({"perplexity": 0}, "perplexity"),
+        ({"perplexity": 0.5}, "perplexity"),
+        ({"perplexity": 5, "seed": -1}, "seed"),
         ({"perplexity": 5, "n_jobs": 0}, "n_jobs"),
         ({"scorer": "margin"}, "drop_fraction"),
         ({"scorer": "margin", "drop_fraction": 1.5}, "drop_fraction"),

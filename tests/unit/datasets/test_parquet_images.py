@@ -204,6 +204,10 @@ def test_any_error_of_the_parser_is_one_line(value: str) -> None:
         card_class_names(f"---\na: {value}\n---\n", "label", "README.md")
 
 
+def test_a_byte_order_mark_hides_no_class_names() -> None:
+    assert card_class_names(f"\ufeff{card(['dog', 'cat'])}", "label", "README.md") == ("dog", "cat")
+
+
 @pytest.mark.slow
 def test_a_card_may_have_the_classes_of_imagenet_21k() -> None:
     found = card_class_names(card([f"n{i}" for i in range(21_841)]), "label", "README.md")

@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -198,3 +200,17 @@ def test_probabilities_without_labels_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as raised:
         read_external_features(tmp_path / "f.npy", None, tmp_path / "p.npy")
     assert raised.value.key == f"--probabilities {tmp_path / 'p.npy'}"
+
+
+def test_a_manifest_without_a_label_is_refused_by_its_row(tmp_path: Path) -> None:
+    """A missing label is no class called None."""
+    _write(tmp_path)
+    manifest = tmp_path / "train.parquet"
+    names: list[str | None] = [*_LABELS]
+    pyarrow.parquet.write_table(pa.table({"label_name": names}), manifest)
+    assert read_external_features(tmp_path / "f.npy", manifest, None).class_names == ["cat", "dog", "yak"]
+    names[4] = None
+    pyarrow.parquet.write_table(pa.table({"label_name": names}), manifest)
+    with pytest.raises(InputError) as raised:
+        read_external_features(tmp_path / "f.npy", manifest, None)
+    assert str(raised.value).startswith(f"--labels {manifest}: line 5 has no label")

@@ -3,11 +3,26 @@
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from pipeline.artifacts.spreadsheets import restore_cells
+from pipeline.artifacts.tables import read_csv
 from pipeline.config.extractors import Architecture
+from pipeline.config.filter import FilterConfig
 from pipeline.errors import InputError
-from pipeline.filtering.visualizer_project import check_project_folder, project_parameters
+from pipeline.filtering.apply import FilterContext, sieve
+from pipeline.filtering.tables import filter_metrics, points_table
+from pipeline.filtering.visualizer_project import (
+    VisualizerProject,
+    check_project_folder,
+    data_paths,
+    project_parameters,
+    write_project,
+)
+from pipeline.scoring.base import ScorerInputs
+from pipeline.training.arm_rows import KEPT_COLUMNS
 
 _FILTER = {"scorer": {"name": "margin"}, "drop_fraction": 0.1}
 
@@ -30,3 +45,40 @@ def test_other_networks_are_refused() -> None:
     with pytest.raises(InputError, match=r"^--network: networks") as refused:
         project_parameters("../clip", "photos", reduce={}, filter_=_FILTER, source="--network")
     assert "../clip" in str(refused.value)
+
+
+def test_names_that_a_spreadsheet_would_run_are_read_as_they_were(tmp_path: Path) -> None:
+    n, names = 6, ["=1+1", "'quoted'"]
+    labels = np.arange(n) % 2
+    probabilities = np.eye(2, dtype=np.float32)[labels]
+    inputs = ScorerInputs(
+        labels=labels,
+        embeddings=np.zeros((1, n, 2), dtype=np.float32),
+        components=np.zeros((n, 2), dtype=np.float32),
+        neighbors=np.zeros((n, 1), dtype=np.int32),
+        probabilities=probabilities,
+    )
+    config, context = (
+        FilterConfig.model_validate(_FILTER),
+        FilterContext(network="resnet18", class_names=names, overrides={}),
+    )
+    sieved = sieve(inputs, config, context)
+    paths = [f"'{names[label]}/{row}.png" for row, label in enumerate(labels)]
+    images = pa.table(
+        {
+            "sample_id": np.arange(n), "path": paths, "sha256": ["0" * 64] * n, "label": labels,
+            "label_name": [names[label] for label in labels], "predicted": labels, "confidence": probabilities.max(1),
+        }
+    )  # fmt: skip
+    project = VisualizerProject(
+        parameters=project_parameters("resnet18", "photos", reduce={"n_neighbors": 1}, filter_=_FILTER, source="x"),
+        network="resnet18", class_names=names, images=np.zeros((n, 8, 8, 3), dtype=np.uint8), inputs=inputs,
+        points=points_table(images, inputs, sieved, names), metrics=filter_metrics(inputs, sieved, config, context),
+        command="x",
+    )  # fmt: skip
+    write_project(tmp_path / "look", project)
+    kept = read_csv(data_paths(tmp_path / "look").kept("resnet18"), KEPT_COLUMNS)
+    assert not any(text.startswith("=") for text in kept["label_name"].to_pylist())
+    restored, rows = restore_cells(kept), np.flatnonzero(sieved.keep).tolist()
+    assert restored["path"].to_pylist() == [paths[row] for row in rows]
+    assert restored["label_name"].to_pylist() == [names[labels[row]] for row in rows]

@@ -12,7 +12,7 @@ from pipeline.reduction.tsne import check_features, check_perplexity, check_sett
 from tests.fixtures.golden import check_golden, refusals
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e20])
 @pytest.mark.parametrize("row", [0, 9000])
 def test_values_that_are_no_numbers(bad: float, row: int) -> None:
     features = np.random.default_rng(0).normal(size=(9001, 3)).astype(np.float32)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.stats.replicates import control_arms, differences, find_pairs
+from pipeline.stats.replicates import control_arms, differences, find_pairs, grid_settings
 from tests.fixtures.runs import Draws, made_draws, made_run, made_runs
 
 
@@ -105,3 +105,10 @@ def test_what_there_is_to_compare_with() -> None:
     study = made_runs({"full": [0.8], "filtered": [0.8], "random_uniform": [0.8]})
     assert control_arms(study) == ["full", "random_uniform"]
     assert control_arms(made_runs({"full": [0.8], "random": [0.8]})) == []
+
+
+def test_settings_of_the_filtered_arm_alone_are_of_the_grid_unless_another_arm_has_the_others() -> None:
+    filtered = [made_run("filtered", 0, 0.8, batch_size=size) for size in (16, 32)]
+    assert [setting.batch_size for setting in grid_settings(filtered)] == [16, 32]
+    both = [*filtered, made_run("full", 0, 0.8, batch_size=32)]
+    assert [setting.batch_size for setting in grid_settings(both)] == [32]

@@ -2,12 +2,13 @@
 
 import doctest
 import importlib
+import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
 
 from batchsieve import InputError, look
 from batchsieve.looking import networks, small_network
@@ -15,7 +16,7 @@ from batchsieve.looking.project import write_look
 from pipeline.paths import DataPaths
 from tests.fixtures.hub import COMMIT, serving_hub, use_hub
 from tests.fixtures.hub_folders import clone
-from tests.fixtures.images import write_tar
+from tests.fixtures.images import encode, write_tar
 from tests.fixtures.looking import NETWORK, WRONG, colored, write_photos, write_weights
 from tests.fixtures.loopback import free_port
 from viz.data import Source
@@ -83,6 +84,31 @@ def test_images_in_memory_with_features_of_the_caller(as_pil: bool) -> None:
     assert (result.issues.suggested_label[4], result.path[4], result.network) == ("red", "4", "features as given")
 
 
+def test_pil_images_look_like_their_files() -> None:
+    """Upright, with white under transparent pixels, and 16 bits as their upper byte."""
+    images, labels = colored()
+    features = images.mean(axis=(1, 2))
+    given = [Image.fromarray(pixels) for pixels in images]
+    ramp = np.linspace(0, 60_000, 16 * 16).reshape(16, 16).astype(np.uint16)
+    given[0] = Image.fromarray(ramp)
+    given[1] = Image.fromarray(np.zeros((16, 16, 4), dtype=np.uint8))
+    given[2].getexif()[ExifTags.Base.Orientation] = 6  # turned by a quarter
+    upright = [*given]
+    upright[0] = Image.fromarray((ramp >> 8).astype(np.uint8)).convert("RGB")
+    upright[1] = Image.new("RGB", (16, 16), "white")
+    upright[2] = given[2].transpose(Image.Transpose.ROTATE_270)
+    result, expected = (look(pictures, labels, features=features) for pictures in (given, upright))
+    assert [*result.thumbnails] == [*expected.thumbnails]
+
+
+def test_a_damaged_pil_image_is_named_by_its_number() -> None:
+    images, labels = colored()
+    given = [Image.fromarray(pixels) for pixels in images]
+    given[3] = Image.open(io.BytesIO(encode(Image.fromarray(images[3]))[:-300]))
+    with pytest.raises(InputError, match=r"^images: number 3: damaged"):
+        look(given, labels, features=images.mean(axis=(1, 2)))
+
+
 def test_copies_are_near_duplicates_with_the_same_or_different_labels() -> None:
     images, labels = colored()
     images[3], images[20] = images[2], images[5]
@@ -105,6 +131,11 @@ def test_a_small_network_is_trained_on_the_images_out_of_fold(photos: Path, monk
     result = look(photos, network="resnet9")
     assert set(result.to_pandas()["path"].head(2)) == set(WRONG)
     assert "trained on these images" in result.network
+
+
+def test_images_that_are_all_one_leave_nothing_to_train_on() -> None:
+    with pytest.raises(InputError, match=r"^images: 0 of 30"):
+        look(np.zeros((30, 4, 4, 3), np.uint8), ["a", "b"] * 15, network="resnet9")
 
 
 def test_published_weights_are_taken_at_the_newest_commit_and_then_from_the_cache(
@@ -151,6 +182,7 @@ def test_without_weights_one_line_says_which_file_to_fetch(
         (np.zeros((30, 4, 4, 3), np.uint8), {"labels": ["a"] * 29}, "images: 30 of them for 29 labels"),
         (np.zeros((30, 4, 4, 3), np.uint8), {"labels": ["a"] * 30}, "images: a is the only class"),
         (np.zeros((9, 4, 4, 3), np.uint8), {"labels": list("aabbccdde")}, "images: has 9 readable images"),
+        (np.zeros((30, 4, 4, 3), np.uint8), {"labels": ["a", "b"] * 15, "seed": 2**32}, "seed: 4294967296"),
     ],
 )
 def test_wrong_arguments_are_named(

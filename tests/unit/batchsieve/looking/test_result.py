@@ -27,6 +27,16 @@ def test_the_table_has_the_most_suspect_first(result: Look, tmp_path: Path) -> N
     assert list(rows[0]) == list(frame.columns)
 
 
+def test_a_spreadsheet_runs_no_label_of_the_table(tmp_path: Path) -> None:
+    images, labels = colored()
+    labels[labels == "red"] = "=1+1"
+    result = look(images, labels, features=images.mean(axis=(1, 2)))
+    with result.save(tmp_path / "suspects.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["label"] for row in rows} == {"'=1+1", "blue"}
+    assert {row["suggested_label"] for row in rows} == {"'=1+1", "blue"}
+
+
 def test_a_terminal_and_a_notebook_show_the_suspects(result: Look) -> None:
     gallery = result.show(1)
     first = result.suspects()[0]
