@@ -224,8 +224,7 @@ def _fit_heads(
     Raises:
         InputError: a class has no training image, or there is one class only.
     """
-    # Imported here: scikit-learn takes a second to import, and networks that are trained do not need it.
-    from pipeline.features.frozen import fit_frozen_networks
+    from pipeline.features.frozen import fit_frozen_networks  # scikit-learn takes a second to import
 
     config, n, labels = context.params.finetune, len(data.train.labels), data.train.labels
     counts = np.bincount(labels, minlength=len(data.class_names))
