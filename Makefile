@@ -94,9 +94,10 @@ check: setup ## lint, format and types
 	@ruff format --check .
 	@mypy
 
-# Programs that take --data read the pipeline's output, and some run for hours. Modules without `main` are no programs.
-bench: setup ## measure: the programs in benchmarks/ that need no --data
-	@for file in $$(grep -l '^def main' benchmarks/[a-z]*.py | xargs grep -L '"--data"'); do \
+# Programs that take --data read the pipeline's output, and others require arguments; some run for hours. Modules without
+# `main` are no programs.
+bench: setup ## measure: the programs in benchmarks/ that need no --data and no other arguments
+	@for file in $$(grep -l '^def main' benchmarks/[a-z]*.py | xargs grep -LE '"--data"|required=True'); do \
 	  echo "== $$file"; python -m "benchmarks.$$(basename "$$file" .py)" || exit 1; done
 
 # Only ignored files inside the stages' own folders: overrides.csv, params.yaml and images stay.

@@ -82,6 +82,24 @@ def read_probabilities(data: DataPaths, networks: Sequence[str], audited: str) -
     return np.stack(stacked)
 
 
+def write_noise(
+    data: DataPaths, networks: Sequence[str], rate: float, *, seed: int, out: Path, audited: str = "resnet18"
+) -> NDArray[np.int64]:
+    """Write the labels as a CSV file, and return the confusions (C, C): images by true class and label.
+
+    Raises:
+        InputError: as `read_probabilities` and `noise_by_networks`.
+    """
+    manifest = read_parquet(data.manifest("train"), {"path": pa.string(), "label": pa.int64()})
+    names = np.array(read_json(data.prepare_metrics)["class_names"])
+    truth = manifest["label"].to_numpy()
+    labels = noise_by_networks(truth, read_probabilities(data, networks, audited), rate, np.random.default_rng(seed))
+    write_csv(out, pa.table({"path": manifest["path"], "label": names[labels].tolist()}))
+    confusions = np.zeros((len(names), len(names)), dtype=np.int64)
+    np.add.at(confusions, (truth, labels), 1)
+    return confusions
+
+
 def main() -> None:
     """Write the labels, and print their number, and the confusions by class, as JSON."""
     parser = argparse.ArgumentParser(
@@ -100,15 +118,16 @@ def main() -> None:
         if not 0 < arguments.rate < 1:
             raise InputError(f"--rate {arguments.rate:g}: not between 0 and 1; give one like 0.09")
         data = DataPaths(root=arguments.data)
-        manifest = read_parquet(data.manifest("train"), {"path": pa.string(), "label": pa.int64()})
-        names = np.array(read_json(data.prepare_metrics)["class_names"])
-        truth = manifest["label"].to_numpy()
-        probabilities = read_probabilities(data, arguments.networks, arguments.audited)
-        labels = noise_by_networks(truth, probabilities, arguments.rate, np.random.default_rng(arguments.seed))
-        write_csv(arguments.out, pa.table({"path": manifest["path"], "label": names[labels].tolist()}))
-        confusions = np.zeros((len(names), len(names)), dtype=np.int64)
-        np.add.at(confusions, (truth, labels), 1)
-        print(json.dumps({"n_wrong": int((labels != truth).sum()), "confusions": confusions.tolist()}))
+        confusions = write_noise(
+            data,
+            arguments.networks,
+            arguments.rate,
+            seed=arguments.seed,
+            out=arguments.out,
+            audited=arguments.audited,
+        )
+        n_wrong = int(confusions.sum() - confusions.trace())
+        print(json.dumps({"n_wrong": n_wrong, "confusions": confusions.tolist()}))
 
 
 if __name__ == "__main__":

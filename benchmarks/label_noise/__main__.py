@@ -13,17 +13,12 @@ Existing results of stages are kept, so that scorers can run again without train
 import argparse
 import json
 import sys
-from importlib import metadata
-from typing import Any
 
 from benchmarks.label_noise.arguments import parse
-from benchmarks.label_noise.choices import check_names, select_scorers
-from benchmarks.label_noise.running import run_cases
-from benchmarks.label_noise.scoring import score_case
+from benchmarks.label_noise.running import run_and_score, versions
 from benchmarks.label_noise.tables import advantage_rows, heading, scorer_rows, summarize
 from benchmarks.printing import print_table
 from pipeline.commands.iteration.processes import StageFailedError
-from pipeline.config.params import load_params
 from pipeline.stages.harness import exit_codes
 
 
@@ -44,26 +39,14 @@ def main() -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     """Train, score, print the tables and one line of JSON."""
-    n_neighbors, frozen = load_params(arguments.params).reduce.n_neighbors, "frozen" in arguments.variants
-    names = select_scorers(arguments.scorers, frozen=frozen)
-    check_names(names, arguments.default, n_neighbors=n_neighbors, frozen=frozen)
-    results = []
-    for case in run_cases(arguments):
-        names = select_scorers(arguments.scorers, frozen=case.variant == "frozen")
-        folder = arguments.work / case.name
-        results.append(score_case(folder, names, default=arguments.default, resamples=arguments.resamples))
+    results = run_and_score(arguments)
     for result in results:
         print(f"\n{heading(result)}")
         print_table(scorer_rows(result))
         if rows := advantage_rows(result):
             print()
             print_table(rows)
-    print(json.dumps({**vars(arguments), **_versions(), "results": results}, default=str))
-
-
-def _versions() -> dict[str, Any]:
-    packages = ("numpy", "scikit-learn", "torch")
-    return {package: metadata.version(package) for package in packages}
+    print(json.dumps({**vars(arguments), **versions(), "results": results}, default=str))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,16 @@
 """Parse the command line of the label-noise benchmark."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.label_noise.cases import KINDS, VARIANTS
+from benchmarks.label_noise.cases import ALL_KINDS, PRETRAINED, TWO_NETWORKS, VARIANTS
 from benchmarks.label_noise.choices import CHOICES, NAMES
 from pipeline.errors import InputError
 
 
-def parse(description: str) -> argparse.Namespace:
-    """Parse and check the arguments of this process.
+def parse(description: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse and check arguments; by default those of this process.
 
     Raises:
         InputError: arguments contradict each other.
@@ -21,18 +22,35 @@ def parse(description: str) -> argparse.Namespace:
     )
     _add_cases(parser)
     parser.add_argument("--work", type=Path, default=Path(".work/label_noise"), help="folder of the cases")
-    parser.add_argument(
-        "--seconds", type=float, default=900.0, help="training time of an extractor, all folds together"
-    )
+    _add_time(parser)
     parser.add_argument("--scorers", nargs="+", choices=NAMES, help="scorers to run (default: all whose inputs exist)")
     parser.add_argument(
         "--default", choices=tuple(CHOICES), default="self_confidence", help="scorer that the comparison refers to"
     )
+    parser.add_argument(
+        "--predictions-only",
+        action="store_true",
+        help="run finetune and extract alone, for scorers that read no components, embedding or neighbors",
+    )
     parser.add_argument("--resamples", type=_positive, default=1000, help="number of bootstrap resamples")
     parser.add_argument("--summarize", action="store_true", help="summarize all cases in --work; run nothing")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     _check(arguments, parser)
     return arguments
+
+
+def _add_time(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--seconds", type=float, default=900.0, help="training time of an extractor, all its networks together"
+    )
+    parser.add_argument(
+        "--clock",
+        choices=("wall", "cpu"),
+        default="wall",
+        help="how the time of a step is measured: cpu counts the processor time of all threads, which other work on "
+        "the machine changes less; for one thread (OMP_NUM_THREADS=1), since waiting threads count, too",
+    )
+    parser.add_argument("--seconds-per-step", type=float, help="measured before (default: measured, kept in --work)")
 
 
 def _add_cases(parser: argparse.ArgumentParser) -> None:
@@ -41,16 +59,26 @@ def _add_cases(parser: argparse.ArgumentParser) -> None:
         "--params", type=Path, default=Path("params.yaml"), help="file with finetune, extract, reduce and filter"
     )
     parser.add_argument(
-        "--kinds", nargs="+", choices=KINDS, help="kinds of noise (default: all, or none with --labels or --truth)"
+        "--kinds",
+        nargs="+",
+        choices=ALL_KINDS,
+        help="kinds of noise (default: all kinds of wrong labels, or none with --labels or --truth)",
     )
-    parser.add_argument("--rates", type=_share, nargs="+", default=[0.1], help="shares of wrong labels")
+    parser.add_argument("--rates", type=_share, nargs="+", default=[0.1], help="shares of wrong labels or outliers")
     parser.add_argument("--folds", type=_positive, nargs="+", default=[1], help="finetune.folds of the extractor")
     parser.add_argument(
         "--variants",
         nargs="+",
         choices=VARIANTS,
         default=["scratch"],
-        help="training of the extractor; the last two start from --weights",
+        help="training of the extractor; fine_tuned and frozen start from --weights, two_rounds and averaged share the "
+        "time between two networks",
+    )
+    parser.add_argument(
+        "--drop-share",
+        type=_share,
+        default=0.1,
+        help="share of the images that two_rounds drops before its second network (default: 0.1)",
     )
     parser.add_argument("--weights", type=Path, help="state dict that fine_tuned and frozen start from")
     parser.add_argument(
@@ -69,7 +97,10 @@ def _check(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> No
         unused = [key for key, value in vars(arguments).items() if key not in used and value != parser.get_default(key)]
         if unused:
             raise InputError(f"--summarize: reads --work and runs nothing; omit --{unused[0]}")
-    pretrained = [variant for variant in arguments.variants if variant != "scratch"]
+    pretrained = [variant for variant in arguments.variants if variant in PRETRAINED]
+    of_two = [variant for variant in arguments.variants if variant in TWO_NETWORKS]
+    if of_two and arguments.folds != [1]:
+        raise InputError(f"--folds: {of_two[0]} trains two networks on all images; give 1, or omit {of_two[0]}")
     if pretrained and arguments.weights is None:
         raise InputError(f"--variants: {pretrained[0]} starts from weights; give their file with --weights")
     if arguments.weights is not None and not pretrained:
@@ -78,6 +109,8 @@ def _check(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> No
         raise InputError(f"--weights: {arguments.weights} does not exist; give a file with a state dict")
     if arguments.seconds <= 0:
         raise InputError(f"--seconds: {arguments.seconds:g} is not a training time; give more than 0")
+    if arguments.seconds_per_step is not None and arguments.seconds_per_step <= 0:
+        raise InputError(f"--seconds-per-step: {arguments.seconds_per_step:g} is not a time; give more than 0")
     if arguments.seed < 0:
         raise InputError(f"--seed: {arguments.seed} is negative; give 0 or more")
 

@@ -1,8 +1,8 @@
 """The cases of the benchmark: labels with errors, the true labels, and the training of the extractor."""
 
 import argparse
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Literal, get_args
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 
+from benchmarks.label_noise.outliers import OUTLIER_KINDS
 from pipeline.artifacts.prepared import PreparedData, read_true_labels
 from pipeline.artifacts.tables import read_parquet
 from pipeline.datasets.label_noise import NoiseKind, plant_label_noise
@@ -19,11 +20,22 @@ from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 
 KINDS: tuple[NoiseKind, ...] = get_args(NoiseKind)
+"""Kinds of wrong labels."""
 
-Variant = Literal["scratch", "fine_tuned", "frozen"]
+ALL_KINDS = (*KINDS, *OUTLIER_KINDS)
+
+Variant = Literal["scratch", "fine_tuned", "frozen", "two_rounds", "averaged"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 """Training of the extractor: all weights, from random ones (scratch) or those of a file (fine_tuned), or a new head on
-frozen weights of a file (frozen)."""
+frozen weights of a file (frozen). By two networks of half the steps each, from random weights: the second one without
+the most suspect images of the first (two_rounds), or with other random numbers, and the means of both (averaged)."""
+
+PRETRAINED: tuple[Variant, ...] = ("fine_tuned", "frozen")
+TWO_NETWORKS: tuple[Variant, ...] = ("two_rounds", "averaged")
+
+Part = Literal["half", "half_again", "kept"]
+"""Networks of `TWO_NETWORKS`: of all images, again with other random numbers, and of the images that a round keeps."""
+_PARTS: Mapping[str, tuple[Part, ...]] = {"two_rounds": ("half", "kept"), "averaged": ("half", "half_again")}
 
 CIFAR10_PAIRS = {
     "truck": "automobile",
@@ -61,25 +73,42 @@ class Case:
 
     Attributes:
         kind: a kind of noise, or "given" for the labels of the data.
-        rate: share of wrong labels, 0 to 1.
+        rate: share of wrong labels or outliers, 0 to 1.
+        variant: or a part of one, whose folder several variants share.
         folds: `finetune.folds` of the extractor.
+        drop_share: share of the images that the second round of `two_rounds` leaves out, 0 to 1.
     """
 
     kind: str
     rate: float = 0.0
-    variant: Variant = "scratch"
+    variant: Variant | Part = "scratch"
     folds: int = 1
+    drop_share: float = 0.1
 
     @property
     def name(self) -> str:
         """Name of its folder, and in tables."""
-        labels = f"{self.kind}-{self.rate:g}" if self.kind in KINDS else self.kind
+        labels = f"{self.kind}-{self.rate:g}" if self.kind in ALL_KINDS else self.kind
         return f"{labels}-{self.variant}-folds{self.folds}"
 
     @property
     def has_budget(self) -> bool:
         """Whether its networks are trained for a number of steps; a head alone is fitted to its optimum."""
         return self.variant != "frozen"
+
+    @property
+    def n_networks(self) -> int:
+        """Number of networks that share the training time equally."""
+        return self.folds if self.variant in VARIANTS and self.variant not in TWO_NETWORKS else 2
+
+    def part(self, part: Part) -> "Case":
+        """Return a part of this case."""
+        return replace(self, variant=part)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the folders of its parts; empty if it has none."""
+        return tuple(self.part(part).name for part in _PARTS.get(self.variant, ()))
 
 
 def load_images_and_truth(arguments: argparse.Namespace, data: PreparedData) -> Images:
@@ -114,8 +143,8 @@ def load_images_and_truth(arguments: argparse.Namespace, data: PreparedData) -> 
 def iter_cases(arguments: argparse.Namespace, images: Images) -> Iterator[Case]:
     """Yield the cases: the labels of the data first if they are audited, then every kind of noise at every rate.
 
-    Each comes with every variant of the extractor and every number of folds. The default is all kinds if the labels of
-    the data are not audited, else none.
+    Each comes with every variant of the extractor and every number of folds. The default is all kinds of wrong labels
+    if the labels of the data are not audited, else none.
     """
     kinds = arguments.kinds
     if kinds is None:
@@ -123,7 +152,7 @@ def iter_cases(arguments: argparse.Namespace, images: Images) -> Iterator[Case]:
     audits = [] if images.data_labels is None else [("given", 0.0)]
     audits += product(kinds, arguments.rates)
     for (kind, rate), variant, folds in product(audits, arguments.variants, arguments.folds):
-        yield Case(kind=kind, rate=rate, variant=variant, folds=folds)
+        yield Case(kind=kind, rate=rate, variant=variant, folds=folds, drop_share=arguments.drop_share)
 
 
 def make_labels(case: Case, images: Images, *, seed: int) -> NDArray[np.int64]:

@@ -52,10 +52,7 @@ Comparison = Callable[[ScorerInputs, NDArray[np.float32]], NDArray[np.float64]]
 
 def cleanlab_self_confidence(inputs: ScorerInputs, _: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return 1 - cleanlab's label quality (Northcutt, Jiang and Chuang 2021, Confident Learning)."""
-    from cleanlab.rank import get_label_quality_scores
-
-    quality = get_label_quality_scores(inputs.labels, _probabilities(inputs), method="self_confidence")
-    return 1.0 - np.asarray(quality, dtype=np.float64)
+    return _cleanlab_doubt(inputs, "self_confidence")
 
 
 def cleanlab_issues(inputs: ScorerInputs, _: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -70,6 +67,32 @@ def cleanlab_issues(inputs: ScorerInputs, _: NDArray[np.float32]) -> NDArray[np.
     return suspicion
 
 
+def cleanlab_normalized_margin(inputs: ScorerInputs, _: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return 1 - cleanlab's label quality by the normalized margin."""
+    return _cleanlab_doubt(inputs, "normalized_margin")
+
+
+def cleanlab_weighted_entropy(inputs: ScorerInputs, _: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return 1 - cleanlab's label quality by the entropy, weighted by the confidence in the label."""
+    return _cleanlab_doubt(inputs, "confidence_weighted_entropy")
+
+
+def cleanlab_outlier(_: ScorerInputs, features: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return 1 - cleanlab's score of how typical the features of an image are, by its distances to 10 neighbors."""
+    from cleanlab.outlier import OutOfDistribution
+
+    typical = OutOfDistribution({"k": 10}).fit_score(features=np.asarray(features), verbose=False)
+    return 1.0 - np.asarray(typical, dtype=np.float64)
+
+
+def cleanlab_unsure(inputs: ScorerInputs, _: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return 1 - cleanlab's score of how typical an image is by its probabilities: adjusted, and their entropy."""
+    from cleanlab.outlier import OutOfDistribution
+
+    typical = OutOfDistribution().fit_score(pred_probs=_probabilities(inputs), labels=inputs.labels, verbose=False)
+    return 1.0 - np.asarray(typical, dtype=np.float64)
+
+
 def knn_vote(inputs: ScorerInputs, features: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the share of the 25 nearest images in feature space (Euclidean, exact) with another label."""
     neighbors = exact_neighbors(features, np.arange(len(features)), K_VOTING)
@@ -79,10 +102,14 @@ def knn_vote(inputs: ScorerInputs, features: NDArray[np.float32]) -> NDArray[np.
 OTHERS: Mapping[str, Comparison] = {
     "cleanlab_self_confidence": cleanlab_self_confidence,
     "cleanlab_issues": cleanlab_issues,
+    "cleanlab_normalized_margin": cleanlab_normalized_margin,
+    "cleanlab_weighted_entropy": cleanlab_weighted_entropy,
+    "cleanlab_outlier": cleanlab_outlier,
+    "cleanlab_unsure": cleanlab_unsure,
     "knn_vote": knn_vote,
 }
 
-COMPARISONS = (*OTHERS, "dbscan_map")
+COMPARISONS = ("cleanlab_self_confidence", "cleanlab_issues", "knn_vote", "dbscan_map")
 """Methods that the default is compared with.
 
 The last is the paper's: DBSCAN per class on the joint embedding, with each image ranked by its release radius.
@@ -96,17 +123,28 @@ def needs_cleanlab(name: str) -> bool:
     return name.startswith("cleanlab") or name == "confident_learning"
 
 
-def select_scorers(named: Sequence[str] | None, *, frozen: bool) -> tuple[str, ...]:
-    """Return the named scorers, or by default all whose inputs exist; a frozen extractor has no training record."""
-    return tuple(named) if named else tuple(name for name in NAMES if not (frozen and _reads_training(name)))
+def select_scorers(named: Sequence[str] | None, *, frozen: bool, predictions_only: bool = False) -> tuple[str, ...]:
+    """Return the named scorers, or by default all whose inputs exist.
+
+    Args:
+        frozen: whether the extractor is frozen, without a record of training.
+        predictions_only: whether the stage `reduce` does not run.
+    """
+    if named:
+        return tuple(named)
+    without = [_reads_training] * frozen + [reads_reduced] * predictions_only
+    return tuple(name for name in NAMES if not any(reads(name) for reads in without))
 
 
-def check_names(names: tuple[str, ...], default: str, *, n_neighbors: int, frozen: bool) -> None:
+def check_names(
+    names: tuple[str, ...], default: str, *, n_neighbors: int, frozen: bool, predictions_only: bool = False
+) -> None:
     """Check before training that all scorers can run, and that the default is among them.
 
     Args:
         n_neighbors: `reduce.n_neighbors`.
         frozen: whether some extractor is frozen, with a fitted head.
+        predictions_only: whether the stage `reduce` does not run.
 
     Raises:
         InputError: a scorer cannot run, or the default is not among them.
@@ -121,6 +159,8 @@ def check_names(names: tuple[str, ...], default: str, *, n_neighbors: int, froze
     for name in names:
         if frozen and _reads_training(name):
             raise InputError(f"--scorers: {name} reads training records, which frozen has none of; omit it")
+        if predictions_only and reads_reduced(name):
+            raise InputError(f"--scorers: {name} reads what reduce writes; omit it, or --predictions-only")
         required = max(
             (scorer["k"] for scorer in _members(name) if "neighbors" in SCORERS[scorer["name"]].needs), default=0
         )
@@ -135,9 +175,22 @@ def _reads_training(name: str) -> bool:
     return any(scorer["name"] in NEEDS_TRAINING for scorer in _members(name))
 
 
+def reads_reduced(name: str) -> bool:
+    """Return whether a scorer reads components, the embedding or neighbors."""
+    needs = {need for scorer in _members(name) for need in (*SCORERS[scorer["name"]].needs, scorer.get("space"))}
+    return not needs.isdisjoint({"components", "embedding", "neighbors"})
+
+
 def _members(name: str) -> Iterator[Mapping[str, Any]]:
     if name in CHOICES:
         yield from CHOICES[name].get("scorers", [CHOICES[name]])
+
+
+def _cleanlab_doubt(inputs: ScorerInputs, method: str) -> NDArray[np.float64]:
+    from cleanlab.rank import get_label_quality_scores
+
+    quality = get_label_quality_scores(inputs.labels, _probabilities(inputs), method=method)
+    return 1.0 - np.asarray(quality, dtype=np.float64)
 
 
 def _probabilities(inputs: ScorerInputs) -> NDArray[np.float64]:

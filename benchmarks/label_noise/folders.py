@@ -26,7 +26,7 @@ def write_subset(source: DataPaths, target: DataPaths, mask: NDArray[np.bool_]) 
     labels = read_parquet(source.manifest("train"), ["label"])["label"].to_numpy()
     write_kept_images(source, target, mask, labels)
     for file in (source.images("test"), source.manifest("test")):
-        _hard_link(file, target.prepare_metrics.with_name(file.name))
+        hard_link(file, target.prepare_metrics.with_name(file.name))
 
 
 def make_folder(
@@ -55,8 +55,8 @@ def make_folder(
     check_params(params, source=f"--params for {case.name}")
     data = DataPaths(root=folder / "data")
     for file in (base.images("train"), base.images("test"), base.manifest("test"), base.prepare_metrics):
-        _hard_link(file, data.prepare_metrics.with_name(file.name))
-    write_parquet(data.manifest("train"), _relabeled(read_parquet(base.manifest("train")), labels, class_names))
+        hard_link(file, data.prepare_metrics.with_name(file.name))
+    write_parquet(data.manifest("train"), relabeled(read_parquet(base.manifest("train")), labels, class_names))
     write_overrides(data.overrides, [])
     write_array(folder / "truth.npy", truth)
     with atomic_path(folder / "params.yaml") as temporary, temporary.open("w", encoding="utf-8") as text:
@@ -84,8 +84,8 @@ def case_params(params: Params, case: Case, *, steps: int | None, weights: Path 
     """Return the parameters of a case, with the first network alone.
 
     Args:
-        steps: training steps of each network, with a cosine schedule after a warm-up of 10 %; None if no network is
-            trained.
+        steps: training steps of each network; None if no network is trained. `one_cycle` has no duration and stays.
+            Any other schedule becomes a cosine after a warm-up of 10 %.
         weights: file with initial weights; None for random ones.
     """
     tree = params.model_dump(mode="json", exclude_unset=True)
@@ -99,14 +99,22 @@ def case_params(params: Params, case: Case, *, steps: int | None, weights: Path 
     }
     if steps is not None:
         finetune["budget"] = {"steps": steps}
-        finetune["schedule"] = {"name": "cosine", "warmup": {"steps": steps // 10}}
+        if not keeps_schedule(params):
+            finetune["schedule"] = {"name": "cosine", "warmup": {"steps": steps // 10}}
     studies = {name: {**study, "filter_network": network, "needs": "filter"} for name, study in tree["studies"].items()}
     return {**tree, "networks": [network], "finetune": finetune, "studies": studies}
 
 
+def keeps_schedule(params: Params) -> bool:
+    """Return whether the cases train by the schedule of the file: one that has no duration of its own."""
+    return params.finetune.schedule.name == "one_cycle"
+
+
 def _record(case: Case, params: dict[str, Any], weights: Path | None) -> dict[str, Any]:
     finetune = params["finetune"]
+    parts = {"parts": list(case.parts)} if case.parts else {}
     return {
+        **parts,
         "case": case.name,
         "kind": case.kind,
         "rate": case.rate,
@@ -116,17 +124,20 @@ def _record(case: Case, params: dict[str, Any], weights: Path | None) -> dict[st
         "steps": finetune["budget"].get("steps") if case.has_budget else None,
         "batch_size": finetune["batch_size"] if case.has_budget else None,
         "weights": sha256_of_file(weights) if weights else None,
+        **({"drop_share": case.drop_share} if case.variant == "two_rounds" else {}),
     }
 
 
-def _relabeled(manifest: pa.Table, labels: NDArray[np.int64], class_names: tuple[str, ...]) -> pa.Table:
+def relabeled(manifest: pa.Table, labels: NDArray[np.int64], class_names: tuple[str, ...]) -> pa.Table:
+    """Return a manifest with other labels (N,) and their names."""
     columns = {"label": pa.array(labels), "label_name": pa.array([class_names[label] for label in labels.tolist()])}
     for name, column in columns.items():
         manifest = manifest.set_column(manifest.column_names.index(name), name, column)
     return manifest
 
 
-def _hard_link(file: Path, link: Path) -> None:
+def hard_link(file: Path, link: Path) -> None:
+    """Create or replace a hard link to a file, or a copy where the file system has none."""
     link.parent.mkdir(parents=True, exist_ok=True)
     link.unlink(missing_ok=True)
     try:

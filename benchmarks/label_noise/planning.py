@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.label_noise.cases import Case, Images
-from benchmarks.label_noise.folders import write_subset
+from benchmarks.label_noise.folders import keeps_schedule, write_subset
 from benchmarks.label_noise.own_process import in_own_process
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.prepared import prepared_digest
@@ -29,7 +29,7 @@ class CasePlan:
 
     Attributes:
         base: the prepared images that take part, with the prepared labels.
-        seconds: training time of an extractor, all folds together.
+        seconds: training time of an extractor, all its networks together.
         step_seconds: seconds per step; None if no case is trained in steps.
     """
 
@@ -37,10 +37,10 @@ class CasePlan:
     seconds: float
     step_seconds: float | None
 
-    def steps(self, folds: int) -> int:
-        """Return the number of steps of each of `folds` networks."""
+    def steps(self, n_networks: int) -> int:
+        """Return the number of steps of each of the networks that share the time."""
         assert self.step_seconds is not None
-        return max(1, int(self.seconds / folds / self.step_seconds))
+        return max(1, int(self.seconds / n_networks / self.step_seconds))
 
 
 def make_plan(arguments: argparse.Namespace, params: Params, images: Images, cases: Sequence[Case]) -> CasePlan:
@@ -59,6 +59,11 @@ def make_plan(arguments: argparse.Namespace, params: Params, images: Images, cas
     if not file.exists() and base is not all_images:
         write_subset(all_images, base, images.mask)
     trained = [case for case in cases if case.has_budget]
+    given = arguments.seconds_per_step
+    if given is not None and step_seconds not in (None, given):
+        raise InputError(f"{file}: has a step of {step_seconds:g} s, not {given:g}; choose another --work, or omit "
+                         "--seconds-per-step")  # fmt: skip
+    step_seconds = given or step_seconds
     if trained and step_seconds is None:
         if config.batch_size > len(images.truth):
             raise InputError(
@@ -68,25 +73,28 @@ def make_plan(arguments: argparse.Namespace, params: Params, images: Images, cas
         # Imported here, since importing torch takes seconds. All other work with torch is in processes of the stages.
         from benchmarks.label_noise.speed import seconds_per_step
 
-        step_seconds, _ = in_own_process(seconds_per_step, params, base.root)
+        step_seconds, _ = in_own_process(seconds_per_step, params, base.root, arguments.clock)
     write_json(file, {**identity, "seconds_per_step": step_seconds})
     plan = CasePlan(base=base, seconds=arguments.seconds, step_seconds=step_seconds)
-    for folds in sorted({case.folds for case in trained}):
-        print(_format_plan(plan, folds, config.batch_size, len(images.truth)), flush=True)
+    for folds, n_networks in sorted({(case.folds, case.n_networks) for case in trained}):
+        n_images = len(images.truth) * (folds - 1) / folds if folds > 1 else len(images.truth)
+        print(_format_plan(plan, n_networks, config.batch_size, n_images), flush=True)
     return plan
 
 
-def _format_plan(plan: CasePlan, folds: int, batch_size: int, n: int) -> str:
-    steps, n_images = plan.steps(folds), n if folds == 1 else n * (folds - 1) / folds
+def _format_plan(plan: CasePlan, n_networks: int, batch_size: int, n_images: float) -> str:
+    steps = plan.steps(n_networks)
     return (
-        f"plan: {plan.step_seconds:.4f} s per step of {batch_size} images; {plan.seconds:g} s in {folds} "
-        f"{'network' if folds == 1 else 'networks'} give {steps} steps each, {steps * batch_size / n_images:.2f} epochs"
+        f"plan: {plan.step_seconds:.4f} s per step of {batch_size} images; {plan.seconds:g} s in {n_networks} "
+        f"{'network' if n_networks == 1 else 'networks'} give {steps} steps each, "
+        f"{steps * batch_size / n_images:.2f} epochs"
     )
 
 
 def _identity(arguments: argparse.Namespace, params: Params, images: Images) -> dict[str, Any]:
     """Return what the folders of all cases share; their kinds, rates, variants and folds are in their names."""
     files: dict[str, Path | None] = {key: getattr(arguments, key) for key in ("labels", "truth")}
+    excluded = _CASE_KEYS - ({"schedule"} if keeps_schedule(params) else set())
     identity = {
         "data": prepared_digest(DataPaths(root=arguments.data)),
         **{key: sha256_of_file(file) if file else None for key, file in files.items()},
@@ -94,7 +102,9 @@ def _identity(arguments: argparse.Namespace, params: Params, images: Images) -> 
         "seconds": arguments.seconds,
         "seed": arguments.seed,
         "network": params.networks[0],
-        "finetune": params.finetune.model_dump(mode="json", exclude=_CASE_KEYS),
+        # Plans of earlier versions are of the default clock.
+        **({"clock": arguments.clock} if arguments.clock != "wall" else {}),
+        "finetune": params.finetune.model_dump(mode="json", exclude=excluded),
         **{section: getattr(params, section).model_dump(mode="json") for section in ("extract", "reduce", "filter")},
     }
     return dict(json.loads(json.dumps(identity)))

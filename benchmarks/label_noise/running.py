@@ -1,22 +1,24 @@
-"""Phase (a): run the stages on the folder of every case.
-
-A finished stage does not run again, and training resumes from the checkpoints of its stage.
-"""
+"""Phase (a): run the stages on each case. And both phases together."""
 
 import argparse
-from pathlib import Path
+from dataclasses import replace
+from importlib import metadata
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from benchmarks.label_noise.cases import Case, Images, iter_cases, load_images_and_truth, make_labels
-from benchmarks.label_noise.folders import case_params, is_complete, make_folder
-from benchmarks.label_noise.planning import CasePlan, make_plan
+from benchmarks.label_noise.case_folders import CaseFolders
+from benchmarks.label_noise.case_images import make_case_images
+from benchmarks.label_noise.cases import Case, iter_cases, load_images_and_truth
+from benchmarks.label_noise.choices import check_names, select_scorers
+from benchmarks.label_noise.planning import make_plan
+from benchmarks.label_noise.scoring import score_case
+from benchmarks.label_noise.two_networks import run_averaged, run_two_rounds
 from pipeline.artifacts.prepared import load_prepared
-from pipeline.commands.iteration.processes import StageProcesses
 from pipeline.commands.iteration.rounds import STAGES
-from pipeline.config.params import Params, check_params, load_params
-from pipeline.paths import DataPaths, WorkPaths
+from pipeline.config.params import load_params
+from pipeline.paths import DataPaths
+
+PREDICTING = STAGES[:2]
+"""The stages that give probabilities and the record of training."""
 
 
 def run_cases(arguments: argparse.Namespace) -> list[Case]:
@@ -31,48 +33,43 @@ def run_cases(arguments: argparse.Namespace) -> list[Case]:
         arguments, load_prepared(DataPaths(root=arguments.data), folder=params.prepare.folder)
     )
     cases = list(iter_cases(arguments, images))
+    folders = CaseFolders(work=arguments.work, params=params, plan=None, weights=arguments.weights)
     for case in cases:
-        # Check before training: a frozen extractor allows fewer parameters than a trained one.
-        weights = None if case.variant == "scratch" else arguments.weights
-        check_params(case_params(params, case, steps=1, weights=weights), source=f"--params for {case.name}")
+        folders.check(case)
     plan = make_plan(arguments, params, images, cases)
+    folders = replace(folders, plan=plan)
+    stages = PREDICTING if arguments.predictions_only else STAGES
     for case in cases:
-        labels = make_labels(case, images, seed=arguments.seed)
-        steps = plan.steps(case.folds) if case.has_budget else None
-        weights = None if case.variant == "scratch" else arguments.weights
-        _run_case(arguments.work, params, plan, images, case, labels=labels, steps=steps, weights=weights)
+        given = make_case_images(arguments, case, images, plan.base)
+        if case.variant == "two_rounds":
+            run_two_rounds(folders, case, given, stages)
+        elif case.variant == "averaged":
+            run_averaged(folders, case, given, stages)
+        else:
+            folders.run(folders.make(case, given), stages)
     return cases
 
 
-def _run_case(
-    work: Path,
-    params: Params,
-    plan: CasePlan,
-    images: Images,
-    case: Case,
-    *,
-    labels: NDArray[np.int64],
-    steps: int | None,
-    weights: Path | None,
-) -> None:
-    """Make the folder of a case unless it exists, and run its unfinished stages."""
-    folder, tree = work / case.name, case_params(params, case, steps=steps, weights=weights)
-    if not is_complete(folder, case, tree, weights):
-        make_folder(
-            folder,
-            case,
-            plan.base,
-            labels=labels,
-            truth=images.truth,
-            class_names=images.class_names,
-            params=tree,
-            weights=weights,
-        )
-    data, network = DataPaths(root=folder / "data"), params.networks[0]
-    processes = StageProcesses(network)
-    with processes.forwarding_signals():
-        for stage in STAGES:
-            # A stage writes its provenance last.
-            if not data.provenance(stage, network).exists():
-                print(f"{case.name}: {stage}", flush=True)
-                processes.run(stage, folder / "params.yaml", data, WorkPaths(root=folder / "work"))
+def run_and_score(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Train and score all cases; returns what `score_case` does of each.
+
+    Raises:
+        InputError: arguments, parameters or files contradict each other.
+        StageFailedError: a stage failed; it has printed the reason.
+    """
+    n_neighbors, frozen = load_params(arguments.params).reduce.n_neighbors, "frozen" in arguments.variants
+    only = arguments.predictions_only
+    names = select_scorers(arguments.scorers, frozen=frozen, predictions_only=only)
+    check_names(names, arguments.default, n_neighbors=n_neighbors, frozen=frozen, predictions_only=only)
+    results = []
+    for case in run_cases(arguments):
+        names = select_scorers(arguments.scorers, frozen=case.variant == "frozen", predictions_only=only)
+        folder = arguments.work / case.name
+        results.append(score_case(folder, names, default=arguments.default, resamples=arguments.resamples))
+    return results
+
+
+def versions() -> dict[str, Any]:
+    """Return the versions of the packages that decide a result."""
+    packages = ("numpy", "scikit-learn", "torch")
+    return {package: metadata.version(package) for package in packages}

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from benchmarks.label_noise.choices import CHOICES, COMPARISONS, OTHERS, needs_cleanlab
 from benchmarks.label_noise.detection import Interval, compare
+from benchmarks.label_noise.evidence import read_evidence
 from benchmarks.label_noise.own_process import in_own_process
 from pipeline.artifacts.files import open_array, read_json, write_json
 from pipeline.artifacts.tables import read_parquet
 from pipeline.commands.iteration.rounds import STAGES
-from pipeline.filtering.inputs import load_filter_inputs
-from pipeline.paths import DataPaths, WorkPaths
+from pipeline.paths import DataPaths
 from pipeline.scoring.registry import SCORERS, check_scorer, split_options
 
 
@@ -28,19 +28,19 @@ def suspicion(name: str, data: DataPaths, network: str) -> tuple[NDArray[np.floa
     Raises:
         InputError: a file is missing or damaged, or an input of the scorer is missing.
     """
-    inputs = load_filter_inputs(data, network)
-    features = open_array(data.features(network), dtype=np.float32, ndim=2, rows=len(inputs.scorer_inputs.labels))
+    evidence = read_evidence(data, network)
+    inputs = evidence.scorer_inputs
     if needs_cleanlab(name):
-        for module in ("cleanlab.filter", "cleanlab.rank"):
+        for module in ("cleanlab.filter", "cleanlab.rank", "cleanlab.outlier"):
             importlib.import_module(module)
     if name in CHOICES:
-        check_scorer(inputs.scorer_inputs, CHOICES[name], inputs.class_names, f"--scorers {name}")
+        check_scorer(inputs, CHOICES[name], evidence.class_names, f"--scorers {name}")
     start = time.perf_counter()
     if name in OTHERS:
-        values = OTHERS[name](inputs.scorer_inputs, features)
+        values = OTHERS[name](inputs, evidence.features)
     else:
         scorer, options = split_options(CHOICES[name])
-        values = SCORERS[scorer].values(inputs.scorer_inputs, **options)
+        values = SCORERS[scorer].values(inputs, **options)
     return values, time.perf_counter() - start
 
 
@@ -68,7 +68,7 @@ def score_case(folder: Path, names: Sequence[str], *, default: str, resamples: i
         "n": len(wrong),
         "n_wrong": int(wrong.sum()),
         "filter": _filter_result(data, network, wrong),
-        "stages": {stage: _resources(folder, stage, network) for stage in STAGES},
+        "stages": _resources([folder, *(folder.with_name(part) for part in case.get("parts", []))]),
         "resamples": resamples,
         "scorers": {
             name: {
@@ -106,8 +106,10 @@ def _extractor(data: DataPaths, network: str, case: Mapping[str, Any], n: int) -
     }
 
 
-def _filter_result(data: DataPaths, network: str, wrong: NDArray[np.bool_]) -> dict[str, Any]:
-    """Return what the stage `filter` dropped; precision is None if it dropped no image."""
+def _filter_result(data: DataPaths, network: str, wrong: NDArray[np.bool_]) -> dict[str, Any] | None:
+    """Return what the stage `filter` dropped: precision is None if it dropped no image. None if it has not run."""
+    if not data.points(network).exists():
+        return None
     noise = read_parquet(data.points(network), {"is_noise": pa.bool_()})["is_noise"].to_numpy()
     hits, dropped = int((noise & wrong).sum()), int(noise.sum())
     return {
@@ -117,9 +119,18 @@ def _filter_result(data: DataPaths, network: str, wrong: NDArray[np.bool_]) -> d
     }
 
 
-def _resources(folder: Path, stage: str, network: str) -> Any:
-    """Return the wall seconds and memory of the stage's last run."""
-    return read_json(WorkPaths(root=folder / "work").resources(f"{stage}@{network}"))
+def _resources(folders: Sequence[Path]) -> dict[str, Any]:
+    """Return, for each stage that has run, the wall seconds of its last runs in all folders, and their peak memory."""
+    stages = {}
+    for stage in STAGES:
+        files = [file for folder in folders for file in sorted((folder / "work/resources").glob(f"{stage}@*.json"))]
+        runs = [read_json(file) for file in files]
+        if runs:
+            stages[stage] = {
+                "wall_s": sum(run["wall_s"] for run in runs),
+                "peak_memory_mb": max(run["peak_memory_mb"] for run in runs),
+            }
+    return stages
 
 
 def _negated(interval: Interval) -> Interval:

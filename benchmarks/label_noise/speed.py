@@ -1,5 +1,6 @@
 """Measure the training speed of the extractor: the loop of the stage `finetune` on a few steps."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +24,10 @@ from pipeline.training.settings import DatasetInfo, GridPoint, effective_setting
 _MIN_TIMED_S = 1.0
 
 
-def seconds_per_step(params: Params, data: Path) -> float:
-    """Return the wall seconds of one step of `finetune` on the prepared images in `data`, by one process.
+def seconds_per_step(params: Params, data: Path, clock: str) -> float:
+    """Return the seconds of one step of `finetune` on the prepared images in `data`, by one process.
+
+    `clock` is "wall", or "cpu" for the processor time of all threads.
 
     Weights and normalization do not affect the speed: the weights are random, the normalization is the data set's.
 
@@ -56,7 +59,7 @@ def seconds_per_step(params: Params, data: Path) -> float:
 
         def seconds(steps: int) -> float:
             short = replace(settings, steps=steps, schedule="constant", schedule_options={}, warmup_steps=0)
-            return seconds_of(
+            return (cpu_seconds_of if clock == "cpu" else seconds_of)(
                 lambda: train(
                     short,
                     TrainData(images, targets, train_mask),
@@ -67,6 +70,13 @@ def seconds_per_step(params: Params, data: Path) -> float:
             )
 
         return from_two_lengths(seconds)
+
+
+def cpu_seconds_of(work: Callable[[], object]) -> float:
+    """Return the processor time (s) of one call, of all threads of this process."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
 
 
 def from_two_lengths(run: Callable[[int], float]) -> float:

@@ -11,7 +11,7 @@ from benchmarks.label_noise.detection import MEASURES
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.errors import InputError
 
-_TITLES = {
+TITLES = {
     "auroc": "AUROC",
     "average_precision": "avg_precision",
     # At as many images as there are wrong ones precision, recall and F1 are equal.
@@ -24,14 +24,20 @@ _TITLES = {
 def heading(results: Mapping[str, Any]) -> str:
     """Return a line about the case, its extractor and its filter."""
     epochs = "a head alone" if results["epochs"] is None else f"{results['epochs']:.2f} epochs"
-    filtered = results["filter"]
-    precision = "" if filtered["precision"] is None else f", {filtered['precision']:.1%} of them wrong"
     seen = "out of fold" if results["folds"] > 1 else "in-sample"
     return (
         f"{results['case']}: {results['n_wrong']} of {results['n']} labels are wrong; {epochs}, top-1 "
-        f"{results['test_top1']:.4f} on the test images; {seen} probabilities; the filter dropped "
-        f"{filtered['n_dropped']}{precision}, and found {filtered['recall']:.1%} of the wrong ones"
+        f"{results['test_top1']:.4f} on the test images; {seen} probabilities{_filter_words(results['filter'])}"
     )
+
+
+def _filter_words(filtered: Mapping[str, Any] | None) -> str:
+    """Return what the stage `filter` did; nothing if it has not run."""
+    if filtered is None:
+        return ""
+    precision = "" if filtered["precision"] is None else f", {filtered['precision']:.1%} of them wrong"
+    found = f"found {filtered['recall']:.1%} of the wrong ones"
+    return f"; the filter dropped {filtered['n_dropped']}{precision}, and {found}"
 
 
 def scorer_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -40,7 +46,7 @@ def scorer_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
         {
             "case": results["case"],
             "scorer": name,
-            **{_TITLES[measure]: f"{scorer['measures'][measure]['value']:.4f}" for measure in MEASURES},
+            **{TITLES[measure]: f"{scorer['measures'][measure]['value']:.4f}" for measure in MEASURES},
             "seconds": f"{scorer['seconds']:.1f}",
             "peak_MB": f"{scorer['peak_memory_mb']:.0f}",
         }
@@ -56,7 +62,7 @@ def advantage_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
             "case": results["case"],
             "default": results["default"],
             "less": name,
-            **{_TITLES[measure]: _with_interval(advantage[measure]) for measure in ("auroc", "f1_at_true_share")},
+            **{TITLES[measure]: _with_interval(advantage[measure]) for measure in ("auroc", "f1_at_true_share")},
         }
         for name in COMPARISONS
         if (advantage := results["advantage"].get(name))
@@ -88,7 +94,7 @@ def summarize(work: Path) -> list[dict[str, str]]:
         {
             "cases": str(len(cases)),
             "scorer": name,
-            **{_TITLES[measure]: f"{value:.4f}" for measure, value in means[name].items()},
+            **{TITLES[measure]: f"{value:.4f}" for measure, value in means[name].items()},
         }
         for name in common
     ]

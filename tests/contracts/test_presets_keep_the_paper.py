@@ -1,4 +1,4 @@
-"""params.yaml and the presets filter as the paper does: PCA, joint t-SNE, DBSCAN by class; three presets are exempt."""
+"""params.yaml and the presets filter as the paper does: PCA, joint t-SNE, DBSCAN by class; four presets are exempt."""
 
 from pathlib import Path
 
@@ -11,8 +11,10 @@ from tests.fixtures.source_tree import ROOT
 
 _ALL = [ROOT / "params.yaml", *sorted((ROOT / "presets").glob("*.yaml"))]
 # They find wrong labels, and repeat no paper.
-_AUDIT, _OWN_IMAGES, _LAW = (ROOT / "presets" / f"{name}.yaml" for name in ("audit", "own-images", "law"))
-_FILES = [path for path in _ALL if path not in (_AUDIT, _OWN_IMAGES, _LAW)]
+_AUDIT, _OWN_IMAGES, _LAW, _PLANTED = (
+    ROOT / "presets" / f"{name}.yaml" for name in ("audit", "own-images", "law", "planted-noise")
+)
+_FILES = [path for path in _ALL if path not in (_AUDIT, _OWN_IMAGES, _LAW, _PLANTED)]
 
 each_file = pytest.mark.parametrize("path", _FILES, ids=lambda path: path.stem)
 
@@ -55,6 +57,20 @@ def test_the_audit_preset_trains_and_predicts_by_its_network_alone() -> None:
     assert len(study.seeds) >= 6
 
 
+def test_the_preset_of_planted_noise_has_the_network_and_recipe_of_the_audit_preset() -> None:
+    audit, planted = load_params(_AUDIT), load_params(_PLANTED)
+    budget = {"budget": audit.finetune.budget}
+    assert planted.finetune.model_copy(update=budget) == audit.finetune
+    assert planted.train == audit.train
+    assert (planted.extract, planted.networks) == (audit.extract, audit.networks)
+    assert planted.filter.scorer == audit.filter.scorer
+    assert planted.prepare.plant_label_noise is not None
+    assert planted.prepare.plant_label_noise.fraction == planted.filter.drop_fraction
+    (study,) = planted.studies.values()
+    assert len(study.seeds) == 6
+    assert study.budget == planted.finetune.budget
+
+
 def test_the_preset_of_own_images_scores_by_probes_that_did_not_see_the_image() -> None:
     params = load_params(_OWN_IMAGES)
     assert params.prepare.dataset == "image_folder"
@@ -83,7 +99,9 @@ def test_the_preset_of_own_images_has_batches_for_a_few_hundred_images_and_augme
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in _ALL if path.stem not in ("params", "digits", "law")], ids=lambda p: p.stem
+    "path",
+    [path for path in _ALL if path.stem not in ("params", "digits", "law", "planted-noise")],
+    ids=lambda p: p.stem,
 )
 def test_no_other_preset_changes_labels(path: Path) -> None:
     assert load_params(path).prepare.plant_label_noise is None

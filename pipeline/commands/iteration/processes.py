@@ -36,11 +36,13 @@ class StageProcesses:
     """Run stages one at a time in child processes, which end when this process does.
 
     Args:
-        network: DVC item of every stage.
+        name: DVC item of every stage; None for stages without one.
+        item: what it is, `network` or `study`.
     """
 
-    def __init__(self, network: str) -> None:
-        self._network = network
+    def __init__(self, name: str | None, *, item: str = "network") -> None:
+        self._item = {} if name is None else {f"--{item}": name}
+        self._suffix = "" if name is None else f"@{name}"
         self._starting = False
         self._running: subprocess.Popen[bytes] | None = None
         self._signal: int | None = None
@@ -66,7 +68,7 @@ class StageProcesses:
         Raises:
             StageFailedError: the exit code is not 0. The stage has printed why.
         """
-        options = {"--network": self._network, "--params": params, "--data": data.root, "--work": work.root}
+        options = {**self._item, "--params": params, "--data": data.root, "--work": work.root}
         command = [sys.executable, "-m", f"pipeline.stages.{stage}"]
         command += [str(part) for pair in options.items() for part in pair]
         self._starting = True
@@ -88,7 +90,7 @@ class StageProcesses:
         if code < 0:
             name = signal.Signals(-code).name
             print(
-                f"error: {stage}@{self._network}: ended by {name}, as when memory runs out; free memory and run "
+                f"error: {stage}{self._suffix}: ended by {name}, as when memory runs out; free memory and run "
                 "the same command again to resume",
                 file=sys.stderr,
             )

@@ -74,7 +74,7 @@ def test_seeds_and_rates_draw_apart() -> None:
 
 
 def _names(images: Images, **arguments: Any) -> list[str]:
-    defaults = {"kinds": None, "rates": [0.1], "variants": ["scratch"], "folds": [1]}
+    defaults = {"kinds": None, "rates": [0.1], "variants": ["scratch"], "folds": [1], "drop_share": 0.1}
     return [case.name for case in iter_cases(argparse.Namespace(**{**defaults, **arguments}), images)]
 
 
@@ -164,6 +164,23 @@ def test_a_case_has_its_labels_and_parameters_and_the_prepared_files(tmp_path: P
         is_complete(folder, case, case_params(params, case, steps=48, weights=None), None)
     assert "steps" in str(refused.value)
     assert refused.value.key == str(folder / "case.json")
+
+
+def test_a_schedule_without_durations_is_that_of_the_file(tmp_path: Path) -> None:
+    schedule = {"name": "one_cycle", "rise": 0.2, "initial_factor": 0.0}
+    params = load_params(write_params(tmp_path, finetune={"schedule": schedule}))
+    made = case_params(params, Case(kind="given"), steps=47, weights=None)
+    assert made["finetune"]["schedule"] == schedule
+    assert made["finetune"]["budget"] == {"steps": 47}
+
+
+def test_networks_that_share_the_minutes_are_counted() -> None:
+    kinds = {"scratch": 1, "two_rounds": 2, "averaged": 2, "half": 2, "half_again": 2, "kept": 2}
+    assert {name: Case(kind="given", variant=name).n_networks for name in kinds} == kinds  # type: ignore[arg-type]
+    assert Case(kind="given", folds=5).n_networks == 5
+    both = [Case(kind="given", variant=variant) for variant in ("two_rounds", "averaged")]
+    assert both[0].parts == ("given-half-folds1", "given-kept-folds1")
+    assert both[1].parts == ("given-half-folds1", "given-half_again-folds1")
 
 
 def test_frozen_extractor_starts_from_the_file_and_keeps_the_unused_budget(tmp_path: Path) -> None:

@@ -9,7 +9,15 @@ from numpy.typing import NDArray
 
 from benchmarks.filter_gallery import CHOICES as SHOWN
 from benchmarks.label_noise import choices
-from benchmarks.label_noise.choices import CHOICES, COMPARISONS, NAMES, check_names, knn_vote, select_scorers
+from benchmarks.label_noise.choices import (
+    CHOICES,
+    COMPARISONS,
+    NAMES,
+    OTHERS,
+    check_names,
+    knn_vote,
+    select_scorers,
+)
 from benchmarks.label_noise.detection import detection
 from benchmarks.label_noise.own_process import in_own_process
 from benchmarks.label_noise.scoring import score_case, suspicion
@@ -32,7 +40,11 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> tuple[DataPaths, NDArray[n
     return DataPaths(root=folder / "data"), wrong
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("grid", "random")])
+# They read no label, or look for images that are like none.
+_OTHER_AIMS = ("grid", "random", "cleanlab_outlier", "cleanlab_unsure")
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in _OTHER_AIMS])
 def test_every_way_of_suspecting_finds_wrong_labels_where_classes_lie_apart(
     case: tuple[DataPaths, NDArray[np.bool_]], name: str
 ) -> None:
@@ -59,6 +71,34 @@ def test_every_scorer_of_the_registry_and_of_the_gallery_takes_part() -> None:
 def test_the_projects_self_confidence_ranks_as_cleanlabs(case: tuple[DataPaths, NDArray[np.bool_]]) -> None:
     own, theirs = (suspicion(name, case[0], NETWORK)[0] for name in ("self_confidence", "cleanlab_self_confidence"))
     np.testing.assert_allclose(own, theirs, atol=1e-6)
+
+
+def test_cleanlabs_outliers_are_far_from_all_others_and_its_unsure_images_between_classes() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.tile(np.arange(3), 40)
+    features = (10 * np.eye(3)[labels] + rng.normal(scale=0.1, size=(120, 3))).astype(np.float32)
+    features[7] = -5
+    probabilities = np.full((120, 3), 0.01, dtype=np.float32)
+    probabilities[np.arange(120), labels] = 0.98
+    probabilities[9] = 1 / 3
+    inputs = ScorerInputs(labels=labels, probabilities=probabilities)
+    assert OTHERS["cleanlab_outlier"](inputs, features).argmax() == 7
+    assert OTHERS["cleanlab_unsure"](inputs, features).argmax() == 9
+
+
+def test_without_reduce_scorers_of_predictions_give_the_same_and_others_are_refused(tmp_path: Path) -> None:
+    write_case(tmp_path)
+    data = DataPaths(root=tmp_path / "data")
+    with_all = {name: suspicion(name, data, NETWORK)[0] for name in ("label_odds", "aum")}
+    data.embedding(NETWORK).unlink()
+    for name, values in with_all.items():
+        np.testing.assert_array_equal(suspicion(name, data, NETWORK)[0], values)
+    only = select_scorers(None, frozen=False, predictions_only=True)
+    assert {"label_odds", "aum", "cleanlab_issues"} <= set(only)
+    assert not {"dbscan_map", "dbscan_components", "knn_agreement", "margin_and_knn", "grid", "centroid"} & set(only)
+    with pytest.raises(InputError) as refused:
+        check_names(("label_odds", "grid"), "label_odds", n_neighbors=25, frozen=False, predictions_only=True)
+    assert "grid" in str(refused.value)
 
 
 def test_issues_are_ranked_before_all_others(case: tuple[DataPaths, NDArray[np.bool_]]) -> None:

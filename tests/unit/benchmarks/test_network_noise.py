@@ -1,16 +1,18 @@
 """Wrong labels by several networks, none of which is the audited one."""
 
+import csv
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from benchmarks.network_noise import noise_by_networks, read_probabilities
+from benchmarks.network_noise import noise_by_networks, read_probabilities, write_noise
 from pipeline.artifacts.files import write_array
 from pipeline.artifacts.tables import write_parquet
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
+from tests.fixtures.projects import write_manifest
 
 _N = 3000
 
@@ -62,3 +64,19 @@ def test_the_audited_architecture_one_network_and_predictions_in_sample_are_refu
     with pytest.raises(InputError) as refused:
         read_probabilities(data, networks, "resnet18")
     assert str(refused.value.key).endswith(key)
+
+
+def test_the_file_has_the_labels_of_all_images_and_the_confusions_count_them(tmp_path: Path) -> None:
+    truth, probabilities = _probabilities()
+    data = DataPaths(root=tmp_path)
+    write_manifest(data, "train", truth, names=["a", "b", "c"])
+    for network, values in zip(("resnet34", "resnet50"), probabilities, strict=True):
+        write_parquet(data.predictions(network), pa.table({"fold": np.arange(_N, dtype=np.int32) % 2}))
+        write_array(data.probabilities(network), values)
+    confusions = write_noise(data, ["resnet34", "resnet50"], 0.2, seed=3, out=tmp_path / "labels.csv")
+    expected = noise_by_networks(truth, probabilities, 0.2, np.random.default_rng(3))
+    with (tmp_path / "labels.csv").open(newline="") as file:
+        written = [row["label"] for row in csv.DictReader(file)]
+    assert written == ["abc"[label] for label in expected]
+    assert confusions[0].tolist() == np.bincount(expected, minlength=3).tolist()
+    assert confusions.sum() == _N
