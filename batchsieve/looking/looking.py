@@ -188,7 +188,9 @@ def _result(name: str, pictures: Pictures, evidence: Evidence, extractor: Extrac
         probabilities=probabilities,
         neighbors=order[neighbors[inverse]].astype(np.int32),
         near_duplicates=near_duplicates(
-            evidence.features, thumbnail_pixels(pictures.thumbnails, _DUPLICATES_SIDE), seed=seed
+            evidence.features if evidence.by_one_network is None else evidence.by_one_network,
+            thumbnail_pixels(pictures.thumbnails, _DUPLICATES_SIDE),
+            seed=seed,
         ),
         thumbnails=pictures.thumbnails,
         extractor=extractor.name,

@@ -43,12 +43,15 @@ class Evidence:
     """Features and predictions of N images by a network.
 
     Attributes:
-        features: (N, D) float32.
+        features: (N, D) float32; with folds, of each image by the network that did not train on it.
         probabilities: (N, C) float32, out of fold; None where `find_issues` estimates them from the features.
+        by_one_network: (N, D) float32, of all images by one network, to search for near duplicates: networks of two
+            folds give copies of an image different features. None where `features` are by one network.
     """
 
     features: NDArray[np.float32]
     probabilities: NDArray[np.float32] | None = None
+    by_one_network: NDArray[np.float32] | None = None
 
 
 class Extractor(Protocol):

@@ -82,7 +82,7 @@ class SmallNetwork:
                 world=self._world,
                 progress=progress,
             )
-        return Evidence(features=features[folds, np.arange(n)], probabilities=probabilities)
+        return Evidence(features=features[folds, np.arange(n)], probabilities=probabilities, by_one_network=features[0])
 
     def _train(
         self, pixels: NDArray[np.uint8], pictures: Pictures, folds: NDArray[np.int32]

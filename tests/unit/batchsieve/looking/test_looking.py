@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import ExifTags, Image
 
 from batchsieve import InputError, look
-from batchsieve.looking import networks, small_network
+from batchsieve.looking import looking, networks, small_network
 from batchsieve.looking.project import write_look
 from pipeline.paths import DataPaths
 from tests.fixtures.hub import COMMIT, serving_hub, use_hub
@@ -131,6 +132,27 @@ def test_a_small_network_is_trained_on_the_images_out_of_fold(photos: Path, monk
     result = look(photos, network="resnet9")
     assert set(result.to_pandas()["path"].head(2)) == set(WRONG)
     assert "trained on these images" in result.network
+
+
+def test_near_copies_in_two_folds_have_features_of_one_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small_network, "FOLDS", 2)
+    monkeypatch.setattr(small_network, "_MIN_STEPS", 2)
+    images = np.random.default_rng(0).integers(0, 255, size=(40, 16, 16, 3)).astype(np.uint8)
+    copies = images.copy()
+    copies[:, 0, 0] ^= 1  # equal files would share a fold
+    pictures, names = np.concatenate([images, copies]), ["a", "b"] * 40
+    seen: list[NDArray[np.float32]] = []
+
+    def near_duplicates(features: NDArray[np.float32], *others: object, **options: object) -> Any:
+        seen.append(features)
+        return search(features, *others, **options)
+
+    search = looking.near_duplicates
+    monkeypatch.setattr(looking, "near_duplicates", near_duplicates)
+    look(pictures, names, network="resnet9")
+    (features,) = seen
+    distance = np.linalg.norm(features[:40] - features[40:], axis=1)
+    assert distance.max() < 0.1 * np.linalg.norm(features[:20] - features[20:40], axis=1).mean()
 
 
 def test_images_that_are_all_one_leave_nothing_to_train_on() -> None:
