@@ -156,6 +156,30 @@ def test_a_search_over_what_needs_a_process_for_every_worker(tmp_path: Path) -> 
     assert actual[0] == actual[1]
 
 
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.subprocess
+def test_accumulation_on_one_process_picks_the_batch_size_that_all_workers_pick(tmp_path: Path) -> None:
+    """The preset batch-size-tuning at tiny size: the same trials, accuracies, prunings and winner."""
+    search: dict[str, Any] = {
+        "space": {"batch_sizes": {"choices": [8, 16, 32]}, "learning_rates": {"choices": [0.01, 1.0]}},
+        "sampler": {"name": "grid"},
+        "trials": None,
+        "max_concurrent_trials": None,
+        "epochs": 2,
+    }
+    tables = []
+    for workers in (1, 2):
+        folder = tmp_path / str(workers)
+        train = {"simulated_workers": 2, "workers": workers, "reduction": "exact", "bn_group": 4}
+        data = write_search(folder, train=train, **search)
+        assert tune(folder) == 0
+        board = leaderboard_of(data)
+        assert {row["batch_size"] for row in board} == {8, 16, 32}
+        tables.append([path.read_bytes() for path in (data.leaderboard(NAME), data.tuning_curves(NAME))])
+    assert tables[0] == tables[1]
+
+
 @pytest.mark.parametrize(
     ("gpus", "each", "shares"),
     [("", 2, []), ("012", 1, ["0", "1", "2"]), ("01234", 2, ["0,1", "2,3"]), ("01", 4, ["0,1"])],
