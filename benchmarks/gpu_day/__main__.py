@@ -67,6 +67,7 @@ STEPS = [
     _step("extraction", 120, "features:extraction", "the extraction of features against bare forward passes"),
     _slow_cases(_step("tsne", 300, "features:tsne", "t-SNE on the processor")),
     _step("small-maps-bf16", 300, "steps:small_maps", _MAPS, precision="bf16"),
+    _step("padding", 200, "padding:padding", "images of four channels in bf16 against three in float32"),
     _step("profile-32px-cifar-bf16", 120, "profiling:profiling", "the same", **_32PX, precision="bf16"),
     _step("workers-32px-cifar-bf16", 420, "steps:throughput", _WORKERS, **_32PX, precision="bf16", workers=(8, 32)),
     _step("small-maps-fp32", 300, "steps:small_maps", _MAPS, precision="fp32"),

@@ -90,13 +90,13 @@ def compare_with_bare(settings: TrainSettings, plan: TimingPlan) -> Row:
     finds to be fastest, which may not be deterministic.
     """
     with distributed.join_process_group("auto") as world:
-        run = bare_steps(_torchvision_network(settings), settings, world.device)
+        run = bare_steps(torchvision_network(settings), settings, world.device)
         loops = {
-            "bare": _timed(run, partial(float32_arithmetic, tf32=settings.precision == "tf32")),
-            "bare_fastest": _timed(run, partial(float32_arithmetic, tf32=True, fast=True)),
+            "bare": timed(run, partial(float32_arithmetic, tf32=settings.precision == "tf32")),
+            "bare_fastest": timed(run, partial(float32_arithmetic, tf32=True, fast=True)),
             "ours": _training_loop(settings, world, plan),
         }
-        return _in_turn(loops, settings.batch_size, plan, over="bare")
+        return in_turn(loops, settings.batch_size, plan, over="bare")
 
 
 def compare_with_compiled(settings: TrainSettings, plan: TimingPlan) -> Row:
@@ -109,7 +109,7 @@ def compare_with_compiled(settings: TrainSettings, plan: TimingPlan) -> Row:
             "ours": _training_loop(settings, world, plan),
             "compiled": _training_loop(replace(settings, compile=True), world, plan),
         }
-        return _in_turn(loops, settings.batch_size, plan, over="ours")
+        return in_turn(loops, settings.batch_size, plan, over="ours")
 
 
 def compare_with_graphs(settings: TrainSettings, plan: TimingPlan) -> Row:
@@ -120,18 +120,18 @@ def compare_with_graphs(settings: TrainSettings, plan: TimingPlan) -> Row:
     compiled = replace(settings, compile="cuda_graphs" if torch.cuda.is_available() else True)
     with distributed.join_process_group("auto") as world:
         loops = {"ours": _training_loop(settings, world, plan), "graphs": _training_loop(compiled, world, plan)}
-        return _in_turn(loops, settings.batch_size, plan, over="ours")
+        return in_turn(loops, settings.batch_size, plan, over="ours")
 
 
 def compare_bare_graph(settings: TrainSettings, plan: TimingPlan) -> Row:
     """Compare a bare step with the same step, with its update, as one CUDA graph; the ratio is the graph over plain."""
     with distributed.join_process_group("auto") as world:
-        run = bare_steps(_torchvision_network(settings), settings, world.device)
+        run = bare_steps(torchvision_network(settings), settings, world.device)
         exact = partial(float32_arithmetic, tf32=settings.precision == "tf32")
         with exact():
             graph = _one_graph(run, world.device)
-        loops = {"bare": _timed(run, exact), "bare_graph": _timed(graph, exact)}
-        return _in_turn(loops, settings.batch_size, plan, over="bare")
+        loops = {"bare": timed(run, exact), "bare_graph": timed(graph, exact)}
+        return in_turn(loops, settings.batch_size, plan, over="bare")
 
 
 def _one_graph(run: Callable[[int], None], device: torch.device) -> Callable[[int], None]:
@@ -152,7 +152,8 @@ def _one_graph(run: Callable[[int], None], device: torch.device) -> Callable[[in
     return replay
 
 
-def _torchvision_network(settings: TrainSettings) -> nn.Module:
+def torchvision_network(settings: TrainSettings) -> nn.Module:
+    """Return torchvision's network with the stem of the settings."""
     model: nn.Module = get_model(settings.network, weights=None, num_classes=N_CLASSES)
     if settings.stem == "cifar":
         model.conv1, model.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
@@ -164,8 +165,8 @@ def compare_with_plain_convolutions(settings: TrainSettings, plan: TimingPlan) -
     with distributed.join_process_group("auto") as world:
         run = bare_steps(build_network(settings.network, N_CLASSES, stem=settings.stem, seed=0), settings, world.device)
         exact = partial(float32_arithmetic, tf32=False)
-        loops = {"plain": _timed(run, exact, plain_convolutions), "small_maps": _timed(run, exact)}
-        return _in_turn(loops, settings.batch_size, plan, over="plain")
+        loops = {"plain": timed(run, exact, plain_convolutions), "small_maps": timed(run, exact)}
+        return in_turn(loops, settings.batch_size, plan, over="plain")
 
 
 @contextmanager
@@ -198,7 +199,9 @@ def _training_loop(settings: TrainSettings, world: World, plan: TimingPlan) -> L
     return seconds
 
 
-def _timed(run: Callable[[int], None], *contexts: Callable[[], AbstractContextManager[None]]) -> Loop:
+def timed(run: Callable[[int], None], *contexts: Callable[[], AbstractContextManager[None]]) -> Loop:
+    """Return a loop that runs in all contexts and waits for the GPU."""
+
     def seconds(steps: int) -> float:
         with ExitStack() as stack:
             for context in contexts:
@@ -210,7 +213,7 @@ def _timed(run: Callable[[int], None], *contexts: Callable[[], AbstractContextMa
     return seconds
 
 
-def _in_turn(loops: Mapping[str, Loop], batch: int, plan: TimingPlan, *, over: str) -> Row:
+def in_turn(loops: Mapping[str, Loop], batch: int, plan: TimingPlan, *, over: str) -> Row:
     """Return the median images/s of each loop, and the ratio of the last loop to the loop `over` within rounds.
 
     A loop that runs out of memory, as a bare one may with a batch that ours divides, is None.

@@ -18,7 +18,7 @@ from pipeline.tuning.sources import write_mark
 from pipeline.tuning.trial import trial_run
 from pipeline.tuning.worker import EpochResult, EpochTask
 from tests.fixtures.interrupted_study import HOOKS
-from tests.fixtures.tuning import NAME, tune, write_search
+from tests.fixtures.tuning import NAME, leaderboard_of, tune, write_search
 
 _TWO = {"recipe.simulated_workers": 2, "recipe.workers": 2}
 
