@@ -95,8 +95,8 @@ def main() -> None:
     for start in range(0, len(arguments), 4):
         network, stem, precision, workers = arguments[start : start + 4]
         settings = settings_of(
-            network, 32, 16, stem=stem, precision=precision, simulated_workers=int(workers), steps=100, ema_decay=0.9,
-            clip_norm=1.0, label_smoothing=0.1,
+            network, 32, 16, stem=stem, precision=precision, simulated_workers=int(workers), steps=100, clip_norm=1.0,
+            label_smoothing=0.1,
         )  # fmt: skip
         print(json.dumps(run(replace(settings, bn_group=4 if int(workers) == 1 else None))), flush=True)
 
