@@ -1,7 +1,9 @@
 """Run training steps and an evaluation on a made-up GPU: `fake_gpu_steps.py NETWORK STEM PRECISION WORKERS ...`.
 
 Torch's fake tensors have a device, a shape and a type, and no values. An operator whose tensors are on two devices
-raises, and so does one that reads a value. The autograd engine counts devices once, so this is a program of its own.
+raises, and so does one that reads a value. The autograd engine asks the driver for the GPU, so gradients are zeros
+here; `benchmarks.step_operations` takes whole steps on torch's `meta` device. It is a program of its own, since it
+replaces parts of torch.
 """
 
 import json
@@ -15,7 +17,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks.gpu_day.timing import settings_of
@@ -35,9 +37,22 @@ _DEVICE = torch.device("cuda", 0)
 
 
 @contextmanager
-def made_up_gpu() -> Iterator[Counter[str]]:
-    """Inside the context, tensors may be on `cuda:0`; yields how many arrays were pinned."""
+def made_up_gpu(parameters: list[nn.Parameter]) -> Iterator[Counter[str]]:
+    """Inside the context, tensors may be on `cuda:0`; yields how many arrays were pinned.
+
+    Args:
+        parameters: get a gradient of zeros in each backward pass.
+    """
     pinned: Counter[str] = Counter()
+
+    def backward(loss: Tensor) -> None:
+        assert (loss.device, loss.ndim) == (_DEVICE, 0)
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
+
+    def gradients(loss: Tensor, wanted: list[Tensor]) -> list[Tensor]:
+        assert (loss.device, loss.ndim) == (_DEVICE, 0)
+        return [torch.zeros_like(parameter) for parameter in wanted]
 
     def pin(tensor: Tensor, *_: Any) -> Tensor:
         pinned["arrays"] += 1
@@ -46,10 +61,24 @@ def made_up_gpu() -> Iterator[Counter[str]]:
     with ExitStack() as stack:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(patch.object(Tensor, "pin_memory", pin))
+        stack.enter_context(patch.object(nn.Module, "to", _move))
+        stack.enter_context(patch.object(Tensor, "backward", backward))
+        stack.enter_context(patch("torch.autograd.grad", gradients))
         stack.enter_context(patch("torch.cuda.amp.common.amp_definitely_not_available", return_value=False))
         stack.enter_context(patch("torch.cuda.is_bf16_supported", return_value=True))
         stack.enter_context(patch("pipeline.training.state.OPTIMIZERS", {"sgd": _plain_sgd}))
         yield pinned
+
+
+def _move(model: nn.Module, *arguments: Any, **options: Any) -> nn.Module:
+    """Stand in for `Module.to`, which exchanges the parts of tensors: fake ones have weak references to them."""
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            kept = options if parameter.ndim == 4 else {}  # channels_last is of images and filters
+            setattr(module, name, nn.Parameter(parameter.detach().to(*arguments, **kept)))
+        for name, buffer in module.named_buffers(recurse=False):
+            module.register_buffer(name, buffer.to(*arguments) if arguments else buffer)
+    return model
 
 
 def run(settings: TrainSettings) -> dict[str, Any]:
@@ -57,9 +86,11 @@ def run(settings: TrainSettings) -> dict[str, Any]:
     size = settings.batch_size
     pixels, labels = random_images(4 * size, settings.format.image_size)
     world = World(rank=0, size=1, device=_DEVICE)
-    with made_up_gpu() as pinned:
+    parameters: list[nn.Parameter] = []
+    with made_up_gpu(parameters) as pinned:
         images = load_images(pixels, settings, training=True, device=_DEVICE)
         state = start_state(settings, world, n_tracked_samples=4 * size, n_tracked_epochs=2)
+        parameters += state.model.parameters()
         train_loss = TrainLoss(
             images=images, labels=torch.from_numpy(labels).to(_DEVICE), label_smoothing=settings.label_smoothing,
             precision=settings.precision, seed=settings.seed, drops=drops(state.model),

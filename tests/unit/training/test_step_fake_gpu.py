@@ -13,7 +13,6 @@ _SCRIPT = Path(__file__).with_name("fake_gpu_steps.py")
 _CASES = [
     ("resnet18", "imagenet", "bf16", 1),
     ("resnet18", "cifar", "fp32", 4),
-    ("small_cnn", "imagenet", "bf16", 2),
     ("resnet9", "imagenet", "tf32", 4),
 ]
 
