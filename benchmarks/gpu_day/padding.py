@@ -42,7 +42,9 @@ def compare_with_padded(settings: TrainSettings, plan: TimingPlan) -> Row:
     with distributed.join_process_group("auto") as world:
         size, exact = settings.format.crop_size, partial(float32_arithmetic, tf32=False)
         plain, padded = torchvision_network(settings), torchvision_network(settings)
-        padded.conv1 = _PaddedConv2d(padded.conv1)
+        conv = padded.conv1
+        assert isinstance(conv, nn.Conv2d), type(conv)
+        padded.conv1 = _PaddedConv2d(conv)
         normalize = Normalization((0.5,) * 3, (0.25,) * 3, width=size, device=world.device)
         loops = {
             "plain": _steps(plain, settings, world.device, 3, normalize),
@@ -62,7 +64,7 @@ class _PaddedConv2d(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """(N, 4, H, W) -> (N, out, H', W')."""
         weight = F.pad(self.conv.weight, (0, 0, 0, 0, 0, 1))
-        return F.conv2d(images, weight, None, self.conv.stride, self.conv.padding)
+        return self.conv._conv_forward(images, weight, None)
 
 
 def _to_half(settings: TrainSettings, device: torch.device) -> Callable[[Tensor], Tensor]:

@@ -95,11 +95,11 @@ def graphs(*, dry_run: bool, size: int, stem: str, precision: str) -> Cases:
 
     They also time a bare step as one graph: what such a step could gain. Without a GPU there is none.
     """
-    options = {"dry_run": dry_run, "size": size, "stem": stem, "precision": precision}
-    bare = {} if dry_run else _by_batch(timing.compare_bare_graph, **options)
+    by_batch = partial(_by_batch, dry_run=dry_run, size=size, stem=stem, precision=precision)
+    bare = {} if dry_run else by_batch(timing.compare_bare_graph)
     cases = {
         **{f"{name}, bare": case for name, case in bare.items()},
-        **_by_batch(timing.compare_with_graphs, **options),
+        **by_batch(timing.compare_with_graphs),
     }
     return {name: case for name, case in cases.items() if not name.startswith("batch 20480")}
 
