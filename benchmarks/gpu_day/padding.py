@@ -64,7 +64,8 @@ class _PaddedConv2d(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """(N, 4, H, W) -> (N, out, H', W')."""
         weight = F.pad(self.conv.weight, (0, 0, 0, 0, 0, 1))
-        return self.conv._conv_forward(images, weight, None)
+        maps: Tensor = self.conv._conv_forward(images, weight, None)
+        return maps
 
 
 def _to_half(settings: TrainSettings, device: torch.device) -> Callable[[Tensor], Tensor]:

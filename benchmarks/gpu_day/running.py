@@ -80,7 +80,7 @@ def run_steps(
     dry_run: bool,
     minutes: float | None,
     command: str,
-    after_step: Callable[[], None] = lambda: None,
+    after_step: Callable[[], object] = lambda: None,
 ) -> None:
     """Run the steps that have not ended in `folder`, one after another.
 
