@@ -175,7 +175,7 @@ def test_accumulation_on_one_process_picks_the_batch_size_that_all_workers_pick(
         data = write_search(folder, train=train, **search)
         assert tune(folder) == 0
         board = leaderboard_of(data)
-        assert {row["batch_size"] for row in board} == {8, 16, 32}
+        assert {int(row["batch_sizes"]) for row in board} == {8, 16, 32}
         tables.append([path.read_bytes() for path in (data.leaderboard(NAME), data.tuning_curves(NAME))])
     assert tables[0] == tables[1]
 
