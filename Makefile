@@ -47,8 +47,8 @@ docs: setup ## build README.md and docs/ as a site that works offline, into .wor
 	@NO_MKDOCS_2_WARNING=1 mkdocs build --quiet
 	@echo "site: $(CURDIR)/.work/site/index.html"
 
-preset: setup ## NAME=cifar10 writes params.yaml from presets/; without NAME lists them
-	@python -m pipeline preset $(NAME)
+preset: setup ## NAME=cifar10 writes params.yaml from presets/; PRECISION=bf16 for a GPU; without NAME lists them
+	@python -m pipeline preset $(NAME) $(if $(PRECISION),--precision $(PRECISION))
 
 # All tests of a file run in one process, because they share fixtures. Two processes share two cores: for tiny batches a
 # second thread of each costs more than it gains, and threads that wait by spinning take the core from others.

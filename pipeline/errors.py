@@ -19,7 +19,8 @@ _FIX_HINTS = {
 }
 
 # Out-of-memory messages of CUDA and cuBLAS, of cuDNN before and since version 9, of torch's allocator on CPUs, of the
-# system and of C++. torch has an error class only for its allocator on GPUs.
+# system and of C++. torch has an error class only for its allocator on GPUs. Where no algorithm of a convolution gets
+# its workspace, torch catches the errors and finds no engine.
 _OUT_OF_MEMORY_TEXTS = (
     "out of memory",
     "ALLOC_FAILED",
@@ -27,6 +28,7 @@ _OUT_OF_MEMORY_TEXTS = (
     "can't allocate memory",
     "Cannot allocate memory",
     "std::bad_alloc",
+    "was unable to find an engine to execute this computation",
 )
 
 _MAX_LENGTH = 1500

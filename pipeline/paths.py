@@ -247,6 +247,10 @@ class WorkPaths:
         """The registered plans of a study, a file each, and the dates of its runs."""
         return self.plans_folder / study
 
+    def largest_batch(self, study: str) -> Path:
+        """The number that the train stage found for `largest` among a study's batch sizes."""
+        return self.root / "largest_batch" / f"{study}.json"
+
     def checkpoints(self, stage: str) -> Path:
         """Checkpoints of unfinished runs of the stage, a folder for each, named by run key and code."""
         return self.root / "checkpoints" / stage

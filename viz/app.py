@@ -9,6 +9,7 @@ from dash import Dash, Input, html
 from dash.exceptions import DependencyException
 from flask import request
 
+from pipeline.config.largest_batch import with_recorded_sizes
 from pipeline.config.params import load_params
 from pipeline.errors import InputError
 from pipeline.figures.gallery import thumbnail
@@ -79,7 +80,7 @@ def make_app(
 
 def _page(source: Source, params_file: Path) -> html.Div:
     try:
-        params = load_params(params_file, accept_old_keys=True)
+        params = with_recorded_sizes(load_params(params_file, accept_old_keys=True), source.data)
     except InputError as error:
         return components.problem(str(error))
     training_view = training_page(source.data, params)

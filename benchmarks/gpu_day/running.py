@@ -2,32 +2,35 @@
 
 A step names a function as an entry point does (`module:function`). The function returns cases: functions by name that
 measure something and return a row. Each row is appended to NAME.rows.jsonl when measured. When the step has ended,
-also by a failure, NAME.json has its rows, and the step does not run again. A case that raises has its error as row. If
-the command is killed, the rows of the current step are kept.
+also by a failure, NAME.json has its rows, and the step does not run again. If the command is killed or its time is
+over, the next call continues with the cases that have no row.
+
+A case that raises has its error as row. If it kills its process, hangs, or leaves a GPU that answers no more, its row
+has the reason, and the other cases run in a new process.
 
 This module does not import torch. A server process imports torch once, and every step is forked from it.
 """
 
 import gc
 import json
+import math
 import multiprocessing
 import os
 import pkgutil
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.gpu_day.processes import end_with_parent, gpu_answers, start_process
 from pipeline.artifacts.files import write_json, write_text
 from pipeline.errors import InputError
 
@@ -36,7 +39,15 @@ Cases = Mapping[str, Callable[[], Row]]
 
 _LOG_CHARACTERS = 4000
 _MACHINE_LIMIT_S = 300.0
-_FINISHED = "finished"
+_POLL_INTERVAL_S = 0.1
+# A process needs this long to import, and to reach the GPU.
+_SHORTEST_S = 30.0
+_GPU_LOST_CODE = 75
+FINISHED, UNFINISHED = "finished", "unfinished"
+"""Status of a step that has ended by itself, and of one that the next call continues."""
+CONTINUES = "continues"
+"""A case whose row has this key set has not ended: the next call measures it again."""
+_OVER = "over"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +58,9 @@ class GpuDayStep:
         limit_s: seconds after which its process is killed, with its child processes.
         work: `module:function`; the function takes `dry_run` and the `options`, and returns cases.
         about: description, one line.
+        case_limit_s: seconds after which a case counts as hung; the step continues with the next one.
+        ends_early_s: the work ends so long before the limit by itself, and takes the `seconds` that it has; None: it
+            knows no limit.
     """
 
     name: str
@@ -54,42 +68,53 @@ class GpuDayStep:
     work: str
     about: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    case_limit_s: float = 150.0
+    ends_early_s: float | None = None
 
 
 def run_steps(
-    steps: Sequence[GpuDayStep], folder: Path, *, machine: str, dry_run: bool, minutes: float | None, command: str
+    steps: Sequence[GpuDayStep],
+    folder: Path,
+    *,
+    machine: str,
+    dry_run: bool,
+    minutes: float | None,
+    command: str,
+    after_step: Callable[[], object] = lambda: None,
 ) -> None:
-    """Run the steps that have no result in `folder`, one after another.
+    """Run the steps that have not ended in `folder`, one after another.
 
     Args:
         machine: `module:function`; the function takes `dry_run` and returns a dictionary of hardware and versions.
-        minutes: start no step whose limit would end later than this; None starts all.
+        minutes: time for all; the last step is cut and stays unfinished. None takes as long as all need.
         command: the command line, which the results record.
+        after_step: called when the result of a step is written.
 
     Raises:
         InputError: `folder` has results of another kind (dry run or not), a package is missing, or `machine` raised it.
     """
     start = time.monotonic()
     finished = read_results(folder, steps, dry_run=dry_run)
-    remaining = [step for step in steps if step.name not in finished]
+    remaining = [step for step in steps if step.name not in finished or finished[step.name]["status"] == UNFINISHED]
     if not remaining:
         return
     hardware = _describe(machine, dry_run=dry_run)
     for step in remaining:
-        if minutes is not None and time.monotonic() - start + step.limit_s > 60 * minutes:
-            _print(
-                f"{step.name}: not started, since its limit of {step.limit_s:.0f} s is later than --minutes {minutes:g}"
-            )
+        left = math.inf if minutes is None else 60 * minutes - (time.monotonic() - start)
+        if left < _SHORTEST_S + (step.ends_early_s or 0):
+            _print(f"{step.name}: not started, since {max(0, left):.0f} s are left of --minutes {minutes:g}")
             continue
         _print(f"{step.name}: {step.about}")
         started = datetime.now(UTC).isoformat(timespec="seconds")
-        result = _run(step, folder, hardware, dry_run=dry_run)
+        result = _run(step, folder, hardware, dry_run=dry_run, limit_s=min(step.limit_s, left))
         about = {"step": step.name, "about": step.about, "options": dict(step.options), "limit_s": step.limit_s}
         call = {"dry_run": dry_run, "machine": hardware, "command": command, "started": started}
         write_json(folder / f"{step.name}.json", {**about, **call, **result})
-        for temporary in (_rows_file(folder, step), _log_file(folder, step)):
-            temporary.unlink(missing_ok=True)
+        _log_file(folder, step).unlink(missing_ok=True)
+        if result["status"] != UNFINISHED:
+            _rows_file(folder, step).unlink(missing_ok=True)
         _print(f"{step.name}: {result['status']} after {result['seconds']:.0f} s; {outcome(result['rows'])}")
+        after_step()
 
 
 def read_results(folder: Path, steps: Sequence[GpuDayStep], *, dry_run: bool) -> dict[str, Row]:
@@ -127,22 +152,9 @@ def outcome(rows: Sequence[Row]) -> str:
     for name in checks:
         values = [row[name] for row in rows if name in row]
         parts.append(f"{name}: {sum(values)} of {len(values)}")
-    if ratios := [row["ratio"] for row in rows if "ratio" in row]:
+    if ratios := [row["ratio"] for row in rows if row.get("ratio") is not None]:
         parts.append(f"ratio {min(ratios)} to {max(ratios)}, median {round(float(np.median(ratios)), 3)}")
     return "; ".join(parts)
-
-
-def start_process(function: Callable[..., None], *arguments: Any, imported: str | None = None) -> ForkServerProcess:
-    """Run a function in a new process, forked from a server.
-
-    Args:
-        imported: the module that the server imports when it starts; by default the function's module.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([imported or function.__module__])
-    process = context.Process(target=function, args=arguments)
-    process.start()
-    return process
 
 
 def _describe(machine: str, *, dry_run: bool) -> Row:
@@ -166,7 +178,7 @@ def _describe(machine: str, *, dry_run: bool) -> Row:
 
 
 def _send_machine(machine: str, dry_run: bool, sender: Connection) -> None:
-    _end_with_parent()
+    end_with_parent()
     try:
         sender.send(pkgutil.resolve_name(machine)(dry_run=dry_run))
     except InputError as error:
@@ -175,16 +187,46 @@ def _send_machine(machine: str, dry_run: bool, sender: Connection) -> None:
         sender.send(InputError(f"{error}; install the package; docs/guides/gpu-day.md lists all that are required"))
 
 
-def _run(step: GpuDayStep, folder: Path, machine: Row, *, dry_run: bool) -> Row:
+def _run(step: GpuDayStep, folder: Path, machine: Row, *, dry_run: bool, limit_s: float) -> Row:
     """Run a step; return status, seconds, rows and, unless it finished, the end of its output."""
     rows, log = _rows_file(folder, step), _log_file(folder, step)
-    kept = _kept_rows(rows, machine)
+    kept = [row for row in _kept_rows(rows, machine) if not row.get(CONTINUES)]
     write_text(rows, "".join(json.dumps(line) + "\n" for line in (machine, *kept)))
     log.write_bytes(b"")
     start = time.monotonic()
-    process = start_process(_work, step, rows, log, dry_run, {row["case"] for row in kept})
+    options = dict(step.options)
+    if step.ends_early_s is not None:
+        options["seconds"] = limit_s - step.ends_early_s
+    ended: str | None = None
+    while ended is None:
+        done = {row["case"] for row in _kept_rows(rows, machine)}
+        ended = _run_cases(replace(step, options=options), rows, log, done, dry_run=dry_run, end=start + limit_s)
+        if ended is None and len(_kept_rows(rows, machine)) <= len(done):
+            ended = "failed: no case has ended"  # a new process would do the same
+    _begun_file(rows).unlink(missing_ok=True)
+    result: Row = {"seconds": round(time.monotonic() - start, 1), "rows": _kept_rows(rows, machine)}
+    if ended == FINISHED:
+        return {"status": FINISHED, **result}
+    if ended == _OVER:
+        ended = f"over its limit of {step.limit_s:.0f} s" if limit_s >= step.limit_s else UNFINISHED
+    return {"status": ended, **result, "log": log.read_text(errors="replace")[-_LOG_CHARACTERS:]}
+
+
+def _run_cases(step: GpuDayStep, rows: Path, log: Path, done: set[str], *, dry_run: bool, end: float) -> str | None:
+    """Run the cases that are not `done` in one process; return how the step ended, None to continue in a new process.
+
+    Args:
+        end: of the step, in seconds of the monotonic clock.
+    """
+    begun = _begun_file(rows)
+    begun.unlink(missing_ok=True)
+    process = start_process(_work, step, rows, log, dry_run, done)
+    reason = None
     try:
-        process.join(step.limit_s)
+        while process.exitcode is None and time.monotonic() < end and reason is None:
+            process.join(_POLL_INTERVAL_S)
+            if _age_s(begun) > step.case_limit_s:
+                reason = f"hung: killed after {step.case_limit_s:.0f} s"
         code = process.exitcode
     finally:
         # Its child processes are in its group.
@@ -192,11 +234,25 @@ def _run(step: GpuDayStep, folder: Path, machine: Row, *, dry_run: bool) -> Row:
             os.killpg(process.pid or 0, signal.SIGKILL)
         process.kill()
         process.join()
-    result: Row = {"seconds": round(time.monotonic() - start, 1), "rows": _kept_rows(rows, machine)}
     if code == 0:
-        return {"status": _FINISHED, **result}
-    status = f"over its limit of {step.limit_s:.0f} s" if code is None else f"failed: {_reason(code)}"
-    return {"status": status, **result, "log": log.read_text(errors="replace")[-_LOG_CHARACTERS:]}
+        return UNFINISHED if any(row.get(CONTINUES) for row in _kept_rows(rows, None)) else FINISHED
+    if code == _GPU_LOST_CODE:
+        return None
+    if code is None and reason is None:
+        return _OVER
+    if begun.exists():
+        error = reason or f"killed its process: {_reason(code or 0)}"
+        _append(rows, {"case": begun.read_text(encoding="utf-8"), "error": error})
+    elif reason is None:
+        return f"failed: {_reason(code or 0)}"
+    return None
+
+
+def _age_s(file: Path) -> float:
+    """Return the seconds since a file was written; 0 if there is none."""
+    with suppress(OSError):
+        return time.time() - file.stat().st_mtime
+    return 0.0
 
 
 def _reason(code: int) -> str:
@@ -205,47 +261,42 @@ def _reason(code: int) -> str:
 
 def _work(step: GpuDayStep, rows: Path, log: Path, dry_run: bool, done: set[str]) -> None:
     """Run in the process of a step: measure each case and append its row."""
-    _end_with_parent()
+    end_with_parent()
     with log.open("ab", buffering=0) as output:
         for descriptor in (sys.stdout.fileno(), sys.stderr.fileno()):
             os.dup2(output.fileno(), descriptor)
     cases: Cases = pkgutil.resolve_name(step.work)(dry_run=dry_run, **step.options)
+    begun = _begun_file(rows)
     for name, measure in cases.items():
         if name in done:
             continue
-        start = time.perf_counter()
+        write_text(begun, name)
+        start, failed = time.perf_counter(), False
         try:
             values = measure()
         except Exception as error:  # noqa: BLE001 - the other cases are measured after any error
-            values = {"error": f"{type(error).__name__}: {error}"}
-        row = {"case": name, **values, "seconds": round(time.perf_counter() - start, 2)}
-        with rows.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            values, failed = {"error": f"{type(error).__name__}: {error}"[:_LOG_CHARACTERS]}, True
+        _append(rows, {"case": name, **values, "seconds": round(time.perf_counter() - start, 2)})
+        begun.unlink()
         # A traceback keeps the tensors of its frames alive, in reference cycles.
         del values
         gc.collect()
+        if failed and not gpu_answers():
+            os._exit(_GPU_LOST_CODE)
 
 
-def _end_with_parent() -> None:
-    """End this process and its children when the parent process is killed."""
-    os.setsid()
-    threading.Thread(target=_kill_group_after_parent, daemon=True).start()
+def _append(rows: Path, row: Row) -> None:
+    with rows.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
 
 
-def _kill_group_after_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os.killpg(0, signal.SIGKILL)
-
-
-def _kept_rows(path: Path, machine: Row) -> list[Row]:
-    """Return the rows in a file if they are of this machine, without an incomplete last one."""
+def _kept_rows(path: Path, machine: Row | None) -> list[Row]:
+    """Return the rows in a file if they are of this machine, or of any for None, without an incomplete last one."""
     lines: list[Row] = []
     if path.exists():
         with suppress(ValueError):
             lines.extend(json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
-    if lines and lines[0] != machine:
+    if machine is not None and lines and lines[0] != machine:
         _print(f"{path}: is of another machine; its cases are measured again")
         return []
     return lines[1:]
@@ -253,6 +304,11 @@ def _kept_rows(path: Path, machine: Row) -> list[Row]:
 
 def _rows_file(folder: Path, step: GpuDayStep) -> Path:
     return folder / f"{step.name}.rows.jsonl"
+
+
+def _begun_file(rows: Path) -> Path:
+    """Return the file with the name of the case that is being measured."""
+    return rows.with_suffix(".begun")
 
 
 def _log_file(folder: Path, step: GpuDayStep) -> Path:

@@ -20,7 +20,8 @@ import torchvision
 from torch import Tensor
 
 from benchmarks.gpu_day import timing
-from benchmarks.gpu_day.running import Cases, Row, start_process
+from benchmarks.gpu_day.processes import start_process
+from benchmarks.gpu_day.running import Cases, Row
 from benchmarks.gpu_day.timing import TimingPlan, settings_of, train_on
 from benchmarks.loop_speed import N_CLASSES, random_images
 from pipeline import distributed
@@ -92,10 +93,15 @@ def throughput(*, dry_run: bool, size: int, stem: str, precision: str, workers: 
 def graphs(*, dry_run: bool, size: int, stem: str, precision: str) -> Cases:
     """Return cases that compare the training loop with `compile: cuda_graphs` with the same loop without.
 
-    They also time a bare step that is recorded as one graph: what such a step could gain.
+    They also time a bare step as one graph: what such a step could gain. Without a GPU there is none.
     """
-    cases = _by_batch(timing.compare_with_graphs, dry_run=dry_run, size=size, stem=stem, precision=precision)
-    return {name: cases[name] for name in cases if name != "batch 20480"}
+    by_batch = partial(_by_batch, dry_run=dry_run, size=size, stem=stem, precision=precision)
+    bare = {} if dry_run else by_batch(timing.compare_bare_graph)
+    cases = {
+        **{f"{name}, bare": case for name, case in bare.items()},
+        **by_batch(timing.compare_with_graphs),
+    }
+    return {name: case for name, case in cases.items() if not name.startswith("batch 20480")}
 
 
 def compiling(*, dry_run: bool, size: int, stem: str, precision: str) -> Cases:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from benchmarks.gpu_day.running import Cases, Row
+from benchmarks.gpu_day.running import CONTINUES, Cases, Row
 from pipeline.artifacts.files import atomic_path
 from pipeline.training.run_record import CHECKSUMS
 
@@ -89,18 +89,26 @@ def train_until(project: Path, study: str, end: float, out: Path) -> Row:
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         return {"skipped": f"{', '.join(missing)} not installed"}
-    start = time.monotonic()
-    if not (project / "data/prepare/metrics.json").exists():
-        _run_stage(project, ["prepare"], end)
-    code = _run_stage(project, ["train", "--study", study], end)
-    with_results = [*(project / ".work/cells").glob("*/result.json")]
-    _pack_ledger(project / ".work", out / LEDGER)
+    start, ledger, cells = time.monotonic(), out / LEDGER, project / ".work/cells"
+    if end - start < _SECONDS_TO_SAVE:
+        return {CONTINUES: True}
+    if ledger.exists() and not cells.exists():
+        # Of the machine before this one.
+        with tarfile.open(ledger) as archive:
+            archive.extractall(project / ".work", filter="data")
+    try:
+        prepared = (project / "data/prepare/metrics.json").exists()
+        code = os.EX_OK if prepared else _run_stage(project, ["prepare"], end)
+        if code == os.EX_OK:
+            code = _run_stage(project, ["train", "--study", study], end)
+    finally:
+        _pack_ledger(project / ".work", ledger)
     return {
-        "complete": code == 0 or None,
+        CONTINUES: code != os.EX_OK or None,
         "exit_code": code,
-        "finished_runs": len(with_results),
+        "finished_runs": len([*cells.glob("*/result.json")]),
         "train_s": round(time.monotonic() - start, 1),
-        "ledger_mib": round((out / LEDGER).stat().st_size / 2**20, 2),
+        "ledger_mib": round(ledger.stat().st_size / 2**20, 2),
     }
 
 
@@ -109,12 +117,21 @@ def _run_stage(project: Path, arguments: Sequence[str], end: float) -> int:
     environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
     command = [sys.executable, "-m", f"pipeline.stages.{arguments[0]}", *arguments[1:]]
     process = subprocess.Popen(command, cwd=project, env=environment, stderr=subprocess.PIPE, text=True)
+    stopped = False
     try:
         _, errors = process.communicate(timeout=max(1.0, end - time.monotonic()))
     except subprocess.TimeoutExpired:
+        stopped = True
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=_SECONDS_TO_SAVE)
-    if process.returncode not in (0, os.EX_TEMPFAIL):
+        try:
+            _, errors = process.communicate(timeout=_SECONDS_TO_SAVE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            _, errors = process.communicate()
+    # A stage that has not begun to train is ended by the signal itself.
+    if stopped and process.returncode in (-signal.SIGTERM, -signal.SIGKILL):
+        return os.EX_TEMPFAIL
+    if process.returncode not in (os.EX_OK, os.EX_TEMPFAIL):
         raise RuntimeError(f"{arguments[0]} ended with exit code {process.returncode}: {errors[-400:]}")
     return process.returncode
 

@@ -1,6 +1,7 @@
 """Time training loops in turn, round by round, in one process."""
 
 import argparse
+import gc
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -19,7 +20,8 @@ from benchmarks.gpu_day.running import Row
 from benchmarks.loop_speed import N_CLASSES, bare_steps, random_images, settings_for
 from benchmarks.measuring import StepClock, ratio_spread, seconds_of
 from pipeline import distributed
-from pipeline.distributed import World, float32_arithmetic
+from pipeline.distributed import CommConfig, World, float32_arithmetic
+from pipeline.errors import is_out_of_memory
 from pipeline.models import build_network
 from pipeline.models.small_maps import SmallMapConv2d
 from pipeline.run_log import RunLog
@@ -41,13 +43,19 @@ Loop = Callable[[int], float]
 
 @dataclass(frozen=True, kw_only=True)
 class TimingPlan:
-    """Number of rounds; in each the reference loop runs for about `seconds`, the others for as many steps."""
+    """Number of rounds; in each the reference loop runs for about `seconds`, the others for as many steps.
+
+    Attributes:
+        images: of the training loop's data set, at least two batches: with few images an epoch would begin every second
+            step, and with it the work of an epoch.
+    """
 
     rounds: int
     seconds: float
+    images: int
 
 
-REAL, TINY = TimingPlan(rounds=5, seconds=1.0), TimingPlan(rounds=1, seconds=0.0)
+REAL, TINY = TimingPlan(rounds=5, seconds=1.0, images=50_000), TimingPlan(rounds=1, seconds=0.0, images=0)
 
 
 def settings_of(network: str, size: int, batch: int, **changes: Any) -> TrainSettings:
@@ -64,13 +72,15 @@ def train_on(
     world: World,
     log: RunLog,
     checkpointer: CheckpointScheduler | None = None,
+    comm: CommConfig | None = None,
 ) -> TrainedRun:
     """Run the training loop on all images, uint8 (N, H, W, 3); BatchNorm's statistics come from one batch."""
     images = load_images(pixels, settings, training=True, device=world.device)
     targets, train_mask = torch.from_numpy(labels).to(world.device), np.ones(len(labels), dtype=np.bool_)
     with patch.object(eval_weights, "STATISTICS_IMAGES", 1):
         data = TrainData(images, targets, train_mask)
-        return train(settings, data, world=world, log=log, options=RunOptions(checkpointer=checkpointer))
+        options = RunOptions(checkpointer=checkpointer, comm=comm or CommConfig())
+        return train(settings, data, world=world, log=log, options=options)
 
 
 def compare_with_bare(settings: TrainSettings, plan: TimingPlan) -> Row:
@@ -80,13 +90,13 @@ def compare_with_bare(settings: TrainSettings, plan: TimingPlan) -> Row:
     finds to be fastest, which may not be deterministic.
     """
     with distributed.join_process_group("auto") as world:
-        run = bare_steps(_torchvision_network(settings), settings, world.device)
+        run = bare_steps(torchvision_network(settings), settings, world.device)
         loops = {
-            "bare": _timed(run, partial(float32_arithmetic, tf32=settings.precision == "tf32")),
-            "bare_fastest": _timed(run, partial(float32_arithmetic, tf32=True, fast=True)),
-            "ours": _training_loop(settings, world),
+            "bare": timed(run, partial(float32_arithmetic, tf32=settings.precision == "tf32")),
+            "bare_fastest": timed(run, partial(float32_arithmetic, tf32=True, fast=True)),
+            "ours": _training_loop(settings, world, plan),
         }
-        return _in_turn(loops, settings.batch_size, plan, over="bare")
+        return in_turn(loops, settings.batch_size, plan, over="bare")
 
 
 def compare_with_compiled(settings: TrainSettings, plan: TimingPlan) -> Row:
@@ -96,28 +106,32 @@ def compare_with_compiled(settings: TrainSettings, plan: TimingPlan) -> Row:
     """
     with distributed.join_process_group("auto") as world:
         loops = {
-            "ours": _training_loop(settings, world),
-            "compiled": _training_loop(replace(settings, compile=True), world),
+            "ours": _training_loop(settings, world, plan),
+            "compiled": _training_loop(replace(settings, compile=True), world, plan),
         }
-        return _in_turn(loops, settings.batch_size, plan, over="ours")
+        return in_turn(loops, settings.batch_size, plan, over="ours")
 
 
 def compare_with_graphs(settings: TrainSettings, plan: TimingPlan) -> Row:
     """Compare the training loop with and without CUDA graphs of its compiled passes; the ratio is with over without.
 
-    `bare_graph` is a bare step, with its update, that is recorded and replayed as one graph. Without a GPU there are no
-    graphs: the loop is compiled alone.
+    Without a GPU there are no graphs: the loop is compiled alone.
     """
-    on_gpu = torch.cuda.is_available()
+    compiled = replace(settings, compile="cuda_graphs" if torch.cuda.is_available() else True)
     with distributed.join_process_group("auto") as world:
-        run = bare_steps(_torchvision_network(settings), settings, world.device)
+        loops = {"ours": _training_loop(settings, world, plan), "graphs": _training_loop(compiled, world, plan)}
+        return in_turn(loops, settings.batch_size, plan, over="ours")
+
+
+def compare_bare_graph(settings: TrainSettings, plan: TimingPlan) -> Row:
+    """Compare a bare step with the same step, with its update, as one CUDA graph; the ratio is the graph over plain."""
+    with distributed.join_process_group("auto") as world:
+        run = bare_steps(torchvision_network(settings), settings, world.device)
         exact = partial(float32_arithmetic, tf32=settings.precision == "tf32")
-        loops = {"ours": _training_loop(settings, world), "bare": _timed(run, exact)}
-        if on_gpu:
-            with exact():
-                loops["bare_graph"] = _timed(_one_graph(run, world.device), exact)
-        compiled = replace(settings, compile="cuda_graphs" if on_gpu else True)
-        return _in_turn({**loops, "graphs": _training_loop(compiled, world)}, settings.batch_size, plan, over="ours")
+        with exact():
+            graph = _one_graph(run, world.device)
+        loops = {"bare": timed(run, exact), "bare_graph": timed(graph, exact)}
+        return in_turn(loops, settings.batch_size, plan, over="bare")
 
 
 def _one_graph(run: Callable[[int], None], device: torch.device) -> Callable[[int], None]:
@@ -138,7 +152,8 @@ def _one_graph(run: Callable[[int], None], device: torch.device) -> Callable[[in
     return replay
 
 
-def _torchvision_network(settings: TrainSettings) -> nn.Module:
+def torchvision_network(settings: TrainSettings) -> nn.Module:
+    """Return torchvision's network with the stem of the settings."""
     model: nn.Module = get_model(settings.network, weights=None, num_classes=N_CLASSES)
     if settings.stem == "cifar":
         model.conv1, model.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
@@ -150,8 +165,8 @@ def compare_with_plain_convolutions(settings: TrainSettings, plan: TimingPlan) -
     with distributed.join_process_group("auto") as world:
         run = bare_steps(build_network(settings.network, N_CLASSES, stem=settings.stem, seed=0), settings, world.device)
         exact = partial(float32_arithmetic, tf32=False)
-        loops = {"plain": _timed(run, exact, plain_convolutions), "small_maps": _timed(run, exact)}
-        return _in_turn(loops, settings.batch_size, plan, over="plain")
+        loops = {"plain": timed(run, exact, plain_convolutions), "small_maps": timed(run, exact)}
+        return in_turn(loops, settings.batch_size, plan, over="plain")
 
 
 @contextmanager
@@ -173,8 +188,8 @@ def peak_gib() -> float | None:
     return round(torch.cuda.max_memory_allocated() / 2**30, 2) if torch.cuda.is_available() else None
 
 
-def _training_loop(settings: TrainSettings, world: World) -> Loop:
-    pixels, labels = random_images(2 * settings.batch_size, settings.format.image_size)
+def _training_loop(settings: TrainSettings, world: World, plan: TimingPlan) -> Loop:
+    pixels, labels = random_images(max(2 * settings.batch_size, plan.images), settings.format.image_size)
 
     def seconds(steps: int) -> float:
         clock = StepClock(_WARM_UP, _WARM_UP + steps)
@@ -184,7 +199,9 @@ def _training_loop(settings: TrainSettings, world: World) -> Loop:
     return seconds
 
 
-def _timed(run: Callable[[int], None], *contexts: Callable[[], AbstractContextManager[None]]) -> Loop:
+def timed(run: Callable[[int], None], *contexts: Callable[[], AbstractContextManager[None]]) -> Loop:
+    """Return a loop that runs in all contexts and waits for the GPU."""
+
     def seconds(steps: int) -> float:
         with ExitStack() as stack:
             for context in contexts:
@@ -196,23 +213,45 @@ def _timed(run: Callable[[int], None], *contexts: Callable[[], AbstractContextMa
     return seconds
 
 
-def _in_turn(loops: Mapping[str, Loop], batch: int, plan: TimingPlan, *, over: str) -> Row:
-    """Return the median images/s of each loop, and the ratio of the last loop to the loop `over` within rounds."""
+def in_turn(loops: Mapping[str, Loop], batch: int, plan: TimingPlan, *, over: str) -> Row:
+    """Return the median images/s of each loop, and the ratio of the last loop to the loop `over` within rounds.
+
+    A loop that runs out of memory, as a bare one may with a batch that ours divides, is None.
+    """
     reset_peak_memory()
-    for loop in loops.values():
-        loop(_MIN_STEPS)
-    probe = loops[over](2 * _MIN_STEPS) / (2 * _MIN_STEPS)
-    steps = min(_MAX_STEPS, max(_MIN_STEPS, math.ceil(plan.seconds / probe)))
-    rounds = [{name: steps * batch / loop(steps) for name, loop in loops.items()} for _ in range(plan.rounds)]
-    medians = {name: float(np.median([rates[name] for rates in rounds])) for name in loops}
+    fits = {name: loop for name, loop in loops.items() if _fits(loop)}
     last = [*loops][-1]
-    spread = ratio_spread([rates[last] / rates[over] for rates in rounds])
+    if last not in fits:
+        raise RuntimeError(f"{last}: a batch of {batch} does not fit the memory")
+    probe = fits.get(over, fits[last])(2 * _MIN_STEPS) / (2 * _MIN_STEPS)
+    steps = min(_MAX_STEPS, max(_MIN_STEPS, math.ceil(plan.seconds / probe)))
+    rounds = [{name: steps * batch / loop(steps) for name, loop in fits.items()} for _ in range(plan.rounds)]
+    medians = {name: float(np.median([rates[name] for rates in rounds])) for name in fits}
+    ratios: Row = {"ratio": None, "lowest": None, "highest": None}
+    if over in fits:
+        spread = ratio_spread([rates[last] / rates[over] for rates in rounds])
+        ratios = {"ratio": spread["ratio_median"], "lowest": spread["ratio_min"], "highest": spread["ratio_max"]}
     return {
-        **{name: round(rate) for name, rate in medians.items()},
-        "ratio": spread["ratio_median"],
-        "lowest": spread["ratio_min"],
-        "highest": spread["ratio_max"],
+        **{name: round(medians[name]) if name in fits else None for name in loops},
+        **ratios,
         "ms_a_step": round(1000 * batch / medians[last], 3),
         "steps": steps,
         "peak_gib": peak_gib(),
     }
+
+
+def _fits(loop: Loop) -> bool:
+    """Run a loop for the first time; return whether the memory is enough."""
+    try:
+        loop(_MIN_STEPS)
+    except Exception as error:
+        # Libraries report a full memory by errors of many classes; all others are raised again.
+        if not is_out_of_memory(error):
+            raise
+    else:
+        return True
+    # Outside the handler, whose exception keeps the tensors of the step alive.
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return False

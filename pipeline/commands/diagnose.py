@@ -16,15 +16,15 @@ import numpy as np
 import torch
 
 from pipeline import distributed
-from pipeline.artifacts.prepared import load_prepared
 from pipeline.commands import command_parser, positive_float
 from pipeline.commands.diagnosing.bottleneck import diagnose
 from pipeline.commands.diagnosing.report import diagnosis_lines
 from pipeline.commands.diagnosing.timing import Training, measure, one_rank_share, step_seconds, steps_in, trace
+from pipeline.config.largest_batch import known_sizes
 from pipeline.distributed import World
 from pipeline.errors import InputError
 from pipeline.stages.harness import StageContext, exit_codes, make_context
-from pipeline.stages.train import resolve_runs
+from pipeline.stages.train import load_study, resolve_runs
 from pipeline.training.evaluation import load_images
 from pipeline.training.settings import comm_config_from, launch_plan
 
@@ -108,9 +108,9 @@ def _training(context: StageContext, world: World, batch_size: int | None) -> Tr
     Raises:
         InputError: the study has no such run, or skips it.
     """
-    data = load_prepared(context.data, folder=context.image_folder)
+    context, data = load_study(context, world)
     runs, rows, _ = resolve_runs(context, data, world)
-    sizes = list(context.params.studies[str(context.item)].batch_sizes)
+    sizes = [*known_sizes(context.params.studies[str(context.item)].batch_sizes)]
     if batch_size is not None and batch_size not in sizes:
         raise InputError(f"--batch-size {batch_size}: not a batch size of study {context.item}; give one of {sizes}")
     candidates = [i for i, run in enumerate(runs) if batch_size in (None, run.settings.batch_size)]

@@ -30,6 +30,7 @@ from pipeline.commands.planning.size import (
     stages_to_run,
 )
 from pipeline.commands.planning.speed import Speed, Workload
+from pipeline.config.largest_batch import with_recorded_sizes
 from pipeline.config.params import Params, load_params
 from pipeline.config.study import build_plan, plan_hash
 from pipeline.paths import DataPaths, WorkPaths
@@ -52,8 +53,8 @@ def main(argv: Sequence[str]) -> int:
         InputError: bad parameters or data.
     """
     arguments = make_parser().parse_args(argv)
-    params = load_params(arguments.params)
     data, work = DataPaths(root=arguments.data), WorkPaths(root=arguments.work)
+    params = with_recorded_sizes(load_params(arguments.params), data)
     graph = stage_graph(params)
     changed, note = _changed(arguments.params)
     running = stages_to_run(graph, changed)

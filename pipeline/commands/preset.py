@@ -8,13 +8,17 @@ from pathlib import Path
 from pipeline.artifacts.files import write_text
 from pipeline.commands import command_parser
 from pipeline.commands.starting.packaged import folder_here_or_packaged
-from pipeline.config.params import load_params
-from pipeline.config.yaml_reading import read_yaml_text
+from pipeline.config.params import check_params, load_params
+from pipeline.config.yaml_reading import parse_yaml, read_yaml_text
 from pipeline.errors import InputError
 
 _HERE = Path("presets")
 _SCHEMA = "params.schema.json"
 _MODELINE = "# yaml-language-server:"
+_SECTIONS = ("finetune", "train")
+_ADDED = "# by preset --precision; part of the key of every run"
+# Compute capability from which a GPU multiplies in the format.
+_CAPABILITY = {"bf16": 8, "tf32": 8, "fp16": 7}
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -26,6 +30,10 @@ def make_parser() -> argparse.ArgumentParser:
         "--presets", type=Path, help="folder of the presets (default: presets/, without it those of the package)"
     )
     parser.add_argument("--force", action="store_true", help="write even if edits are lost")
+    parser.add_argument(
+        "--precision", choices=[*_CAPABILITY],
+        help="train in this precision, on a machine whose GPU computes it (default: as the preset says, fp32)",
+    )  # fmt: skip
     return parser
 
 
@@ -47,16 +55,28 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if arguments.name not in presets:
         raise InputError(f"preset {arguments.name}: not in {folder}/; give one of {list(presets)}")
-    apply_preset(presets[arguments.name], arguments.params, presets=presets.values(), force=arguments.force)
-    print(f"{arguments.params}: now the preset {arguments.name}")
+    precision: str | None = arguments.precision
+    if precision is not None:
+        _check_gpu(precision)
+    apply_preset(
+        presets[arguments.name], arguments.params, presets=presets.values(), force=arguments.force, precision=precision
+    )  # fmt: skip
+    added = f", with precision: {precision} in {' and '.join(_SECTIONS)}" if precision else ""
+    print(f"{arguments.params}: now the preset {arguments.name}{added}")
     return 0
 
 
-def apply_preset(preset: Path, target: Path, *, presets: Collection[Path], force: bool) -> None:
+def apply_preset(
+    preset: Path, target: Path, *, presets: Collection[Path], force: bool, precision: str | None = None
+) -> None:
     """Write `preset` to `target`.
 
+    Args:
+        precision: of the sections that train; None leaves what the preset says.
+
     Raises:
-        InputError: `preset` is not valid; or `target` equals none of `presets`, and `force` is False.
+        InputError: `preset` is not valid, or states another precision; or `target` equals none of `presets`, and
+            `force` is False.
     """
     load_params(preset)
     unedited = {_body(read_yaml_text(path)) for path in presets}
@@ -65,7 +85,36 @@ def apply_preset(preset: Path, target: Path, *, presets: Collection[Path], force
         raise InputError(f"{target}: has edits that would be lost; keep them with {keep} add --force to discard them")
     here = target.with_name(_SCHEMA)
     schema = os.path.relpath(here if here.is_file() else preset.parent / _SCHEMA, target.parent)
-    write_text(target, f"{_MODELINE} $schema={schema}\n{_body(read_yaml_text(preset))}")
+    body = _body(read_yaml_text(preset))
+    if precision is not None:
+        body = with_precision(body, precision, source=str(preset))
+    write_text(target, f"{_MODELINE} $schema={schema}\n{body}")
+
+
+def with_precision(text: str, precision: str, *, source: str) -> str:
+    """Return the text of a preset with a precision as the first key of the sections that train.
+
+    Raises:
+        InputError: the preset states a precision.
+    """
+    tree = parse_yaml(text, source=source)
+    for section in _SECTIONS:
+        if "precision" in tree[section]:
+            raise InputError(f"{source}: {section}.precision: is {tree[section]['precision']}; leave out --precision")
+        text = text.replace(f"\n{section}:\n", f"\n{section}:\n  precision: {precision} {_ADDED}\n", 1)
+    check_params(parse_yaml(text, source=source), source=source)
+    return text
+
+
+def _check_gpu(precision: str) -> None:
+    """Check that this machine trains in a precision: elsewhere it would be slow, or not take part."""
+    import torch  # a second to import
+
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] < _CAPABILITY[precision]:
+        raise InputError(
+            f"--precision: {precision}, but no GPU of compute capability {_CAPABILITY[precision]} or more is here; run "
+            f"the command on the machine that trains, or write precision: {precision} by hand"
+        )
 
 
 def summary(text: str) -> str:
@@ -79,5 +128,6 @@ def summary(text: str) -> str:
 
 
 def _body(text: str) -> str:
-    """Return the text without the editor's line, which names the schema relative to the file."""
-    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_MODELINE))
+    """Return the text without the editor's line, which names the schema relative to the file, and without additions."""
+    lines = text.splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith(_MODELINE) and _ADDED not in line)

@@ -11,12 +11,13 @@ from pipeline.config.base import MAX_SEED, Duration, Section, describe_validatio
 from pipeline.config.extractors import ExtractConfig, NetworkName, base_architecture, is_of_timm, replicate_number
 from pipeline.config.filter import NEEDS_TRAINING, CcsScorer, EnsembleScorer, FilterConfig
 from pipeline.config.finetune import FinetuneConfig
+from pipeline.config.largest_batch import stated_sizes
 from pipeline.config.network_checks import check_networks
 from pipeline.config.optimization import order_conflict
 from pipeline.config.prepare import PrepareConfig
 from pipeline.config.recipe import Recipe
 from pipeline.config.reduce import ReduceConfig, TsneConfig
-from pipeline.config.renamed_keys import renamed_key_error, with_new_keys
+from pipeline.config.renamed_keys import renamed_key_error, with_moved_keys, with_new_keys
 from pipeline.config.runtime import DaskConfig, ReportConfig
 from pipeline.config.study import Study, TrainConfig
 from pipeline.config.tuning import Tuning
@@ -59,13 +60,13 @@ def load_params(path: Path | str = "params.yaml", *, accept_old_keys: bool = Fal
     """Read and check a parameter file.
 
     Args:
-        accept_old_keys: translate renamed keys, for parameters that were stored with results.
+        accept_old_keys: translate renamed and moved keys, for parameters that were stored with results.
 
     Raises:
         InputError: naming the file, the key path, the value and the fix.
     """
     tree = parse_yaml(read_yaml_text(Path(path)), source=str(path))
-    return check_params(with_new_keys(tree) if accept_old_keys else tree, source=str(path))
+    return check_params(with_moved_keys(with_new_keys(tree)) if accept_old_keys else tree, source=str(path))
 
 
 def check_params(tree: Any, *, source: str) -> Params:
@@ -127,7 +128,7 @@ def _check_across_sections(params: Params, source: str) -> None:
             )
         section = f"{key}.recipe" if study.recipe else f"{source}: train"
         _check_recipe(section, recipe, params.prepare)
-        for batch in study.batch_sizes:
+        for batch in stated_sizes(study.batch_sizes):
             _check_budget(section, recipe, study.budget_at(batch))
             _check_batch(f"{key}.batch_sizes", batch, recipe)
             _check_batch_stages(section, batch, recipe)

@@ -1,4 +1,4 @@
-"""Renamed keys of params.yaml: an old key is an error in a parameter file, and is translated in stored parameters."""
+"""Renamed and moved keys of params.yaml: an old key is an error in a file, and is translated in stored parameters."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -33,6 +33,9 @@ RENAMED_KEYS: Mapping[str, str] = {
 Within the path of an old key, the sections have their new names.
 """
 
+MOVED_KEYS: Mapping[str, str] = {"dask.concurrent_runs": "train.concurrent_runs"}
+"""Old -> new places of keys of params.yaml; the new place is in a section of the file."""
+
 RENAMED_MACHINE_KEYS: Mapping[str, str] = {"inside": "intra_node", "between": "inter_node", "guessed": "assumed"}
 """Old -> new keys of the files in machines/."""
 
@@ -49,7 +52,20 @@ def renamed_key_error(tree: Any, renames: Mapping[str, str] = RENAMED_KEYS) -> s
             leaf = new.rpartition(".")[2]
             value = old.partition(": ")[2]
             return f"{'.'.join(keys)}: {value + ' ' if value else ''}is now {leaf.rpartition(': ')[2]}; rename it"
+    for old, new in MOVED_KEYS.items():
+        for keys, _ in _matches(tree, old):
+            return f"{'.'.join(keys)}: is now {new}; move it"
     return None
+
+
+def with_moved_keys(tree: Any) -> Any:
+    """Return a copy of stored parameters with all keys in their new places."""
+    copied = _copied(tree)
+    for old, new in MOVED_KEYS.items():
+        section, _, leaf = new.partition(".")
+        for keys, parent in list(_matches(copied, old)):
+            copied.setdefault(section, {})[leaf] = parent.pop(keys[-1])
+    return copied
 
 
 def with_new_keys(tree: Any, renames: Mapping[str, str] = RENAMED_KEYS) -> Any:

@@ -17,14 +17,10 @@ class DaskConfig(Section):
             running Dask scheduler, `tcp://host:port`, whose workers have one thread each and the project's folder under
             the same path.
         workers: processes of `local`. Each uses as many threads as the stage itself.
-        concurrent_runs: runs of a study that train at a time on this machine, each by one process with as many threads
-            as one alone; without Dask. `auto`: one on each GPU, and 1 without GPUs. With `workers: auto` that has
-            batches of up to 1,024 images trained by one GPU each; larger ones follow, each by all GPUs.
     """
 
     scheduler: Literal["none", "local"] | SchedulerAddress = "none"
     workers: Positive = 2
-    concurrent_runs: Positive | Literal["auto"] = 1
 
     @property
     def is_remote(self) -> bool:

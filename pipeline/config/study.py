@@ -11,6 +11,7 @@ from pydantic import Field, StringConstraints, model_validator
 from pipeline.config.base import Budget, Duration, KeyOfSize, NonNegativeFloat, Positive, PositiveFloat, Section, Seed
 from pipeline.config.equivalent_batch import CONTROL, TREATED, EquivalentBatch
 from pipeline.config.extractors import NetworkName
+from pipeline.config.largest_batch import BatchSize, check_largest, known_sizes, stated_sizes
 from pipeline.config.recipe import ModelName, Recipe, TorchvisionName
 from pipeline.config.renamed_keys import with_old_keys
 from pipeline.config.runtime import ReportConfig
@@ -20,20 +21,23 @@ KeepWeights = Literal["first_seed", "all"]
 XAxis = Literal["examples", "steps", "epochs"]
 
 PaperFigure = Literal[
-    "gahlot-2020-table1",
-    "gahlot-2020-fig4",
-    "gahlot-2020-fig5",
-    "gahlot-2020-fig6",
-    "gahlot-2020-fig7",
-    "mccord-2021-fig5",
-    "mccord-2021-fig6-7",
-    "mccord-2021-fig8",
-]
+    "gahlot-2020-table1", "gahlot-2020-fig4", "gahlot-2020-fig5", "gahlot-2020-fig6", "gahlot-2020-fig7",
+    "mccord-2021-fig5", "mccord-2021-fig6-7", "mccord-2021-fig8",
+]  # fmt: skip
 """Published figures and tables to compare a study with; `pipeline/replication/published.py` has their numbers."""
 
 
 class TrainConfig(Recipe):
-    """The `train` section: the recipe of all studies, which the `recipe` of a study can change."""
+    """The `train` section: the recipe of all studies, which the `recipe` of a study can change.
+
+    Attributes:
+        concurrent_runs: runs of a study that train at a time on this machine, each by one process with as many threads
+            as one alone. `auto`: one on each GPU, and 1 without GPUs. With `workers: auto` that has batches of up to
+            1,024 images trained by one GPU each; larger ones follow, each by all GPUs. It changes no result.
+    """
+
+    # No part of plans and provenance: it is excluded where the section is written out.
+    concurrent_runs: Annotated[Positive | Literal["auto"], Field(exclude=True)] = 1
 
 
 Prose = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -70,6 +74,9 @@ class Study(Section):
             by hand, and by `relabel_above`). `filtered` has the labels changed by hand, the others those of the data.
         relabel_above: for the arm `relabeled`: an image that the filter drops gets its suggested label if that has a
             higher probability. Null: only decisions by hand (`relabel` in data/overrides.csv) change labels.
+        batch_sizes: images of a global batch. `largest`: the most that pass forward and backward at once, on all
+            processes together; the train stage finds and records it, and the runs are those of the number. On a CPU it
+            needs a limit of memory, as containers and batch jobs have.
         looks: numbers of seeds, ascending, at which the primary comparison (`report.primary`) is tested; the study
             stops at the first look that decides. The last look has all `seeds`. Start at 6 or more: with fewer, skewed
             differences err more often. Null: all seeds are trained.
@@ -101,7 +108,7 @@ class Study(Section):
     models: Annotated[tuple[ModelName | TorchvisionName, ...], Field(min_length=1)]
     arms: Annotated[tuple[Arm, ...], Field(min_length=1)]
     relabel_above: Annotated[NonNegativeFloat, Field(lt=1)] | None = None
-    batch_sizes: Annotated[tuple[Annotated[Positive, Field(ge=2)], ...], Field(min_length=1)]
+    batch_sizes: Annotated[tuple[BatchSize, ...], Field(min_length=1)]
     learning_rates: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]
     weight_decays: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)]
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)]
@@ -160,13 +167,15 @@ class Study(Section):
 
     @model_validator(mode="after")
     def _budgets_fit(self) -> Self:
-        budgets = self.budget_by_batch_size or {}
-        if unknown := [size for size in budgets if size not in self.batch_sizes]:
-            raise ValueError(f"budget_by_batch_size: {unknown[0]} is not one of batch_sizes {list(self.batch_sizes)}")
-        different = [size for size in self.batch_sizes if self.budget_at(size) != self.budget_at(self.batch_sizes[0])]
+        budgets, sizes = self.budget_by_batch_size or {}, stated_sizes(self.batch_sizes)
+        others = {"budget_by_batch_size": self.budget_by_batch_size, "equivalent_batch": self.equivalent_batch}
+        check_largest(self.batch_sizes, others)
+        if unknown := [size for size in budgets if size not in sizes]:
+            raise ValueError(f"budget_by_batch_size: {unknown[0]} is not one of batch_sizes {list(sizes)}")
+        different = [size for size in sizes if self.budget_at(size) != self.budget_at(sizes[0])]
         if self.equal_across == "sizes" and different:
             raise ValueError(
-                f"equal_across: sizes, but batch size {different[0]} has another budget than {self.batch_sizes[0]}; "
+                f"equal_across: sizes, but batch size {different[0]} has another budget than {sizes[0]}; "
                 "write arms, or remove budget_by_batch_size"
             )
         return self
@@ -221,7 +230,8 @@ class Study(Section):
         """
         if self.equivalent_batch is None:
             return {}
-        return self.equivalent_batch.sizes(self.batch_sizes, self.effective_recipe(train).simulated_workers)
+        sizes = known_sizes(self.batch_sizes)
+        return self.equivalent_batch.sizes(sizes, self.effective_recipe(train).simulated_workers)
 
     def effective_recipe(self, train: TrainConfig) -> TrainConfig:
         """Return the `train` section, updated with this study's `recipe` key by key and section by section.
@@ -229,7 +239,8 @@ class Study(Section):
         A section that names another variant (`schedule: {name: ...}`) replaces the old section, and a duration in one
         unit replaces one in another.
         """
-        merged = _merge_overrides(train.model_dump(mode="json"), self.recipe)
+        section = {**train.model_dump(mode="json"), "concurrent_runs": train.concurrent_runs}
+        merged = _merge_overrides(section, self.recipe)
         return TrainConfig.model_validate_json(json.dumps(merged))
 
 
@@ -246,21 +257,9 @@ def _merge_overrides(base: dict[str, Any], changes: dict[str, Any]) -> dict[str,
 
 
 _FROM_STUDY = (
-    "models",
-    "arms",
-    "relabel_above",
-    "filter_network",
-    "filter_draws",
-    "batch_sizes",
-    "learning_rates",
-    "weight_decays",
-    "seeds",
-    "looks",
-    "budget",
-    "budget_by_batch_size",
-    "equal_across",
-    "match",
-)
+    "models", "arms", "relabel_above", "filter_network", "filter_draws", "batch_sizes", "learning_rates",
+    "weight_decays", "seeds", "looks", "budget", "budget_by_batch_size", "equal_across", "match",
+)  # fmt: skip
 
 
 def build_plan(name: str, study: Study, train: TrainConfig, report: ReportConfig) -> dict[str, Any]:

@@ -19,13 +19,13 @@ from typing import Literal
 import torch
 
 from pipeline import distributed
-from pipeline.artifacts.prepared import load_prepared
 from pipeline.distributed import LaunchPlan, choose_workers, visible_gpus
 from pipeline.errors import Terminated
 from pipeline.processes import set_parent_death_signal
 from pipeline.stages.harness import StageContext, add_path_arguments, check_inputs, exit_codes, hold_lock, make_context
 from pipeline.stages.train import (
     fingerprints,
+    load_study,
     next_runs,
     recipe_of,
     register_plans,
@@ -46,7 +46,7 @@ LARGEST_BATCH = 1024
 def train_concurrently(context: StageContext, arguments: Sequence[str]) -> None:
     """Train the missing runs of `context.item`, a study, that need one process each, several at a time.
 
-    Does nothing where `dask.concurrent_runs` is 1.
+    Does nothing where `concurrent_runs` is 1.
 
     Args:
         arguments: of the train stage.
@@ -55,13 +55,13 @@ def train_concurrently(context: StageContext, arguments: Sequence[str]) -> None:
         InputError: as the stage.
         Terminated: the processes received SIGTERM; their runs are saved.
     """
-    gpus = visible_gpus()
-    n, plan = n_processes(context.params.dask.concurrent_runs, len(gpus)), launch_plan(recipe_of(context))
+    gpus, recipe = visible_gpus(), recipe_of(context)
+    n, plan = n_processes(recipe.concurrent_runs, len(gpus)), launch_plan(recipe)
     if n == 1:
         return
     with distributed.join_process_group(plan.threads) as world, hold_lock(context):
         check_inputs(context)
-        data = load_prepared(context.data, folder=context.image_folder)
+        context, data = load_study(context, world)
         specs, _, run_keys = resolve_runs(context, data, world)
         keys, cache, n_test = fingerprints(run_keys), RunCache(context.work.run_cache), len(data.test.labels)
         register_plans(context)
@@ -76,7 +76,7 @@ def train_concurrently(context: StageContext, arguments: Sequence[str]) -> None:
             shares = divide(costs, n)
             print(
                 f"{context.name}: {len(todo)} runs, {len(shares)} at a time, each by one process"
-                f"{' on its GPU' if gpus else f' of {torch.get_num_threads()} threads'} (dask.concurrent_runs)",
+                f"{' on its GPU' if gpus else f' of {torch.get_num_threads()} threads'} (concurrent_runs)",
                 file=sys.stderr, flush=True,
             )  # fmt: skip
             train_in_processes(arguments, shares, gpus)

@@ -16,6 +16,7 @@ from pipeline.artifacts.files import write_bytes
 from pipeline.artifacts.recorded import check_present, check_recorded
 from pipeline.artifacts.space import check_space
 from pipeline.artifacts.stage_inputs import stage_inputs
+from pipeline.config.largest_batch import with_recorded_sizes
 from pipeline.config.params import Params, load_params
 from pipeline.config.runtime import DaskConfig
 from pipeline.energy import UNKNOWN_ENERGY, Energy, measure_energy, total_energy
@@ -127,6 +128,8 @@ def make_context(stage: str, item: str | None, arguments: argparse.Namespace, *,
     """
     data = DataPaths(root=arguments.data)
     params = load_params(arguments.params, accept_old_keys=_opens_results(stage, data))
+    if stage != "train":  # which finds them
+        params = with_recorded_sizes(params, data)
     value: str | None = getattr(arguments, item) if item else None
     names: dict[str, list[str]] = {"network": [*params.networks], "study": [*params.studies]}
     if item and value not in names[item]:

@@ -1,14 +1,12 @@
 """Stage `train`: train the runs of one study that are not cached, and write the tables of all its runs."""
 
-import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from pipeline import distributed
 from pipeline.artifacts.files import atomic_path, remove_leftovers, write_array, write_json
@@ -17,14 +15,14 @@ from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_di
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.space import check_space
 from pipeline.artifacts.tables import write_parquet
+from pipeline.config.largest_batch import LARGEST
 from pipeline.config.study import KeepWeights, TrainConfig, build_plan, plan_hash
 from pipeline.distributed import World
 from pipeline.energy import UNKNOWN_ENERGY, total_energy
-from pipeline.errors import InputError
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
 from pipeline.stats.sequential import SequentialDesign
-from pipeline.training.arm_rows import TrainRows, read_decisions, train_rows
+from pipeline.training.arm_rows import TrainRows, check_replicates_differ, read_decisions, train_rows
 from pipeline.training.checkpointing import (
     STALE_AFTER_S,
     Checkpoints,
@@ -34,6 +32,7 @@ from pipeline.training.checkpointing import (
 )
 from pipeline.training.folds import has_checkpoints
 from pipeline.training.grid import RunSpec, expand_grid, run_variant
+from pipeline.training.largest_batch import with_largest_batch
 from pipeline.training.live_metrics import LiveMetrics
 from pipeline.training.loop import RunOptions
 from pipeline.training.result_cache import RunCache, RunResult
@@ -48,7 +47,7 @@ from pipeline.training.weights import weight_bytes
 
 def train_study(context: StageContext, world: World) -> None:
     """Train the missing runs of `context.item`, a study, then write its tables."""
-    data = load_prepared(context.data, folder=context.image_folder)
+    context, data = load_study(context, world)
     specs, rows, run_keys = resolve_runs(context, data, world)
     keys = fingerprints(run_keys)
     if world.is_main:
@@ -79,6 +78,16 @@ def train_study(context: StageContext, world: World) -> None:
         remove_stale_checkpoints(checkpoints, max_age_s=STALE_AFTER_S)
 
 
+def load_study(context: StageContext, world: World) -> tuple[StageContext, PreparedData]:
+    """Return the images, and the context with a number for `largest` in the study's batch sizes; all ranks call it."""
+    data = load_prepared(context.data, folder=context.image_folder)
+    params = with_largest_batch(
+        context.params, str(context.item), data, paths=context.data, work=context.work, world=world,
+        say=context.log.info,
+    )  # fmt: skip
+    return replace(context, params=params), data
+
+
 def _check_space(context: StageContext, specs: Sequence[RunSpec], *, n_test: int) -> None:
     """Check the room for the largest network and the tables; `specs` without runs have none."""
     sizes = {(spec.settings.network, spec.settings.stem): spec.settings for spec in specs if not spec.skip_reason}
@@ -88,9 +97,14 @@ def _check_space(context: StageContext, specs: Sequence[RunSpec], *, n_test: int
 
 
 def register_plans(context: StageContext) -> None:
-    """Register the plans of all studies, so that a run which two studies share is older than neither plan."""
+    """Register the plans of all studies, so that a run which two studies share is older than neither plan.
+
+    A plan with `largest` is incomplete until its own stage has found the number.
+    """
     params, now = context.params, datetime.now(UTC)
     for name, study in params.studies.items():
+        if LARGEST in study.batch_sizes:
+            continue
         plan = build_plan(name, study, params.train, params.report)
         if register_plan(context.work.plans(name), plan, now):
             context.log.info(f"{context.name}: plan of study {name} registered, SHA-256 {plan_hash(plan)}")
@@ -119,7 +133,7 @@ def resolve_runs(
         if needs_filter
     }
     keep = {network: decided.keep for network, decided in decisions.items()}
-    _check_replicates_differ(keep, context)
+    check_replicates_differ(keep, str(context.item))
     summary = DatasetInfo(n_classes=len(data.class_names), image_size=data.image_size, mean=data.mean, std=data.std)
     n_kept = {name: int(kept.sum()) for name, kept in keep.items()}
     specs = expand_grid(study, context.params.train, summary, len(given), n_kept)
@@ -138,16 +152,6 @@ def resolve_runs(
         for spec, trained, ids in zip(specs, rows, changed, strict=True)
     ]  # fmt: skip
     return specs, rows, run_keys
-
-
-def _check_replicates_differ(keep: Mapping[str, NDArray[np.bool_]], context: StageContext) -> None:
-    """Check that no two filters keep the same images: they would count as independent replicates."""
-    for left, right in itertools.combinations(keep, 2):
-        if np.array_equal(keep[left], keep[right]):
-            raise InputError(
-                f"studies.{context.item}.filter_replicates: {left} and {right} keep the same images, so they are not "
-                "replicates; lower filter_replicates, or use a scorer or an extractor with random parts"
-            )
 
 
 def fingerprints(run_keys: Sequence[RunKey | None]) -> list[str]:
@@ -243,7 +247,7 @@ def _run(
 
 def train_runs(context: StageContext, world: World, wanted: Sequence[str], *, live_name: str) -> None:
     """Train the runs of `context.item` with the keys `wanted`, and write no table."""
-    data = load_prepared(context.data, folder=context.image_folder)
+    context, data = load_study(context, world)
     specs, rows, run_keys = resolve_runs(context, data, world)
     keys = fingerprints(run_keys)
     _run([keys.index(key) for key in wanted], context, world, data, specs, rows, run_keys, live_name=live_name)

@@ -1,5 +1,6 @@
 """The images and labels that each run of a study trains on, from the output of the filter."""
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,3 +142,18 @@ def train_rows(spec: RunSpec, given: NDArray[np.int64], decisions: Mapping[str, 
             return TrainRows(mask=mask, labels=decided.relabeled(spec.relabel_above))
         case _:
             return TrainRows(mask=mask, labels=given)
+
+
+def check_replicates_differ(keep: Mapping[str, NDArray[np.bool_]], study: str) -> None:
+    """Check that no two filters keep the same images: they would count as independent replicates.
+
+    Args:
+        keep: (N,) bool by filter network.
+        study: name, for the message.
+    """
+    for left, right in itertools.combinations(keep, 2):
+        if np.array_equal(keep[left], keep[right]):
+            raise InputError(
+                f"studies.{study}.filter_replicates: {left} and {right} keep the same images, so they are not "
+                "replicates; lower filter_replicates, or use a scorer or an extractor with random parts"
+            )

@@ -122,7 +122,7 @@ def plan_batches(
         largest = max(part.size for parts in workers.values() for part in parts)
         batches = {size: RankBatch(leaves=parts, micro_batches=parts) for size, parts in slices.items()}
         return BatchPlan(batches=batches, micro_batch=largest)
-    probe = _MemoryProbe(settings, state, train_loss, first_batch, slices[first_batch.size], comm)
+    probe = MemoryProbe(settings, state, train_loss, first_batch, slices[first_batch.size], comm)
     chosen = choose_micro_batch(
         micro_batch,
         list(slices.values()),
@@ -147,7 +147,7 @@ def _rank_batch(workers: Sequence[BatchSlice], micro_batch: int) -> RankBatch:
     return RankBatch(leaves=groups, micro_batches=merge_micro_batches(workers, micro_batch))
 
 
-class _MemoryProbe:
+class MemoryProbe:
     """Measures the memory of forward and backward passes of the run; `slices` are this rank's part of `batch`."""
 
     def __init__(

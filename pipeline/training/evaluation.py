@@ -14,6 +14,7 @@ from pipeline.datasets.augmentation import RandomResizedCrop
 from pipeline.datasets.resident import ResidentImages
 from pipeline.datasets.sources import TrainingImages
 from pipeline.datasets.streaming import StreamingImages
+from pipeline.datasets.uploads import upload
 from pipeline.distributed import World
 from pipeline.errors import explain_out_of_memory
 from pipeline.training.numerics import compile_disabled
@@ -129,7 +130,7 @@ def evaluate(model: nn.Module, images: TrainingImages, labels: Tensor, *, batch_
     ):
         for index in own_batches:
             sample_ids = batches[index]
-            rows_on_device = torch.from_numpy(sample_ids).to(labels.device)
+            rows_on_device = upload(sample_ids, labels.device)
             logits = model(images.evaluation_batch(sample_ids))
             correct[rows_on_device] = (logits.argmax(1) == labels[rows_on_device]).int()
             seen[rows_on_device] += 1

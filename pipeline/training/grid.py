@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pipeline.arms import WHOLE_ARMS
 from pipeline.config.base import Duration
 from pipeline.config.equivalent_batch import CONTROL, TREATED
+from pipeline.config.largest_batch import known_sizes
 from pipeline.config.study import Study, TrainConfig
 from pipeline.errors import InputError
 from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings, effective_settings
@@ -127,8 +128,12 @@ def _equivalent_runs(
 
 
 def grid_points(study: Study) -> list[GridPoint]:
-    """Return all points of a study's grid, seeds innermost."""
-    lists = (study.models, study.batch_sizes, study.learning_rates, study.weight_decays, study.seeds)
+    """Return all points of a study's grid, seeds innermost.
+
+    Raises:
+        InputError: a batch size is `largest`.
+    """
+    lists = (study.models, known_sizes(study.batch_sizes), study.learning_rates, study.weight_decays, study.seeds)
     return [
         GridPoint(
             network=model, batch_size=batch_size, learning_rate=learning_rate, weight_decay=weight_decay, seed=seed

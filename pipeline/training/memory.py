@@ -5,8 +5,9 @@ exceeds the limit. /proc/meminfo and psutil report only the memory of the machin
 Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst, and proc(5) for the two tables.
 """
 
+import resource
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
@@ -44,6 +45,21 @@ def total_memory(root: Path = Path("/")) -> int:
         root: folder that contains /proc and /sys.
     """
     return min([_meminfo(root, "MemTotal"), *(limit for limit, _ in _limits(root))])
+
+
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """Return the bytes that this process may use, by the lowest limit of a container, a batch job or `ulimit -v`.
+
+    Args:
+        root: folder that contains /proc and /sys.
+
+    Returns:
+        None without a limit below the memory of the machine.
+    """
+    address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
+    of_process = [] if address_space == resource.RLIM_INFINITY else [address_space]
+    lowest = min([*of_process, *(limit for limit, _ in _limits(root))], default=None)
+    return lowest if lowest is not None and lowest < _meminfo(root, "MemTotal") else None
 
 
 def available_memory(root: Path = Path("/")) -> int:
@@ -150,32 +166,43 @@ def choose_micro_batch(
             )
         return requested
     if device.type != "cuda":
-        n_fit = int(_CPU_SHARE * _free_at_start() / local_world_size / bytes_per_image())
+        n_fit = images_that_fit(_free_at_start(), bytes_per_image(), local_world_size)
         if distributed.any_rank(n_fit < group):
             raise _does_not_fit(group)
         return min(*distributed.all_gather(n_fit), max(group, CPU_MICRO_BATCH), largest)
     return halve_until_fits(largest, group, try_pass)
 
 
+def images_that_fit(free: int, bytes_per_image: float, local_world_size: int) -> int:
+    """Return the most images of a pass on a CPU, for each of the processes that share `free` bytes."""
+    return int(_CPU_SHARE * free / local_world_size / bytes_per_image)
+
+
+def pass_fits(try_pass: Callable[[], None]) -> bool:
+    """Return whether `try_pass` runs on every rank without running out of memory; all ranks call it."""
+    failed = False
+    try:
+        try_pass()
+    except Exception as error:
+        # Libraries report a full memory by errors of many classes; all others are raised again.
+        if not is_out_of_memory(error):
+            raise
+        failed = True
+    # Outside the handler, whose exception keeps the tensors of the pass alive.
+    fits = not distributed.any_rank(failed)
+    if not fits:
+        torch.cuda.empty_cache()
+    return fits
+
+
 def halve_until_fits(largest: int, group: int, try_pass: Callable[[int], None]) -> int:
     """Return the most samples, of largest, largest / 2, ..., group, for which `try_pass` runs on every rank."""
     max_size = largest
-    while True:
-        failed = False
-        try:
-            try_pass(max_size)
-        except Exception as error:
-            # Libraries report a full memory by errors of many classes; all others are raised again.
-            if not is_out_of_memory(error):
-                raise
-            failed = True
-        # Outside the handler, whose exception keeps the tensors of the pass alive.
-        if not distributed.any_rank(failed):
-            return max_size
-        torch.cuda.empty_cache()
+    while not pass_fits(partial(try_pass, max_size)):
         if max_size == group:
             raise _does_not_fit(group)
         max_size = max(group, max_size // 2)
+    return max_size
 
 
 def activation_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> int:

@@ -235,8 +235,12 @@ class _MovingAverage(AveragedModel):
             differences = torch._foreach_sub(current, averaged)
             torch._foreach_mul_(differences, 1 - min(self._decay, (1 + count) / (10 + count)))
             torch._foreach_add_(averaged, differences)
+        by_dtype: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
         for own, other in zip(self.module.buffers(), model.buffers(), strict=True):
-            own.copy_(other)
+            for tensors, tensor in zip(by_dtype.setdefault(own.dtype, ([], [])), (own, other), strict=True):
+                tensors.append(tensor)
+        for owned, others in by_dtype.values():
+            torch._foreach_copy_(owned, others)
         self.n_averaged += 1
 
 

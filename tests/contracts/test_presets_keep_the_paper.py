@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.config.extractors import is_of_timm
+from pipeline.config.largest_batch import known_sizes
 from pipeline.config.params import load_params
 from pipeline.models.timm_networks import timm_format
 from tests.fixtures.source_tree import ROOT
@@ -91,7 +92,7 @@ def test_the_preset_of_own_images_has_batches_for_a_few_hundred_images_and_augme
     params, digits = load_params(_OWN_IMAGES), load_params(ROOT / "params.yaml")
     (study,) = params.studies.values()
     n_train = 200 - int(200 * (params.prepare.test_size or 0))
-    assert max(study.batch_sizes) <= n_train / 2
+    assert max(known_sizes(study.batch_sizes)) <= n_train / 2
     assert params.train.augmentation.flip
     assert not digits.train.augmentation.flip
     # A shift by the same fraction of the side as the 4 of 32 pixels that are usual for CIFAR-10, or less.

@@ -34,6 +34,7 @@ def test_a_real_failure_to_allocate_is_recognized(allocate: Callable[[], None]) 
         RuntimeError("CUDA error: out of memory"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("GET was unable to find an engine to execute this computation"),
         RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
         RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"),
         RuntimeError("unable to mmap 64 bytes from file </torch_1>: Cannot allocate memory (12)"),

@@ -14,6 +14,7 @@ from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_di
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.artifacts.tables import read_parquet
 from pipeline.commands.verification.findings import Findings
+from pipeline.config.largest_batch import with_recorded_sizes
 from pipeline.config.params import Params, load_params
 from pipeline.durations import BatchStage
 from pipeline.errors import InputError
@@ -94,7 +95,7 @@ def read_project(params: Path, data: DataPaths, work: WorkPaths, findings: Findi
     Raises:
         InputError: the parameters or the prepared images are missing or damaged.
     """
-    config = load_params(params, accept_old_keys=True)
+    config = with_recorded_sizes(load_params(params, accept_old_keys=True), data)
     if not data.images("test").exists():
         raise InputError(
             f"{data.images('test')}: missing; put the images in place and run: python -m pipeline.stages.prepare"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu_day import running
 from benchmarks.gpu_day.running import GpuDayStep, run_steps
 
 Cases = Mapping[str, Callable[[], dict[str, Any]]]
@@ -41,7 +42,43 @@ def dies(*, dry_run: bool) -> Cases:
         os.kill(os.getpid(), signal.SIGSEGV)
         return {}
 
-    return {"first": lambda: {"value": 1}, "kill": kill}
+    return {"first": lambda: {"value": 1}, "kill": kill, "last": lambda: {"value": 2}}
+
+
+def hangs(*, dry_run: bool) -> Cases:
+    def hang() -> dict[str, Any]:
+        time.sleep(600)
+        return {}
+
+    return {"hang": hang, "last": lambda: {"value": 2}}
+
+
+def loses_gpu(*, dry_run: bool) -> Cases:
+    """In the first case an error leaves a GPU that computes nothing more, in this process alone."""
+
+    def lose() -> dict[str, Any]:
+        sys.modules["torch"] = _LostGpu()  # type: ignore[assignment]
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    return {"lose": lose, "last": lambda: {"pid_changed": "torch" not in sys.modules}}
+
+
+class _LostGpu:
+    """Stands in for torch."""
+
+    @property
+    def cuda(self) -> "_LostGpu":
+        return self
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def empty_cache(self) -> None:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+
+def continues(*, dry_run: bool, seconds: float) -> Cases:
+    return {"sound": lambda: {"value": 1}, "long": lambda: {"continues": True, "seconds_given": seconds}}
 
 
 def sleeps(*, dry_run: bool) -> Cases:
@@ -66,6 +103,8 @@ def steps(names: list[str]) -> list[GpuDayStep]:
             work=f"gpu_day_toys:{work.get(name, name)}",
             about=f"the toy {name}",
             options={"value": 4} if name == "sound" else {},
+            case_limit_s=3 if name == "hangs" else 150,
+            ends_early_s=10 if name == "continues" else None,
         )
         for name in names
     ]
@@ -73,6 +112,7 @@ def steps(names: list[str]) -> list[GpuDayStep]:
 
 if __name__ == "__main__":
     folder, minutes, *names = sys.argv[1:]
+    running._SHORTEST_S = 1.0
     run_steps(
         steps(names), Path(folder), machine="gpu_day_toys:machine", dry_run=True,
         minutes=float(minutes) if minutes else None, command="toys",

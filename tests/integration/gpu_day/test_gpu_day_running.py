@@ -36,16 +36,24 @@ def _values(result: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_neither_a_failure_nor_a_limit_nor_a_crash_stops_the_rest(tmp_path: Path) -> None:
-    results = _results(tmp_path, "raises", "dies", "sleeps", "one_case_raises", "sound")
+    names = ("raises", "dies", "hangs", "loses_gpu", "sleeps", "one_case_raises", "sound")
+    results = _results(tmp_path, *names)
     assert {name: result["status"] for name, result in results.items()} == {
         "raises": "failed: exit code 1",
-        "dies": "failed: SIGSEGV",
+        "dies": "finished",
+        "hangs": "finished",
+        "loses_gpu": "finished",
         "sleeps": f"over its limit of {LIMIT_S:.0f} s",
         "one_case_raises": "finished",
         "sound": "finished",
     }
     assert results["raises"]["log"].splitlines()[-1] == "RuntimeError: no cases today"
-    assert _values(results["dies"]) == {"first": 1}, "each row is written at once"
+    # Each row is written at once, and the other cases run in a new process.
+    assert _values(results["dies"]) == {"first": 1, "kill": "killed its process: SIGSEGV", "last": 2}
+    assert _values(results["hangs"]) == {"hang": "hung: killed after 3 s", "last": 2}
+    lost, last = results["loses_gpu"]["rows"]
+    assert lost["error"] == "RuntimeError: CUDA error: device-side assert triggered"
+    assert last["pid_changed"]
     assert [row["case"] for row in results["sleeps"]["rows"]] == ["first"]
     assert results["sleeps"]["seconds"] >= LIMIT_S
     assert _values(results["one_case_raises"]) == {
@@ -73,8 +81,26 @@ def test_finished_steps_are_not_run_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_step_that_cannot_end_in_time_is_not_started(tmp_path: Path) -> None:
-    assert [*_results(tmp_path, "waits", "sleeps", minutes="5")] == ["sleeps"]
+def test_a_step_that_is_cut_continues_with_its_next_case(tmp_path: Path) -> None:
+    """After the minutes nothing is started; the next call measures what has no row."""
+    results = _results(tmp_path, "waits", "sound", minutes="0.1")
+    assert {name: result["status"] for name, result in results.items()} == {"waits": "unfinished"}
+    (first,) = results["waits"]["rows"]
+    again = _results(tmp_path, "waits", minutes="0.1")["waits"]
+    assert (again["status"], again["rows"]) == ("unfinished", [first])
+    assert {path.name for path in tmp_path.iterdir()} == {"waits.json", "waits.rows.jsonl"}
+
+
+def test_a_case_that_has_not_ended_is_measured_again(tmp_path: Path) -> None:
+    """Its work knows the seconds that it has, and is not started with too few."""
+    assert _results(tmp_path, "continues", minutes="0.1") == {}
+    result = _results(tmp_path, "continues", minutes="1")["continues"]
+    assert result["status"] == "unfinished"
+    sound, long = result["rows"]
+    assert 0 < long["seconds_given"] <= 50
+    again = _results(tmp_path, "continues")["continues"]
+    assert again["rows"][0] == sound
+    assert again["rows"][1]["seconds_given"] == 590
 
 
 @pytest.mark.slow

@@ -26,12 +26,12 @@ def _tables(data: DataPaths) -> list[bytes]:
 @pytest.mark.slow
 def test_two_at_a_time_give_the_tables_of_one_after_the_other(tmp_path: Path) -> None:
     tables = []
-    for name, dask in (("alone", {}), ("two", _AT_ONCE)):
+    for name, train in (("alone", {}), ("two", _AT_ONCE)):
         (tmp_path / name).mkdir()
-        data = write_project(tmp_path / name, study=_STUDY, dask=dask)
+        data = write_project(tmp_path / name, study=_STUDY, train=train)
         done = run(command("train", tmp_path / name))
         assert done.returncode == 0, done.stderr
-        assert ("4 runs, 2 at a time, each by one process of 1 threads" in done.stderr) == bool(dask), done.stderr
+        assert ("4 runs, 2 at a time, each by one process of 1 threads" in done.stderr) == bool(train), done.stderr
         tables.append(_tables(data))
         assert [row["status"] for row in runs_of(data)] == ["finished"] * 4
     assert tables[0] == tables[1]
@@ -47,7 +47,7 @@ def test_an_interrupted_stage_saves_its_runs_and_resumes_them(tmp_path: Path, ki
     long = {**_STUDY, "arms": ["full"], "budget": {"steps": 400}, "recipe": {"checkpoint": {"steps": 1}}}
     for name in ("interrupted", "whole"):
         (tmp_path / name).mkdir()
-        write_project(tmp_path / name, study=long, dask=_AT_ONCE)
+        write_project(tmp_path / name, study=long, train=_AT_ONCE)
     checkpoints = WorkPaths(root=tmp_path / "interrupted/work").checkpoints("train@tiny")
     stage = start(command("train", tmp_path / "interrupted"))
     try:

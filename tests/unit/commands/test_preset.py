@@ -4,8 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from pipeline.__main__ import main
+from pipeline.config.params import load_params
 from tests.fixtures.printed_errors import key_within, printed_error
 
 _PRESETS = Path(__file__).parents[3] / "presets"
@@ -78,3 +80,51 @@ def test_without_a_name_they_are_listed(folder: Path, capsys: pytest.CaptureFixt
     presets = sorted(path.stem for path in (Path(__file__).parents[3] / "presets").glob("*.yaml"))
     assert sorted(listed) == presets
     assert "1,797" in listed["digits"]
+
+
+def _pretend_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] | None) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: capability is not None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+
+
+# Those of the papers state theirs.
+_WITHOUT_PRECISION = sorted(path.stem for path in _PRESETS.glob("*.yaml") if "precision:" not in path.read_text())
+
+
+@pytest.mark.parametrize("name", _WITHOUT_PRECISION)
+def test_a_precision_is_written_where_the_gpu_computes_it(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is stated in the file, and in no other way part of it; the next preset may replace it."""
+    _pretend_gpu(monkeypatch, (9, 0))
+    assert main(["preset", name, "--precision", "bf16"]) == 0
+    assert "precision: bf16 in finetune and train" in capsys.readouterr().out
+    params, plain = load_params(folder / "params.yaml"), load_params(folder / "presets" / f"{name}.yaml")
+    assert (params.finetune.precision, params.train.precision) == ("bf16", "bf16")
+    without = {"finetune": {"precision"}, "train": {"precision"}}
+    assert params.model_dump(exclude=without) == plain.model_dump(exclude=without)
+    assert main(["preset", "digits"]) == 0
+    assert (folder / "params.yaml").read_bytes() == (_PRESETS.parent / "params.yaml").read_bytes()
+
+
+@pytest.mark.parametrize("capability", [None, (7, 5)])
+def test_a_precision_that_the_machine_lacks_is_refused(
+    capability: tuple[int, int] | None,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _pretend_gpu(monkeypatch, capability)
+    assert main(["preset", "digits", "--precision", "bf16"]) == 2
+    assert printed_error(capsys.readouterr().err).key == "--precision"
+    assert not (folder / "params.yaml").exists()
+
+
+def test_a_preset_that_states_its_precision_keeps_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _pretend_gpu(monkeypatch, (8, 0))
+    text = (folder / "presets/digits.yaml").read_text().replace("\ntrain:\n", "\ntrain:\n  precision: tf32\n")
+    (folder / "presets/mine.yaml").write_text(text)
+    assert main(["preset", "mine", "--precision", "bf16"]) == 2
+    assert key_within(printed_error(capsys.readouterr().err), "presets/mine.yaml") == "train.precision"

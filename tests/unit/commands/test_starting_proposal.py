@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pipeline.commands.starting.proposal import batch_sizes, default_test_size, propose
 from pipeline.commands.starting.survey import FolderSurvey
 from pipeline.commands.starting.weights import NETWORK
+from pipeline.config.largest_batch import known_sizes
 from pipeline.config.params import Params
 from pipeline.datasets.splits import choose_test_rows, choose_val_rows
 from tests.fixtures.source_tree import ROOT
@@ -57,7 +58,8 @@ def test_a_proposal_fits_its_folder(
     assert study.needs == study.possible_needs[0]
     assert study.filter_network == params.networks[0]
     # Even an arm without a fifth of its images has a batch of each size.
-    assert all(2 <= size <= max(2, 0.8 * survey.n_train) for size in (*study.batch_sizes, params.finetune.batch_size))
+    sizes = (*known_sizes(study.batch_sizes), params.finetune.batch_size)
+    assert all(2 <= size <= max(2, 0.8 * survey.n_train) for size in sizes)
     assert 1 <= params.finetune.folds <= min(survey.train)
     assert 3 * params.reduce.tsne.perplexity < survey.n_train
     assert params.reduce.n_neighbors < survey.n_train

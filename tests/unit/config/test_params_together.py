@@ -33,6 +33,15 @@ def test_study_recipe_lies_over_train_key_by_key() -> None:
     assert effective.schedule.name == "step"
 
 
+def test_runs_at_a_time_are_those_of_train_unless_the_study_gives_others() -> None:
+    tree = digits_with("train.concurrent_runs", 3)
+    params = check_params(tree, source="p")
+    assert params.studies["digits"].effective_recipe(params.train).concurrent_runs == 3
+    tree["studies"]["digits"]["recipe"] = {"concurrent_runs": "auto"}
+    params = check_params(tree, source="p")
+    assert params.studies["digits"].effective_recipe(params.train).concurrent_runs == "auto"
+
+
 @given(workers=st.integers(1, 64), simulated=st.integers(1, 64))
 def test_workers_are_accepted_exactly_if_they_divide(workers: int, simulated: int) -> None:
     tree = digits_with("train.workers", workers)

@@ -149,6 +149,17 @@ def test_the_searches_of_the_tuning_preset_can_be_run_and_compared() -> None:
     assert (params.dask.scheduler, {tuning.scheduler for tuning in params.tuning.values()}) == ("local", {"parallel"})
 
 
+def test_the_batch_size_preset_accumulates_on_fewer_processes_in_the_same_bits() -> None:
+    params = load_params(_FOLDER / "batch-size-tuning.yaml")
+    ((name, tuning),) = params.tuning.items()
+    check_space(f"tuning.{name}", tuning, params.studies[tuning.study], params.train)
+    assert (params.train.workers, params.train.reduction) == (1, "exact")
+    assert params.train.simulated_workers > 1
+    assert len(tuning.space["batch_sizes"].choices or ()) >= 3
+    assert (tuning.pruner.name, tuning.scheduler) == ("threshold", "parallel")
+    assert params.prepare.val_size > 0
+
+
 # What the text does not state, or states in two ways.
 _OPEN = {
     "batch_size",

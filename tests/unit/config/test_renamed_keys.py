@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pipeline.config.params import check_params, load_params
-from pipeline.config.renamed_keys import RENAMED_KEYS, with_new_keys, with_old_keys
+from pipeline.config.renamed_keys import MOVED_KEYS, RENAMED_KEYS, with_moved_keys, with_new_keys, with_old_keys
 from pipeline.config.study import build_plan, plan_hash
 from pipeline.errors import InputError
 from tests.fixtures.params import digits_tree
@@ -38,6 +38,17 @@ def test_both_directions_translate_each_key(old: str, new: str) -> None:
     before, after = _tree_with(old)[0], _tree_with(new)[0]
     assert with_new_keys(before) == after
     assert with_new_keys(with_old_keys(after)) == after
+
+
+@pytest.mark.parametrize(("old", "new"), MOVED_KEYS.items())
+def test_a_moved_key_is_refused_in_a_file_and_translated_in_stored_parameters(old: str, new: str) -> None:
+    tree, _ = _tree_with(old)
+    with pytest.raises(InputError) as raised:
+        check_params(tree, source="p")
+    assert str(raised.value) == f"p: {old}: is now {new}; move it"
+    moved = with_moved_keys(tree)
+    assert moved == {**_tree_with(new)[0], old.split(".")[0]: {}}
+    assert with_moved_keys(moved) == moved
 
 
 def test_translation_reaches_into_lists_and_keeps_the_order_of_keys() -> None:

@@ -110,6 +110,8 @@ def test_every_decision_changes_the_hash(change: dict[str, Any]) -> None:
         {"recipe": {"clip_norm": None}},
         {"recipe": {"label_smoothing": 0.0}},
         {"report": {"gallery_images": 9}},
+        {"train": {"concurrent_runs": "auto"}},
+        {"recipe": {"concurrent_runs": 2}},
     ],
     ids=str,
 )

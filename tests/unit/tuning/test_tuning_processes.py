@@ -18,7 +18,7 @@ from pipeline.tuning.sources import write_mark
 from pipeline.tuning.trial import trial_run
 from pipeline.tuning.worker import EpochResult, EpochTask
 from tests.fixtures.interrupted_study import HOOKS
-from tests.fixtures.tuning import NAME, tune, write_search
+from tests.fixtures.tuning import NAME, leaderboard_of, tune, write_search
 
 _TWO = {"recipe.simulated_workers": 2, "recipe.workers": 2}
 
@@ -154,6 +154,30 @@ def test_a_search_over_what_needs_a_process_for_every_worker(tmp_path: Path) -> 
         assert (summary["trials"], summary["failed"], summary["epochs"]) == (2, 0, 4)
         actual.append([path.read_bytes() for path in (data.leaderboard(NAME), data.tuning_curves(NAME))])
     assert actual[0] == actual[1]
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.subprocess
+def test_accumulation_on_one_process_picks_the_batch_size_that_all_workers_pick(tmp_path: Path) -> None:
+    """The preset batch-size-tuning at tiny size: the same trials, accuracies, prunings and winner."""
+    search: dict[str, Any] = {
+        "space": {"batch_sizes": {"choices": [8, 32]}},
+        "sampler": {"name": "grid"},
+        "trials": None,
+        "max_concurrent_trials": None,
+        "epochs": 2,
+    }
+    tables = []
+    for workers in (1, 2):
+        folder = tmp_path / str(workers)
+        train = {"simulated_workers": 2, "workers": workers, "reduction": "exact", "bn_group": 4}
+        data = write_search(folder, train=train, **search)
+        assert tune(folder) == 0
+        board = leaderboard_of(data)
+        assert {int(row["batch_sizes"]) for row in board} == {8, 32}
+        tables.append([path.read_bytes() for path in (data.leaderboard(NAME), data.tuning_curves(NAME))])
+    assert tables[0] == tables[1]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,213 @@
+"""Find the largest batch of a study whose passes fit the memory: powers of two, then bisection.
+
+A size fits if the forward and the backward pass of each rank's share fit at once, next to what the optimizer and the
+exchange will hold. On a GPU the passes run, and running out of memory is caught. On a CPU it would end the process, so
+the memory that one image needs is measured, and compared with the limit of the container or batch job.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline import distributed
+from pipeline.artifacts.files import read_json, write_json
+from pipeline.artifacts.prepared import PreparedData
+from pipeline.batching import SampleStream, rank_slices, worker_slices
+from pipeline.config.base import Duration
+from pipeline.config.largest_batch import LARGEST, with_found_size
+from pipeline.config.params import Params
+from pipeline.distributed import CommConfig, World
+from pipeline.errors import InputError, OutOfMemory
+from pipeline.models.layers import drops
+from pipeline.paths import DataPaths, WorkPaths
+from pipeline.training.arm_rows import read_decisions
+from pipeline.training.batch_plan import MemoryProbe, check_ranks
+from pipeline.training.evaluation import load_images
+from pipeline.training.gradients import GlobalBatch, TrainLoss
+from pipeline.training.loop import TrainData
+from pipeline.training.memory import images_that_fit, memory_limit, pass_fits
+from pipeline.training.recorded_settings import recorded_settings
+from pipeline.training.run_key import machine_info
+from pipeline.training.settings import (
+    DatasetInfo,
+    GridPoint,
+    TrainSettings,
+    comm_config_from,
+    effective_settings,
+)
+from pipeline.training.state import start_state
+
+_PARTS = 16
+"""A size is found up to this part of the power of two below it: kernels are fast at multiples of large powers of two,
+and memory that is used to its end leaves none for fragments."""
+
+
+def find_largest(fits: Callable[[int], bool], *, unit: int, least: int, most: int) -> int | None:
+    """Return the largest multiple of `unit` from `least` to `most` that fits, up to a sixteenth; None if none fits.
+
+    Args:
+        fits: whether a size fits; all that fit are smaller than all that do not.
+        unit: divides `least`, which is at most `most`.
+    """
+    if not fits(least):
+        return None
+    size = least
+    while 2 * size <= most and fits(2 * size):
+        size *= 2
+    part = unit * max(1, size // unit // _PARTS)
+    # In parts above `size`: `low` fits, `high` is too large.
+    low, high = 0, -(-min(size, most - size + 1) // part)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(size + middle * part) else (low, middle)
+    return size + low * part
+
+
+def largest_batch(
+    settings: TrainSettings, data: TrainData, *, most: int, limit: int | None, world: World, comm: CommConfig
+) -> int:
+    """Return the largest batch of these settings, whose batch size does not matter; all ranks call it.
+
+    Args:
+        most: images at most.
+        limit: bytes that the processes of this machine may use, where they run on its CPU.
+
+    Raises:
+        InputError: the processes do not fit the simulated workers, or `most` is too few for them.
+        OutOfMemory: the smallest batch does not fit.
+    """
+    check_ranks(settings, world, comm)
+    simulated = settings.simulated_workers
+    least = simulated * max(2, settings.bn_group or 0)
+    if most < least:
+        raise InputError(
+            f"batch_sizes: largest is at least {least} images with simulated_workers {simulated} and bn_group "
+            f"{settings.bn_group}, and the smallest arm has {most}; lower one of the two"
+        )
+    state = start_state(settings, world)
+    train_loss = TrainLoss(
+        images=data.images, labels=data.labels, label_smoothing=settings.label_smoothing, precision=settings.precision,
+        seed=settings.seed, drops=drops(state.model),
+    )  # fmt: skip
+    stream = SampleStream(data.train_mask, settings.seed)
+
+    def fits(size: int) -> bool:
+        parts = worker_slices(size, simulated, settings.bn_group)
+        slices = rank_slices(parts, rank=world.rank, world_size=world.size)
+        batch = GlobalBatch.from_stream(stream, start=0, size=size)
+        probe = MemoryProbe(settings, state, train_loss, batch, slices, comm)
+        sizes = [part.size for part in slices]
+        # Exact sums pass the images of one simulated worker at a time.
+        at_once = max(sizes) if settings.reduction == "exact" else sum(sizes)
+        if world.device.type != "cuda":
+            assert limit is not None, "a CPU needs a limit"
+            return not distributed.any_rank(
+                at_once > images_that_fit(limit, probe.bytes_per_sample(world.device), distributed.local_world_size())
+            )
+        return pass_fits(partial(probe.try_pass, at_once))
+
+    with distributed.float32_arithmetic(tf32=settings.precision == "tf32", fast=settings.fast):
+        found = find_largest(fits, unit=simulated, least=least, most=most)
+    if found is None:
+        raise OutOfMemory(
+            f"batch_sizes: largest, but {least} images, the fewest, of {settings.network} do not fit the memory; "
+            "choose a smaller network or more memory"
+        )
+    return found
+
+
+def with_largest_batch(
+    params: Params,
+    name: str,
+    data: PreparedData,
+    *,
+    paths: DataPaths,
+    work: WorkPaths,
+    world: World,
+    say: Callable[[str], None],
+) -> Params:
+    """Return the parameters with a number in place of the study's `largest`; all ranks call it.
+
+    A number that was found under the same conditions is taken from its record. Else it is the smallest of those found
+    for the study's networks, at most the images of its smallest arm, and rank 0 records it.
+
+    Raises:
+        InputError: on a CPU whose memory has no limit; and as `largest_batch`.
+    """
+    study, record = params.studies[name], work.largest_batch(name)
+    if LARGEST not in study.batch_sizes:
+        return params
+    filters = study.filter_networks if set(study.arms) != {"full"} else ()
+    kept = [int(read_decisions(paths, data, network, suggestions=False).keep.sum()) for network in filters]
+    most = min([len(data.train.labels), *kept])
+    recipe = study.effective_recipe(params.train)
+    info = DatasetInfo(n_classes=len(data.class_names), image_size=data.image_size, mean=data.mean, std=data.std)
+    settings = [
+        effective_settings(
+            recipe, info, _point(model, study.seeds[0]), n_epoch=most, budget=Duration(steps=1), skipped=True
+        )
+        for model in study.models
+    ]  # fmt: skip
+    limit = _limit(world)
+    digest = _digest(settings, most, limit, world)
+    size = distributed.broadcast(_recorded(record, digest) if world.is_main else None)
+    if size is None:
+        comm = comm_config_from(recipe)
+        size = min(
+            largest_batch(one, _train_data(one, data, world), most=most, limit=limit, world=world, comm=comm)
+            for one in settings
+        )
+        if world.is_main:
+            write_json(record, {"batch_size": size, "digest": digest})
+            say(f"train@{name}: the largest batch is {size}, recorded in {record}")
+    return with_found_size(params, name, size)
+
+
+def _point(model: str, seed: int) -> GridPoint:
+    return GridPoint(network=model, batch_size=2, learning_rate=1.0, weight_decay=0.0, seed=seed)
+
+
+def _limit(world: World) -> int | None:
+    """Return the bytes of the memory that decides: of the GPU, or the limit of the CPU's."""
+    if world.device.type == "cuda":
+        return int(torch.cuda.get_device_properties(world.device).total_memory)
+    limit = memory_limit()
+    if distributed.any_rank(limit is None):
+        raise InputError(
+            "batch_sizes: largest needs a limit of memory on a CPU, and no container, batch job or ulimit -v sets one: "
+            "the number would depend on other programs; give a number"
+        )
+    return limit
+
+
+def _digest(settings: Sequence[TrainSettings], most: int, limit: int | None, world: World) -> str:
+    """Return a hex digest of the conditions of the search."""
+    conditions: dict[str, Any] = {
+        "settings": [recorded_settings(one) for one in settings],
+        "most": most,
+        "limit": limit,
+        "processes": world.size,
+        "machine": machine_info(world.device),
+    }
+    return hashlib.sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()
+
+
+def _recorded(record: Path, digest: str) -> int | None:
+    """Return the recorded number if it was found under the conditions of `digest`."""
+    if not record.exists():
+        return None
+    found = read_json(record)
+    matches = isinstance(found, dict) and found.get("digest") == digest and isinstance(found.get("batch_size"), int)
+    return int(found["batch_size"]) if matches else None
+
+
+def _train_data(settings: TrainSettings, data: PreparedData, world: World) -> TrainData:
+    images = load_images(data.train.source, settings, training=True, device=world.device)
+    labels = torch.from_numpy(data.train.labels).to(world.device)
+    return TrainData(images, labels, np.ones(len(data.train.labels), dtype=np.bool_))
