@@ -66,12 +66,17 @@ class Terminated(BaseException):
     """The process received a request to stop and has saved its state: the same command resumes it."""
 
 
-def _one_line(message: str) -> str:
-    """Return `message` without what a terminal would obey, and without the middle of a text that fills a screen.
+def printable(text: str) -> str:
+    """Return `text` without what a terminal would obey: line ends, escape sequences, marks of direction.
 
-    Messages quote names and values of files that anybody may have written.
+    Lines quote names and values of files that anybody may have written.
     """
-    line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in " ".join(message.split()))
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def _one_line(message: str) -> str:
+    """Return `message` as one printable line, without the middle of a text that fills a screen."""
+    line = printable(" ".join(message.split()))
     return line if len(line) <= _MAX_LENGTH else f"{line[: _MAX_LENGTH - _END]} ... {line[-_END:]}"
 
 

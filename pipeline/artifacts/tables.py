@@ -21,7 +21,11 @@ def write_parquet(path: Path, table: pa.Table) -> None:
 
 
 def read_parquet(
-    path: Path, columns: Sequence[str] | Mapping[str, pa.DataType] | None = None, *, optional: Sequence[str] = ()
+    path: Path,
+    columns: Sequence[str] | Mapping[str, pa.DataType] | None = None,
+    *,
+    optional: Sequence[str] = (),
+    max_rows: int | None = None,
 ) -> pa.Table:
     """Read columns of a Parquet file.
 
@@ -29,14 +33,18 @@ def read_parquet(
         columns: names, or names with types. Values must have the type or convert to it without loss, and typed columns
             have no nulls. Default: all columns.
         optional: columns that earlier versions did not write; read if present.
+        max_rows: most rows of a file that anyone may have written: a few bytes can claim billions of equal rows.
 
     Raises:
-        InputError: the file is missing, damaged, or lacks a column; a value is null or of another type.
+        InputError: the file is missing, damaged, too long, or lacks a column; a value is null or of another type.
     """
     if not path.exists():
         raise InputError(f"{path}: missing; run `dvc repro`")
     try:
-        names = pyarrow.parquet.read_schema(path).names
+        metadata = pyarrow.parquet.read_metadata(path)
+        if max_rows is not None and metadata.num_rows > max_rows:
+            raise InputError(f"{path}: {metadata.num_rows:,} rows, more than {max_rows:,}; remove it")
+        names = metadata.schema.to_arrow_schema().names
         missing = [name for name in columns or () if name not in names]
         if missing:
             raise InputError(f"{path}: has no column {missing[0]}; it is of another version, run `dvc repro --force`")
