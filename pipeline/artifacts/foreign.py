@@ -1,6 +1,7 @@
 """Read JSON and compare files of people who are not trusted: bounded work, no special files, one meaning."""
 
 import json
+import math
 import os
 import stat
 from collections.abc import Sequence
@@ -23,12 +24,14 @@ def read_foreign_json(path: Path, *, max_bytes: int = MAX_TEXT_BYTES, may_be_lin
 
     Raises:
         InputError: it is missing, not a regular file, too large, not JSON, has a key twice in an object, or a number
-            that JSON does not have, such as NaN.
+            that is not finite.
     """
     content = _read(path, max_bytes=max_bytes, may_be_link=may_be_link)
     try:
-        return json.loads(content.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
-    except _DuplicateError as error:
+        return json.loads(
+            content.decode("utf-8"), object_pairs_hook=_unique, parse_float=_finite, parse_constant=_finite
+        )
+    except _AmbiguousError as error:
         raise InputError(f"{path}: {error}; restore the file from a copy") from None
     except (ValueError, RecursionError):
         raise InputError(f"{path}: not readable as JSON; delete it and run `dvc repro`") from None
@@ -66,8 +69,8 @@ def _check_file(path: Path) -> None:
         raise InputError(f"{path}: {status.st_size:,} bytes, more than {MAX_TEXT_BYTES:,}; remove it")
 
 
-class _DuplicateError(ValueError):
-    pass
+class _AmbiguousError(ValueError):
+    """What parsers read differently."""
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -75,12 +78,14 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise _DuplicateError(f"has the key {twice[:80]} twice in one object")
+        raise _AmbiguousError(f"has the key {twice[:80]} twice in one object")
     return found
 
 
-def _refuse_constant(name: str) -> Any:
-    raise _DuplicateError(f"has {name}, which is no number of JSON")
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise _AmbiguousError(f"has {text[:80]}, which is no finite number")
+    return value
 
 
 def _read(path: Path, *, max_bytes: int, may_be_link: bool) -> bytes:

@@ -14,7 +14,7 @@ from pipeline.errors import InputError
 
 _RUNS = "runs.json"
 _MAX_BYTES = 1_000_000
-_DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+_DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ def read_registered_plans(folder: Path) -> list[RegisteredPlan]:
             registered = RegisteredPlan(date=record["date"], plan=record["plan"])
             valid = isinstance(registered.plan, dict) and registered.sha256 == record["sha256"]
             valid = valid and _DATE.fullmatch(registered.date) is not None
-        except (TypeError, KeyError, AttributeError):
+        except (TypeError, KeyError, AttributeError, ValueError):
             valid = False
         if not valid:
             raise InputError(f"{path}: damaged plan, or changed by hand; restore the file from a copy")

@@ -15,6 +15,7 @@ from pipeline.errors import InputError
         ('{"a": 1, "b": {"c": 1, "c": 2}}', "has the key c twice in one object"),
         ("[NaN]", "has NaN"),
         ('{"a": -Infinity}', "has -Infinity"),
+        ("[-1e999]", "has -1e999"),
         ("[" * 100_000, "not readable as JSON"),
         ("[" + "9" * 5_000 + "]", "not readable as JSON"),
         ("{", "not readable as JSON"),
