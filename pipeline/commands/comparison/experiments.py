@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.artifacts.files import open_array, read_json
+from pipeline.artifacts.files import open_array
+from pipeline.artifacts.foreign import read_foreign_json
 from pipeline.artifacts.prepared import PLANTED_COLUMN, count_planted
 from pipeline.artifacts.spreadsheets import restore_cells
 from pipeline.artifacts.tables import read_csv, read_parquet
