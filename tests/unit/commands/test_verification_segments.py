@@ -146,6 +146,17 @@ def test_a_made_up_chain_is_found_where_it_begins(
     assert any("2 of 3 audited segments are other than recorded" in line for line in lines)
 
 
+def test_a_chain_cut_in_the_middle_is_found_at_no_cost(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (entry,) = entries(project)
+    record = read_json(entry / "result.json")
+    write_json(entry / "result.json", {**record, "links": [record["links"][0], record["links"][2]]})
+    write_checksums(entry)
+    capsys.readouterr()
+    assert main(["verify", str(project)]) == 1
+    (line,) = _starting("DIFFERS", capsys.readouterr().out.splitlines())
+    assert "steps of the hash chain: [2, 6], expected [2, 4, 6]" in line
+
+
 def _other_state(folder: Path) -> None:
     """The state after step 4 in the place of that after step 2."""
     state = load_kept(_kept(folder), 4)
