@@ -19,7 +19,7 @@ _FIX_HINTS = {
 }
 
 # Out-of-memory messages of CUDA and cuBLAS, of cuDNN before and since version 9, of torch's allocator on CPUs, of the
-# system and of C++. torch has an error class only for its allocator on GPUs.
+# system, of C++, of threads and of libraries that are loaded. torch has an error class only for its allocator on GPUs.
 _OUT_OF_MEMORY_TEXTS = (
     "out of memory",
     "ALLOC_FAILED",
@@ -27,6 +27,8 @@ _OUT_OF_MEMORY_TEXTS = (
     "can't allocate memory",
     "Cannot allocate memory",
     "std::bad_alloc",
+    "can't start new thread",
+    "failed to map segment",
 )
 
 _MAX_LENGTH = 1500
@@ -103,7 +105,7 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY_TEXTS)
+    return isinstance(error, RuntimeError | ImportError) and any(words in str(error) for words in _OUT_OF_MEMORY_TEXTS)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from pipeline.artifacts.files import atomic_path
-from pipeline.errors import InputError, short_reason
+from pipeline.errors import InputError, is_out_of_memory, short_reason
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
@@ -52,6 +52,8 @@ def read_parquet(
         # By default, pyarrow up to 22 adds a column for a folder named `rate=0.1`.
         table = pyarrow.parquet.read_table(path, columns=present, partitioning=None)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if is_out_of_memory(error):
+            raise
         raise InputError(f"{path}: damaged ({short_reason(error)}); delete it and run `dvc repro`") from None
     return _cast(table, columns, path) if isinstance(columns, Mapping) else table
 
@@ -61,6 +63,8 @@ def _cast(table: pa.Table, types: Mapping[str, pa.DataType], path: Path) -> pa.T
         try:
             column = table[name].cast(data_type)
         except pa.ArrowException as error:
+            if is_out_of_memory(error):
+                raise
             reason = str(error).splitlines()[0]
             raise InputError(
                 f"{path}: column {name} is not {data_type} ({reason}); delete it and run `dvc repro`"
@@ -114,6 +118,8 @@ def read_csv(path: Path, columns: dict[str, pa.DataType], *, optional: Sequence[
     try:
         table = pyarrow.csv.read_csv(path, convert_options=convert, parse_options=parse)
     except (pa.ArrowException, OSError) as error:
+        if is_out_of_memory(error):
+            raise
         reason = str(error).splitlines()[0]
         raise InputError(f"{path}: not readable as CSV ({reason}); fix that line") from None
     if sorted(name for name in table.column_names if name not in optional) != sorted(columns):
