@@ -49,8 +49,9 @@ def read_parquet(
         if missing:
             raise InputError(f"{path}: has no column {missing[0]}; it is of another version, run `dvc repro --force`")
         present = [*columns, *(name for name in optional if name in names)] if columns is not None else None
-        # By default, pyarrow up to 22 adds a column for a folder named `rate=0.1`.
-        table = pyarrow.parquet.read_table(path, columns=present, partitioning=None)
+        # By one thread, and not as a data set: that reader waits for ever for a thread that a limit on memory forbids.
+        table = pyarrow.parquet.ParquetFile(path).read(columns=present, use_threads=False)
+        table = table if present is None else table.select(present)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if is_out_of_memory(error):
             raise
@@ -116,7 +117,8 @@ def read_csv(path: Path, columns: dict[str, pa.DataType], *, optional: Sequence[
     convert = pyarrow.csv.ConvertOptions(column_types=columns, strings_can_be_null=False)
     parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
     try:
-        table = pyarrow.csv.read_csv(path, convert_options=convert, parse_options=parse)
+        read = pyarrow.csv.ReadOptions(use_threads=False)
+        table = pyarrow.csv.read_csv(path, read_options=read, convert_options=convert, parse_options=parse)
     except (pa.ArrowException, OSError) as error:
         if is_out_of_memory(error):
             raise

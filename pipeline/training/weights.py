@@ -212,6 +212,8 @@ def _network(path: Path | str, content: Mapping[str, Any], state: Any, device: t
         if resizing not in get_args(Resizing):
             raise ValueError(f"resizing {resizing!r}")
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise InputError(f"{path}: settings and weights do not fit ({reason}); write the file again") from None
     return TrainedNetwork(

@@ -65,6 +65,8 @@ def _check(folder: Path, stages: list[str], out: Path) -> None:
         for room in _ROOMS_KIB:
             shown = (out / f"{stage} {room}").read_text(errors="replace")
             codes[room] = int((out / f"{stage} {room} code").read_text())
+            if shown.endswith("libgomp: Thread creation failed: Resource temporarily unavailable\n"):
+                continue  # OpenMP ends the process itself
             assert codes[room] in (0, 2), (stage, room, codes, shown)
             assert "Traceback" not in shown, (stage, room, shown)
             if codes[room] == 2:
