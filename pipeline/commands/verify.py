@@ -22,7 +22,7 @@ from pipeline.commands.verification.findings import Findings
 from pipeline.commands.verification.plans import check_plans
 from pipeline.commands.verification.recorded import Project, read_project
 from pipeline.commands.verification.report import check_digests, check_filters, check_report
-from pipeline.commands.verification.retraining import audit, choose_runs, retrainer
+from pipeline.commands.verification.retraining import Retrain, audit, choose_runs, retrainer
 from pipeline.commands.verification.runs import check_runs
 from pipeline.commands.verification.segments import choose_segments, segment_retrainer
 from pipeline.commands.verification.studies import VerifiedStudy, check_leftovers, check_study
@@ -75,9 +75,13 @@ def main(argv: Sequence[str]) -> int:
     if arguments.retrain:
         seed = secrets.randbelow(_SEEDS) if arguments.seed is None else arguments.seed
         with distributed.join_process_group(1) as world:
-            choose, trainer = (choose_segments, segment_retrainer) if arguments.segments else (choose_runs, retrainer)
+            retrain: Retrain
+            if arguments.segments:
+                choose, retrain = choose_segments, segment_retrainer(project, world)
+            else:
+                choose, retrain = choose_runs, retrainer(project, world)
             sample = choose(project, studies, count=arguments.retrain, seed=seed, world=world)
-            wrong |= audit(project, sample, trainer(project, world), world=world, seed=seed, out=_print)
+            wrong |= audit(project, sample, retrain, world=world, seed=seed, out=_print)
     print("result   " + ("something differs" if wrong else "nothing that was checked differs"))
     return 1 if wrong else 0
 

@@ -29,27 +29,27 @@ def _raising(error: Exception) -> Callable[..., Any]:
     return fail
 
 
-def _array(folder: Path) -> object:
+def _array(folder: Path) -> Callable[[], object]:
     np.save(folder / "a.npy", np.zeros(3))
     return lambda: open_array(folder / "a.npy", dtype=np.float64, ndim=1)
 
 
-def _table(folder: Path) -> object:
+def _table(folder: Path) -> Callable[[], object]:
     pyarrow.parquet.write_table(pa.table({"a": [1]}), folder / "a.parquet")
     return lambda: read_parquet(folder / "a.parquet")
 
 
-def _csv(folder: Path) -> object:
+def _csv(folder: Path) -> Callable[[], object]:
     (folder / "a.csv").write_text("a\n1\n")
     return lambda: read_csv(folder / "a.csv", {"a": pa.int64()})
 
 
-def _weights(folder: Path) -> object:
+def _weights(folder: Path) -> Callable[[], object]:
     torch.save({"a": torch.zeros(2)}, folder / "a.pt")
     return lambda: load_weights_file(folder / "a.pt")
 
 
-def _image(_: Path) -> object:
+def _image(_: Path) -> Callable[[], object]:
     return lambda: decode_image(photo(0), 8, max_megapixels=1)
 
 
