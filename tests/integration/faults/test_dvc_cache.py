@@ -31,7 +31,7 @@ def _cached(project: Path, file: Path) -> Path:
 
 
 def test_a_flipped_byte(tmp_path: Path) -> None:
-    project = write_tiny_project(tmp_path, train_size=0.15, steps=(2, 2))
+    project = write_tiny_project(tmp_path, train_size=0.15, steps=(6, 6))
     done = _run(project, "dvc", "repro", "prepare")
     assert done.returncode == 0, done.stderr
     images = project / "data/prepare/train.npy"
