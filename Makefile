@@ -87,7 +87,7 @@ campaign-scale: setup ## 200,000 images of 1,000 classes, a report of 10,000 run
 audit: setup ## look up known vulnerabilities of the packages in requirements.lock; needs the network
 	@python -m venv .work/audit
 	@.work/audit/bin/python -m pip install --quiet pip-audit
-	@.work/audit/bin/pip-audit --requirement requirements.lock --no-deps --disable-pip
+	@.work/audit/bin/pip-audit --requirement requirements.lock --no-deps --disable-pip --strict
 
 check: setup ## lint, format and types
 	@ruff check .

@@ -19,8 +19,8 @@ _FIX_HINTS = {
 }
 
 # Out-of-memory messages of CUDA and cuBLAS, of cuDNN before and since version 9, of torch's allocator on CPUs, of the
-# system and of C++. torch has an error class only for its allocator on GPUs. Where no algorithm of a convolution gets
-# its workspace, torch catches the errors and finds no engine.
+# system, of C++, of threads and of libraries that are loaded. torch has an error class only for its allocator on GPUs.
+# Where no algorithm of a convolution gets its workspace, torch catches the errors and finds no engine.
 _OUT_OF_MEMORY_TEXTS = (
     "out of memory",
     "ALLOC_FAILED",
@@ -29,6 +29,8 @@ _OUT_OF_MEMORY_TEXTS = (
     "Cannot allocate memory",
     "std::bad_alloc",
     "was unable to find an engine to execute this computation",
+    "can't start new thread",
+    "failed to map segment",
 )
 
 _MAX_LENGTH = 1500
@@ -68,12 +70,17 @@ class Terminated(BaseException):
     """The process received a request to stop and has saved its state: the same command resumes it."""
 
 
-def _one_line(message: str) -> str:
-    """Return `message` without what a terminal would obey, and without the middle of a text that fills a screen.
+def printable(text: str) -> str:
+    """Return `text` without what a terminal would obey: line ends, escape sequences, marks of direction.
 
-    Messages quote names and values of files that anybody may have written.
+    Lines quote names and values of files that anybody may have written.
     """
-    line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in " ".join(message.split()))
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def _one_line(message: str) -> str:
+    """Return `message` as one printable line, without the middle of a text that fills a screen."""
+    line = printable(" ".join(message.split()))
     return line if len(line) <= _MAX_LENGTH else f"{line[: _MAX_LENGTH - _END]} ... {line[-_END:]}"
 
 
@@ -100,7 +107,7 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY_TEXTS)
+    return isinstance(error, RuntimeError | ImportError) and any(words in str(error) for words in _OUT_OF_MEMORY_TEXTS)
 
 
 @contextmanager

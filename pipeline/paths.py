@@ -255,6 +255,10 @@ class WorkPaths:
         """Checkpoints of unfinished runs of the stage, a folder for each, named by run key and code."""
         return self.root / "checkpoints" / stage
 
+    def kept_checkpoints(self, key: str) -> Path:
+        """The states of a run at the links of its hash chain, by the run's key; see `studies.NAME.keep_checkpoints`."""
+        return self.root / "kept" / key
+
     def file_cache(self, stage: str) -> Path:
         """The cache of the stage's results, a folder for each, named by its cache key."""
         return self.root / "finished" / stage

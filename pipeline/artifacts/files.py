@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import DTypeLike, NDArray
 
-from pipeline.errors import InputError, short_reason
+from pipeline.errors import InputError, is_out_of_memory, short_reason
 
 
 @contextmanager
@@ -186,7 +186,10 @@ def open_array(path: Path, *, dtype: DTypeLike, ndim: int, rows: int | None = No
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise InputError(f"{path}: missing; run `dvc repro`") from None
-    except Exception as error:  # noqa: BLE001 - NumPy passes on errors of Python's own parser, which reads the header
+    except Exception as error:
+        # NumPy passes on errors of Python's own parser, which reads the header.
+        if is_out_of_memory(error):
+            raise
         raise InputError(
             f"{path}: not a valid .npy file ({short_reason(error)}); delete it and run `dvc repro`"
         ) from None

@@ -7,13 +7,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts.files import check_regular, read_json, remove_leftovers, write_bytes, write_json
+from pipeline.artifacts.files import read_json, remove_leftovers, write_json
+from pipeline.artifacts.foreign import read_foreign_json
 from pipeline.config.study import plan_hash
 from pipeline.errors import InputError
 
 _RUNS = "runs.json"
 _MAX_BYTES = 1_000_000
-_DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+_DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +55,16 @@ def register_plan(folder: Path, plan: Mapping[str, Any], now: datetime) -> bool:
     digest = plan_hash(plan)
     if earlier and earlier[-1].sha256 == digest:
         return False
-    date = utc_timestamp(now)
-    name = f"{date.replace(':', '')}-{digest[:12]}.json"
-    write_json(folder / name, {"date": date, "plan": plan, "sha256": digest})
+    _write_plan(folder, RegisteredPlan(date=utc_timestamp(now), plan=plan))
+    return True
+
+
+def _write_plan(folder: Path, registered: RegisteredPlan) -> bool:
+    """Write a plan under the name of its date and hash, unless it is there; returns whether it was new."""
+    path = folder / f"{registered.date.replace(':', '')}-{registered.sha256[:12]}.json"
+    if path.exists():
+        return False
+    write_json(path, {"date": registered.date, "plan": registered.plan, "sha256": registered.sha256})
     return True
 
 
@@ -68,12 +76,12 @@ def read_registered_plans(folder: Path) -> list[RegisteredPlan]:
     """
     plans = []
     for path in sorted(folder.glob("2*.json")):
-        record = read_json(path)
+        record = read_foreign_json(path, max_bytes=_MAX_BYTES)
         try:
             registered = RegisteredPlan(date=record["date"], plan=record["plan"])
             valid = isinstance(registered.plan, dict) and registered.sha256 == record["sha256"]
             valid = valid and _DATE.fullmatch(registered.date) is not None
-        except (TypeError, KeyError, AttributeError):
+        except (TypeError, KeyError, AttributeError, ValueError):
             valid = False
         if not valid:
             raise InputError(f"{path}: damaged plan, or changed by hand; restore the file from a copy")
@@ -87,17 +95,10 @@ def copy_registered_plans(source: Path, target: Path) -> int:
     Raises:
         InputError: a plan is damaged, not a regular file or too large.
     """
-    new = 0
-    for folder in sorted(path for path in source.glob("*") if path.is_dir()):
-        for path in folder.glob("2*.json"):
-            check_regular(path, max_bytes=_MAX_BYTES)
-        read_registered_plans(folder)
-        for path in sorted(folder.glob("2*.json")):
-            copy = target / folder.name / path.name
-            if not copy.exists():
-                write_bytes(copy, path.read_bytes())
-                new += 1
-    return new
+    folders = sorted(path for path in source.glob("*") if path.is_dir())
+    # What was read is written, and no file is read again: its owner may have replaced it.
+    plans = [(folder.name, registered) for folder in folders for registered in read_registered_plans(folder)]
+    return sum([_write_plan(target / name, registered) for name, registered in plans])
 
 
 def write_run_dates(folder: Path, recorded: Mapping[str, str | None]) -> None:

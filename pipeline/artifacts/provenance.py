@@ -4,6 +4,7 @@ import ast
 import hashlib
 import json
 import os
+import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -122,6 +123,8 @@ def file_digest(path: Path) -> str:
     Any write sets the time of the last change (ctime), which no program can set back.
     """
     now, before = time.time_ns(), path.stat()
+    if not stat.S_ISREG(before.st_mode):
+        raise DataError(f"{path}: not a regular file; remove it, and run the stage that writes it")
     stamp = (before.st_dev, before.st_ino, before.st_size, before.st_mtime_ns, before.st_ctime_ns)
     if (known := _DIGESTS.get(stamp)) is not None:
         return known

@@ -1,13 +1,37 @@
-"""Check that a folder can be written and has room, before a stage computes for hours."""
+"""Check that a folder can be written and has room, and the limit on memory, before a stage computes for hours."""
 
 import errno
 import os
+import resource
 from pathlib import Path
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, MachineError
 
 MIN_BYTES = 1 << 20
 """Room that every stage needs for tables, logs and records."""
+
+
+MIN_MEMORY = 512 << 20
+"""Address space that every stage needs above that of its libraries."""
+
+
+def check_memory_limit() -> None:
+    """Check that a limit on the address space (`ulimit -v`, RLIMIT_AS) leaves `MIN_MEMORY` to this process.
+
+    With less, libraries do not fail: OpenBLAS asks for its 32 MB again for ever, and OpenMP ends the process.
+
+    Raises:
+        MachineError: with the bytes and the fix.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    if limit - used < MIN_MEMORY:
+        raise MachineError(
+            f"ulimit -v: {limit >> 20:,} MiB of memory, of which the libraries take {used >> 20:,}; leave a stage "
+            f"{MIN_MEMORY >> 20} MiB or more"
+        )
 
 
 def check_space(folder: Path, n_bytes: int = 0) -> None:

@@ -11,7 +11,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from pipeline.artifacts.files import atomic_path
-from pipeline.errors import InputError, short_reason
+from pipeline.errors import InputError, is_out_of_memory, short_reason
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
@@ -21,7 +21,11 @@ def write_parquet(path: Path, table: pa.Table) -> None:
 
 
 def read_parquet(
-    path: Path, columns: Sequence[str] | Mapping[str, pa.DataType] | None = None, *, optional: Sequence[str] = ()
+    path: Path,
+    columns: Sequence[str] | Mapping[str, pa.DataType] | None = None,
+    *,
+    optional: Sequence[str] = (),
+    max_rows: int | None = None,
 ) -> pa.Table:
     """Read columns of a Parquet file.
 
@@ -29,21 +33,28 @@ def read_parquet(
         columns: names, or names with types. Values must have the type or convert to it without loss, and typed columns
             have no nulls. Default: all columns.
         optional: columns that earlier versions did not write; read if present.
+        max_rows: most rows of a file that anyone may have written: a few bytes can claim billions of equal rows.
 
     Raises:
-        InputError: the file is missing, damaged, or lacks a column; a value is null or of another type.
+        InputError: the file is missing, damaged, too long, or lacks a column; a value is null or of another type.
     """
     if not path.exists():
         raise InputError(f"{path}: missing; run `dvc repro`")
     try:
-        names = pyarrow.parquet.read_schema(path).names
+        metadata = pyarrow.parquet.read_metadata(path)
+        if max_rows is not None and metadata.num_rows > max_rows:
+            raise InputError(f"{path}: {metadata.num_rows:,} rows, more than {max_rows:,}; remove it")
+        names = metadata.schema.to_arrow_schema().names
         missing = [name for name in columns or () if name not in names]
         if missing:
             raise InputError(f"{path}: has no column {missing[0]}; it is of another version, run `dvc repro --force`")
         present = [*columns, *(name for name in optional if name in names)] if columns is not None else None
-        # By default, pyarrow up to 22 adds a column for a folder named `rate=0.1`.
-        table = pyarrow.parquet.read_table(path, columns=present, partitioning=None)
+        # By one thread, and not as a data set: that reader waits for ever for a thread that a limit on memory forbids.
+        table = pyarrow.parquet.ParquetFile(path).read(columns=present, use_threads=False)
+        table = table if present is None else table.select(present)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if is_out_of_memory(error):
+            raise
         raise InputError(f"{path}: damaged ({short_reason(error)}); delete it and run `dvc repro`") from None
     return _cast(table, columns, path) if isinstance(columns, Mapping) else table
 
@@ -53,6 +64,8 @@ def _cast(table: pa.Table, types: Mapping[str, pa.DataType], path: Path) -> pa.T
         try:
             column = table[name].cast(data_type)
         except pa.ArrowException as error:
+            if is_out_of_memory(error):
+                raise
             reason = str(error).splitlines()[0]
             raise InputError(
                 f"{path}: column {name} is not {data_type} ({reason}); delete it and run `dvc repro`"
@@ -104,8 +117,11 @@ def read_csv(path: Path, columns: dict[str, pa.DataType], *, optional: Sequence[
     convert = pyarrow.csv.ConvertOptions(column_types=columns, strings_can_be_null=False)
     parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
     try:
-        table = pyarrow.csv.read_csv(path, convert_options=convert, parse_options=parse)
+        read = pyarrow.csv.ReadOptions(use_threads=False)
+        table = pyarrow.csv.read_csv(path, read_options=read, convert_options=convert, parse_options=parse)
     except (pa.ArrowException, OSError) as error:
+        if is_out_of_memory(error):
+            raise
         reason = str(error).splitlines()[0]
         raise InputError(f"{path}: not readable as CSV ({reason}); fix that line") from None
     if sorted(name for name in table.column_names if name not in optional) != sorted(columns):

@@ -5,7 +5,8 @@ it derives the tables from the finished runs, the report from the tables, and co
 runs with the plans that were stated before them, and with each other. Each contradiction is one line: file, what,
 value, expected value.
 
---retrain K trains K random runs again and compares them bit by bit. Choose --seed after the results were published, so
+--retrain K trains K random runs again and compares them bit by bit; with --segments, K segments between the checkpoints
+that a study with `keep_checkpoints` keeps. Choose --seed after the results were published, so
 that nobody knows which runs. Only a machine whose arithmetic is that of the runs can decide.
 """
 
@@ -14,15 +15,18 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline import distributed
+from pipeline.artifacts.foreign import check_special_files
 from pipeline.commands import check_minimums, command_parser
 from pipeline.commands.verification.findings import Findings
 from pipeline.commands.verification.plans import check_plans
 from pipeline.commands.verification.recorded import Project, read_project
 from pipeline.commands.verification.report import check_digests, check_filters, check_report
-from pipeline.commands.verification.retraining import audit
+from pipeline.commands.verification.retraining import Retrain, audit, choose_runs, retrainer
 from pipeline.commands.verification.runs import check_runs
+from pipeline.commands.verification.segments import choose_segments, segment_retrainer
 from pipeline.commands.verification.studies import VerifiedStudy, check_leftovers, check_study
-from pipeline.errors import InputError
+from pipeline.errors import InputError, printable
 from pipeline.paths import DataPaths, WorkPaths
 
 _SEEDS = 2**32
@@ -39,6 +43,9 @@ def make_parser() -> argparse.ArgumentParser:
         help="hashes of plans, or their first digits, that were published before the runs",
     )  # fmt: skip
     parser.add_argument("--retrain", type=int, default=0, metavar="K", help="train K random runs again (default: 0)")
+    parser.add_argument(
+        "--segments", action="store_true", help="with --retrain: K segments between kept checkpoints instead of runs"
+    )
     parser.add_argument("--seed", type=int, help="seed of the choice of runs (default: a new one, which is printed)")
     return parser
 
@@ -58,16 +65,30 @@ def main(argv: Sequence[str]) -> int:
     findings = Findings()
     # An absolute path replaces the folder.
     work = WorkPaths(root=root / arguments.work)
+    # Of someone else, and read by libraries that would wait for a pipe.
+    check_special_files([data, work.run_cache])
     project = read_project(root / arguments.params, DataPaths(root=data), work, findings)
     studies = verify(project, findings, published=arguments.published)
     for line in findings.lines():
-        print(line)
+        _print(line)
     wrong = bool(findings.differences)
     if arguments.retrain:
         seed = secrets.randbelow(_SEEDS) if arguments.seed is None else arguments.seed
-        wrong |= audit(project, studies, count=arguments.retrain, seed=seed, out=print)
+        with distributed.join_process_group(1) as world:
+            retrain: Retrain
+            if arguments.segments:
+                choose, retrain = choose_segments, segment_retrainer(project, world)
+            else:
+                choose, retrain = choose_runs, retrainer(project, world)
+            sample = choose(project, studies, count=arguments.retrain, seed=seed, world=world)
+            wrong |= audit(project, sample, retrain, world=world, seed=seed, out=_print)
     print("result   " + ("something differs" if wrong else "nothing that was checked differs"))
     return 1 if wrong else 0
+
+
+def _print(line: str) -> None:
+    """Print a line that may quote names and values of files that anyone may have written."""
+    print(printable(line))
 
 
 def verify(project: Project, findings: Findings, *, published: Sequence[str] = ()) -> dict[str, VerifiedStudy]:
@@ -77,7 +98,8 @@ def verify(project: Project, findings: Findings, *, published: Sequence[str] = (
     for name in project.params.studies:
         with findings.collecting_errors(project.data.runs(name)):
             studies[name] = check_study(name, project, findings)
-    check_leftovers(project, studies, findings)
+    with findings.collecting_errors(project.work.run_cache):
+        check_leftovers(project, studies, findings)
     check_plans(project, studies, findings, published=published)
     check_digests(project, findings)
     check_filters(project, findings)

@@ -1,6 +1,7 @@
 """Read params.yaml as one validated, frozen object, and check the rules between its sections."""
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -23,6 +24,10 @@ from pipeline.config.study import Study, TrainConfig
 from pipeline.config.tuning import Tuning
 from pipeline.config.yaml_reading import parse_yaml, read_yaml_text
 from pipeline.errors import InputError
+
+MAX_RUNS = 1_000_000
+"""Most runs of a study."""
+_GRID = ("models", "batch_sizes", "learning_rates", "weight_decays", "seeds")
 
 # Names of studies and searches become part of file names, names of studies also of DVC stage names.
 StudyName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$", max_length=60)]
@@ -106,6 +111,7 @@ def _check_across_sections(params: Params, source: str) -> None:
     _check_replicates(f"{source}: reduce.tsne.random_state", params.reduce.tsne.random_state, params.networks)
     for name, study in params.studies.items():
         key = f"{source}: studies.{name}"
+        _check_size(key, study)
         for network in study.filter_networks:
             if network not in params.networks:
                 which = (
@@ -150,6 +156,17 @@ def _check_across_sections(params: Params, source: str) -> None:
                 f"{source}: tuning.{name}.study: {tuning.study} is not one of studies {list(params.studies)}; choose "
                 "one of them"
             )
+
+
+def _check_size(key: str, study: Study) -> None:
+    """Check that the grid can be listed: a file of a few kilobytes can ask for more runs than fit the memory."""
+    lists = {name: len(getattr(study, name)) for name in (*_GRID, "arms")}
+    n_runs = math.prod(lists.values()) * len(study.filter_networks)
+    if n_runs > MAX_RUNS:
+        longest = max(lists, key=lambda name: lists[name])
+        raise InputError(
+            f"{key}.{longest}: {lists[longest]:,} values, in a grid of {n_runs:,} runs; give at most {MAX_RUNS:,} runs"
+        )
 
 
 def _check_equivalent_batch(key: str, study: Study, train: TrainConfig) -> None:

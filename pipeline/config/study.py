@@ -91,6 +91,10 @@ class Study(Section):
         keep_weights: `first_seed` keeps the trained networks of the first seed, to publish them; `all` keeps those of
             every seed, for `python -m pipeline landscape`. In .work/cells, a ResNet-18 takes 45 MB per run. Runs that
             finished without their weights are trained again.
+        keep_checkpoints: keep a checkpoint of each run at each link of its hash chain, in .work/kept, so that
+            `verify --retrain --segments` can train a part of the run. There is a link every 50,000 training images or
+            sixteenth of the run, whichever is longer; a ResNet-18 with SGD takes 90 MB for each. Runs that finished
+            without are not trained again.
         accuracy_every: interval of evaluations on the test images during training, with the weights that the run would
             have if it ended there. Each costs one pass over these images and changes no weight. Null: only after the
             last step.
@@ -119,6 +123,7 @@ class Study(Section):
     match: Literal["steps", "epochs"] = "steps"
     equivalent_batch: EquivalentBatch | None = None
     keep_weights: KeepWeights = "first_seed"
+    keep_checkpoints: bool = False
     accuracy_every: Budget | None = None
     x_axis: XAxis = "examples"
     recipe: dict[str, Any] = Field(default={})

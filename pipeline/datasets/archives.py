@@ -152,14 +152,14 @@ class TarSource:
     def tree(self) -> FileTree:
         members = ArchiveMembers(self.label)
         with explain_damage(self.label, _DAMAGE), tarfile.open(self._path) as archive:
-            for member in archive:
+            for member in _members(archive):
                 members.add(member.name, _tar_kind(member))
             _check_end(archive)
         return members.tree()
 
     def read(self, names: Set[str], max_bytes: int) -> Iterator[tuple[str, bytes | UnreadableError]]:
         with explain_damage(self.label, _DAMAGE), tarfile.open(self._path) as archive:
-            for member in archive:
+            for member in _members(archive):
                 name = normalize_name(member.name)
                 if name in names:
                     yield name, too_large(member.size, max_bytes) or _tar_content(archive, member)
@@ -187,6 +187,20 @@ class ZipSource:
                 name = normalize_name(info.filename)
                 if name in names:
                     yield name, too_large(info.file_size, max_bytes) or _zip_content(archive, info)
+
+
+def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yield the members of a tar, each behind the one before it.
+
+    Raises:
+        ReadError: a negative size leads back, which Python before 3.11.14 follows in a circle (CVE-2025-8194).
+    """
+    end = -1
+    for member in archive:
+        if member.size < 0 or archive.offset <= end:
+            raise tarfile.ReadError(f"a member of negative size at {member.offset} bytes")
+        end = archive.offset
+        yield member
 
 
 def _tar_kind(member: tarfile.TarInfo) -> str:

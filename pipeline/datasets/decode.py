@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from pipeline.datasets.image_set import DecodedImage, UnreadableImage
+from pipeline.errors import is_out_of_memory
 
 # Left, top, right and bottom edges, in pixels of the upright image; may be fractional.
 CropBox = tuple[float, float, float, float]
@@ -73,7 +74,10 @@ def decode_region(
         raise UnreadableError("not an image of a known format") from None
     except Image.DecompressionBombError:
         raise UnreadableError(f"more than {max_megapixels:g} megapixels") from None
-    except Exception as error:  # noqa: BLE001 - on damaged bytes Pillow's decoders raise nearly anything
+    except Exception as error:
+        # On damaged bytes Pillow's decoders raise nearly anything. An image without memory for it is not damaged.
+        if is_out_of_memory(error):
+            raise
         raise UnreadableError(f"damaged ({error or type(error).__name__})") from None
 
 

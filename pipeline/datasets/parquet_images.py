@@ -16,7 +16,7 @@ from pipeline.datasets.decode import UnreadableError
 from pipeline.datasets.file_tree import FileTree, check_name, too_large
 from pipeline.datasets.hub_names import card_class_names, checked_class_names, folder_split, missing_shard, split_of
 from pipeline.datasets.label_column import DEFAULT_COLUMN, LabeledRows, LabelValue, Listing, list_images
-from pipeline.errors import InputError
+from pipeline.errors import InputError, is_out_of_memory
 
 SUFFIX = ".parquet"
 
@@ -199,7 +199,9 @@ def has_image_column(path: Path) -> bool:
     """Return whether a file is Parquet with a column of images; False for a damaged one."""
     try:
         return bool(_image_columns(pq.read_schema(path)))
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError) as error:
+        if is_out_of_memory(error):
+            raise
         return False
 
 
@@ -324,5 +326,7 @@ def _explain_damage(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if is_out_of_memory(error):
+            raise
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise InputError(f"prepare.path: {path}: not readable as Parquet ({reason}); get it again") from None

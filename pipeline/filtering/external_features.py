@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipeline.artifacts.tables import read_parquet
 from pipeline.datasets.labels import class_name, read_label_records
-from pipeline.errors import InputError, short_reason
+from pipeline.errors import InputError, is_out_of_memory, short_reason
 from pipeline.reduction.tsne import FeatureFixHints, check_features
 from pipeline.scoring.registry import check_probabilities
 
@@ -93,7 +93,10 @@ def _floats(option: str, path: Path, shape: str) -> NDArray[np.float32]:
         array = open_memmap(path, mode="r")
     except FileNotFoundError:
         raise InputError(f"{option} {path}: no such file; give a .npy file of floats {shape}") from None
-    except Exception as error:  # noqa: BLE001 - NumPy passes on errors of Python's own parser, which reads the header
+    except Exception as error:
+        # NumPy passes on errors of Python's own parser, which reads the header.
+        if is_out_of_memory(error):
+            raise
         reason = "an .npz archive" if path.is_file() and is_zipfile(path) else short_reason(error)
         raise InputError(f"{option} {path}: not a readable .npy file ({reason}); write it by numpy.save") from None
     if array.ndim != 2 or array.dtype.kind != "f" or 0 in array.shape:

@@ -14,7 +14,7 @@ from typing import IO
 
 from pipeline.artifacts.files import write_bytes
 from pipeline.artifacts.recorded import check_present, check_recorded
-from pipeline.artifacts.space import check_space
+from pipeline.artifacts.space import check_memory_limit, check_space
 from pipeline.artifacts.stage_inputs import stage_inputs
 from pipeline.config.largest_batch import with_recorded_sizes
 from pipeline.config.params import Params, load_params
@@ -162,9 +162,11 @@ def check_inputs(context: StageContext) -> list[str]:
         The earlier stages without a provenance file, for `log_unrecorded`.
 
     Raises:
-        InputError: naming the first file that is not, and the command that writes it again; or the folder.
+        InputError: naming the first file that is not, and the command that writes it again; or the folder, or the
+            limit on memory.
         OSError: a folder cannot be written.
     """
+    check_memory_limit()
     inputs = stage_inputs(context.stage, context.item, context.params, context.data)
     unrecorded = check_recorded(context.data, inputs)
     if context.stage != "report":  # An archive of results has no images.

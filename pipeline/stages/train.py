@@ -26,12 +26,14 @@ from pipeline.training.arm_rows import TrainRows, check_replicates_differ, read_
 from pipeline.training.checkpointing import (
     STALE_AFTER_S,
     Checkpoints,
+    CheckpointScheduler,
     make_checkpointer,
     remove_stale_checkpoints,
     stop_and_save_flags,
 )
 from pipeline.training.folds import has_checkpoints
 from pipeline.training.grid import RunSpec, expand_grid, run_variant
+from pipeline.training.kept_checkpoints import KeepingScheduler
 from pipeline.training.largest_batch import with_largest_batch
 from pipeline.training.live_metrics import LiveMetrics
 from pipeline.training.loop import RunOptions
@@ -220,7 +222,13 @@ def _run(
         weights = context.work.run_cache / f".{run_key.fingerprint}.weights.{os.getpid()}.tmp" if save_weights else None
         folder = context.work.checkpoints(context.name) / checkpoint_folder_name(run_key.fingerprint)
         resumed = has_checkpoints(folder)
-        checkpointer = make_checkpointer(recipe.checkpoint, folder, flag_sync, world)
+        if context.params.studies[str(context.item)].keep_checkpoints:
+            kept = context.work.kept_checkpoints(run_key.fingerprint)
+            checkpointer: CheckpointScheduler = KeepingScheduler(
+                recipe.checkpoint, folder, flag_sync, world, settings=settings, kept=kept
+            )
+        else:
+            checkpointer = make_checkpointer(recipe.checkpoint, folder, flag_sync, world)
         if live is not None:
             live.start_run(name)
         with checkpointer.handle_sigterm():

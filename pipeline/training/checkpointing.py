@@ -24,7 +24,7 @@ from pipeline import distributed
 from pipeline.artifacts.files import write_bytes
 from pipeline.config.recipe import CheckpointInterval
 from pipeline.distributed import FlagSync, World
-from pipeline.errors import Terminated
+from pipeline.errors import Terminated, is_out_of_memory
 from pipeline.run_log import RunLog
 from pipeline.training.state import TrainState
 
@@ -153,13 +153,18 @@ def _load(file: _File) -> dict[str, Any]:
     try:
         content = file.path.read_bytes()
     except OSError as error:
+        if is_out_of_memory(error):
+            raise
         raise _InvalidCheckpoint(f"cannot be read ({error.strerror})") from None
     if hashlib.sha256(content).hexdigest() != file.sha256:
         raise _InvalidCheckpoint(f"its {len(content)} bytes have another SHA-256 than its name")
     try:
         loaded = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         step, state = loaded["step"], loaded["state"]
-    except Exception as error:  # noqa: BLE001 - bytes of any kind can provoke any error in the unpickler
+    except Exception as error:
+        # Bytes of any kind can provoke any error in the unpickler. A sound checkpoint without memory for it stays.
+        if is_out_of_memory(error):
+            raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
         raise _InvalidCheckpoint(f"is no checkpoint ({reason})") from None
     if step != file.step or not isinstance(state, dict):

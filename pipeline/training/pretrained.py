@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from pipeline.artifacts.provenance import sha256_of_file
-from pipeline.errors import InputError
+from pipeline.errors import InputError, is_out_of_memory
 from pipeline.models import is_timm, load_backbone
 from pipeline.models.resnet import Network, ResNet
 from pipeline.models.timm_networks import TimmNetwork, load_timm_backbone, timm_format
@@ -120,6 +120,8 @@ def load_weights(path: Path) -> Any:
     except PermissionError:
         raise InputError(f"{path}: cannot be read; correct its permissions") from None
     except (SafetensorError, OSError, ValueError) as error:
+        if is_out_of_memory(error):
+            raise
         raise InputError(
             f"{path}: damaged weights file ({' '.join(str(error).split())[:120]}); delete it and create or download it "
             "again"

@@ -151,11 +151,15 @@ class RunCache:
             self.add(local_key, result)
             return True
         check_regular(weights)
-        load_trained(weights)  # raises if the file is damaged or holds code
         self._root.mkdir(parents=True, exist_ok=True)
         copy = self._root / f".{local_key.fingerprint}.weights.{os.getpid()}.tmp"
-        shutil.copyfile(weights, copy)
-        self.add(local_key, result, copy)
+        try:
+            # The copy is checked, since the owner of the other folder may replace the file meanwhile.
+            shutil.copyfile(weights, copy)
+            _check_weights(copy, source=weights)
+            self.add(local_key, result, copy)
+        finally:
+            copy.unlink(missing_ok=True)
         return True
 
     def get(self, key: str) -> RunResult:
@@ -200,6 +204,14 @@ class RunCache:
                 reason = str(error).partition(": ")[2].partition("; ")[0]
                 lines.append(f"{folder}: {reason}; moved to {free}, and trained again")
         return lines
+
+
+def _check_weights(copy: Path, *, source: Path) -> None:
+    """Check that a weights file is whole and holds no code; errors name `source`, of which it is a copy."""
+    try:
+        load_trained(copy)
+    except InputError as error:
+        raise InputError(str(error).replace(str(copy), str(source))) from None
 
 
 def _as_link(entry: Mapping[str, Any]) -> ChainLink:

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from pipeline.artifacts.files import check_regular, open_array, read_json, write_json
+from pipeline.artifacts.files import check_regular, open_array, write_json
+from pipeline.artifacts.foreign import read_foreign_json
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.errors import InputError
 
@@ -16,6 +17,8 @@ CHECKSUMS = "checksums.json"
 CHECKED_FILES = ("result.json", "correct.npy", "identity.json", "timing.json", "weights.pt")
 _MAX_JSON_BYTES = 64_000_000
 _MAX_ARRAY_BYTES = 1_000_000_000
+# As text, dates sort by time only in one format.
+_DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z$"
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -73,7 +76,7 @@ class _Result(_Model):
 class _Timing(_Model):
     seconds: NonNegative
     joules: dict[Literal["gpu", "cpu", "memory"], NonNegative | None] | None = None
-    recorded: str | None = None
+    recorded: Annotated[str, Field(pattern=_DATE)] | None = None
 
 
 def write_checksums(folder: Path) -> None:
@@ -145,10 +148,9 @@ def read_small_json(path: Path) -> Any:
     """Read a JSON file that is a regular file of bounded size.
 
     Raises:
-        InputError: it is not, or it is missing or not JSON.
+        InputError: as `read_foreign_json`.
     """
-    check_regular(path, max_bytes=_MAX_JSON_BYTES)
-    return read_json(path)
+    return read_foreign_json(path, max_bytes=_MAX_JSON_BYTES)
 
 
 def damaged(folder: Path, reason: str) -> InputError:

@@ -25,7 +25,7 @@ from pipeline.artifacts.files import atomic_path
 from pipeline.datasets.augmentation import center_box
 from pipeline.datasets.decode import full_image
 from pipeline.datasets.given_images import GivenImages, square_batches
-from pipeline.errors import InputError, explain_out_of_memory
+from pipeline.errors import InputError, explain_out_of_memory, is_out_of_memory
 from pipeline.models import build_network
 from pipeline.models.resnet import Network
 from pipeline.training.evaluation import evaluation_images
@@ -219,6 +219,8 @@ def _network(path: Path | str, content: Mapping[str, Any], state: Any, device: t
         if resizing not in get_args(Resizing):
             raise ValueError(f"resizing {resizing!r}")
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise InputError(f"{path}: settings and weights do not fit ({reason}); write the file again") from None
     return TrainedNetwork(
@@ -263,7 +265,10 @@ def load_weights_file(path: Path) -> Any:
             f"{path}: is not a plain state dict (not a weights file, or one with pickled code, which is never run); "
             "save it as torch.save(model.state_dict(), path)"
         ) from None
-    except Exception as error:  # noqa: BLE001 - bytes of any kind can provoke any error in the unpickler
+    except Exception as error:
+        # Bytes of any kind can provoke any error in the unpickler.
+        if is_out_of_memory(error):
+            raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
         raise InputError(
             f"{path}: damaged weights file ({reason}); delete it and create or download it again"

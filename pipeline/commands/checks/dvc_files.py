@@ -97,7 +97,9 @@ def is_readable_lock(lock: Path) -> bool:
         return False
     try:
         load(str(lock), COMPILED_LOCKFILE_SCHEMA)
-    except (DvcException, ValueError, RecursionError):
+    except DvcException:
+        return False
+    except Exception:  # noqa: BLE001 - DVC passes on the errors of its parsers, of any class
         return False
     return True
 
@@ -112,7 +114,7 @@ def _is_readable_rwlock(project: Path, running: list[int]) -> bool:
         readers = [reader for several in locks.get("read", {}).values() for reader in several]
         holders = [*locks.get("write", {}).values(), *readers]
         pids = {int(holder["pid"]) for holder in holders}
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
         return False
     # DVC ignores those that have ended.
     others = pids.difference(running)

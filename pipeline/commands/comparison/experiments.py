@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.artifacts.files import open_array, read_json
+from pipeline.artifacts.files import open_array
+from pipeline.artifacts.foreign import read_foreign_json
 from pipeline.artifacts.prepared import PLANTED_COLUMN, count_planted
 from pipeline.artifacts.spreadsheets import restore_cells
 from pipeline.artifacts.tables import read_csv, read_parquet
@@ -154,8 +155,18 @@ def incomparable_reason(study: str, a: EvaluationImages, b: EvaluationImages) ->
 def _recorded(data: DataPaths, stage: str, item: str | None, role: str, folder: str) -> list[str | None]:
     """Return SHA-256 of pixels and labels in `folder` from a stage's provenance, None if it did not record them."""
     path = data.provenance(stage, item)
-    files: Mapping[str, str] = read_json(path).get(role, {}) if path.exists() else {}
+    files = _read_object(path, role) if path.exists() else {}
     return [files.get(folder + name) for name in ("test.npy", "test.parquet")]
+
+
+def _read_object(path: Path, *keys: str) -> Mapping[str, Any]:
+    """Read an object of a JSON file, or the one under `keys`; empty if a key is missing."""
+    value = read_foreign_json(path, may_be_link=True)
+    for key in keys:
+        value = value.get(key, {}) if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: {'.'.join(keys) or 'its content'} is no object; run `dvc repro --force`")
+    return value
 
 
 Row = Mapping[str, Any]
@@ -283,7 +294,7 @@ def _read_filter(data: DataPaths, network: str) -> KeptImages:
     kept, metrics = data.kept(network), data.filter_metrics(network)
     table = restore_cells(read_csv(kept, _KEPT_COLUMNS, optional=[PLANTED_COLUMN]))
     paths = frozenset(table["path"].to_pylist())
-    n_total = read_json(metrics).get("n_total")
+    n_total = _read_object(metrics).get("n_total")
     if not isinstance(n_total, int) or not len(paths) <= n_total:
         raise InputError(f"{metrics}: n_total {n_total} for {len(paths)} images in {kept}; run `dvc repro --force`")
     return KeptImages(paths=paths, n_total=n_total)
@@ -297,7 +308,7 @@ def _read_report_parameter(path: Path, key: str, is_valid: Callable[[object], bo
     """Read a parameter of the report's provenance, since params.yaml may have been edited after seeing the results."""
     if not path.exists():
         return None
-    value: float | None = read_json(path).get("parameters", {}).get("report", {}).get(key)
+    value: float | None = _read_object(path, "parameters", "report").get(key)
     if value is not None and not is_valid(value):
         raise InputError(f"{path}: report.{key} {value} is not a number {valid}; run `dvc repro --force`")
     return value

@@ -52,7 +52,7 @@ _DECIDING = frozenset(
 )  # fmt: skip
 # They change how a run is executed, and no trial's accuracy.
 _PASSIVE_KEYS = ("checkpoint", "timeout_seconds", "workers")
-_PASSIVE_STUDY_KEYS = ("paper_figure", "keep_weights", "accuracy_every", "needs", "plan")
+_PASSIVE_STUDY_KEYS = ("paper_figure", "keep_weights", "keep_checkpoints", "accuracy_every", "needs", "plan")
 
 
 @dataclass(frozen=True, kw_only=True)

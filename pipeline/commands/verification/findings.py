@@ -13,7 +13,7 @@ from pipeline.errors import InputError
 _MAX_LINES = 20
 """Most lines about one file."""
 _MAX_TEXT = 100
-_OF_ODD_VALUES = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+_OF_ODD_VALUES = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
 
 @dataclass(kw_only=True)
@@ -66,6 +66,8 @@ class Findings:
             file, separator, reason = str(error).partition(": ")
             # The advice after the semicolon is for the owner: to delete the file, or to train again.
             self.wrong(file, reason.partition("; ")[0] if separator else "damaged")
+        except OSError as error:
+            self.wrong(error.filename or subject, f"cannot be read ({error.strerror or type(error).__name__})")
         except _OF_ODD_VALUES as error:
             self.wrong(subject, f"has values that no stage writes ({type(error).__name__}: {shown(str(error))})")
 

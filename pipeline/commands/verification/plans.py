@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pipeline.artifacts.files import check_regular, read_json
+from pipeline.artifacts.foreign import read_foreign_json
 from pipeline.artifacts.plans import RegisteredPlan, read_registered_plans, read_run_dates
 from pipeline.commands.verification.findings import Findings
 from pipeline.commands.verification.recorded import Project
@@ -49,8 +49,7 @@ def _read_statements(folder: Path, findings: Findings) -> list[RegisteredPlan]:
     """Read a study's statements, and compare hash and file name of each with its content."""
     sound = True
     for path in sorted(folder.glob("2*.json")):
-        check_regular(path, max_bytes=_MAX_BYTES)
-        record = read_json(path)
+        record = read_foreign_json(path, max_bytes=_MAX_BYTES)
         if not isinstance(record, dict) or not isinstance(record.get("plan"), dict):
             raise InputError(f"{path}: not a stated plan; restore the file")
         digest = plan_hash(record["plan"])

@@ -26,6 +26,7 @@ from pipeline.training.runs import HISTORY_SCHEMA, RUNS_SCHEMA
 from pipeline.training.settings import ImageFormat, TrainSettings
 from pipeline.training.state import ChainLink, HistoryRecord
 
+_MAX_ROWS = 1_000_000
 _PACKED_WITHOUT = "weights.pt"
 
 
@@ -156,6 +157,7 @@ def _read_key(folder: Path, findings: Findings) -> RunKey:
     try:
         key = RunKey(**read_small_json(file))
         whole = isinstance(key.job, dict) and isinstance(key.machine, dict)
+        whole = whole and isinstance(key.job.get("settings", {}), dict)
     except TypeError:
         whole = False
     if not whole:
@@ -189,7 +191,7 @@ def read_rows(path: Path, schema: pa.Schema) -> list[dict[str, Any]]:
     Raises:
         InputError: the file is missing or damaged.
     """
-    table = read_parquet(path)
+    table = read_parquet(path, max_rows=_MAX_ROWS)
     return table.select([name for name in table.column_names if name in schema.names]).to_pylist()  # type: ignore[no-any-return]
 
 
@@ -198,6 +200,10 @@ def _run_of_row(
 ) -> StoredRun:
     if not history:
         raise InputError(f"{table}: run {row['fingerprint']} has no training curve; restore the history")
+    finished = row["status"] == "finished"
+    figures = {name: row[name] for name in ("top1", "balanced_accuracy", "loss")}
+    if row["status"] not in ("finished", "diverged") or any((v is not None) != finished for v in figures.values()):
+        raise InputError(f"{table}: run {row['fingerprint']}: status {row['status']} with {figures}; restore the table")
     noise = {key: row.get(f"critical_batch{suffix}") for key, suffix in _NOISE.items()}
     end = row.get("chain_end")
     result = RunResult(

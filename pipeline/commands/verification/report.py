@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.artifacts.files import read_json, write_array, write_json
+from pipeline.artifacts.foreign import read_foreign_json
 from pipeline.artifacts.prepared import PLANTED_COLUMN
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.artifacts.tables import read_csv, read_parquet, write_parquet
@@ -42,7 +43,7 @@ def check_digests(project: Project, findings: Findings) -> None:
             findings.notes.append(f"{path}: missing; the files of stage {name} are not compared with it")
             continue
         with findings.collecting_errors(path):
-            record = read_json(path)
+            record = read_foreign_json(path, may_be_link=True)
             for part in ("inputs", "outputs"):
                 for file, digest in record[part].items():
                     target = path.parent / file
@@ -57,14 +58,17 @@ def check_filters(project: Project, findings: Findings) -> None:
     """Compare the tables of each filter with each other; the filter itself is not computed again."""
     for network in project.params.networks:
         with findings.collecting_errors(project.data.points(network)):
-            points = read_parquet(project.data.points(network), {"sample_id": pa.int64(), "keep": pa.bool_()})
+            points = read_parquet(
+                project.data.points(network), {"sample_id": pa.int64(), "keep": pa.bool_()},
+                max_rows=len(project.prepared.train.labels),
+            )  # fmt: skip
             keep = points["keep"].to_numpy()
             kept = read_csv(project.data.kept(network), KEPT_COLUMNS, optional=[PLANTED_COLUMN])["sample_id"].to_numpy()
             if not np.array_equal(np.sort(kept), points["sample_id"].to_numpy()[keep]):
                 findings.differs(
                     project.data.kept(network), "images", len(kept), f"the {int(keep.sum())} of points.parquet"
                 )
-            metrics = read_json(project.data.filter_metrics(network))
+            metrics = read_foreign_json(project.data.filter_metrics(network), may_be_link=True)
             for key, value in (("n_total", len(keep)), ("n_kept", int(keep.sum()))):
                 if metrics.get(key, value) != value:
                     findings.differs(project.data.filter_metrics(network), key, metrics[key], value)
@@ -84,7 +88,8 @@ def check_report(project: Project, studies: Mapping[str, VerifiedStudy], finding
         derived = _with_derived_tables(project, studies, Path(folder))
         inputs = load_report_inputs(project.params, derived)
         summary = _as_written(build_summary(inputs), Path(folder))
-        leaves = list(_tree_differences(read_json(paths.summary), summary))
+        written = read_foreign_json(paths.summary, may_be_link=True)
+        leaves = list(_tree_differences(written, summary))
         for place, value, expected in leaves:
             if not same_value(value, expected):
                 findings.differs(paths.summary, place or "content", value, expected)
@@ -188,6 +193,20 @@ def _parting(line: str, other: str) -> tuple[str, str]:
 
 def _texts(page: str) -> list[str]:
     """Return the texts between the tags of a page, without scripts, styles, figures and data."""
-    page = re.sub(r"<(script|style|svg)\b.*?</\1\s*>", " ", page, flags=re.DOTALL | re.IGNORECASE)
-    texts = (" ".join(html.unescape(text).split()) for text in re.split(r"<[^>]*>", page))
+    texts = (" ".join(html.unescape(text).split()) for text in re.split(r"<[^<>]*>", _without_figures(page)))
     return [text for text in texts if text]
+
+
+_BEGIN = re.compile(r"<(script|style|svg)\b", re.IGNORECASE)
+_ENDS = {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in ("script", "style", "svg")}
+
+
+def _without_figures(page: str) -> str:
+    """Return a page without scripts, styles and figures, in time proportional to its length, whoever wrote it."""
+    parts, position = [], 0
+    while begin := _BEGIN.search(page, position):
+        parts.append(page[position : begin.start()])
+        end = _ENDS[begin[1].lower()].search(page, begin.end())
+        # Without an end a browser shows nothing that follows.
+        position = end.end() if end else len(page)
+    return " ".join([*parts, page[position:]])

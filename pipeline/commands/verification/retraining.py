@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 
-from pipeline import distributed
 from pipeline.commands.verification.findings import shown
 from pipeline.commands.verification.recorded import Project, StoredRun
 from pipeline.commands.verification.runs import is_of_this_code
@@ -21,6 +20,7 @@ from pipeline.errors import InputError, OutOfMemory
 from pipeline.run_log import RunLog
 from pipeline.stats.audit import chance_of_detection, excluded_count, excluded_share
 from pipeline.training.canonical_runs import canonical_hashes
+from pipeline.training.checkpointing import CheckpointScheduler
 from pipeline.training.code_families import Hashes, find_family, read_families
 from pipeline.training.hash_chain import first_difference
 from pipeline.training.loop import RunOptions
@@ -38,15 +38,21 @@ _CURVE = {"step": "step", "lr": "learning rate", "train_loss": "training loss", 
 Outcome = Literal["equal", "differs", "undecided"]
 
 Retrain = Callable[[StudyRun], RunResult]
-"""Trains a run again."""
+"""Trains a run or a segment again."""
+
+
+class Trainer(Protocol):
+    """Trains a run again; a checkpointer may start it elsewhere and end it earlier."""
+
+    def __call__(self, run: StudyRun, checkpointer: CheckpointScheduler | None = None) -> RunResult: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditSample:
-    """The runs of an audit.
+    """The runs of an audit, or their segments.
 
     Attributes:
-        decidable: those that this machine can train to the same bits, by fingerprint.
+        decidable: those that this machine can train to the same bits, by fingerprint, or by fingerprint and link.
         undecidable: reason -> number of other runs.
         chosen: a random sample of `decidable`, in the order of training.
     """
@@ -57,32 +63,41 @@ class AuditSample:
 
 
 def audit(
-    project: Project, studies: Mapping[str, VerifiedStudy], *, count: int, seed: int, out: Callable[[str], object]
+    project: Project, sample: AuditSample, retrain: Retrain, *, world: World, seed: int, out: Callable[[str], object]
 ) -> bool:
-    """Train `count` random runs again and print a line for each, then what that excludes.
+    """Train a sample of runs or segments again and print a line for each, then what that excludes.
+
+    Args:
+        seed: of the choice.
 
     Returns:
-        Whether a run differs from its record.
+        Whether one differs from its record.
     """
-    with distributed.join_process_group(1) as world:
-        sample = choose_runs(project, studies, count=count, seed=seed, world=world)
-        for reason, n_runs in sample.undecidable.items():
-            out(f"audit    {n_runs} runs cannot be decided: {reason}")
-        if not sample.chosen:
-            out("audit    this machine cannot decide any run; nothing was trained")
-            return False
-        seconds = sum(project.runs[run.fingerprint].result.seconds for run in sample.chosen)
-        out(
-            f"audit    {len(sample.chosen)} of {len(sample.decidable)} runs, chosen by seed {seed}; their training "
-            f"took {seconds:.0f} s where it was recorded"
-        )
-        outcomes: Counter[Outcome] = Counter()
-        for outcome, line in audit_runs(project, sample, retrainer(project, world), confirm=_confirm(project, world)):
-            outcomes[outcome] += 1
-            out(line)
-    for line in conclusion(len(sample.decidable), outcomes):
+    for reason, n_runs in sample.undecidable.items():
+        out(f"audit    {n_runs} runs cannot be decided: {reason}")
+    if not sample.chosen:
+        out("audit    this machine cannot decide any run; nothing was trained")
+        return False
+    unit = "segments" if any(run.is_segment for run in sample.chosen) else "runs"
+    seconds = sum(_seconds(project.runs[run.fingerprint], run) for run in sample.chosen)
+    out(
+        f"audit    {len(sample.chosen)} of {len(sample.decidable)} {unit}, chosen by seed {seed}; their training "
+        f"took {seconds:.0f} s where it was recorded"
+    )
+    outcomes: Counter[Outcome] = Counter()
+    for outcome, line in audit_runs(project, sample, retrain, confirm=_confirm(project, retrain, world)):
+        outcomes[outcome] += 1
+        out(line)
+    for line in conclusion(len(sample.decidable), outcomes, unit):
         out(f"audit    {line}")
     return outcomes["differs"] > 0
+
+
+def _seconds(recorded: StoredRun, run: StudyRun) -> float:
+    """Return the recorded time of a run; of a segment the share that its steps have."""
+    steps = [0, *(link.step for link in recorded.result.links)]
+    first, last = steps[run.first_link], steps[-1 if run.n_links is None else run.n_links]
+    return recorded.result.seconds * (last - first) / max(1, steps[-1])
 
 
 def choose_runs(
@@ -116,7 +131,7 @@ def _obstacle(run: StoredRun, world: World) -> str:
         )
     if not run.result.links:
         return "recorded without a hash chain, by an earlier version"
-    settings = run.key.job["settings"]
+    settings = run.key.job.get("settings", {})
     if settings.get("reduction") == "ddp" and run.result.workers > 1:
         return f"trained by {run.result.workers} processes of torchrun, whose rounding one process does not repeat"
     if settings.get("reduction") == "ddp" and len(run.result.hardware) > 1:
@@ -171,7 +186,7 @@ def measured_hashes() -> Hashes:
     return canonical_hashes()
 
 
-def retrainer(project: Project, world: World) -> Retrain:
+def retrainer(project: Project, world: World) -> Trainer:
     """Return the function that trains a run of `project` again in this process, as it was trained."""
     prepared = project.prepared
     splits = LoadedSplits(
@@ -179,13 +194,15 @@ def retrainer(project: Project, world: World) -> Retrain:
         class_names=prepared.class_names,
     )  # fmt: skip
 
-    def retrain(run: StudyRun) -> RunResult:
+    def retrain(run: StudyRun, checkpointer: CheckpointScheduler | None = None) -> RunResult:
         recorded, recipe = project.runs[run.fingerprint], _recipe(project, run.study)
         torch.set_num_threads(_threads(recorded))
         return execute_run(
             run.spec, splits, run.rows, world=world, log=RunLog.silent(), weights=None,
             eval_batch_size=recipe.eval_batch_size,
-            options=RunOptions(micro_batch=recorded.result.micro_batch, comm=comm_config_from(recipe)),
+            options=RunOptions(
+                micro_batch=recorded.result.micro_batch, comm=comm_config_from(recipe), checkpointer=checkpointer
+            ),
         )  # fmt: skip
 
     return retrain
@@ -195,11 +212,11 @@ def _recipe(project: Project, study: str) -> Any:
     return project.params.studies[study].effective_recipe(project.params.train)
 
 
-def _confirm(project: Project, world: World) -> Callable[[StudyRun, RunResult], str]:
+def _confirm(project: Project, retrain: Retrain, world: World) -> Callable[[StudyRun, RunResult], str]:
     """Return the function that says why a difference may be this machine's; empty if it is the run's."""
 
     def confirm(run: StudyRun, again: RunResult) -> str:
-        if _differences(again, retrainer(project, world)(run)):
+        if differences(again, run.part_of(retrain(run))):
             return "two trainings here differ too"
         machine = _without_threads(project.runs[run.fingerprint].machine or {})
         listed = _listed_hashes(machine) if world.device.type == "cpu" else None
@@ -220,9 +237,9 @@ def audit_runs(
     """
     for run in sample.chosen:
         recorded = project.runs[run.fingerprint]
-        name = f"{run.fingerprint} ({run.study}: {described(run.spec)})"
+        name = f"{run.fingerprint} ({run.study}: {described(run.spec)}{_steps(recorded, run)})"
         try:
-            again = retrain(run)
+            again = run.part_of(retrain(run))
         except OutOfMemory as error:
             yield "undecided", f"audit    {name}: {error}"
             continue
@@ -230,17 +247,26 @@ def audit_runs(
             # For example a recorded number of images in a pass that no training can have.
             yield "differs", f"DIFFERS  {recorded.folder}: {name}: cannot be trained as it is recorded ({error})"
             continue
-        differences = _differences(recorded.result, again)
-        if not differences:
+        found = differences(run.part_of(recorded.result), again)
+        if not found:
             n_images = len(again.correct) if again.correct is not None else 0
-            yield "equal", f"equal    {name}: {len(again.links)} links of the hash chain, {n_images} test answers"
+            n_links = len(again.links) - run.first_link
+            yield "equal", f"equal    {name}: {n_links} links of the hash chain, {n_images} test answers"
         elif reason := confirm(run, again):
             yield "undecided", f"audit    {name}: differs, but this machine cannot decide, since {reason}"
         else:
-            yield "differs", f"DIFFERS  {recorded.folder}: {name}: {'; '.join(differences)}"
+            yield "differs", f"DIFFERS  {recorded.folder}: {name}: {'; '.join(found)}"
 
 
-def _differences(recorded: RunResult, again: RunResult) -> list[str]:
+def _steps(recorded: StoredRun, run: StudyRun) -> str:
+    """Return the steps of a segment, in words; empty for a run."""
+    if not run.is_segment:
+        return ""
+    steps = [0, *(link.step for link in recorded.result.links)]
+    return f", steps {steps[run.first_link]} to {steps[-1 if run.n_links is None else run.n_links]}"
+
+
+def differences(recorded: RunResult, again: RunResult) -> list[str]:
     """Return what differs, the hash chain first: where the two trainings part."""
     found = []
     if parting := first_difference(recorded.links, again.links):
@@ -293,25 +319,27 @@ def _same_loss(value: float | None, expected: float | None) -> bool:
     return math.isclose(value, expected, rel_tol=1e-5)
 
 
-def conclusion(n_runs: int, outcomes: Mapping[Outcome, int]) -> Iterator[str]:
-    """Yield what an audit shows of all `n_runs` runs that could be decided."""
+def conclusion(n_runs: int, outcomes: Mapping[Outcome, int], unit: str = "runs") -> Iterator[str]:
+    """Yield what an audit shows of all `n_runs` runs, or segments of runs, that could be decided."""
     n_audited, n_wrong = outcomes.get("equal", 0), outcomes.get("differs", 0)
     if n_wrong:
-        yield f"{n_wrong} of {sum(outcomes.values())} audited runs are other than recorded"
+        yield f"{n_wrong} of {sum(outcomes.values())} audited {unit} are other than recorded"
         return
     if outcomes.get("undecided", 0):
-        yield "nothing is excluded, since some audited runs could not be decided"
+        yield f"nothing is excluded, since some audited {unit} could not be decided"
         return
     confidence = f"{100 * (1 - ALPHA):g} %"
     count = excluded_count(n_runs, n_audited, ALPHA)
     if count == 1:
-        yield f"all {n_runs} runs are as recorded"
+        yield f"all {n_runs} {unit} are as recorded"
     else:
         missed = 1 - chance_of_detection(n_runs, n_audited, count)
         yield (
-            f"at {confidence}, fewer than {count} of the {n_runs} runs are other than recorded: {n_audited} random "
-            f"ones would miss {count} such runs with a probability of {missed:.2g} (hypergeometric)"
+            f"at {confidence}, fewer than {count} of the {n_runs} {unit} are other than recorded: {n_audited} random "
+            f"ones would miss {count} such {unit} with a probability of {missed:.2g} (hypergeometric)"
         )
     share = excluded_share(n_audited, ALPHA)
-    yield f"of any number of runs, a share below {100 * share:.1f} % would be: f = 1 - {ALPHA:g}^(1/{n_audited})"
+    yield f"of any number of {unit}, a share below {100 * share:.1f} % would be: f = 1 - {ALPHA:g}^(1/{n_audited})"
+    if unit == "segments":
+        yield "a run that is other than recorded has one such segment or more"
     yield "not excluded: choices that the ledger does not show; docs/guides/verify.md lists them"

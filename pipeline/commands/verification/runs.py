@@ -2,6 +2,7 @@
 
 import json
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
@@ -9,8 +10,8 @@ import numpy as np
 
 from pipeline.commands.verification.findings import Findings
 from pipeline.commands.verification.recorded import Project, StoredRun
+from pipeline.training import hash_chain
 from pipeline.training.code_families import code_name
-from pipeline.training.hash_chain import link_is_due
 from pipeline.training.run_key import training_code_digest
 from pipeline.training.settings import TrainSettings
 
@@ -22,13 +23,16 @@ _IMAGES_AND_LABELS = ("members", "labels")
 def check_runs(project: Project, findings: Findings) -> None:
     """Check every recorded run: accuracy, curve, hash chain, and that no two are one training."""
     for run in project.runs.values():
-        _check_accuracy(run, project, findings)
-        if run.settings is not None:
-            with findings.collecting_errors(run.folder):
+        with findings.collecting_errors(run.folder):
+            _check_accuracy(run, project, findings)
+            if run.settings is not None:
                 _check_steps(run, run.settings, findings)
-    for one, other, what in _twins(project.runs):
-        value = f"that of run {one.fingerprint}, {_named(one)}"
-        findings.differs(other.folder, f"{what} of run {other.fingerprint}, {_named(other)}", value, "its own")
+    with findings.collecting_errors(project.work.run_cache):
+        for one, other, what in _twins(project.runs):
+            value = f"that of run {one.fingerprint}, {_named(one)}"
+            findings.differs(other.folder, f"{what} of run {other.fingerprint}, {_named(other)}", value, "its own")
+    if n_without := sum(not run.result.links for run in project.runs.values()):
+        findings.notes.append(f"{n_without} runs have no hash chain, as an earlier version recorded them")
     kind = "the ledger" if project.has_ledger else "the tables"
     findings.checked.append(
         f"{len(project.runs)} runs of {kind}: accuracies against test answers, curves and hash chains against "
@@ -55,8 +59,10 @@ def _check_accuracy(run: StoredRun, project: Project, findings: Findings) -> Non
 def _check_steps(run: StoredRun, settings: TrainSettings, findings: Findings) -> None:
     """Check the steps of curve and hash chain, which the settings alone decide."""
     result, sizes = run.result, settings.batch_sizes
-    if result.status == "finished" and result.history[-1].step != settings.steps:
-        findings.differs(run.folder, "last step of the curve", result.history[-1].step, settings.steps)
+    last = result.history[-1].step
+    if last > settings.steps or (result.status == "finished" and last < settings.steps):
+        findings.differs(run.folder, "last step of the curve", last, settings.steps)
+        return
     for record in result.history:
         expected = {"examples": sizes.examples(record.step), "lr": settings.lr_at(record.step - 1)}
         for name, value in expected.items():
@@ -65,11 +71,22 @@ def _check_steps(run: StoredRun, settings: TrainSettings, findings: Findings) ->
     # Another family may have had links at other steps. A table has the last link alone.
     if run.key is None or not result.links or not is_of_this_code(run):
         return
-    last = result.history[-1].step
     # A run that diverges at a step with a link has two of them.
-    steps = [*(step for step in range(1, last + 1) if link_is_due(settings, step)), last]
+    steps = [*link_steps(settings, last), last]
     if (found := [link.step for link in result.links]) != steps:
         findings.differs(run.folder, "steps of the hash chain", found, steps)
+
+
+def link_steps(settings: TrainSettings, last: int) -> list[int]:
+    """Return the steps from 1 to `last` at which a link is due, at most `MAX_LINKS`; `last` is in the run.
+
+    Searches them, since a record can claim more steps than anyone can count.
+    """
+    sizes = settings.batch_sizes
+    spacing = max(hash_chain.LINK_EXAMPLES, math.ceil(sizes.examples(settings.steps) / hash_chain.MAX_LINKS))
+    multiples = range(spacing, sizes.examples(last) + 1, spacing)
+    steps = dict.fromkeys(bisect_left(range(last + 1), multiple, key=sizes.examples) for multiple in multiples)
+    return [step for step in steps if hash_chain.link_is_due(settings, step)]
 
 
 def is_of_this_code(run: StoredRun) -> bool:

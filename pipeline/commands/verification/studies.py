@@ -5,14 +5,15 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from pipeline.artifacts.files import open_array, read_json
+from pipeline.artifacts.files import open_array
+from pipeline.artifacts.foreign import read_foreign_json
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.commands.verification.findings import Findings, shown
 from pipeline.commands.verification.recorded import Project, StoredRun, StoredRuns, read_rows
@@ -23,6 +24,7 @@ from pipeline.stages.train import resolve_runs, used_runs
 from pipeline.training.arm_rows import TrainRows
 from pipeline.training.grid import RunSpec
 from pipeline.training.recorded_settings import NEWER
+from pipeline.training.result_cache import RunResult
 from pipeline.training.run_key import RunKey
 from pipeline.training.runs import HISTORY_SCHEMA, RUNS_SCHEMA
 from pipeline.training.settings import TrainSettings
@@ -36,12 +38,33 @@ _ALONE = World(rank=0, size=1, device=torch.device("cpu"))
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRun:
-    """A run that the report uses: what its study says of it, and its fingerprint in the record."""
+    """A run that the report uses, or a segment of it: what its study says of it, and its fingerprint in the record.
+
+    Attributes:
+        first_link: links of the hash chain before the segment; 0: from the start of the run.
+        n_links: links up to the end of the segment; None: to the end of the run.
+    """
 
     study: str
     spec: RunSpec
     rows: TrainRows
     fingerprint: str
+    first_link: int = 0
+    n_links: int | None = None
+
+    @property
+    def is_segment(self) -> bool:
+        """Whether this is a part of the run."""
+        return self.first_link > 0 or self.n_links is not None
+
+    def part_of(self, result: RunResult) -> RunResult:
+        """Return what a result of the whole run says of this segment and of what is before it."""
+        if self.n_links is None:
+            return result
+        links = result.links[: self.n_links]
+        last = links[-1].step if links else 0
+        history = tuple(record for record in result.history if record.step <= last)
+        return replace(result, links=links, history=history, correct=None, critical_batch=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +253,7 @@ def _check_tables(name: str, tables: StudyTables, project: Project, findings: Fi
             if n_wrong := int((value != answers).sum()):
                 findings.differs(paths.correct(name), f"answers of {_row_name(row)} that differ", n_wrong, 0)
     if paths.train_metrics(name).exists():
-        metrics = read_json(paths.train_metrics(name))
+        metrics = read_foreign_json(paths.train_metrics(name), may_be_link=True)
         complete = {**dict.fromkeys(tables.accuracies), **metrics}
         n_values += _compare_row(complete, tables.accuracies, paths.train_metrics(name), "top-1", findings)
     findings.checked.append(f"study {name}: {len(derived_rows)} runs, {n_values} values of its tables")

@@ -12,21 +12,23 @@ from tests.fixtures.projects import ROOT
 from tests.fixtures.training import alive, kill, run, start, wait_until
 
 _TIMEOUT_S = 6
-_RANKS = f"""
+_RANKS = """
 import os, resource, sys, time
 from pathlib import Path
 import torch
 from pipeline import distributed
 from pipeline.stages.harness import exit_codes
 
-folder, fault = Path(sys.argv[1]), sys.argv[2]
-with exit_codes(), distributed.join_process_group(1, lost_after_s={_TIMEOUT_S}) as ranks:
+folder, fault, timeout_s = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+with exit_codes(), distributed.join_process_group(1, lost_after_s=timeout_s) as ranks:
     distributed.barrier()
     if fault != "start":
-        distributed.set_collective_timeout({_TIMEOUT_S})
-    (folder / f"rank{{ranks.rank}}").write_text(str(os.getpid()))
+        distributed.set_collective_timeout(timeout_s)
+    (folder / f"rank{ranks.rank}").write_text(str(os.getpid()))
     for step in range(4000):
-        distributed.all_reduce_sum_(torch.ones(1))
+        ends = torch.tensor([float((folder / "end").exists())])
+        if float(distributed.all_reduce_sum_(ends)):
+            break
         time.sleep(0.05)
         if fault == "memory" and ranks.rank == 1 and step == 20:
             resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
@@ -35,9 +37,9 @@ with exit_codes(), distributed.join_process_group(1, lost_after_s={_TIMEOUT_S}) 
 _LAUNCH = "import sys; from pipeline.distributed import launch; sys.exit(launch('ranks', sys.argv[1:], 2))"
 
 
-def _command(folder: Path, fault: str) -> tuple[list[str], dict[str, str]]:
+def _command(folder: Path, fault: str, timeout_s: float = _TIMEOUT_S) -> tuple[list[str], dict[str, str]]:
     (folder / "ranks.py").write_text(_RANKS)
-    return [sys.executable, "-c", _LAUNCH, str(folder), fault], {"PYTHONPATH": f"{ROOT}:{folder}"}
+    return [sys.executable, "-c", _LAUNCH, str(folder), fault, str(timeout_s)], {"PYTHONPATH": f"{ROOT}:{folder}"}
 
 
 def _pid(folder: Path, rank: int) -> int | None:
@@ -109,3 +111,35 @@ def test_a_rank_without_memory_says_so_in_one_line(tmp_path: Path) -> None:
     lines = _errors(done.stderr.splitlines())
     assert len(lines) == 1, lines
     assert lines[0].startswith("error: out of memory")
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize(
+    ("n_stops", "seconds", "is_named"), [(8, 0.5, False), (1, 9, True)], ids=["slowed", "stopped for a while"]
+)
+def test_a_rank_that_goes_on_costs_time_alone(
+    tmp_path: Path, victim: int, n_stops: int, seconds: float, is_named: bool
+) -> None:
+    """It is named after half the timeout of 15 s; the run goes on."""
+    command, environ = _command(tmp_path, "none", 15)
+    output = tmp_path / "output"
+    process = start(command, environ=environ, output=output)
+    try:
+        wait_until(lambda: _pid(tmp_path, 0) and _pid(tmp_path, 1), process)
+        slowed = _pid(tmp_path, victim)
+        assert slowed
+        time.sleep(1)
+        for _ in range(n_stops):
+            os.kill(slowed, signal.SIGSTOP)
+            time.sleep(seconds)
+            os.kill(slowed, signal.SIGCONT)
+            time.sleep(0.1)
+        (tmp_path / "end").touch()
+        assert process.wait(timeout=60) == 0, output.read_text()
+    finally:
+        kill(process, *[pid for rank in (0, 1) if (pid := _pid(tmp_path, rank))])
+    lines = _errors(output.read_text().splitlines())
+    assert len(lines) == is_named, lines
+    assert all(f"rank {victim} (process {slowed}" in line and "is stopped" in line for line in lines), lines

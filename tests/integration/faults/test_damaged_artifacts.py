@@ -16,6 +16,7 @@ from pipeline.paths import DataPaths
 from pipeline.stages import train as train_stage
 from pipeline.stages.filter import filter_images
 from pipeline.stages.harness import run_stage
+from pipeline.stages.prepare import prepare
 from pipeline.stages.reduce import reduce
 from pipeline.stages.report import report
 from tests.fixtures import training
@@ -26,6 +27,7 @@ from tests.fixtures.records import record, record_again
 from tests.fixtures.report import params_tree, params_with, write_artifacts, write_evidence
 
 _SERIAL: Mapping[str, tuple[Callable[..., None], str | None]] = {
+    "prepare": (prepare, None),
     "reduce": (reduce, "network"),
     "filter": (filter_images, "network"),
     "report": (report, None),

@@ -46,5 +46,5 @@ def test_arms_that_end_before_their_images_differ_are_one_training(tmp_path: Pat
 
 def test_a_training_that_parts_is_located_in_its_chain() -> None:
     result = replace(FINISHED, links=(*FINISHED.links[:1], replace(FINISHED.links[1], sha256="cd" * 32)))
-    assert retraining._differences(result, FINISHED) == ["hash chain: equal through step 2, differs at step 3"]
-    assert retraining._differences(FINISHED, FINISHED) == []
+    assert retraining.differences(result, FINISHED) == ["hash chain: equal through step 2, differs at step 3"]
+    assert retraining.differences(FINISHED, FINISHED) == []

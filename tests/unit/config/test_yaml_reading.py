@@ -169,6 +169,15 @@ def test_huge_values_are_refused_at_once_and_briefly(key: str, value: Any) -> No
     assert len(str(raised.value)) < 600
 
 
+def test_a_grid_of_more_runs_than_fit_the_memory_is_refused() -> None:
+    tree = digits_with("studies.digits.seeds", list(range(2000)))
+    tree["studies"]["digits"]["learning_rates"] = [0.001 * (i + 1) for i in range(1000)]
+    with pytest.raises(InputError) as raised:
+        check_params(tree, source="p")
+    assert key_within(raised.value, "p") == "studies.digits.seeds"
+    assert "give at most 1,000,000 runs" in str(raised.value)
+
+
 def test_a_word_in_place_of_a_number_names_its_line(tmp_path: Path) -> None:
     path = tmp_path / "params.yaml"
     text = re.sub(r"^  seed: 0$", "  seed: !!int sixteen", PRESET.read_text(), count=1, flags=re.MULTILINE)

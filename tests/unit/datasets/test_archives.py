@@ -155,6 +155,31 @@ def test_bombs_are_not_unpacked(writer: Writer, tmp_path: Path) -> None:
     assert content["cat/2.png"] == b"2"
 
 
+def _header(kind: bytes, size: int) -> bytes:
+    """Return the header of a member with any size; of a sparse one, whose content has another size, of 1 byte."""
+    info = tarfile.TarInfo("cat/1.png")
+    info.type, info.size = kind, size
+    block = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    if kind == tarfile.GNUTYPE_SPARSE:
+        block[386:495] = bytes(97) + b"00000000001\0"
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_SPARSE], ids=["regular", "sparse"])
+@pytest.mark.parametrize("size", [-512, -1024, -(1 << 40)])
+def test_a_negative_size_does_not_lead_back_for_ever(tmp_path: Path, kind: bytes, size: int) -> None:
+    path = tmp_path / "a.tar"
+    whole = _header(tarfile.REGTYPE, 0)
+    path.write_bytes(whole + _header(kind, size) + bytes(1024))
+    with pytest.raises(InputError) as raised:
+        open_archive(path).tree()
+    assert raised.value.key == "prepare.path"
+    with pytest.raises(InputError):
+        list(open_archive(path).read({"cat/1.png"}, 100))
+
+
 @_in_one_folder
 @given(cut=st.floats(0, 1, exclude_max=True))
 def test_a_cut_archive_never_passes_for_a_smaller_one(writer: Writer, tmp_path: Path, cut: float) -> None:

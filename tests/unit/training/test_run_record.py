@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeline.artifacts import plans
 from pipeline.artifacts.files import read_json, write_json
-from pipeline.artifacts.plans import copy_registered_plans
+from pipeline.artifacts.plans import RegisteredPlan, copy_registered_plans, read_registered_plans, register_plan
 from pipeline.errors import InputError
+from pipeline.training import result_cache
 from pipeline.training.result_cache import RunCache
 from pipeline.training.run_key import RunKey
 from pipeline.training.run_record import CHECKSUMS
@@ -51,6 +54,11 @@ def _edited_history(**changes: Any) -> Harm:
 
 def _written(name: str, content: bytes) -> Harm:
     return lambda entry: (entry / name).write_bytes(content)
+
+
+def _prefixed(name: str, start: str) -> Harm:
+    """Put a key before the others of a JSON object."""
+    return lambda entry: (entry / name).write_text((entry / name).read_text().replace("{", start, 1))
 
 
 def _array(values: Any, dtype: Any) -> Harm:
@@ -97,6 +105,10 @@ _FORGED: dict[str, Harm] = {
     "hardware of numbers": _edited("result.json", places=[1]),
     "negative seconds": _edited("timing.json", seconds=-1.0),
     "a word as seconds": _edited("timing.json", seconds="long"),
+    "a date that sorts last": _edited("timing.json", recorded="zzz"),
+    "a date with a line end": _edited("timing.json", recorded="2026-11-23T18:45:12.000000Z\n"),
+    "a key twice": _prefixed("result.json", '{"top1": 0.75,'),
+    "a number that JSON does not have": _prefixed("timing.json", '{"joules_of_none": NaN,'),
     "a list as result": _written("result.json", b"[]"),
     "deep JSON": _written("result.json", _DEEP),
     "deep JSON of the time": _written("timing.json", _DEEP),
@@ -162,6 +174,42 @@ def test_refusals(tmp_path: Path) -> None:
     # Its line ends in NumPy's own words.
     cases = {name: partial(import_forged, harm) for name, harm in _FORGED.items() if name != "a terabyte"}
     check_golden("refused_runs.txt", refusals(cases, hidden={str(entry): "FOLDER"}))
+
+
+def test_weights_that_change_after_they_were_checked_are_not_imported(
+    ledger: RunCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = tmp_path / "weights.pt"
+    weights.write_bytes(b"sound")
+    ledger.add(K, _RESULT, weights)
+    theirs, ours = ledger.weights(K.fingerprint), RunCache(tmp_path / "ours")
+
+    def check(path: Path) -> None:
+        assert path.read_bytes() == b"sound"
+        theirs.write_bytes(b"hostile")
+
+    monkeypatch.setattr(result_cache, "load_trained", check)
+    assert ours.import_run(ledger, K, K)
+    assert ours.weights(K.fingerprint).read_bytes() == b"sound"
+    assert not list((tmp_path / "ours").glob(".*"))
+
+
+def test_a_plan_that_changes_after_it_was_checked_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    register_plan(theirs / "digits", {"seeds": [0]}, datetime(2026, 1, 1, tzinfo=UTC))
+    (file,) = (theirs / "digits").iterdir()
+    sound = file.read_bytes()
+
+    def read(folder: Path) -> list[RegisteredPlan]:
+        found = read_registered_plans(folder)
+        file.write_bytes(b"hostile")
+        return found
+
+    monkeypatch.setattr(plans, "read_registered_plans", read)
+    assert copy_registered_plans(theirs, ours) == 1
+    assert (ours / "digits" / file.name).read_bytes() == sound
 
 
 @pytest.mark.parametrize("labels", [np.array([0, 0, 1, 1, 1]), np.array([0, 1, 1, 1])], ids=["number", "classes"])

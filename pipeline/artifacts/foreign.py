@@ -1,0 +1,106 @@
+"""Read JSON and compare files of people who are not trusted: bounded work, no special files, one meaning."""
+
+import json
+import math
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.artifacts.files import check_regular
+from pipeline.errors import InputError
+
+MAX_TEXT_BYTES = 256_000_000
+"""Most bytes of a text in a project."""
+
+
+def read_foreign_json(path: Path, *, max_bytes: int = MAX_TEXT_BYTES, may_be_link: bool = False) -> Any:
+    """Read a JSON file in which every parser finds the same values.
+
+    Args:
+        max_bytes: most bytes of the file.
+        may_be_link: DVC may link an output to its cache.
+
+    Raises:
+        InputError: it is missing, not a regular file, too large, not JSON, has a key twice in an object, or a number
+            that is not finite.
+    """
+    content = _read(path, max_bytes=max_bytes, may_be_link=may_be_link)
+    try:
+        return json.loads(
+            content.decode("utf-8"), object_pairs_hook=_unique, parse_float=_finite, parse_constant=_finite
+        )
+    except _AmbiguousError as error:
+        raise InputError(f"{path}: {error}; restore the file from a copy") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{path}: not readable as JSON; delete it and run `dvc repro`") from None
+
+
+def check_special_files(folders: Sequence[Path]) -> None:
+    """Check that folders hold nothing that never ends: pipes, devices, sockets, texts above `MAX_TEXT_BYTES`.
+
+    Raises:
+        InputError: naming the first such file.
+    """
+    seen = set()
+    for folder in folders:
+        for parent, inner, names in os.walk(folder, followlinks=True):
+            status = Path(parent).stat()
+            if (status.st_dev, status.st_ino) in seen:
+                inner.clear()  # a link to a folder above it
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            for name in names:
+                _check_file(Path(parent, name))
+
+
+_TEXTS = frozenset((".json", ".md", ".html", ".csv", ".yaml"))
+
+
+def _check_file(path: Path) -> None:
+    try:
+        status = path.stat()
+    except OSError:
+        return  # a link to nothing is missing, which its reader says
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{path}: not a regular file; a project has none, remove it")
+    if path.suffix in _TEXTS and status.st_size > MAX_TEXT_BYTES:
+        raise InputError(f"{path}: {status.st_size:,} bytes, more than {MAX_TEXT_BYTES:,}; remove it")
+
+
+class _AmbiguousError(ValueError):
+    """What parsers read differently."""
+
+
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise _AmbiguousError(f"has the key {twice[:80]} twice in one object")
+    return found
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise _AmbiguousError(f"has {text[:80]}, which is no finite number")
+    return value
+
+
+def _read(path: Path, *, max_bytes: int, may_be_link: bool) -> bytes:
+    if not may_be_link:
+        check_regular(path, max_bytes=max_bytes)
+    # Checked again on the open file, which nobody can replace: without waiting for the writer of a pipe.
+    flags = os.O_RDONLY | os.O_NONBLOCK | (0 if may_be_link else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        raise InputError(f"{path}: missing ({error.strerror}); copy the whole folder again") from None
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise InputError(f"{path}: not a regular file; remove it, or put the file itself here")
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise InputError(f"{path}: more than {max_bytes:,} bytes; remove it")
+    return content

@@ -1,0 +1,73 @@
+"""JSON of people who are not trusted has one meaning, and no file of theirs keeps a reader waiting."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pipeline.artifacts.foreign import check_special_files, read_foreign_json
+from pipeline.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"a": 1, "b": {"c": 1, "c": 2}}', "has the key c twice in one object"),
+        ("[NaN]", "has NaN"),
+        ('{"a": -Infinity}', "has -Infinity"),
+        ("[-1e999]", "has -1e999"),
+        ("[" * 100_000, "not readable as JSON"),
+        ("[" + "9" * 5_000 + "]", "not readable as JSON"),
+        ("{", "not readable as JSON"),
+        ('"' + "x" * 50 + '"', "52 bytes, more than 50"),
+    ],
+)
+def test_what_parsers_read_differently_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(InputError, match=reason):
+        read_foreign_json(tmp_path / "x.json", max_bytes=50 if "bytes" in reason else 1_000_000)
+
+
+def test_values_are_read(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"a": [1, 2.5, null, "\\u00e9"], "b": {}}')
+    assert read_foreign_json(tmp_path / "x.json") == {"a": [1, 2.5, None, "é"], "b": {}}
+    (tmp_path / "link.json").symlink_to(tmp_path / "x.json")
+    assert read_foreign_json(tmp_path / "link.json", may_be_link=True)["b"] == {}
+    with pytest.raises(InputError, match="not a regular file"):
+        read_foreign_json(tmp_path / "link.json")
+
+
+def test_a_pipe_that_replaces_the_file_after_the_check_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.json"
+
+    def replaced(*_: object, **__: object) -> None:
+        path.unlink()
+        os.mkfifo(path)
+
+    path.write_text("{}")
+    monkeypatch.setattr("pipeline.artifacts.foreign.check_regular", replaced)
+    with pytest.raises(InputError, match="not a regular file"):
+        read_foreign_json(path)
+
+
+def test_a_link_that_replaces_the_file_after_the_check_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, secret = tmp_path / "x.json", tmp_path / "secret"
+    secret.write_text('{"secret": 1}')
+    path.symlink_to(secret)
+    monkeypatch.setattr("pipeline.artifacts.foreign.check_regular", lambda *_, **__: None)
+    with pytest.raises(InputError):
+        read_foreign_json(path)
+
+
+def test_folders_are_searched_behind_links_and_only_once(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "loop").symlink_to(tmp_path, target_is_directory=True)
+    (tmp_path / "data" / "gone").symlink_to(tmp_path / "nothing")
+    check_special_files([tmp_path / "data", tmp_path / "no-such-folder"])
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="not a regular file"):
+        check_special_files([tmp_path / "data"])

@@ -1,0 +1,217 @@
+"""`verify` reads the files of people who are not trusted: it ends in time, in lines that a terminal only prints."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.__main__ import main
+from pipeline.artifacts.files import read_json, write_json
+from pipeline.artifacts.tables import read_parquet, write_parquet
+from pipeline.commands.verification import recorded
+from pipeline.commands.verification.report import _texts
+from pipeline.commands.verification.runs import link_steps
+from pipeline.durations import BatchStage
+from pipeline.training import hash_chain
+from pipeline.training.run_key import RunKey
+from pipeline.training.run_record import write_checksums
+from tests.fixtures.forgeries import data_of, edit_json, edit_table, entries, statements, work_of
+from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.training import TINY
+from tests.fixtures.verified import STUDY_NAME, write_verified_project
+
+_ESCAPES = "\x1b[2J\x1b[1;1Hresult   nothing that was checked differs\u202e"
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    threads = torch.get_num_threads()
+    yield write_verified_project(tmp_path_factory.mktemp("honest"), seeds=[0, 1])
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def project(honest: Path, tmp_path: Path) -> Path:
+    """A copy to change."""
+    shutil.copytree(honest, tmp_path / "project")
+    return tmp_path / "project"
+
+
+def _verify(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, list[str]]:
+    capsys.readouterr()
+    code = main(["verify", str(folder), *options])
+    return code, capsys.readouterr().out.split("\n")
+
+
+def _rewrite_entry(entry: Path, name: str, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> Path:
+    """Edit a file of an entry, with its checksums, its key and its name; return the entry."""
+    write_json(entry / name, edit(read_json(entry / name)))
+    write_checksums(entry)
+    if name != "identity.json":
+        return entry
+    return entry.rename(entry.with_name(RunKey(**read_json(entry / name)).fingerprint))
+
+
+def _copy_entry(entry: Path) -> Path:
+    copy = entry.with_name("0" * 24)
+    shutil.copytree(entry, copy)
+    return copy
+
+
+def _other_seed(seed: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda key: {**key, "job": {**key["job"], "settings": {**key["job"]["settings"], "seed": seed}}}
+
+
+def test_hostile_names_and_values_are_lines_and_no_traceback(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, expected = data_of(project), []
+    # Lines that a terminal would obey, in a value and in the name of a file.
+    edit_table(data.runs(STUDY_NAME), trained_on=_ESCAPES)
+    expected.append(r"trained_on of .*\\x1b\[2J")
+    (statement,) = statements(project)
+    shutil.copy(statement, statement.with_name("2\nresult   nothing that was checked differs.json"))
+    expected.append(r"file name: 2 result ")
+    # A name that no file system has.
+    record = read_json(data.provenance("train", STUDY_NAME))
+    edit_json(data.provenance("train", STUDY_NAME), outputs={**record["outputs"], "x" * 5000: "0"})
+    expected.append("cannot be read")
+    # Runs that claim more steps than anyone can count, in a key of settings as strange.
+    one, two, three, _ = entries(project)
+    huge = 10**10
+    _rewrite_entry(
+        one, "result.json",
+        lambda result: {**result, "history": [*result["history"], {**result["history"][-1], "step": huge}]},
+    )  # fmt: skip
+    expected.append(f"last step of the curve: {huge}, expected 2")
+    _rewrite_entry(_copy_entry(two), "identity.json", lambda key: {**key, "job": {**key["job"], "settings": [1]}})
+    expected.append("not the key of a run")
+    _rewrite_entry(_copy_entry(three), "identity.json", _other_seed([1, 2]))
+    expected.append("has values that no stage writes")
+    # A number that JSON does not have.
+    metrics = data.filter_metrics("resnet18")
+    metrics.write_text(metrics.read_text().replace("{", '{"x": NaN,', 1))
+    expected.append("metrics.json: has NaN")
+
+    code, lines = _verify(project, capsys)
+    assert code == 1
+    for words in expected:
+        assert any(line.startswith("DIFFERS") and re.search(words, line) for line in lines), (words, lines)
+    assert all(line.isprintable() for line in lines)
+    assert [line for line in lines if line.startswith("result")] == ["result   something differs"]
+
+
+def test_a_value_twice_is_none(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A person sees the first, and most parsers take the last."""
+    path = entries(project)[0] / "result.json"
+    path.write_text(path.read_text().replace("{", '{"top1": 0.99,', 1))
+    write_checksums(path.parent)
+    code, lines = _verify(project, capsys)
+    assert code == 1
+    assert any(line.startswith("DIFFERS") and "result.json: has the key top1 twice" in line for line in lines), lines
+
+
+def test_a_key_without_settings_is_no_traceback_in_an_audit(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (first, *_) = entries(project)
+    name = _rewrite_entry(
+        first, "identity.json", lambda key: {**key, "job": {k: v for k, v in key["job"].items() if k != "settings"}}
+    ).name
+    table = data_of(project).runs(STUDY_NAME)
+    rows = read_parquet(table).to_pylist()
+    rows = [{**row, "fingerprint": name if row["fingerprint"] == first.name else row["fingerprint"]} for row in rows]
+    write_parquet(table, pa.Table.from_pylist(rows, schema=read_parquet(table).schema))
+    code, lines = _verify(project, capsys, "--retrain", "4")
+    assert code == 1
+    assert any(line.startswith("DIFFERS") and "identity.json: " in line for line in lines)
+
+
+def _fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _endless(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("harm", [_fifo, _endless])
+@pytest.mark.parametrize(
+    "name", ["report/summary.json", "report/report.md", "train/digits.parquet", "prepare/test.npy"]
+)
+def test_what_never_ends_is_refused(
+    harm: Callable[[Path], None], name: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    harm(project / "data" / name)
+    (project / "data" / "loop").symlink_to(project / "data", target_is_directory=True)
+    assert main(["verify", str(project)]) == 2
+    assert printed_error(capsys.readouterr().err).key.endswith(name)
+
+
+@pytest.mark.parametrize("status", ["evil", "diverged", None])
+def test_a_status_in_the_tables_cannot_hide_its_answers(
+    status: str | None, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a ledger, where the tables are the record."""
+    shutil.rmtree(work_of(project).run_cache)
+    edit_table(data_of(project).runs(STUDY_NAME), status=status, top1=0.99)
+    code, lines = _verify(project, capsys)
+    assert code == 1
+    assert any(line.startswith("DIFFERS") and f"status {status} with" in line for line in lines), lines
+
+
+def test_a_table_of_too_many_rows_is_not_read(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded, "_MAX_ROWS", 3)
+    code, lines = _verify(project, capsys)
+    assert code == 1
+    assert any(line.startswith("DIFFERS") and "4 rows, more than 3" in line for line in lines), lines
+
+
+def test_a_run_without_a_chain_is_mentioned(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _rewrite_entry(entries(project)[0], "result.json", lambda result: {**result, "links": []})
+    _, lines = _verify(project, capsys)
+    assert "note     1 runs have no hash chain, as an earlier version recorded them" in lines
+
+
+@given(
+    batch_size=st.integers(2, 60_000),
+    steps=st.integers(1, 300),
+    stage=st.none() | st.tuples(st.integers(2, 60_000), st.integers(1, 200)),
+    last=st.integers(1, 300),
+)
+def test_links_are_due_at_the_steps_that_training_has_them(
+    batch_size: int, steps: int, stage: tuple[int, int] | None, last: int
+) -> None:
+    stages = () if stage is None else (BatchStage(batch_size=stage[0], until_step=stage[1]),)
+    settings = type(TINY)(**{**vars(TINY), "batch_size": batch_size, "steps": steps, "batch_stages": stages})
+    last = min(last, steps)
+    due = [step for step in range(1, last + 1) if hash_chain.link_is_due(settings, step)]
+    assert link_steps(settings, last) == due
+
+
+def test_texts_of_a_page_are_read_in_linear_time() -> None:
+    """Backtracking over these would take hours."""
+    many = 100_000
+    assert _texts("<svg " * many) == []
+    assert _texts("a" + "<" * many) == ["a" + "<" * many]
+    assert _texts("<script " * many + "</script>b") == ["b"]
+    assert _texts("one<SVG x>drawn</svg >two<b>three</b>") == ["one two", "three"]
+    assert _texts("one<script>hidden") == ["one"]
+
+
+def test_deep_values_are_a_line(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = data_of(project).summary
+    for depth in (900, 940, 960, 980, 100_000):
+        summary.write_text(json.dumps({"top1": 1})[:-1] + ', "x": ' + "[" * depth + "]" * depth + "}")
+        code, lines = _verify(project, capsys)
+        assert code == 1
+        assert any(line.startswith("DIFFERS") and "summary.json" in line for line in lines), depth
