@@ -209,7 +209,7 @@ def _run(
     if world.is_main:
         context.work.run_cache.mkdir(parents=True, exist_ok=True)
         remove_leftovers(context.work.run_cache)
-    recipe, flag_sync = recipe_of(context), stop_and_save_flags()
+    study, recipe, flag_sync = context.params.studies[str(context.item)], recipe_of(context), stop_and_save_flags()
     study_progress = StudyProgress([_n_images(specs[i].settings) for i in todo])
     live_folder = context.data.live_metrics / live_name
     live = LiveMetrics(live_folder, study=str(context.item), n_runs=len(todo)) if world.is_main else None
@@ -218,17 +218,14 @@ def _run(
         assert run_key is not None, "skipped runs are not in todo"
         name = f"{specs[i].arm} of {specs[i].filter_network}, batch {settings.batch_size}, seed {settings.seed}"
         title = f"{context.name} {count}/{len(todo)}: {name}"
-        save_weights = _keeps_weights(specs[i], specs, context.params.studies[str(context.item)].keep_weights)
+        save_weights = _keeps_weights(specs[i], specs, study.keep_weights)
         weights = context.work.run_cache / f".{run_key.fingerprint}.weights.{os.getpid()}.tmp" if save_weights else None
         folder = context.work.checkpoints(context.name) / checkpoint_folder_name(run_key.fingerprint)
         resumed = has_checkpoints(folder)
-        if context.params.studies[str(context.item)].keep_checkpoints:
+        checkpointer: CheckpointScheduler = make_checkpointer(recipe.checkpoint, folder, flag_sync, world)
+        if study.keep_checkpoints:
             kept = context.work.kept_checkpoints(run_key.fingerprint)
-            checkpointer: CheckpointScheduler = KeepingScheduler(
-                recipe.checkpoint, folder, flag_sync, world, settings=settings, kept=kept
-            )
-        else:
-            checkpointer = make_checkpointer(recipe.checkpoint, folder, flag_sync, world)
+            checkpointer = KeepingScheduler(recipe.checkpoint, folder, flag_sync, world, settings=settings, kept=kept)
         if live is not None:
             live.start_run(name)
         with checkpointer.handle_sigterm():

@@ -166,8 +166,8 @@ def test_dvc_repeats_nothing_and_shows_metrics_and_plots_without_a_network(proje
     subprocess.run([*commit[:-1], "second"], check=True)
     changes = dvc("metrics", "diff", "HEAD~1", "HEAD").splitlines()
     (change,) = (line for line in changes if "digits.vs_random" in line)
-    before, after, difference = (float(value) for value in change.split()[-3:])
-    assert difference == pytest.approx(after - before, abs=1e-5)
+    first, second, difference = (float(value) for value in change.split()[-3:])
+    assert difference == pytest.approx(second - first, abs=1e-5)
     assert difference != 0
     dvc("plots", "diff", "HEAD~1", "HEAD")
     shown = (project / "dvc_plots/index.html").read_text()

@@ -15,6 +15,8 @@ from batchsieve import InputError, look
 from batchsieve.looking import looking, networks, small_network
 from batchsieve.looking.project import write_look
 from pipeline.paths import DataPaths
+from pipeline.reduction.near_duplicates import NearDuplicates
+from pipeline.reduction.near_duplicates import near_duplicates as search
 from tests.fixtures.hub import COMMIT, serving_hub, use_hub
 from tests.fixtures.hub_folders import clone
 from tests.fixtures.images import encode, write_tar
@@ -143,11 +145,10 @@ def test_near_copies_in_two_folds_have_features_of_one_network(monkeypatch: pyte
     pictures, names = np.concatenate([images, copies]), ["a", "b"] * 40
     seen: list[NDArray[np.float32]] = []
 
-    def near_duplicates(features: NDArray[np.float32], *others: object, **options: object) -> Any:
+    def near_duplicates(features: NDArray[np.float32], pixels: NDArray[np.uint8], *, seed: int) -> NearDuplicates:
         seen.append(features)
-        return search(features, *others, **options)
+        return search(features, pixels, seed=seed)
 
-    search = looking.near_duplicates
     monkeypatch.setattr(looking, "near_duplicates", near_duplicates)
     look(pictures, names, network="resnet9")
     (features,) = seen
