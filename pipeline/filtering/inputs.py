@@ -173,7 +173,7 @@ def _probabilities(path: Path, n: int, n_classes: int) -> NDArray[np.float32]:
 def _training_confidence(path: Path, n: int) -> NDArray[np.float32] | None:
     """Return (n,); None if training used no image, as when a head alone was fitted."""
     values = open_array(path, dtype=np.float32, ndim=1, rows=n)
-    if values.size and (np.nanmin(values, initial=0) < 0 or np.nanmax(values, initial=0) > 1):
+    if (values < 0).any() or (values > 1).any():
         raise InputError(f"{path}: values are not probabilities; delete it and run `dvc repro`")
     return None if np.isnan(values).all() else values
 
