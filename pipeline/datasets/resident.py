@@ -106,8 +106,8 @@ class ResidentImages:
         """Return augmented images by sample ids (B,), each with the augmentation of its epoch (B,)."""
         present, which = np.unique(epochs, return_inverse=True)
         tables = [self._crops_of(epoch) for epoch in present.tolist()]
-        rows, places = upload(np.stack([ids, which * len(self) + ids]), self._pixels.device)
-        return self._cut(rows, (tables[0] if len(tables) == 1 else torch.cat(tables))[places])
+        rows, entries = upload(np.stack([ids, which * len(self) + ids]), self._pixels.device)
+        return self._cut(rows, (tables[0] if len(tables) == 1 else torch.cat(tables))[entries])
 
     def evaluation_batch(self, ids: NDArray[np.int64]) -> Tensor:
         """Return center crops by sample ids (B,)."""

@@ -50,7 +50,7 @@ def extract(context: StageContext, world: World) -> None:
     if cached_seconds is None:
         with explain_out_of_memory(
             f"extract.batch_size: a pass of {context.params.extract.batch_size} images does not fit the memory; "
-            "give less"
+            "lower it"
         ):
             _extract_train(context, world, extractor, data)
             _extract_test(context, world, extractor, data)

@@ -22,8 +22,8 @@ from pipeline.datasets.sources import BatchRequest
 from pipeline.distributed import CommConfig, World
 from pipeline.errors import InputError
 from pipeline.training.gradients import GlobalBatch, TrainLoss
+from pipeline.training.homogeneous_ranks import check_homogeneous_ranks
 from pipeline.training.memory import activation_bytes, choose_micro_batch
-from pipeline.training.one_kind import check_one_kind
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import TrainState
 
@@ -42,7 +42,7 @@ def check_ranks(settings: TrainSettings, world: World, comm: CommConfig) -> None
 
     Raises:
         InputError: the number of processes, or of those on a node, does not fit the simulated workers; or they are not
-            of one kind, see `check_one_kind`.
+            of one kind, see `check_homogeneous_ranks`.
     """
     simulated = settings.simulated_workers
     valid = valid_world_sizes(simulated, settings.reduction)
@@ -59,7 +59,7 @@ def check_ranks(settings: TrainSettings, world: World, comm: CommConfig) -> None
     if settings.compression != "none":
         _check_compression(settings, world, comm)
     if settings.reduction == "exact" and world.size > 1:
-        check_one_kind(world.device)
+        check_homogeneous_ranks(world.device)
 
 
 def _check_compression(settings: TrainSettings, world: World, comm: CommConfig) -> None:

@@ -148,6 +148,8 @@ class EvalWeights:
         """Temporarily load the evaluation weights; training continues with the same bits afterwards."""
         before = {name: tensor.clone() for name, tensor in self._state.model.state_dict().items()}
         self.swap_in()
-        yield
-        self._state.model.load_state_dict(before)
-        self._state.model.train()
+        try:
+            yield
+        finally:
+            self._state.model.load_state_dict(before)
+            self._state.model.train()

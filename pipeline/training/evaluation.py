@@ -121,7 +121,7 @@ def evaluate(model: nn.Module, images: TrainingImages, labels: Tensor, *, batch_
     own_batches = rank_rows(len(batches), world)
     losses = torch.zeros(len(batches), dtype=torch.float64, device=labels.device)
     single_precision = distributed.float32_arithmetic(tf32=False)
-    too_many = f"eval_batch_size: a pass of {batch_size} images does not fit the memory; give less"
+    too_many = f"eval_batch_size: a pass of {batch_size} images does not fit the memory; lower it"
     with (
         explain_out_of_memory(too_many),
         single_precision,

@@ -83,7 +83,8 @@ def _limits(root: Path) -> Iterator[tuple[int, int]]:
         if limit and limit[0].isdigit():
             statistics = dict(line.split() for line in _lines(group / "memory.stat"))
             reclaimable = sum(int(statistics.get(name, 0)) for name in names.reclaimable)
-            used = int(_lines(group / names.used)[0]) - reclaimable
+            # A group that is being removed has an empty file.
+            used = int(next(iter(_lines(group / names.used)), "0")) - reclaimable
             yield int(limit[0]), used
 
 

@@ -300,7 +300,7 @@ class NetworkCache:
         # Entries of earlier versions have no dynamics.
         saved: dict[str, Any] = {"dynamics": {}, **(latest[1] if latest else {})}
         if saved.keys() != CachedNetwork.__dataclass_fields__.keys():
-            raise damaged(folder, "not a network")
+            raise damaged(folder, "; ".join(reasons) or "not a network")
         os.utime(folder)
         dynamics = {name: np.asarray(values) for name, values in saved["dynamics"].items()}
         saved |= {

@@ -34,7 +34,7 @@ _EXCLUDED = frozenset({"pipeline"}) | frozenset(
         "paths",
         "artifacts.prepared",
         "artifacts.provenance",
-        "training.one_kind",
+        "training.homogeneous_ranks",
     )
 )
 

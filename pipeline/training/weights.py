@@ -68,15 +68,17 @@ class TrainedNetwork:
             batch_size: images in memory and in a forward pass at a time.
 
         Raises:
-            InputError: an image cannot be read or has another type.
+            InputError: an image cannot be read or has another type, or the batch size is below 1.
             OutOfMemory: a pass of `batch_size` does not fit the memory.
         """
+        if batch_size < 1:
+            raise InputError(f"batch_size: {batch_size}; give 1 or more")
         device = next(self.model.parameters()).device
         side = self.format.crop_size if self.resizing == "center_crop" else self.format.image_size
         region = partial(center_box, crop_size=side) if self.resizing == "center_crop" else full_image
         outputs = []
         with (
-            explain_out_of_memory(f"batch_size: {batch_size:,} images in a pass do not fit the memory; give less"),
+            explain_out_of_memory(f"batch_size: {batch_size:,} images in a pass do not fit the memory; lower it"),
             distributed.float32_arithmetic(tf32=False),
         ):
             for squares in square_batches(images, side, region, batch_size=batch_size):

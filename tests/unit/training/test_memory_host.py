@@ -86,6 +86,12 @@ def test_a_group_above_its_limit_leaves_nothing(tmp_path: Path, version: int) ->
     assert available_memory(tmp_path) == 0
 
 
+def test_the_usage_of_a_group_that_is_being_removed_is_empty(tmp_path: Path) -> None:
+    _chain(tmp_path, [Group(2 * _GIB, _GIB)], 2)
+    (tmp_path / "sys/fs/cgroup/g0/memory.current").write_text("")
+    assert available_memory(tmp_path) == 2 * _GIB
+
+
 groups = st.builds(Group, st.none() | st.integers(1, 2 * _TOTAL), st.integers(0, _TOTAL), st.integers(0, _GIB))
 
 

@@ -60,6 +60,13 @@ def test_it_prints_as_one_line(saved: Path) -> None:
     assert text == f"TrainedNetwork(resnet18, {len(NAMES)} classes, images {SIZE}x{SIZE}, cpu)"
 
 
+@pytest.mark.parametrize("batch_size", [0, -1])
+def test_a_batch_has_an_image(saved: Path, batch_size: int) -> None:
+    with pytest.raises(InputError) as refused:
+        load_trained(saved).predict(np.zeros((1, SIZE, SIZE, 3), np.uint8), batch_size=batch_size)
+    assert refused.value.key == "batch_size"
+
+
 def test_predictions_take_the_center_crop(tmp_path: Path) -> None:
     cropped = replace(TINY, format=replace(TINY.format, crop_size=12))
     save_trained(tmp_path / "w.pt", build_network("resnet18", 4, stem="imagenet", seed=0), cropped, NAMES)

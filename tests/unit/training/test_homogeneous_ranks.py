@@ -8,7 +8,7 @@ import torch
 
 from pipeline import distributed
 from pipeline.errors import InputError
-from pipeline.training.one_kind import check_one_kind
+from pipeline.training.homogeneous_ranks import check_homogeneous_ranks
 
 _CPU = torch.device("cpu")
 
@@ -20,14 +20,14 @@ def _pretend(monkeypatch: pytest.MonkeyPatch, *others: dict[str, Any]) -> None:
 
 def test_equal_ranks_on_other_hosts_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     _pretend(monkeypatch, {"host": "b"}, {"host": "c"})
-    check_one_kind(_CPU)
+    check_homogeneous_ranks(_CPU)
 
 
 @pytest.mark.parametrize("fact", ["torch", "numpy", "device", "arithmetic", "threads", "training code"])
 def test_the_first_rank_that_differs_is_named(fact: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _pretend(monkeypatch, {"host": "b"}, {"host": "c", fact: "other"}, {"host": "d", fact: "another"})
     with pytest.raises(InputError) as raised:
-        check_one_kind(_CPU)
+        check_homogeneous_ranks(_CPU)
     message = str(raised.value)
     assert raised.value.key == "reduction"
     assert f"rank 2 on c has {fact} other, and rank 0 on {socket.gethostname()} has {fact} " in message

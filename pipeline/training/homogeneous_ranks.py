@@ -1,4 +1,4 @@
-"""Refuse ranks of different kinds where the settings guarantee equal bits: their arithmetic may differ."""
+"""Refuse ranks that differ in hardware or versions where the settings guarantee equal bits."""
 
 import socket
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ Facts = Mapping[str, Any]
 _SHOWN = 16
 
 
-def check_one_kind(device: torch.device) -> None:
+def check_homogeneous_ranks(device: torch.device) -> None:
     """Compare versions, code and hardware of all ranks; all ranks call it.
 
     Raises:
@@ -48,7 +48,7 @@ def check_facts(facts: Sequence[Facts]) -> None:
         differ = [name for name in first if name != "host" and first[name] != other.get(name)]
         if differ:
             raise InputError(
-                f"reduction: exact gives equal bits on processes of one kind alone, but rank {rank} on {other['host']} "
+                f"reduction: exact gives equal bits only on equal processes, but rank {rank} on {other['host']} "
                 f"has {_listed(other, differ)}, and rank 0 on {first['host']} has {_listed(first, differ)}; start "
                 "equal processes, or set reduction: ddp"
             )
