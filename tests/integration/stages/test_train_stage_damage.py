@@ -61,6 +61,6 @@ def test_concurrent_runs_of_a_study_with_looks_train_a_damaged_run_again(
         raise Terminated("the runs are saved")
 
     monkeypatch.setattr(concurrent_runs, "train_in_processes", train_in_processes)
-    write_project(tmp_path, study=study, report=report, dask={"concurrent_runs": 2})
+    write_project(tmp_path, study=study, report=report, train={"concurrent_runs": 2})
     assert stage("train", tmp_path) == 75
     assert started == [[key]]
