@@ -160,7 +160,7 @@ def _check_rows(results: dict[str, Any]) -> None:
     for name, others in {
         "throughput-28px-bf16": bare,
         "workers-28px-bf16": bare,
-        "graphs-28px-bf16": {"bare", "graphs"},
+        "graphs-28px-bf16": {"graphs"},
         "compiling-28px-bf16": {"compiled"},
     }.items():
         (row,) = rows[name]

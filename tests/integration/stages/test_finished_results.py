@@ -13,8 +13,9 @@ import torch
 
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.features import extract as features_extract
+from pipeline.features import frozen
 from pipeline.paths import DataPaths, WorkPaths
-from pipeline.stages import extract, finetune
+from pipeline.stages import extract
 from pipeline.training import folds, run_key
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK
@@ -176,14 +177,14 @@ def test_heads_are_fitted_once(tmp_path: Path, made: Path, monkeypatch: pytest.M
     before = _bytes(data.root / "finetune")
     shutil.rmtree(data.root / "finetune")
     with monkeypatch.context() as patched:
-        patched.setattr(finetune, "fit_frozen_networks", _never)
+        patched.setattr(frozen, "fit_frozen_networks", _never)
         assert stage("finetune", tmp_path / "project") == 0
     assert _bytes(data.root / "finetune") == before
     # Other initial weights give another head.
     content = torch.load(weights, weights_only=True)
     content["state_dict"]["backbone.conv1.weight"] *= 1.5
     torch.save(content, weights)
-    calls = _counted(monkeypatch, finetune, "fit_frozen_networks")
+    calls = _counted(monkeypatch, frozen, "fit_frozen_networks")
     assert stage("finetune", tmp_path / "project") == 0
     assert len(calls) == 1
     assert json.loads(data.finetune_metrics(NETWORK).read_text())["trained"] == "head"
