@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from benchmarks.measuring import print_results, ratio_spread, seconds_of
 from benchmarks.printing import Row
@@ -58,18 +58,25 @@ def bare_training(settings: TrainSettings, world: World) -> Callable[[int], None
 
 def bare_steps(model: nn.Module, settings: TrainSettings, device: torch.device) -> Callable[[int], None]:
     """Return a function that runs steps of `model` on one fixed batch; moves `model` to `device`."""
+    size = settings.format.crop_size
+    batch = torch.randn(settings.batch_size, 3, size, size, device=device).to(memory_format=torch.channels_last)
+    return steps_on(model, lambda: batch, settings, device)
+
+
+def steps_on(
+    model: nn.Module, images: Callable[[], Tensor], settings: TrainSettings, device: torch.device
+) -> Callable[[int], None]:
+    """Return a function that runs steps of `model` by SGD, each on `images()`; moves `model` to `device`."""
     model = model.to(device).to(memory_format=torch.channels_last).train()
     optimizer = torch.optim.SGD(
         model.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=settings.weight_decay, fused=True
     )
-    size = settings.format.crop_size
-    batch = torch.randn(settings.batch_size, 3, size, size, device=device).to(memory_format=torch.channels_last)
     targets = torch.zeros(settings.batch_size, dtype=torch.int64, device=device)
 
     def run(steps: int) -> None:
         for _ in range(steps):
             with autocast(settings.precision, device):
-                loss = F.cross_entropy(model(batch), targets)
+                loss = F.cross_entropy(model(images()), targets)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from benchmarks.gpu_day import timing
 from benchmarks.gpu_day.running import Cases, Row
 from benchmarks.gpu_day.timing import TimingPlan, settings_of, torchvision_network
+from benchmarks.loop_speed import steps_on
 from pipeline import distributed
 from pipeline.datasets.resident import Normalization
 from pipeline.distributed import float32_arithmetic
-from pipeline.training.numerics import autocast
 from pipeline.training.settings import TrainSettings
 
 _CHANNELS = 4
@@ -90,19 +90,6 @@ def _steps(
     channels: int,
     normalize: Callable[[Tensor], Tensor],
 ) -> Callable[[int], None]:
-    model = model.to(device).to(memory_format=torch.channels_last).train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True, fused=True)
     side = settings.format.crop_size
     pixels = torch.zeros((settings.batch_size, side, side, channels), dtype=torch.uint8, device=device)
-    targets = torch.zeros(settings.batch_size, dtype=torch.int64, device=device)
-
-    def run(steps: int) -> None:
-        for _ in range(steps):
-            images = normalize(pixels)
-            with autocast(settings.precision, device):
-                loss = F.cross_entropy(model(images), targets)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-
-    return run
+    return steps_on(model, lambda: normalize(pixels), settings, device)

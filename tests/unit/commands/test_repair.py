@@ -1,7 +1,6 @@
 """Files that a killed DVC leaves damaged are repaired, and no finished stage runs again. The processes are real."""
 
 import ctypes
-import itertools
 import json
 import os
 import signal
@@ -18,133 +17,48 @@ from pipeline.paths import WorkPaths
 from pipeline.stages.harness import back_up_dvc_lock
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import ROOT
+from tests.fixtures.three_stages import STAGES, ThreeStages
 from tests.fixtures.training import wait_until
 
-_STAGES = ("first", "second", "third")
 _RWLOCK = ".dvc/tmp/rwlock"
-
-# DVC, which a signal reaches when it has written a part of its n-th dvc.lock, or none of its n-th rwlock.
-_KILLED_WHILE_WRITING = """
-import io, json, os, signal, sys
-import dvc.rwlock, dvc.utils.serialize._yaml as yaml
-from dvc.cli import main
-
-file, number, share, name = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
-dump, dump_json, calls = yaml._dump, json.dump, [0]
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
-
-def count(stream):
-    calls[0] += os.path.basename(stream.name) == file
-    return os.path.basename(stream.name) == file and calls[0] == number
-
-def end(stream):
-    stream.flush()
-    os.kill(os.getpid(), signal.Signals[name])
-
-def dump_a_part(data, stream):
-    if not count(stream):
-        return dump(data, stream)
-    text = io.StringIO()
-    dump(data, text)
-    stream.write(text.getvalue()[: int(share * len(text.getvalue()))])
-    end(stream)
-
-def dump_nothing(data, stream):
-    end(stream) if count(stream) else dump_json(data, stream)
-
-yaml._dump = dump_a_part
-dvc.rwlock.json = type("", (), {"dump": dump_nothing, "load": json.load, "dumps": json.dumps, "loads": json.loads})
-dvc.rwlock.json.JSONDecodeError = json.JSONDecodeError
-sys.exit(main(["repro"]))
-"""
-
-
-class Project:
-    """A repository of three stages that follow from one another and count their runs."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        stages = []
-        for before, stage in itertools.pairwise(("source", *_STAGES)):
-            stages.append(
-                f"  {stage}:\n    cmd: echo {stage} >> runs && cat {before} > {stage} && echo {stage} >> {stage}\n"
-                f"    deps: [{before}]\n    outs: [{stage}]\n"
-            )
-        (folder / "dvc.yaml").write_text("stages:\n" + "".join(stages))
-        (folder / "source").write_text("0\n")
-        for command in ("git init -q", f"{sys.executable} -m dvc init -q"):
-            subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
-        self.commit()
-
-    def commit(self) -> None:
-        author = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
-        subprocess.run(["git", "add", "."], cwd=self.folder, check=True)
-        subprocess.run(["git", *author, "commit", "-qam", "x"], cwd=self.folder, check=True)
-
-    def run(self, *command: str) -> "subprocess.CompletedProcess[str]":
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "SHELL": "/bin/sh"}
-        return subprocess.run(
-            [sys.executable, *command], cwd=self.folder, env=environment, capture_output=True, text=True, check=False
-        )
-
-    def dvc(self) -> "subprocess.CompletedProcess[str]":
-        return self.run("-m", "dvc", "repro")
-
-    def killed(self, file: str, number: int, share: float, sent: str) -> None:
-        assert self.run("-c", _KILLED_WHILE_WRITING, file, str(number), str(share), sent).returncode != 0
-
-    def repair(self) -> list[str]:
-        answer = self.run("-m", "pipeline", "repair")
-        assert answer.returncode == 0, answer.stderr
-        return answer.stdout.splitlines()
-
-    @property
-    def runs(self) -> list[str]:
-        """The stages that ran, in order."""
-        path = self.folder / "runs"
-        return path.read_text().split() if path.exists() else []
-
-    def assert_finished(self) -> None:
-        assert (self.folder / "third").read_text().split() == ["0", *_STAGES]
-        assert "up to date" in self.dvc().stdout
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project(tmp_path)
+def project(tmp_path: Path) -> ThreeStages:
+    return ThreeStages(tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", ["SIGKILL", "SIGINT"])
 @pytest.mark.parametrize(("number", "share"), [(1, 0.0), (2, 0.6), (3, 0.3), (3, 0.97)])
-def test_a_lock_cut_short_loses_no_stage(project: Project, number: int, share: float, sent: str) -> None:
+def test_a_lock_cut_short_loses_no_stage(project: ThreeStages, number: int, share: float, sent: str) -> None:
     project.killed("dvc.lock", number, share, sent)
-    assert project.runs == [*_STAGES[:number]]
+    assert project.runs == [*STAGES[:number]]
     before = (project.folder / "dvc.lock").read_bytes()
     (line,) = project.repair()
     assert line.startswith("dvc.lock: ")
     assert (project.folder / ".work/dvc.lock.damaged").read_bytes() == before
     done = project.dvc()
     assert done.returncode == 0, done.stderr
-    assert project.runs == [*_STAGES], "each once: those that were finished come from the run cache"
+    assert project.runs == [*STAGES], "each once: those that were finished come from the run cache"
     project.assert_finished()
 
 
 @pytest.mark.slow
-def test_a_killed_dvc_refuses_to_run_until_the_repair(project: Project) -> None:
+def test_a_killed_dvc_refuses_to_run_until_the_repair(project: ThreeStages) -> None:
     project.killed("dvc.lock", 2, 0.5, "SIGKILL")
     project.killed("rwlock", 1, 0.0, "SIGKILL")  # DVC reads dvc.lock after it
     refused = project.dvc()
     assert refused.returncode != 0
     assert [line.split(":")[0] for line in project.repair()][-1] == "dvc.lock"
     assert project.dvc().returncode == 0
-    assert project.runs == [*_STAGES]
+    assert project.runs == [*STAGES]
     project.assert_finished()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 4, 9])
-def test_an_empty_rwlock_is_removed(project: Project, number: int) -> None:
+def test_an_empty_rwlock_is_removed(project: ThreeStages, number: int) -> None:
     project.killed("rwlock", number, 0.0, "SIGKILL")
     assert (project.folder / _RWLOCK).read_bytes() == b""
     assert project.dvc().returncode != 0
@@ -154,15 +68,15 @@ def test_an_empty_rwlock_is_removed(project: Project, number: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> ThreeStages:
     """After a run; tests damage it and restore it."""
-    project = Project(tmp_path_factory.mktemp("finished"))
+    project = ThreeStages(tmp_path_factory.mktemp("finished"))
     assert project.dvc().returncode == 0
     project.commit()
     return project
 
 
-def test_what_is_sound_stays_as_it_is_without_a_word(finished: Project) -> None:
+def test_what_is_sound_stays_as_it_is_without_a_word(finished: ThreeStages) -> None:
     lock = (finished.folder / "dvc.lock").read_bytes()
     assert finished.repair() == []
     assert (finished.folder / "dvc.lock").read_bytes() == lock
@@ -180,7 +94,7 @@ def _unfinished_copies(folder: Path) -> list[Path]:
     return copies
 
 
-def test_unfinished_copies_are_removed_and_other_files_stay(finished: Project) -> None:
+def test_unfinished_copies_are_removed_and_other_files_stay(finished: ThreeStages) -> None:
     others = [finished.folder / "data/prepare" / name for name in (".x.tmp", "scan.tmp", ".0123456789abcdef012345.png")]
     copies = _unfinished_copies(finished.folder)
     for other in others:
@@ -203,7 +117,7 @@ def test_outside_the_project_it_says_where_to_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.35, 0.5, 0.999])
-def test_a_truncated_lock_is_recognized(finished: Project, tmp_path: Path, share: float) -> None:
+def test_a_truncated_lock_is_recognized(finished: ThreeStages, tmp_path: Path, share: float) -> None:
     content = (finished.folder / "dvc.lock").read_bytes()
     lock = tmp_path / "dvc.lock"
     assert is_readable_lock(lock), "a missing one is no damage"
@@ -215,7 +129,7 @@ def test_a_truncated_lock_is_recognized(finished: Project, tmp_path: Path, share
 
 @pytest.mark.parametrize("kept", ["whole", "damaged", "none"])
 def test_the_newest_complete_copy_replaces_it(
-    finished: Project, kept: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    finished: ThreeStages, kept: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """That of the last stage, else that of the last commit."""
     work, lock = WorkPaths(), finished.folder / "dvc.lock"
@@ -236,7 +150,7 @@ def test_the_newest_complete_copy_replaces_it(
     work.dvc_lock.unlink(missing_ok=True)
 
 
-def test_a_newer_commit_goes_before_the_copy_of_a_stage(finished: Project) -> None:
+def test_a_newer_commit_goes_before_the_copy_of_a_stage(finished: ThreeStages) -> None:
     """As after git pull and dvc pull: the commit is of a later time than the copy."""
     work, lock = WorkPaths(root=finished.folder / ".work"), finished.folder / "dvc.lock"
     committed = lock.read_bytes()
@@ -253,7 +167,7 @@ def test_a_newer_commit_goes_before_the_copy_of_a_stage(finished: Project) -> No
     work.dvc_lock.unlink()
 
 
-def test_a_damaged_commit_is_not_taken(project: Project) -> None:
+def test_a_damaged_commit_is_not_taken(project: ThreeStages) -> None:
     (project.folder / "dvc.lock").write_text("schema: '2.0'\nstages:\n  first:\n    cmd: ec")
     project.commit()
     (line,) = project.repair()
@@ -261,7 +175,7 @@ def test_a_damaged_commit_is_not_taken(project: Project) -> None:
     assert not (project.folder / "dvc.lock").exists()
 
 
-def test_without_git_a_new_one_takes_its_place(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_git_a_new_one_takes_its_place(project: ThreeStages, monkeypatch: pytest.MonkeyPatch) -> None:
     (project.folder / "dvc.lock").write_text("schema: '2.0'\nstages:\n  first:\n    cmd: ec")
     monkeypatch.setenv("PATH", "")
     (repair,) = repair_dvc_files(project.folder, WorkPaths())
@@ -269,7 +183,7 @@ def test_without_git_a_new_one_takes_its_place(project: Project, monkeypatch: py
     assert not (project.folder / "dvc.lock").exists()
 
 
-def test_doctor_repairs_as_well(finished: Project) -> None:
+def test_doctor_repairs_as_well(finished: ThreeStages) -> None:
     (finished.folder / _RWLOCK).write_text("")
     (finding,) = check_dvc_files(finished.folder)
     assert (finding.status, finding.repair) == ("ok", "")
@@ -277,7 +191,7 @@ def test_doctor_repairs_as_well(finished: Project) -> None:
     assert not (finished.folder / _RWLOCK).exists()
 
 
-def test_a_process_that_has_the_number_of_a_killed_dvc_is_not_waited_for(finished: Project) -> None:
+def test_a_process_that_has_the_number_of_a_killed_dvc_is_not_waited_for(finished: ThreeStages) -> None:
     holder = {"pid": os.getpid(), "cmd": "dvc repro"}
     (finished.folder / _RWLOCK).write_text(json.dumps({"write": {str(finished.folder / "third"): holder}}))
     assert finished.run("-m", "dvc", "repro", "--force").returncode != 0
@@ -287,7 +201,7 @@ def test_a_process_that_has_the_number_of_a_killed_dvc_is_not_waited_for(finishe
     assert repair_dvc_files(finished.folder, WorkPaths()) == []
 
 
-def test_nothing_is_touched_while_dvc_runs(project: Project) -> None:
+def test_nothing_is_touched_while_dvc_runs(project: ThreeStages) -> None:
     """While a stage runs, DVC holds no lock on its files: it is found by its command."""
     (project.folder / "dvc.yaml").write_text("stages:\n  long:\n    cmd: touch began; sleep 60\n    outs: [never]\n")
     dvc = subprocess.Popen(
@@ -328,7 +242,7 @@ def _without_ptrace() -> None:
     ctypes.CDLL(None).prctl(pr_capbset_drop, cap_sys_ptrace)
 
 
-def test_a_holder_whose_folder_cannot_be_read_counts_as_alive(finished: Project) -> None:
+def test_a_holder_whose_folder_cannot_be_read_counts_as_alive(finished: ThreeStages) -> None:
     rwlock = finished.folder / _RWLOCK
     hidden = subprocess.Popen([sys.executable, "-c", _HIDDEN], stdout=subprocess.PIPE)
     try:
@@ -348,7 +262,7 @@ def test_a_holder_whose_folder_cannot_be_read_counts_as_alive(finished: Project)
         rwlock.unlink(missing_ok=True)
 
 
-def test_conflicts_of_a_merge_are_left_to_the_person(finished: Project) -> None:
+def test_conflicts_of_a_merge_are_left_to_the_person(finished: ThreeStages) -> None:
     lock = finished.folder / "dvc.lock"
     whole = lock.read_bytes()
     conflict = b"schema: '2.0'\n<<<<<<< HEAD\nstages: {}\n=======\n>>>>>>> other\n"
