@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.errors import InputError
-from pipeline.training.hash_chain import SAMPLES
+from pipeline.training.hash_chain import SAMPLES, first_difference
 from pipeline.training.result_cache import RunCache, RunResult, read_run_key
 from pipeline.training.run_key import RunKey
 from pipeline.training.run_record import check_checksums
@@ -112,16 +112,15 @@ def compare_bits(a: RecordedRun, b: RecordedRun) -> BitComparison:
 
 def _first_in_chains(a: tuple[ChainLink, ...], b: tuple[ChainLink, ...]) -> tuple[int, tuple[int, str] | None]:
     """Return the step of the last equal link; and the step of the first link that differs, with what differs in it."""
-    equal_through = 0
-    for one, other in zip(a, b, strict=False):
-        if one.step != other.step:
-            return equal_through, (min(one.step, other.step), "the steps of the hash chain")
-        if one.sha256 != other.sha256:
-            return equal_through, (one.step, _first_group(one, other))
-        equal_through = one.step
-    if len(a) != len(b):
-        return equal_through, (max(a, b, key=len)[min(len(a), len(b))].step, "the number of steps")
-    return equal_through, None
+    diverged = first_difference(a, b)
+    if diverged is None:
+        return a[-1].step, None
+    equal_through, step = diverged
+    one, other = ({link.step: link for link in chain}.get(step) for chain in (a, b))
+    if one and other:
+        return equal_through, (step, _first_group(one, other))
+    ends_before = min(a[-1].step, b[-1].step) < step
+    return equal_through, (step, "the number of steps" if ends_before else "the steps of the hash chain")
 
 
 def _first_group(one: ChainLink, other: ChainLink) -> str:
