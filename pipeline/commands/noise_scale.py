@@ -233,7 +233,7 @@ def _ratio(
 
 def text_lines(measured: Sequence[Measurement]) -> Iterator[str]:
     """Yield a table with a line for each measurement, and what its columns mean."""
-    heads = ("batch", "lr", "seed", "filter", "steps", "full", "filtered", "ratio", "95 % interval", "law")
+    headers = ("batch", "lr", "seed", "filter", "steps", "full", "filtered", "ratio", "95 % interval", "law")
     rows = [
         (
             count(row.batch_size),
@@ -249,7 +249,7 @@ def text_lines(measured: Sequence[Measurement]) -> Iterator[str]:
         )
         for row in measured
     ]
-    yield from aligned_lines([heads, *rows])
+    yield from aligned_lines([headers, *rows])
     for reason in dict.fromkeys(row.ratio.reason for row in measured if row.ratio.reason):
         yield f"no ratio or no interval: {reason}"
     sizes: Mapping[tuple[int, int], None] = dict.fromkeys((row.n_full, row.n_filtered) for row in measured)

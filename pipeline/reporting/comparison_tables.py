@@ -22,7 +22,7 @@ from pipeline.stats.formatting import (
     spread,
 )
 from pipeline.stats.replicates import TREATED
-from pipeline.stats.tables import Table, make_table, setting_cells, setting_heads
+from pipeline.stats.tables import Table, make_table, setting_cells, setting_headers
 
 
 def ratio_sentence(
@@ -80,9 +80,9 @@ def best_batch_table(study: Mapping[str, Any], confidence: float) -> Table:
         )
         for row in study["best_batch"]
     ]
-    heads = setting_heads(study["varying"]).replace("batch size", "best batch size by mean top-1")
+    headers = setting_headers(study["varying"]).replace("batch size", "best batch size by mean top-1")
     return make_table(
-        f"arm; {heads}; each seed's best; geometric mean of the seeds' best; {100 * confidence:g} % interval; "
+        f"arm; {headers}; each seed's best; geometric mean of the seeds' best; {100 * confidence:g} % interval; "
         "n (seeds); seeds at an end of the sizes tried",
         rows,
         text="arm; model; each seed's best",

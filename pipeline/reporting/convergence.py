@@ -5,7 +5,7 @@ from typing import Any
 
 from pipeline.reporting.comparison_tables import ratio_sentence, unadjusted_sentence
 from pipeline.stats.formatting import MISSING, count, plain_number, plural
-from pipeline.stats.tables import Table, make_table, setting_cells, setting_heads
+from pipeline.stats.tables import Table, make_table, setting_cells, setting_headers
 
 _WORDS = {"lower": "sooner", "higher": "later"}
 
@@ -42,8 +42,8 @@ def _table(result: Mapping[str, Any], varying: tuple[str, ...]) -> Table:
         )
         for row in result["arms"]
     ]
-    heads = f"{setting_heads(varying)}; arm; steps; images; runs that reached it"
-    return make_table(heads, rows, text="model; arm")
+    headers = f"{setting_headers(varying)}; arm; steps; images; runs that reached it"
+    return make_table(headers, rows, text="model; arm")
 
 
 def _reached(row: Mapping[str, Any]) -> str:

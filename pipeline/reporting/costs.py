@@ -31,12 +31,12 @@ class EnergyColumns:
         self._unit, self._joules = ("kJ", 1e3) if max(largest.values()) >= _KILOJOULES_FROM else ("J", 1.0)
 
     @property
-    def heads(self) -> list[str]:
-        """The column heads, kind and unit; empty without records."""
+    def headers(self) -> list[str]:
+        """The column headers, kind and unit; empty without records."""
         return [f"{_HEADS[kind]} ({self._unit})" for kind in self._kinds]
 
     def cells(self, energy: Energy) -> list[str]:
-        """Return one cell per head, with three significant digits, or all digits before the point."""
+        """Return one cell per header, with three significant digits, or all digits before the point."""
         return [_text(getattr(energy, kind), self._joules) for kind in self._kinds]
 
 

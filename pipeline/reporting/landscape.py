@@ -15,7 +15,7 @@ from pipeline.reporting.inputs import StudyInputs
 from pipeline.stats.formatting import MISSING, number, plural
 from pipeline.stats.runs import Setting, describe, varying_fields
 from pipeline.stats.study import LossGeometry, landscape
-from pipeline.stats.tables import Table, make_table, setting_cells, setting_heads
+from pipeline.stats.tables import Table, make_table, setting_cells, setting_headers
 
 Landscapes = Mapping[str, Mapping[str, Any]]
 """Study -> its measurements; studies without any are missing."""
@@ -77,11 +77,11 @@ def landscape_table(study: Mapping[str, Any], measured: Mapping[str, Any]) -> Ta
         for split, values in measured["splits"].items()
         for row in values["arms"]
     ]
-    heads = (
-        f"{setting_heads(study['varying'])}; arm; images; largest eigenvalue of the Hessian; "
+    headers = (
+        f"{setting_headers(study['varying'])}; arm; images; largest eigenvalue of the Hessian; "
         "mean rise of the loss on slices (nats); loss at the weights (nats); n (networks)"
     )
-    return make_table(heads, rows, text="model; arm; images")
+    return make_table(headers, rows, text="model; arm; images")
 
 
 def landscape_sentences(study: Mapping[str, Any], measured: Mapping[str, Any]) -> list[str]:

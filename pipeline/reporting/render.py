@@ -162,7 +162,7 @@ def render_costs(dataset: str, resources: Records, costs: Sequence[ArmCost]) -> 
             dataset=dataset,
             arms=arms,
             stages=stages,
-            energy_known=any("energy" in head for table in (arms, stages) for head in table.columns),
+            energy_known=any("energy" in header for table in (arms, stages) for header in table.columns),
             zip=zip,
         )
     )

@@ -1,4 +1,4 @@
-"""Tables of the report's summary as text, with units in the column heads."""
+"""Tables of the report's summary as text, with units in the column headers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -73,12 +73,12 @@ def extractor_table(networks: Sequence[Mapping[str, Any]], confidence: float) ->
 
 def class_table(networks: Sequence[Mapping[str, Any]]) -> Table:
     """Build the table of the share of each class that each network's filter drops."""
-    heads = ["class", "images", *(f"{network['name']}: noise (%)" for network in networks)]
+    headers = ["class", "images", *(f"{network['name']}: noise (%)" for network in networks)]
     rows = []
     for index, first in enumerate(networks[0]["classes"]):
         shares = [network["classes"][index]["n_noise"] / max(1, first["n"]) for network in networks]
         rows.append((first["class"], count(first["n"]), *(percent(share) for share in shares)))
-    return Table(columns=heads, text=frozenset({"class"}), rows=rows)
+    return Table(columns=headers, text=frozenset({"class"}), rows=rows)
 
 
 def cost_table(costs: Sequence[ArmCost]) -> Table:
@@ -97,9 +97,9 @@ def cost_table(costs: Sequence[ArmCost]) -> Table:
         )
         for cost in costs
     ]
-    heads = "; ".join(f"{part}: {head}" for part in parts for head in ("images", "time (s)", *energy.heads))
+    headers = "; ".join(f"{part}: {header}" for part in parts for header in ("images", "time (s)", *energy.headers))
     return make_table(
-        f"study; arm; runs; {heads}; choosing, in runs of the arm; peak memory (MB); peak GPU memory (MB)",
+        f"study; arm; runs; {headers}; choosing, in runs of the arm; peak memory (MB); peak GPU memory (MB)",
         rows,
         text="study; arm",
     )
@@ -130,8 +130,8 @@ def resource_table(resources: Records) -> Table:
         )
         for stage, record in resources.items()
     ]
-    heads = "; ".join(["time (s)", *energy.heads])
-    columns = f"stage; {heads}; peak memory (MB); peak GPU memory (MB); images/s; Python"
+    headers = "; ".join(["time (s)", *energy.headers])
+    columns = f"stage; {headers}; peak memory (MB); peak GPU memory (MB); images/s; Python"
     return make_table(columns, rows, text="stage; Python")
 
 

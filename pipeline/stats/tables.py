@@ -1,4 +1,4 @@
-"""Tables of a study's results as text, with units in the column heads."""
+"""Tables of a study's results as text, with units in the column headers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Table:
     """A table of text.
 
     Attributes:
-        columns: heads; those in `text` are left-aligned, the others contain numbers.
+        columns: headers; those in `text` are left-aligned, the others contain numbers.
         rows: one cell per column.
     """
 
@@ -35,9 +35,9 @@ class Table:
     rows: Sequence[Sequence[str]]
 
 
-def make_table(heads: str, rows: Sequence[Sequence[str]], *, text: str) -> Table:
-    """Build a table from heads separated by `; `; `text` names those that are left-aligned."""
-    return Table(columns=heads.split("; "), text=frozenset(text.split("; ")), rows=rows)
+def make_table(headers: str, rows: Sequence[Sequence[str]], *, text: str) -> Table:
+    """Build a table from headers separated by `; `; `text` names those that are left-aligned."""
+    return Table(columns=headers.split("; "), text=frozenset(text.split("; ")), rows=rows)
 
 
 def accuracy_table(study: Mapping[str, Any], confidence: float) -> Table:
@@ -63,7 +63,7 @@ def accuracy_table(study: Mapping[str, Any], confidence: float) -> Table:
             )
         )
     return make_table(
-        f"{setting_heads(study['varying'])}; arm; top-1, mean (%); sd (points); {100 * confidence:g} % interval (%); "
+        f"{setting_headers(study['varying'])}; arm; top-1, mean (%); sd (points); {100 * confidence:g} % interval (%); "
         "n (seeds, or draws of the filter); balanced accuracy (%); peak learning rate; training images; "
         f"{'labels changed; ' if is_relabeled else ''}steps; epochs",
         rows,
@@ -84,7 +84,7 @@ def difference_table(study: Mapping[str, Any], confidence: float) -> Table:
         for row in study["differences"]
     ]
     return make_table(
-        f"difference; {setting_heads(study['varying'])}; verdict; mean (points); sd (points); "
+        f"difference; {setting_headers(study['varying'])}; verdict; mean (points); sd (points); "
         f"{100 * confidence:g} % interval (points); n (paired seeds, or draws); p, t test; p, sign flips; "
         f"p, equivalence within ±{study['plan']['margin']:.2f}; after Holm: p, difference; "
         "after Holm: p, equivalence",
@@ -106,7 +106,7 @@ def critical_batch_table(study: Mapping[str, Any]) -> Table:
         for row in study["critical_batch"]
     ]
     return make_table(
-        f"{setting_heads(study['varying'])}; arm; critical batch size, median (images); "
+        f"{setting_headers(study['varying'])}; arm; critical batch size, median (images); "
         "95 % intervals of the runs (images); n (seeds)",
         rows,
         text="model; arm",
@@ -125,8 +125,8 @@ def excluded_table(study: Mapping[str, Any]) -> Table:
         )
         for row in study["excluded"]
     ]
-    heads = f"{setting_heads(study['varying'])}; arm; status; seeds; reason"
-    return make_table(heads, rows, text="model; arm; status; seeds; reason")
+    headers = f"{setting_headers(study['varying'])}; arm; status; seeds; reason"
+    return make_table(headers, rows, text="model; arm; status; seeds; reason")
 
 
 def common_settings(study: Mapping[str, Any]) -> str:
@@ -137,13 +137,13 @@ def common_settings(study: Mapping[str, Any]) -> str:
     return ", ".join([*named, plural(study["n_cells"], "run")])
 
 
-def setting_heads(varying: Sequence[str]) -> str:
-    """Return the heads of the columns that identify settings: what varies, and the batch size."""
+def setting_headers(varying: Sequence[str]) -> str:
+    """Return the headers of the columns that identify settings: what varies, and the batch size."""
     return "; ".join([*(name.replace("_", " ") for name in varying), "batch size"])
 
 
 def setting_cells(setting: Mapping[str, Any], varying: Sequence[str]) -> list[str]:
-    """Return the cells under `setting_heads`."""
+    """Return the cells under `setting_headers`."""
     return [*(str(setting[name]) for name in varying), count(setting["batch_size"])]
 
 

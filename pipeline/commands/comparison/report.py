@@ -60,8 +60,8 @@ def filter_lines(filters: Sequence[FilterComparison]) -> Iterator[str]:
         )
         for comparison in filters
     ]
-    heads = ("network", "A keeps (%)", "B keeps (%)", "Jaccard", "only A", "only B")
-    yield from (f"{_INDENT}{line}" for line in aligned_lines([heads, *rows], left=1))
+    headers = ("network", "A keeps (%)", "B keeps (%)", "Jaccard", "only A", "only B")
+    yield from (f"{_INDENT}{line}" for line in aligned_lines([headers, *rows], left=1))
 
 
 def paragraph(text: str) -> str:
@@ -112,10 +112,10 @@ def _value(value: Any) -> str:
 def _table(rows: Sequence[SettingVerdict]) -> Iterator[str]:
     """Yield a line per setting, in groups by the fields other than arm and batch size that vary."""
     varying = _varying([row.setting for row in rows])
-    heads = ("arm", "batch", "n", "B − A", "interval", "t", "flips", "TOST", "verdict")
+    headers = ("arm", "batch", "n", "B − A", "interval", "t", "flips", "TOST", "verdict")
     ordered = sorted(rows, key=lambda row: ([getattr(row.setting, name) for name in varying], row.setting))
     groups = [(name, list(group)) for name, group in groupby(ordered, lambda row: _described(row.setting, varying))]
-    table = [heads, *(_cells(row) for _, group in groups for row in group)]
+    table = [headers, *(_cells(row) for _, group in groups for row in group)]
     lines = [f"{_INDENT}{line}" for line in aligned_lines(table, left=1)]
     yield lines[0]
     at = 1

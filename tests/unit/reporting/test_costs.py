@@ -115,7 +115,7 @@ def test_energy_of_a_kind_is_summed_over_the_parts_that_all_tell_it(study: Study
 
 def test_each_known_kind_of_energy_has_columns(study: StudyInputs) -> None:
     table = cost_table(arm_costs([study], SOME_TELL))
-    columns = {head: [row[i] for row in table.rows] for i, head in enumerate(table.columns) if "energy" in head}
+    columns = {header: [row[i] for row in table.rows] for i, header in enumerate(table.columns) if "energy" in header}
     assert [row[1] for row in table.rows] == ["full", "filtered", "random"]
     assert columns == {
         "choosing: GPU energy (kJ)": ["0", "6.12", "0"],
@@ -155,5 +155,5 @@ def test_energy_of_stages_is_shown_in_joules_while_they_are_few() -> None:
 @pytest.mark.parametrize("records", [RECORDS, _with_energy({"full": UNKNOWN_ENERGY}, reduce=NO_GPU)])
 def test_without_energy_there_is_no_column(study: StudyInputs, records: dict[str, dict[str, Any]]) -> None:
     for table in (cost_table(arm_costs([study], records)), resource_table(records)):
-        assert not [head for head in table.columns if "energy" in head]
+        assert not [header for header in table.columns if "energy" in header]
         assert {len(row) for row in table.rows} == {len(table.columns)}

@@ -69,9 +69,9 @@ def test_the_growth_of_the_gain_is_a_table_of_its_study_and_a_sentence(tmp_path:
     assert rows[0][5].split()[0] == "6"
     (headline,) = (row for row in summary["sentences"] if row["name"] == "gain_by_batch")
     assert headline["outcome"] == "supported"
-    head = slope_table(study, 0.95).columns[1]
+    header = slope_table(study, 0.95).columns[1]
     for text in (render_page(params, data), render_document(params, data)[0]):
-        assert head in text
+        assert header in text
 
 
 def test_settings_that_cannot_be_read_are_one_line(project: tuple[Params, DataPaths]) -> None:
