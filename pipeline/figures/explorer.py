@@ -33,8 +33,8 @@ def rows_to_draw(
     scores: NDArray[np.float64],
     shown: NDArray[np.bool_],
     *,
+    at_most: int,
     box: Box | None = None,
-    at_most: int = MAX_DRAWN,
 ) -> NDArray[np.int64]:
     """Return the rows of the points to draw, the most suspect last, so that they are on top.
 

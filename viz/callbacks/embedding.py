@@ -146,7 +146,7 @@ def rows_on_map(state: MapState, box: Box | None) -> NDArray[np.int64]:
     points = state.points
     # Small maps use the order of the filter, so that other settings move no point and only colors are sent.
     scores = points.scores if len(points) <= MAX_DRAWN else _order(state)
-    return rows_to_draw(points.coordinates, scores, state.shown, box=box)
+    return rows_to_draw(points.coordinates, scores, state.shown, box=box, at_most=MAX_DRAWN)
 
 
 def _order(state: MapState) -> NDArray[np.float64]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from pipeline.figures.explorer import MAX_DRAWN
 from tests.fixtures.browser_app import N_DROPPED, Served, lasso, open_page, place_of_xy, serve_points
 
 if TYPE_CHECKING:
@@ -19,13 +18,14 @@ expect = pytest.importorskip("playwright.sync_api", reason="the package playwrig
 expect.set_options(timeout=60_000)
 
 
-N = MAX_DRAWN + 20_000
+MAX_DRAWN = 2_000
+N = 5_000
 
 
 @pytest.fixture
 def crowd(tmp_path: Path) -> Iterator[Served]:
     """The app on more points than it draws."""
-    with serve_points(tmp_path, n=N, side=4) as running:
+    with serve_points(tmp_path, n=N, side=4, max_drawn=MAX_DRAWN) as running:
         yield running
 
 

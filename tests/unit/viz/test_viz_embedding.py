@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.artifacts.files import write_array
-from pipeline.figures.explorer import POINTS, RING, rows_to_draw
+from pipeline.figures.explorer import POINTS, RING
 from pipeline.paths import DataPaths
 from tests.fixtures.projects import NETWORK
 from tests.fixtures.report import CLASS_NAMES, N_TRAIN, write_network, write_prepared
@@ -118,8 +118,7 @@ def test_a_notice_says_that_not_all_images_are_drawn_and_zooming_shows_more(monk
         rng.random((1000, 2)), np.arange(1000) % 3, values=rng.random(1000), thresholds=np.full(1000, 0.9)
     )
     source = source_of(points)
-    real = rows_to_draw
-    monkeypatch.setattr(embedding, "rows_to_draw", lambda *of, box: real(*of, box=box, at_most=300))
+    monkeypatch.setattr(embedding, "MAX_DRAWN", 300)
     whole = draw(source, MapControls(network="made-up"), "score")
     assert whole["notice"].startswith("300 of 1,000 images are drawn")
     part = draw(source, MapControls(network="made-up"), "score", drawn=whole["drawn"], zoom=_zoom(0.2, 0.5))
@@ -134,9 +133,8 @@ def test_a_moved_threshold_sends_only_colors_also_where_the_map_draws_some_point
     points = points_of(
         rng.random((1000, 2)), np.arange(1000) % 3, values=rng.random(1000), thresholds=np.full(1000, 0.9)
     )
-    source, real = source_of(points), rows_to_draw
+    source = source_of(points)
     monkeypatch.setattr(embedding, "MAX_DRAWN", 300)
-    monkeypatch.setattr(embedding, "rows_to_draw", lambda *of, box: real(*of, box=box, at_most=300))
     drawn = draw(source, MapControls(network="made-up"), "decision")["drawn"]
     for threshold in (0.95, 0.3):
         moved = MapControls(network="made-up", settings_json=_rule(threshold))
