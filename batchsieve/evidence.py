@@ -6,10 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchsieve.arrays import Labels
-from pipeline.config.reduce import TsneConfig
+from pipeline.config.reduce import TsneConfig, landmark_count
 from pipeline.errors import InputError
 from pipeline.features.linear import cross_validated_probabilities, probe_folds
-from pipeline.reduction.landmarks import landmark_count
 from pipeline.reduction.pca import fit_pca
 from pipeline.scoring.registry import member_scorers
 

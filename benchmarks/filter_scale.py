@@ -33,12 +33,11 @@ from benchmarks.reduce_speed import random_features
 from pipeline.artifacts.files import write_json
 from pipeline.artifacts.tables import write_csv, write_parquet
 from pipeline.config.filter import FilterConfig
-from pipeline.config.reduce import ReduceConfig
+from pipeline.config.reduce import ReduceConfig, landmark_count
 from pipeline.figures.rendering import matplotlib_log_axis, matplotlib_style, svg
 from pipeline.filtering.apply import FilterContext, sieve
 from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_table
 from pipeline.parallel import task_pool
-from pipeline.reduction.landmarks import landmark_count
 from pipeline.reduction.neighbors import (
     exact_neighbors,
     knn_label_accuracy,

@@ -8,6 +8,7 @@ from importlib import import_module
 
 from pipeline.environment import missing_module_hint, unsupported_python_hint
 from pipeline.errors import InputError, fix_hint
+from pipeline.processes import freeze_imported_objects
 
 
 def run_command(module: str, argv: Sequence[str]) -> int:
@@ -24,7 +25,9 @@ def run_command(module: str, argv: Sequence[str]) -> int:
     if line := unsupported_python_hint():
         return _print_error(line)
     try:
-        code: int = import_module(module).main(argv)
+        command = import_module(module)
+        freeze_imported_objects()
+        code: int = command.main(argv)
     except InputError as error:
         return _print_error(str(error))
     except ModuleNotFoundError as error:

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.artifacts.files import open_array, write_array
-from pipeline.config.reduce import ReduceConfig, TsneConfig
+from pipeline.config.reduce import ReduceConfig, TsneConfig, landmark_count
 from pipeline.errors import InputError
-from pipeline.reduction.landmarks import check_landmarks, landmark_count
+from pipeline.reduction.landmarks import check_landmarks
 from pipeline.reduction.neighbors import (
     Neighbors,
     PointsOf,

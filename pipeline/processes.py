@@ -1,10 +1,12 @@
 """Functions of the operating system: parents and children of processes, working folders, git, and memory."""
 
 import ctypes
+import gc
 import os
 import resource
 import signal
 import subprocess
+from functools import cache
 from pathlib import Path
 
 _STATUS = Path("/proc/self/status")
@@ -48,6 +50,16 @@ def disable_malloc_trim() -> None:
     if mallopt is not None:
         for option, value in _MALLOC_OPTIONS.values():
             mallopt(option, value)
+
+
+@cache
+def freeze_imported_objects() -> None:
+    """Exempt all objects that exist from garbage collection: those of imported modules live until the process ends.
+
+    torch alone has half a million, and a collection visits them all, the last one when Python ends. Only the first
+    call in a process has an effect: later there may be garbage among the objects.
+    """
+    gc.freeze()
 
 
 def child_pids(pid: int) -> list[int]:

@@ -6,6 +6,7 @@ The last cell of a row names files of tests, and after a file the functions that
 same` is the first file of the row above.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -73,7 +74,9 @@ def _count(path: str, function: str, collected: Sequence[str]) -> int:
 def collect(files: Sequence[str]) -> list[str]:
     """Return the node ids of all tests in `files`."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "", *files]
-    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True)
+    # The caller's own options may change what is printed.
+    own = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    done = subprocess.run(command, cwd=_ROOT, env=own, capture_output=True, text=True, check=True)
     return [line for line in done.stdout.splitlines() if "::" in line]
 
 

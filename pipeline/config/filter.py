@@ -251,6 +251,18 @@ class FilterConfig(Section):
         eps = TunedEps(name="tuned") if self.eps == "tuned" else self.eps
         return eps.planted_fraction if isinstance(eps, TunedEps) else None
 
+    def share_for(self, network: str) -> float | None:
+        """Return `drop_fraction` of a network; None if it is estimated or there is another rule."""
+        share = self._drop_fraction(network)
+        return None if share == "estimated" else share
+
+    def estimates_share(self, network: str) -> bool:
+        """Return whether the share of a network's images to drop is estimated."""
+        return self._drop_fraction(network) == "estimated"
+
+    def _drop_fraction(self, network: str) -> DropFraction | None:
+        return self.drop_fraction[network] if isinstance(self.drop_fraction, dict) else self.drop_fraction
+
     @model_validator(mode="after")
     def _one_rule(self) -> Self:
         rules = [key for key in ("drop_fraction", "eps", "threshold") if getattr(self, key) is not None]

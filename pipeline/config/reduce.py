@@ -7,6 +7,12 @@ from pydantic import Field
 
 from pipeline.config.base import NonNegative, NonNegativeFloat, Positive, PositiveFloat, Section, Seed, UnitFraction
 
+AUTO_ABOVE = 200_000
+"""Number of points above which `auto` uses landmarks."""
+
+AUTO_COUNT = 100_000
+"""Number of landmarks of `auto`."""
+
 
 class PcaConfig(Section):
     """`n_components`: dimensions kept before t-SNE; null applies t-SNE to the features."""
@@ -69,3 +75,10 @@ class ReduceConfig(Section):
             return self.tsne
         merged = {**self.tsne.model_dump(mode="json"), **self.extra_embeddings[number - 1]}
         return TsneConfig.model_validate_json(json.dumps(merged))
+
+
+def landmark_count(landmarks: str | int, n: int) -> int | None:
+    """Return the number of landmarks among `n` points for the setting `auto`, `none` or a number; None for none."""
+    if landmarks == "none" or (landmarks == "auto" and n <= AUTO_ABOVE):
+        return None
+    return AUTO_COUNT if landmarks == "auto" else int(landmarks)

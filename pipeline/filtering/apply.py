@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.artifacts.overrides import Override, apply_labels
-from pipeline.config.filter import DbscanScorer, DropFraction, FilterConfig
+from pipeline.config.filter import DbscanScorer, FilterConfig
 from pipeline.errors import InputError
 from pipeline.filtering.near_duplicates import TrainingDuplicates, redundant_images
 from pipeline.scoring.base import ScoredImages, ScorerInputs, neighbor_phrases, override_reason, suggestion_phrases
@@ -27,28 +27,13 @@ SHOWN_NEIGHBORS = 10
 """Largest number of nearest neighbors in reasons and tables."""
 
 
-def share_for(config: FilterConfig, network: str) -> float | None:
-    """Return `drop_fraction` of a network; None if it is estimated or the section gives another rule."""
-    share = _drop_fraction(config, network)
-    return None if share == "estimated" else share
-
-
-def estimates_share(config: FilterConfig, network: str) -> bool:
-    """Return whether the share of a network's images to drop is estimated."""
-    return _drop_fraction(config, network) == "estimated"
-
-
-def _drop_fraction(config: FilterConfig, network: str) -> DropFraction | None:
-    return config.drop_fraction[network] if isinstance(config.drop_fraction, dict) else config.drop_fraction
-
-
 def check_estimate(inputs: ScorerInputs, config: FilterConfig, network: str) -> None:
     """Check that the share can be estimated if it is asked for, before anything is computed.
 
     Raises:
         InputError: there are no class probabilities, or there is one class only.
     """
-    if not estimates_share(config, network):
+    if not config.estimates_share(network):
         return
     if not inputs.has("classes"):
         raise InputError("filter.drop_fraction: estimated compares classes, but there is one class only; give a number")
@@ -70,7 +55,7 @@ def rule_for(
     Raises:
         InputError: the search finds no radius: there is one class only, or images coincide.
     """
-    share = share_for(config, network) if estimate is None else estimate.extrapolated.share
+    share = config.share_for(network) if estimate is None else estimate.extrapolated.share
     if share is not None:
         return ShareRule(share=share, allocation=config.allocation)
     if config.threshold is not None:
@@ -164,7 +149,7 @@ def sieve(
     check_scorer(inputs, scorer, context.class_names, "filter.scorer")
     check_estimate(inputs, config, context.network)
     estimate = None
-    if estimates_share(config, context.network):
+    if config.estimates_share(context.network):
         assert inputs.probabilities is not None
         estimate = estimate_wrong_share(inputs.labels, inputs.probabilities)
     rule = rule_for(config, context.network, inputs, estimate)

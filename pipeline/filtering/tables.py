@@ -12,7 +12,7 @@ from pipeline.artifacts.overrides import DECISIONS
 from pipeline.artifacts.prepared import PLANTED_COLUMN
 from pipeline.artifacts.tables import list_array
 from pipeline.config.filter import FilterConfig
-from pipeline.filtering.apply import SHOWN_NEIGHBORS, FilterContext, SieveResult, share_for
+from pipeline.filtering.apply import SHOWN_NEIGHBORS, FilterContext, SieveResult
 from pipeline.scoring.base import ScorerInputs
 from pipeline.scoring.thresholds import curve_thresholds, shares_above
 
@@ -94,7 +94,7 @@ def filter_metrics(
     return {
         **_counts(sieved.keep, noise),
         "eps": float(thresholds[0]) if is_shared else None,
-        "requested_share": share_for(config, context.network) if estimate is None else estimate.extrapolated.share,
+        "requested_share": config.share_for(context.network) if estimate is None else estimate.extrapolated.share,
         "wrong_share": estimate and asdict(estimate),
         "achieved_share": float(noise.mean()),
         "share_note": decision.share_note,

@@ -11,12 +11,6 @@ from openTSNE.nearest_neighbors import KNNIndex
 from pipeline.errors import InputError
 from pipeline.reduction.neighbors import NeighborSearch
 
-AUTO_ABOVE = 200_000
-"""Number of points above which `auto` uses landmarks."""
-
-AUTO_COUNT = 100_000
-"""Number of landmarks of `auto`."""
-
 # openTSNE's defaults, except for two. Points start at their nearest landmark. From the median of 10 landmarks, 72 % of
 # the points end near their class by a vote of neighbors, instead of 77 % (1,000 classes of 100, every other point a
 # landmark). There are 100 iterations instead of 250, which give nearly the same vote (73.2 and 73.3 % with 80 points
@@ -88,13 +82,6 @@ class _Landmarks(KNNIndex):  # type: ignore[misc]
 
     def query(self, query: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         return self._search.query(query, k)
-
-
-def landmark_count(landmarks: str | int, n: int) -> int | None:
-    """Return the number of landmarks among `n` points for the setting `auto`, `none` or a number; None for none."""
-    if landmarks == "none" or (landmarks == "auto" and n <= AUTO_ABOVE):
-        return None
-    return AUTO_COUNT if landmarks == "auto" else int(landmarks)
 
 
 def landmark_rows(labels: NDArray[np.int64], count: int, *, seed: int) -> NDArray[np.int64]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 import faiss
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.neighbors import NearestNeighbors
 
 _MAX_EXACT_PAIRS = 100_000**2
 _QUERIES = 8192
@@ -39,6 +38,8 @@ def exact_neighbors(points: NDArray[np.float32], rows: NDArray[np.int64], k: int
         k: at most N - 1.
     """
     assert k < len(points), (k, len(points))
+    from sklearn.neighbors import NearestNeighbors  # a second to import, which searches by faiss do not need
+
     search = NearestNeighbors(n_neighbors=k + 1, algorithm="brute").fit(points)
     nearest = search.kneighbors(points[rows], return_distance=False)
     others: NDArray[np.int64] = np.take_along_axis(nearest, _columns_of_others(nearest, rows), axis=1)

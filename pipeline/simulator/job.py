@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-import torchvision
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
-from torchvision.models import get_model, list_models
 
 from pipeline.errors import InputError
 
@@ -91,7 +89,9 @@ def elapsed_seconds(first: Any, second: Any) -> float:
 
 def check_network(network: str, *, image_size: int) -> None:
     """Raise InputError if torchvision has no classifier of this name, or it does not accept images of this size."""
-    if network not in list_models(module=torchvision.models):
+    import torchvision  # a second to import, and a measured job needs no network
+
+    if network not in torchvision.models.list_models(module=torchvision.models):
         raise InputError(f"--network {network}: not a classifier of torchvision; use e.g. resnet50, resnet152 or vgg16")
     try:
         with torch.device("meta"):
@@ -177,6 +177,8 @@ def with_local_batch(job: Job, local_batch: int) -> Job:
 
 
 def _model(network: str, *, n_classes: int) -> nn.Module:
+    from torchvision.models import get_model
+
     with warnings.catch_warnings():
         # The initialization of GoogLeNet and Inception will change, which affects no time.
         warnings.simplefilter("ignore", FutureWarning)

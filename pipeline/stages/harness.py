@@ -22,7 +22,7 @@ from pipeline.config.runtime import DaskConfig
 from pipeline.energy import UNKNOWN_ENERGY, Energy, measure_energy, total_energy
 from pipeline.errors import InputError, Terminated, fix_hint
 from pipeline.paths import DataPaths, WorkPaths
-from pipeline.processes import is_adopted, set_parent_death_signal
+from pipeline.processes import freeze_imported_objects, is_adopted, set_parent_death_signal
 from pipeline.run_log import ResourceMeter, RunLog, stderr_log
 
 _LOCK_GRACE_S = 5.0
@@ -186,6 +186,7 @@ def log_unrecorded(context: StageContext, unrecorded: Sequence[str]) -> None:
 @contextmanager
 def exit_codes() -> Iterator[None]:
     """Exit with one line and code 2 for bad input, and with 75 for a saved state; bugs keep their traceback."""
+    freeze_imported_objects()
     try:
         yield
     except InputError as error:

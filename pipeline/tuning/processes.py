@@ -18,7 +18,7 @@ from typing import Any
 from pipeline import distributed
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.errors import InputError, Terminated, fix_hint
-from pipeline.processes import set_parent_death_signal
+from pipeline.processes import freeze_imported_objects, set_parent_death_signal
 from pipeline.training.checkpointing import Checkpoints
 from pipeline.tuning.sources import check_mark
 from pipeline.tuning.worker import EpochResult, EpochTask, InfeasibleTrialError, train_epoch
@@ -132,6 +132,7 @@ def _main(argv: Sequence[str]) -> int:
     """Start the ranks, or run one."""
     task_file, parent = Path(argv[0]), int(argv[1])
     task: EpochTask = pickle.loads(task_file.read_bytes())
+    freeze_imported_objects()
     if not distributed.launched_by_torchrun():
         set_parent_death_signal(signal.SIGKILL)
         # A parent that died earlier sends no signal.

@@ -14,9 +14,8 @@ from pipeline.commands.planning.size import DataSize
 from pipeline.commands.planning.speed import Speed
 from pipeline.config.extractors import ExtractConfig
 from pipeline.config.prepare import PrepareConfig
-from pipeline.config.reduce import ReduceConfig
+from pipeline.config.reduce import ReduceConfig, landmark_count
 from pipeline.models import feature_dimension
-from pipeline.reduction.landmarks import landmark_count
 from pipeline.training.eval_weights import statistics_batches
 from pipeline.training.memory import CPU_MICRO_BATCH
 from pipeline.training.settings import TrainSettings

@@ -25,7 +25,6 @@ from pipeline.datasets.image_set import DatasetOptions, ImageSet, ProgressCounte
 from pipeline.datasets.registry import DATASETS
 from pipeline.datasets.splits import subsample
 from pipeline.distributed import World, choose_workers, threads_per_process
-from pipeline.filtering.apply import share_for
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import RunLog
 from pipeline.stages.harness import StageContext
@@ -120,7 +119,7 @@ def n_kept_images(params: Params, network: str, n_train: int, paths: DataPaths, 
     """
     if filtered:
         return int(read_json(paths.filter_metrics(network))["n_kept"])
-    return n_train - round((share_for(params.filter, network) or 0.0) * n_train)
+    return n_train - round((params.filter.share_for(network) or 0.0) * n_train)
 
 
 class _SilentCounter(ProgressCounter):

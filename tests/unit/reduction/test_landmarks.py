@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pipeline.config.reduce import TsneConfig
 from pipeline.errors import InputError
 from pipeline.reduction import landmarks
-from pipeline.reduction.landmarks import check_landmarks, landmark_count, landmark_rows
+from pipeline.reduction.landmarks import check_landmarks, landmark_rows
 from pipeline.reduction.neighbors import exact_neighbors, knn_label_accuracy
 from pipeline.reduction.tsne import TsneResult, fit_training_tsne, fit_tsne
 from tests.fixtures.projects import class_blobs
@@ -52,14 +52,6 @@ def test_another_seed_draws_other_landmarks() -> None:
     labels = np.arange(1000) % 10
     first, second = (landmark_rows(labels, 200, seed=seed) for seed in (0, 1))
     assert 20 < len(np.intersect1d(first, second)) < 60
-
-
-@pytest.mark.parametrize(
-    ("setting", "n", "count"),
-    [("none", 10**7, None), ("auto", 200_000, None), ("auto", 200_001, 100_000), (5000, 6000, 5000)],
-)
-def test_the_setting_decides_the_number(setting: str | int, n: int, count: int | None) -> None:
-    assert landmark_count(setting, n) == count
 
 
 def test_landmarks_lie_as_if_alone_and_others_near_their_own() -> None:
