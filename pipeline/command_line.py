@@ -8,7 +8,6 @@ from importlib import import_module
 
 from pipeline.environment import missing_module_hint, unsupported_python_hint
 from pipeline.errors import InputError, fix_hint
-from pipeline.processes import freeze_imported_objects
 
 
 def run_command(module: str, argv: Sequence[str]) -> int:
@@ -24,6 +23,8 @@ def run_command(module: str, argv: Sequence[str]) -> int:
     """
     if line := unsupported_python_hint():
         return _print_error(line)
+    from pipeline.processes import freeze_imported_objects  # which an older Python cannot read
+
     try:
         command = import_module(module)
         freeze_imported_objects()

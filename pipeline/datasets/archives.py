@@ -1,11 +1,9 @@
-"""Downloads with checksums, tar and zip archives read without unpacking, and safe unpickling."""
+"""Downloads with checksums, and tar and zip archives read without unpacking."""
 
 import errno
 import hashlib
 import http.client
-import io
 import lzma
-import pickle
 import stat
 import struct
 import tarfile
@@ -14,9 +12,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Set
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from pipeline.artifacts.files import atomic_path, remove_leftovers
 from pipeline.artifacts.provenance import sha256_of_file
@@ -24,8 +19,6 @@ from pipeline.datasets.decode import UnreadableError
 from pipeline.datasets.file_tree import ArchiveMembers, FileTree, explain_damage, normalize_name, too_large
 from pipeline.datasets.image_set import ProgressFactory
 from pipeline.errors import InputError
-
-_PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, np.ndarray)
 
 _TIMEOUT_S = 60.0
 """Timeout of a network read."""
@@ -35,41 +28,6 @@ _DAMAGED_DATA = (zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error, E
 _DAMAGE = (*_DAMAGED_DATA, tarfile.TarError, ValueError, NotImplementedError)
 _ENCRYPTED = 1
 _CHUNK_BYTES = 1 << 20
-
-
-def load_plain_pickle(data: bytes, *, source: str) -> Any:
-    """Unpickle plain data: numbers, text, bytes, lists, dictionaries and NumPy arrays.
-
-    Nothing that the pickle names is imported or called, except NumPy's array constructor. Strings of Python 2 become
-    bytes.
-
-    Args:
-        source: name of the data in messages.
-
-    Raises:
-        InputError: the data is not a pickle, or holds other objects.
-    """
-    try:
-        loaded = _PlainUnpickler(io.BytesIO(data), encoding="bytes").load()
-        # A truncated pickle may leave the array constructor.
-        if not isinstance(loaded, _PLAIN):
-            raise pickle.UnpicklingError(f"it holds a {type(loaded).__name__}")
-        return loaded
-    except Exception as error:  # noqa: BLE001 - foreign bytes can make the unpickler raise anything
-        raise InputError(f"{source}: not a pickle of plain arrays ({error}); get the original archive") from None
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        # NumPy 1 wrote numpy.core, NumPy 2 writes numpy._core.
-        match module.replace("numpy._core", "numpy.core"), name:
-            case "numpy", "ndarray":
-                return np.ndarray
-            case "numpy", "dtype":
-                return np.dtype
-            case "numpy.core.multiarray", "_reconstruct":
-                return np.zeros(0).__reduce__()[0]
-        raise pickle.UnpicklingError(f"it names {module}.{name}")
 
 
 def fetch(url: str, path: Path, *, sha256: str, progress: ProgressFactory) -> None:

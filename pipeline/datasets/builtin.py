@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from pipeline.datasets.archives import check_sha256, fetch, load_plain_pickle
+from pipeline.datasets.archives import check_sha256, fetch
 from pipeline.datasets.decode import resize
 from pipeline.datasets.image_set import SPLITS, DatasetOptions, DecodedImage, ImageSet, Sample
+from pipeline.datasets.plain_pickle import load_plain_pickle
 from pipeline.datasets.splits import choose_test_rows
 
 _SIDE = 32

@@ -30,7 +30,7 @@ TRANSPORTS: dict[str, CommConfig | None] = {
 }
 if find_spec("horovod"):  # built by hand
     TRANSPORTS["horovod"] = CommConfig(library="horovod")
-WITH_RESNET = ("default", "small buckets", "one message", "by node in small buckets", "horovod")
+WITH_RESNET = ("default", "small buckets", "by node in small buckets", "horovod")
 _AFTER = CommConfig(overlap=False)
 _BY_NODE_AFTER = CommConfig(overlap=False, hierarchical=True)
 _LOW_RANK: dict[str, Any] = {"compression": "powersgd", "powersgd_rank": 1}

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,28 +41,33 @@ def test_two_at_a_time_give_the_tables_of_one_after_the_other(tmp_path: Path) ->
     assert "at a time" not in again.stderr
 
 
+def _has_new(checkpoints: Path, before: set[Path]) -> bool:
+    return len({*checkpoints.glob("*/*")} - before) >= 2
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("killed", [False, True], ids=["SIGTERM to the stage", "SIGKILL to one process"])
-def test_an_interrupted_stage_saves_its_runs_and_resumes_them(tmp_path: Path, killed: bool) -> None:
+def test_an_interrupted_stage_saves_its_runs_and_resumes_them(tmp_path: Path) -> None:
     """All processes end with it, and the same command then gives the tables of an uninterrupted stage."""
     long = {**_STUDY, "arms": ["full"], "budget": {"steps": 400}, "recipe": {"checkpoint": {"steps": 1}}}
     for name in ("interrupted", "whole"):
         (tmp_path / name).mkdir()
         write_project(tmp_path / name, study=long, train=_AT_ONCE)
     checkpoints = WorkPaths(root=tmp_path / "interrupted/work").checkpoints("train@tiny")
-    stage = start(command("train", tmp_path / "interrupted"))
-    try:
-        wait_until(lambda: len([*checkpoints.glob("*/*")]) >= 2, stage)
-        family = descendants(stage.pid)
-        if killed:
-            os.kill(max(family), signal.SIGKILL)
-        else:
-            stage.send_signal(signal.SIGTERM)
-        _, errors = stage.communicate(timeout=60)
-    finally:
-        kill(stage)
-    assert stage.returncode == (128 + signal.SIGKILL if killed else 75), errors
-    assert not alive(family)
+    for killed in (False, True):  # SIGTERM to the stage, then SIGKILL to one process
+        before = {*checkpoints.glob("*/*")}
+        stage = start(command("train", tmp_path / "interrupted"))
+        try:
+            wait_until(partial(_has_new, checkpoints, before), stage)
+            family = descendants(stage.pid)
+            if killed:
+                os.kill(max(family), signal.SIGKILL)
+            else:
+                stage.send_signal(signal.SIGTERM)
+            _, errors = stage.communicate(timeout=60)
+        finally:
+            kill(stage)
+        assert stage.returncode == (128 + signal.SIGKILL if killed else 75), errors
+        assert not alive(family)
     for name in ("interrupted", "whole"):
         done = run(command("train", tmp_path / name))
         assert done.returncode == 0, done.stderr

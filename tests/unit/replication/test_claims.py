@@ -194,7 +194,7 @@ def test_on_the_border_claims_are_as_rare_as_stated(name: str, seeds: int) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("seeds", [2, 4, 6])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("name", CASES)
 def test_on_the_border_of_every_scenario_claims_are_as_rare_as_stated(name: str, scenario: str, seeds: int) -> None:

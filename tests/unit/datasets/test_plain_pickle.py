@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.datasets.archives import load_plain_pickle
+from pipeline.datasets.plain_pickle import load_plain_pickle
 from pipeline.errors import InputError
 from tests.fixtures.images import python2_pickle
 
@@ -52,6 +53,34 @@ def test_no_other_name_is_found(name: str) -> None:
     with pytest.raises(InputError) as refused:
         load_plain_pickle(b"c" + module.encode() + b"\n" + attribute.encode() + b"\n.", source="x")
     assert name in str(refused.value)
+
+
+_ARRAY = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I%d\ntS'b'\ntR."
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"]r" + (2**25).to_bytes(4, "little") + b".", id="number of an object"),
+        pytest.param(b"]p33554432\n.", id="number in digits"),
+        pytest.param(b"\x80\x05\x96" + (2**28).to_bytes(8, "little") + b"abc.", id="buffer"),
+        pytest.param(_ARRAY % 2**28, id="array without data"),
+        pytest.param(b"cnumpy\nndarray\n(I268435456\ntR.", id="array class"),
+    ],
+)
+def test_a_few_bytes_do_not_reserve_much_memory(data: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError) as refused:
+            load_plain_pickle(data, source="x")
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+    assert refused.value.key == "x"
+
+
+def test_the_array_that_the_others_vary_is_read() -> None:
+    assert load_plain_pickle(_ARRAY % 0, source="x").shape == (0,)
 
 
 # What is left of the array is its class of numbers.

@@ -1,0 +1,75 @@
+"""Unpickle plain data of bounded size, without running code."""
+
+import io
+import pickle
+import pickletools
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import InputError
+
+_PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, np.ndarray)
+_MEMO_WRITERS = {"PUT", "BINPUT", "LONG_BINPUT"}
+# They reserve memory for buffers outside of the pickle, or of any stated size.
+_BUFFERS = {"BYTEARRAY8", "NEXT_BUFFER", "READONLY_BUFFER"}
+
+
+def load_plain_pickle(data: bytes, *, source: str) -> Any:
+    """Unpickle plain data: numbers, text, bytes, lists, dictionaries and NumPy arrays.
+
+    Nothing that the pickle names is imported or called, except NumPy's array constructor. Strings of Python 2 become
+    bytes. Memory: O(len(data)).
+
+    Args:
+        source: name of the data in messages.
+
+    Raises:
+        InputError: the data is not a pickle, or holds other objects.
+    """
+    try:
+        _check_memory(data)
+        loaded = _PlainUnpickler(io.BytesIO(data), encoding="bytes").load()
+        # A truncated pickle may leave the array constructor.
+        if not isinstance(loaded, _PLAIN):
+            raise pickle.UnpicklingError(f"it holds a {type(loaded).__name__}")
+        return loaded
+    except Exception as error:  # noqa: BLE001 - foreign bytes can make the unpickler raise anything
+        raise InputError(f"{source}: not a pickle of plain arrays ({error}); get the original archive") from None
+
+
+def _check_memory(data: bytes) -> None:
+    """Refuse what makes the unpickler reserve more memory than the pickle has bytes.
+
+    It fills a table up to the largest index of an object, whatever the number of objects.
+    """
+    for opcode, argument, _ in pickletools.genops(data):
+        if opcode.name in _BUFFERS:
+            raise pickle.UnpicklingError(f"it has a buffer, {opcode.name}")
+        if opcode.name in _MEMO_WRITERS and int(argument or 0) not in range(len(data)):
+            raise pickle.UnpicklingError(f"it numbers an object {argument}")
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        # NumPy 1 wrote numpy.core, NumPy 2 writes numpy._core.
+        match module.replace("numpy._core", "numpy.core"), name:
+            case "numpy", "ndarray":
+                return _ArrayClass
+            case "numpy", "dtype":
+                return np.dtype
+            case "numpy.core.multiarray", "_reconstruct":
+                return _empty_array
+        raise pickle.UnpicklingError(f"it names {module}.{name}")
+
+
+class _ArrayClass:
+    """Stands for `numpy.ndarray`, which would allocate an array of any size when called."""
+
+
+def _empty_array(kind: type, shape: tuple[int, ...], _: bytes) -> NDArray[Any]:
+    """Return the array that NumPy's `_reconstruct` returns for its pickles; their next step fills it."""
+    if kind is not _ArrayClass or shape != (0,):
+        raise pickle.UnpicklingError(f"it starts an array of shape {shape}")
+    return np.zeros(0, dtype=np.int8)
