@@ -1,8 +1,10 @@
 """Unpickle plain data of bounded size, without running code."""
 
 import io
+import math
 import pickle
 import pickletools
+import re
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 from pipeline.errors import InputError
 
 _PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, np.ndarray)
+_NUMBERS = re.compile(r"b1|[iu][1248]|f[248]")
 _MEMO_WRITERS = {"PUT", "BINPUT", "LONG_BINPUT"}
 # They reserve memory for buffers outside of the pickle, or of any stated size.
 _BUFFERS = {"BYTEARRAY8", "NEXT_BUFFER", "READONLY_BUFFER"}
@@ -19,8 +22,8 @@ _BUFFERS = {"BYTEARRAY8", "NEXT_BUFFER", "READONLY_BUFFER"}
 def load_plain_pickle(data: bytes, *, source: str) -> Any:
     """Unpickle plain data: numbers, text, bytes, lists, dictionaries and NumPy arrays.
 
-    Nothing that the pickle names is imported or called, except NumPy's array constructor. Strings of Python 2 become
-    bytes. Memory: O(len(data)).
+    Nothing that the pickle names is imported or called; NumPy arrays of numbers are built from checked parts. Strings
+    of Python 2 become bytes. Memory: O(len(data)).
 
     Args:
         source: name of the data in messages.
@@ -31,7 +34,7 @@ def load_plain_pickle(data: bytes, *, source: str) -> Any:
     try:
         _check_memory(data)
         loaded = _PlainUnpickler(io.BytesIO(data), encoding="bytes").load()
-        # A truncated pickle may leave the array constructor.
+        # A truncated pickle may leave a part of an array.
         if not isinstance(loaded, _PLAIN):
             raise pickle.UnpicklingError(f"it holds a {type(loaded).__name__}")
         return loaded
@@ -58,7 +61,7 @@ class _PlainUnpickler(pickle.Unpickler):
             case "numpy", "ndarray":
                 return _ArrayClass
             case "numpy", "dtype":
-                return np.dtype
+                return _DType
             case "numpy.core.multiarray", "_reconstruct":
                 return _empty_array
         raise pickle.UnpicklingError(f"it names {module}.{name}")
@@ -68,8 +71,42 @@ class _ArrayClass:
     """Stands for `numpy.ndarray`, which would allocate an array of any size when called."""
 
 
+class _DType:
+    """Stands for `numpy.dtype`, whose own `__setstate__` trusts its argument."""
+
+    def __init__(self, name: str | bytes, *_: object) -> None:
+        self._name = name.decode("ascii") if isinstance(name, bytes) else name
+        self._byte_order = "="
+        if not isinstance(self._name, str) or not _NUMBERS.fullmatch(self._name):
+            raise pickle.UnpicklingError("it has an array of other values than numbers")
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        order = state[1].decode("ascii") if isinstance(state[1], bytes) else state[1]
+        if order not in ("<", ">", "=", "|"):
+            raise pickle.UnpicklingError("it has numbers of an unknown byte order")
+        self._byte_order = order
+
+    def to_numpy(self) -> np.dtype[Any]:
+        return np.dtype(self._byte_order + self._name)
+
+
+class _PlainArray(np.ndarray[Any, Any]):
+    """An array that checks what it is filled with: NumPy's own `__setstate__` can read beyond the end of a list."""
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, dtype, is_fortran, raw = state
+        if not isinstance(dtype, _DType) or not isinstance(raw, bytes):
+            raise pickle.UnpicklingError("it has an array of other values than numbers")
+        if not isinstance(shape, tuple) or not all(type(size) is int and 0 <= size < 2**31 for size in shape):
+            raise pickle.UnpicklingError("it has an array of an impossible shape")
+        if math.prod(shape) * dtype.to_numpy().itemsize != len(raw):
+            raise pickle.UnpicklingError(f"it has {len(raw)} bytes for an array of shape {shape}")
+        checked: Any = (1, shape, dtype.to_numpy(), bool(is_fortran), raw)
+        super().__setstate__(checked)
+
+
 def _empty_array(kind: type, shape: tuple[int, ...], _: bytes) -> NDArray[Any]:
     """Return the array that NumPy's `_reconstruct` returns for its pickles; their next step fills it."""
     if kind is not _ArrayClass or shape != (0,):
-        raise pickle.UnpicklingError(f"it starts an array of shape {shape}")
-    return np.zeros(0, dtype=np.int8)
+        raise pickle.UnpicklingError("it starts an array with a size")
+    return np.zeros(0, dtype=np.int8).view(_PlainArray)

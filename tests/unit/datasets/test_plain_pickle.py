@@ -58,6 +58,17 @@ def test_no_other_name_is_found(name: str) -> None:
 _ARRAY = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I%d\ntS'b'\ntR."
 
 
+def _filled(shape: bytes, dtype: bytes, content: bytes) -> bytes:
+    """Return the pickle of an array with a stated shape, type and content, whether they fit or not."""
+    made = b"cnumpy\ndtype\n(S'" + dtype + b"'\nI0\nI1\ntR"
+    return (_ARRAY % 0)[:-1] + b"(I1\n(" + shape + b"t" + made + b"I00\n" + content + b"tb."
+
+
+def _nested(levels: int) -> bytes:
+    """Return the opcodes of a list whose text has 2 ** `levels` parts: each level holds the one before twice."""
+    return b"]q\x00" + b"".join(b"]q%c(h%ch%ce" % (level, level - 1, level - 1) for level in range(1, levels))
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -66,6 +77,12 @@ _ARRAY = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I%d\ntS'b'\n
         pytest.param(b"\x80\x05\x96" + (2**28).to_bytes(8, "little") + b"abc.", id="buffer"),
         pytest.param(_ARRAY % 2**28, id="array without data"),
         pytest.param(b"cnumpy\nndarray\n(I268435456\ntR.", id="array class"),
+        pytest.param(_filled(b"I268435456\n", b"u1", b"S'abc'\n"), id="array with less data"),
+        pytest.param(_filled(b"I1\n", b"V268435456", b"S'abc'\n"), id="large items"),
+        # NumPy itself would read 64 objects of this list.
+        pytest.param(_filled(b"I64\n", b"O8", b"]"), id="objects beyond the end of a list"),
+        pytest.param(_filled(_nested(60), b"u1", b"S''\n"), id="text of a shape"),
+        pytest.param(b"cnumpy\ndtype\n(" + _nested(60) + b"tR.", id="text of a type"),
     ],
 )
 def test_a_few_bytes_do_not_reserve_much_memory(data: bytes) -> None:
@@ -79,8 +96,19 @@ def test_a_few_bytes_do_not_reserve_much_memory(data: bytes) -> None:
     assert refused.value.key == "x"
 
 
-def test_the_array_that_the_others_vary_is_read() -> None:
+def test_the_arrays_that_the_others_vary_are_read() -> None:
     assert load_plain_pickle(_ARRAY % 0, source="x").shape == (0,)
+    assert load_plain_pickle(_filled(b"I3\n", b"u1", b"S'abc'\n"), source="x").tolist() == [97, 98, 99]
+
+
+@pytest.mark.parametrize("protocol", [3, 4])
+@pytest.mark.parametrize("dtype", ["u1", "<i8", ">f4", "?"])
+def test_an_array_of_any_numbers_comes_through(dtype: str, protocol: int) -> None:
+    for array in (np.arange(6, dtype="u1").astype(dtype).reshape(2, 3), np.zeros((3, 0), dtype=dtype)):
+        for order in (array, np.asfortranarray(array)):
+            loaded = load_plain_pickle(pickle.dumps(order, protocol=protocol), source="x")
+            np.testing.assert_array_equal(loaded, order)
+            assert loaded.dtype.newbyteorder("=") == order.dtype.newbyteorder("="), "NumPy swaps bytes as it reads"
 
 
 # What is left of the array is its class of numbers.
