@@ -57,9 +57,11 @@ def freeze_imported_objects() -> None:
     """Exempt all objects that exist from garbage collection: those of imported modules live until the process ends.
 
     torch alone has half a million, and a collection visits them all, the last one when Python ends. Only the first
-    call in a process has an effect: later there may be garbage among the objects.
+    call in a process has an effect: later there may be garbage among the objects. Turns the collector on, which
+    `python -m pipeline...` has off while it imports.
     """
     gc.freeze()
+    gc.enable()
 
 
 def child_pids(pid: int) -> list[int]:

@@ -1,5 +1,6 @@
 """Functions of the operating system for processes."""
 
+import gc
 import shutil
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.processes import freeze_imported_objects
 from tests.fixtures.projects import ROOT
 from tests.fixtures.training import run
 
@@ -52,3 +54,28 @@ def test_a_child_of_process_1_is_adopted_unless_dvc_is_process_1(name: str, adop
     (tmp_path / name).write_text(_PROCESS_1)
     done = run([*_IN_A_CONTAINER, sys.executable, str(tmp_path / name)], environ={"PYTHONPATH": str(ROOT)})
     assert (done.returncode, done.stdout.strip()) == (0, adopted), done.stderr
+
+
+@pytest.mark.parametrize(("argument", "collects"), [("-m", False), ("-c", True), ("notebook.py", True)])
+def test_imports_of_a_program_are_not_searched_for_garbage(argument: str, collects: bool) -> None:
+    """Python sets the first argument to "-m" while it locates the module of `python -m`; a library changes nothing."""
+    code = f"import sys; sys.argv[0] = {argument!r}; import pipeline, gc; print(gc.isenabled())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{collects}\n"
+
+
+def test_the_collector_is_on_after_the_imports() -> None:
+    gc.disable()
+    try:
+        freeze_imported_objects.__wrapped__()
+        assert gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_every_program_turns_the_collector_on() -> None:
+    starts = ("exit_codes", "run_stage", "run_parallel_stage", "run_command", "freeze_imported_objects")
+    texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "pipeline").rglob("*.py")}
+    programs = {path for path, text in texts.items() if '__name__ == "__main__"' in text}
+    assert len(programs) >= 10
+    assert {path for path in programs if not any(f"{name}(" in texts[path] for name in starts)} == set()
