@@ -17,7 +17,7 @@ from pipeline.config.renamed_keys import with_old_keys
 from pipeline.config.runtime import ReportConfig
 
 Arm = Literal["full", "filtered", "random", "random_uniform", "relabeled"]
-KeepWeights = Literal["first_seed", "all"]
+KeepWeights = Literal["none", "first_seed", "all"]
 XAxis = Literal["examples", "steps", "epochs"]
 
 PaperFigure = Literal[
@@ -89,8 +89,8 @@ class Study(Section):
         equivalent_batch: adds runs of the filtered arm at smaller batches, and tests them against the full arm. Null:
             none.
         keep_weights: `first_seed` keeps the trained networks of the first seed, to publish them; `all` keeps those of
-            every seed, for `python -m pipeline landscape`. In .work/cells, a ResNet-18 takes 45 MB per run. Runs that
-            finished without their weights are trained again.
+            every seed, for `python -m pipeline landscape`; `none` leaves best.pt empty. In .work/cells, a ResNet-18
+            takes 45 MB per run. Runs that finished without the weights to keep are trained again.
         keep_checkpoints: keep a checkpoint of each run at each link of its hash chain, in .work/kept, so that
             `verify --retrain --segments` can train a part of the run. There is a link every 50,000 training images or
             sixteenth of the run, whichever is longer; a ResNet-18 with SGD takes 90 MB for each. Runs that finished

@@ -186,7 +186,7 @@ def missing_runs(specs: list[RunSpec], keys: list[str], cache: RunCache, keep: K
 
 def _keeps_weights(spec: RunSpec, specs: list[RunSpec], keep: KeepWeights) -> bool:
     """Return whether a run's weights are saved; one seed suffices for publishing and takes less of the disk."""
-    return keep == "all" or spec.settings.seed == specs[0].settings.seed
+    return keep == "all" or (keep == "first_seed" and spec.settings.seed == specs[0].settings.seed)
 
 
 def _run(

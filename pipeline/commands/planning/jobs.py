@@ -149,14 +149,13 @@ def _study_cost(
     costs = []
     for run in runs:
         speed = speeds[run.workload]
-        # The run cache keeps the networks of the first seed, or of all.
-        kept = speed.weight_bytes if keep == "all" or run.settings.seed == first_seed else 0
+        is_kept = keep == "all" or (keep == "first_seed" and run.settings.seed == first_seed)
         costs.append(
             PlannedCost(
                 seconds=cost.run_seconds(run.settings, speed, size, workers=run.workers),
                 memory=cost.run_memory(run.settings, speed, size, workers=run.workers),
-                disk=kept + size.n_test + 20_000.0,
+                disk=is_kept * speed.weight_bytes + size.n_test + 20_000.0,
             )
         )
-    weights = max((speeds[run.workload].weight_bytes for run in runs), default=0)
+    weights = max((speeds[run.workload].weight_bytes for run in runs), default=0) if keep != "none" else 0
     return cost.study_cost(costs, weights=weights, n_test=size.n_test)

@@ -37,6 +37,7 @@ def _open_first(page: Page, served: Served, **state: object) -> None:
     expect(page.locator(FOCUSED)).to_have_count(1)
 
 
+@pytest.mark.slow
 def test_a_lasso_fills_the_gallery_and_decisions_of_a_selection_are_saved(served: Served, page: Page) -> None:
     points = served.points
     open_page(page, served.url)

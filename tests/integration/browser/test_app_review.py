@@ -21,32 +21,28 @@ expect.set_options(timeout=30_000)
 
 N_TO_REVIEW = 72
 
-
-@pytest.fixture
-def n_to_review() -> int:
-    return N_TO_REVIEW
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def served(tmp_path: Path, n_to_review: int) -> Iterator[Served]:
-    with serve_points(tmp_path, n=300, n_dropped=n_to_review) as running:
+def served(tmp_path: Path) -> Iterator[Served]:
+    with serve_points(tmp_path, n=300, n_dropped=N_TO_REVIEW) as running:
         yield running
 
 
-def _open(page: Page, address: str, n_decided: int = 0, n_to_review: int = N_TO_REVIEW) -> None:
+def _open(page: Page, address: str, n_decided: int = 0) -> None:
     page.goto(address)
-    expect(page.locator("#review .progress")).to_have_text(f"{n_decided} of {n_to_review} reviewed")
+    expect(page.locator("#review .progress")).to_have_text(f"{n_decided} of {N_TO_REVIEW} reviewed")
 
 
 def _shown(page: Page, row: int) -> None:
     expect(page.locator("#review .large")).to_have_attribute("data-row", str(row))
 
 
-@pytest.mark.parametrize("n_to_review", [12, pytest.param(N_TO_REVIEW, marks=pytest.mark.slow)])
-def test_images_are_reviewed_by_keys_alone(served: Served, page: Page, n_to_review: int) -> None:
+def test_images_are_reviewed_by_keys_alone(served: Served, page: Page) -> None:
     points = served.points
-    rows = np.argsort(-points.scores, kind="stable")[:n_to_review].tolist()
-    _open(page, f"{served.url}?view=review", n_to_review=n_to_review)
+    rows = np.argsort(-points.scores, kind="stable")[:N_TO_REVIEW].tolist()
+    _open(page, f"{served.url}?view=review")
     page.keyboard.press("?")
     expect(page.locator("#help")).to_be_visible()
     page.keyboard.press("?")
@@ -57,7 +53,7 @@ def test_images_are_reviewed_by_keys_alone(served: Served, page: Page, n_to_revi
     _shown(page, rows[1])
     page.keyboard.press("ArrowLeft")
     _shown(page, rows[0])
-    keys = ["k", "d", "d", "r"] * (n_to_review // 4)
+    keys = ["k", "d", "d", "r"] * (N_TO_REVIEW // 4)
     for row, key in zip(rows, keys, strict=True):
         if key == "r":
             # The suggested label of the shown image.
@@ -66,7 +62,7 @@ def test_images_are_reviewed_by_keys_alone(served: Served, page: Page, n_to_revi
         if key == "r":
             expect(page.locator("#new-label")).to_be_focused()
             page.keyboard.press("Enter")
-    expect(page.locator("#review .progress")).to_have_text(f"{n_to_review} of {n_to_review} reviewed")
+    expect(page.locator("#review .progress")).to_have_text(f"{N_TO_REVIEW} of {N_TO_REVIEW} reviewed")
     decided = [(line.path, line.decision, line.label) for line in read_overrides(served.data.overrides)]
     names = {"k": "keep", "d": "drop", "r": "relabel"}
     assert decided == [
@@ -74,11 +70,10 @@ def test_images_are_reviewed_by_keys_alone(served: Served, page: Page, n_to_revi
         for row, key in zip(rows, keys, strict=True)
     ]
     page.keyboard.press("u")
-    expect(page.locator("#review .progress")).to_have_text(f"{n_to_review - 1} of {n_to_review} reviewed")
+    expect(page.locator("#review .progress")).to_have_text(f"{N_TO_REVIEW - 1} of {N_TO_REVIEW} reviewed")
     _shown(page, rows[-1])
 
 
-@pytest.mark.slow
 def test_any_decision_is_undone_and_n_finds_its_image(served: Served, page: Page) -> None:
     points = served.points
     rows = np.argsort(-points.scores, kind="stable")[:N_TO_REVIEW].tolist()

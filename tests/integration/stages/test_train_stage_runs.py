@@ -282,6 +282,21 @@ def test_all_seeds_keep_their_weights_if_the_study_requests_it(tmp_path: Path, t
     assert load_trained(data.trained_weights("tiny")).class_names[2] == "0"
 
 
+def test_a_study_that_keeps_no_weights_uses_runs_without_them(tmp_path: Path, trained_by: Trained) -> None:
+    study = {"arms": ["full"], "seeds": [0], "keep_weights": "none"}
+    data = write_project(tmp_path, study=study)
+    trained_by(lambda spec: 0.5)
+    assert stage("train", tmp_path) == 0
+    assert not list(WorkPaths(root=tmp_path / "work").run_cache.glob("*/weights.pt"))
+    assert data.trained_weights("tiny").read_bytes() == b""
+    trainer = trained_by(lambda spec: 0.5)
+    assert stage("train", tmp_path) == 0
+    assert trainer.called == []
+    write_project(tmp_path, study={**study, "keep_weights": "first_seed"})
+    assert stage("train", tmp_path) == 0
+    assert len(trainer.called) == 1
+
+
 def test_results_of_stale_settings_are_not_used(tmp_path: Path, trained_by: Trained) -> None:
     write_project(tmp_path, study=FOUR_CELLS)
     trained_by(lambda spec: 0.5)
