@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
 
 ROOT = Path(__file__).parents[2]
@@ -96,7 +97,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(_PICTURES))
     arguments = parser.parse_args()
     project = arguments.project.resolve()
-    with _served(project) as url, launch_chromium() as browser:
+    with TemporaryDirectory() as profile, _served(project) as url, launch_chromium(Path(profile)) as context:
+        browser = context.browser
+        assert browser is not None
         for name in arguments.names or _PICTURES:
             (width, height), scheme, show = _PICTURES[name]
             page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)

@@ -73,7 +73,7 @@ def test_marks_follow_helpers_of_other_files() -> None:
         return set(needs_of(_TESTS / path, function))
 
     assert needs("fixtures/chromium.py", "page") == set(), "pytest lists the fixtures of a test"
-    assert needs("fixtures/chromium.py", "browser") == {"browser", "subprocess"}
+    assert needs("fixtures/chromium.py", "profile") == {"browser", "subprocess"}
     assert needs("fixtures/browser_app.py", "served") == {"subprocess"}
     assert needs("integration/faults/test_kills.py", "test_of_three_processes_that_cannot_share_evenly_one_waits") == {
         "subprocess",

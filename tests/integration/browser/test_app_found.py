@@ -12,7 +12,8 @@ from tests.fixtures.browser_app import N_DROPPED, N, Served, lasso, open_page, p
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-expect = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed").expect
+playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+expect = playwright.expect
 # A busy machine is slow, not wrong.
 expect.set_options(timeout=30_000)
 
@@ -53,13 +54,26 @@ def test_after_a_lasso_is_removed_the_list_before_it_returns_and_keys_choose(sha
         if remove == "Escape":
             page.keyboard.press("Escape")
         else:
-            box = page.locator("#map").bounding_box()
-            assert box is not None
-            page.mouse.dblclick(box["x"] + 20, box["y"] + box["height"] - 20)
+            _double_click(page)
         expect(page.locator("#grid .tile")).to_have_count(N_DROPPED)
         page.keyboard.press("ArrowRight")
         expect(page.locator("#grid .tile.focus")).to_have_count(1)
     page.wait_for_function("!document.querySelector('#map .js-plotly-plot').data[0].selectedpoints")
+
+
+def _double_click(page: Page) -> None:
+    """Double-click the map until its selection is gone: on a busy machine Plotly sees clicks too far apart."""
+    for _ in range(5):
+        box = page.locator("#map").bounding_box()
+        assert box is not None
+        page.mouse.dblclick(box["x"] + 20, box["y"] + box["height"] - 20)
+        try:
+            page.wait_for_function(
+                "!document.querySelector('#map .js-plotly-plot').data[0].selectedpoints", timeout=5000
+            )
+        except playwright.TimeoutError:
+            continue
+        return
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ expect = pytest.importorskip("playwright.sync_api", reason="the package playwrig
 # A busy machine is slow, not wrong.
 expect.set_options(timeout=30_000)
 
-N_TO_REVIEW = 72
+N_TO_REVIEW = 40
 
 pytestmark = pytest.mark.slow
 

@@ -1,7 +1,8 @@
 """Run one rank of tiny runs that exchange gradients in every way; tests start it with torchrun or alone.
 
-Command line: the file to save to, then the groups: `nodes` (runs of four simulated workers), `pair` (of two), `alone`
-(of two, on one rank), or `exchanges` (of made-up gradients, without training).
+Command line: the file to save to, then the groups: `nodes` (runs of four simulated workers), `uneven` (those of nodes
+of different sizes), `pair` (of two), `alone` (of two, on one rank), or `exchanges` (of made-up gradients, without
+training).
 """
 
 import sys
@@ -81,6 +82,9 @@ CASES = {
 CASES = {
     group: {name: replace(case, dtype=torch.float64) for name, case in cases.items()} for group, cases in CASES.items()
 }
+CASES["uneven"] = {
+    name: CASES["nodes"][name] for name in (*(f"small_cnn {way}" for way in TRANSPORTS), "bf16 between nodes")
+}  # fmt: skip
 CASES["alone"] = {
     name: CASES["pair"][name] for name in ("small_cnn default", "resnet18 default", "bf16", "powersgd")
 }  # fmt: skip

@@ -184,7 +184,7 @@ def test_compression_is_refused_where_workers_are_simulated(results: Results) ->
 
 def test_nodes_of_different_sizes_average_over_ranks(results: Results, tmp_path: Path) -> None:
     """Compression between nodes is refused, because its result would depend on their sizes."""
-    uneven = _launch_nodes(tmp_path, (1, 3), "nodes")
+    uneven = _launch_nodes(tmp_path, (1, 3), "uneven")
     assert sorted(len(node) for node in uneven["nodes"]) == [1, 3]
     first, plain = results[1]["first weights"], results[4]["small_cnn default"]
     for way in TRANSPORTS:

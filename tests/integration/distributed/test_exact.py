@@ -26,7 +26,7 @@ CASES = (
     "small_cnn interrupted",
     "small_cnn growing",
 )
-QUICK, SLOW = (1, 3), (2, 6)
+QUICK, SLOW = (1, 3), (6,)
 RESNETS = ("resnet18 sgd", "resnet18 lamb", "resnet18 muon bf16")
 """Of slow tests alone."""
 SHARED = pytest.mark.parametrize("ranks", quick_first(1, [3, *SLOW]))
@@ -37,8 +37,8 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """Results by number of processes; the slow ones only where a slow test runs."""
     folder = tmp_path_factory.mktemp("exact")
     slow = any(item.get_closest_marker("slow") for item in request.session.items if item.path == request.path)
-    several = {ranks: ("exact", "resnets") if slow and ranks <= 3 else ("exact",) for ranks in (*QUICK, *SLOW)}
-    return {ranks: launch(ranks, folder, *groups) for ranks, groups in several.items() if slow or ranks in QUICK}
+    quick = {ranks: launch(ranks, folder, "exact", *(["resnets"] if slow else [])) for ranks in QUICK}
+    return {**quick, **{ranks: launch(ranks, folder, "exact") for ranks in SLOW if slow}}
 
 
 @SHARED
@@ -48,10 +48,9 @@ def test_any_number_of_processes_gives_the_same_bits(results: Results, ranks: in
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("case", RESNETS)
-def test_any_number_of_processes_gives_a_resnet_the_same_bits(results: Results, ranks: int, case: str) -> None:
-    _assert_all_equal(results[1][f"resnets {case}"], results[ranks][f"resnets {case}"])
+def test_three_processes_give_a_resnet_the_same_bits(results: Results, case: str) -> None:
+    _assert_all_equal(results[1][f"resnets {case}"], results[3][f"resnets {case}"])
 
 
 def _assert_all_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:

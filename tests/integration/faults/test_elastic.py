@@ -13,20 +13,22 @@ from tests.fixtures.training import command, descendants, kill, start
 NODES = 4
 STEPS = 400
 """Every second step takes a second while nodes join and leave: minutes in all, of which seconds suffice."""
+_KEYS: dict[str, Any] = {"reduction": "exact", "study": {"seeds": [0], "budget": {"steps": STEPS}}}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """The study on one process: exact sums give any number of processes its results."""
+    study = Study.write(tmp_path_factory.mktemp("undisturbed"), **_KEYS)
+    study.finish()
+    return study
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
-def test_nodes_join_and_leave(tmp_path: Path) -> None:
+def test_nodes_join_and_leave(undisturbed: Study, tmp_path: Path) -> None:
     """The job has 1, 4, 2, 1 and 4 processes; the node with the rendezvous store stays."""
-    keys: dict[str, Any] = {
-        "reduction": "exact",
-        "workers": "auto",
-        "study": {"seeds": [0], "budget": {"steps": STEPS}},
-    }
-    undisturbed = Study.write(tmp_path / "undisturbed", **keys)
-    undisturbed.finish()
-    study, slow = Study.write(tmp_path / "study", **keys), tmp_path / "slow"
+    study, slow = Study.write(tmp_path / "study", workers="auto", **_KEYS), tmp_path / "slow"
     slow.touch()
     nodes = Agents(study, nnodes=f"1:{NODES}", slow=slow)
     try:
@@ -42,12 +44,9 @@ def test_nodes_join_and_leave(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_lost_rank_is_started_again_by_its_agent(tmp_path: Path) -> None:
+def test_a_lost_rank_is_started_again_by_its_agent(undisturbed: Study, tmp_path: Path) -> None:
     """The store of the agent still has the keys of the first ranks."""
-    keys: dict[str, Any] = {"reduction": "exact", "study": {"seeds": [0], "budget": {"steps": STEPS}}}
-    undisturbed = Study.write(tmp_path / "undisturbed", **keys)
-    undisturbed.finish()
-    study, output = Study.write(tmp_path / "study", **keys), tmp_path / "output.txt"
+    study, output = Study.write(tmp_path / "study", **_KEYS), tmp_path / "output.txt"
     interpreter, *rest = command("train", study.folder, ranks=2)
     agent = start([interpreter, *rest[:2], "--max-restarts=1", *rest[2:]], output=output)
     try:
