@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import sys
 
 # OpenMP threads that wait for each other spin. With one other busy process on the machine, a training step then takes
@@ -10,8 +11,7 @@ import sys
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
-# Python sets sys.argv[0] to "-m" while it locates the module of `python -m pipeline...`. What a program imports lives
-# until it ends, and a sixth of the time of its start is spent searching it for garbage. `freeze_imported_objects` turns
-# the collector on again.
-if sys.argv[:1] == ["-m"]:
+# What a program imports lives until it ends, and searching it for garbage is a sixth of the time of its start.
+# `freeze_imported_objects` turns the collector on again. Python sets sys.argv[0] to "-m" while it locates a module.
+if sys.argv[:1] == ["-m"] and re.search(r" -m pipeline\b", " ".join(getattr(sys, "orig_argv", []))):
     gc.disable()

@@ -15,17 +15,17 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from PIL import Image  # noqa: E402
+from playwright.sync_api import sync_playwright  # noqa: E402
 
 from pipeline.paths import DataPaths  # noqa: E402
 from tests.fixtures.browser_app import open_page, serve_app  # noqa: E402
-from tests.fixtures.chromium import launch_chromium  # noqa: E402
+from tests.fixtures.chromium import ARGUMENTS, CHROMIUM  # noqa: E402
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -97,9 +97,8 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(_PICTURES))
     arguments = parser.parse_args()
     project = arguments.project.resolve()
-    with TemporaryDirectory() as profile, _served(project) as url, launch_chromium(Path(profile)) as context:
-        browser = context.browser
-        assert browser is not None
+    with _served(project) as url, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         for name in arguments.names or _PICTURES:
             (width, height), scheme, show = _PICTURES[name]
             page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
@@ -111,6 +110,7 @@ def main() -> None:
             small = picture.quantize(_COLORS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
             small.save(_FOLDER / f"{name}.png", optimize=True)
             page.close()
+        browser.close()
 
 
 if __name__ == "__main__":

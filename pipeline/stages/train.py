@@ -297,7 +297,7 @@ def _write_results(context: StageContext, specs: list[RunSpec], keys: list[str],
     kept = [paths.kept(network) for network in study.filter_networks if set(study.arms) != {"full"}]
     suggested = [paths.points(network) for network in study.filter_networks if study.relabel_above is not None]
     with atomic_path(paths.trained_weights(name)) as temporary:
-        temporary.write_bytes(_best_weights(specs, keys, results, cache))
+        temporary.write_bytes(_best_weights(specs, keys, results, cache) if study.keep_weights != "none" else b"")
     write_provenance(
         paths.provenance("train", name),
         stage=context.name,

@@ -253,7 +253,8 @@ def load_weights_file(path: Path) -> Any:
     check_weights_path(path)
     if path.exists() and path.stat().st_size == 0:
         raise InputError(
-            f"{path}: is empty; if it is a study's, none of its runs finished and its parquet file says why"
+            f"{path}: is empty; if it is a study's, its keep_weights is none, or no run finished and its parquet file "
+            "says why"
         )
     try:
         with warnings.catch_warnings(action="ignore"):

@@ -56,15 +56,33 @@ def test_a_child_of_process_1_is_adopted_unless_dvc_is_process_1(name: str, adop
     assert (done.returncode, done.stdout.strip()) == (0, adopted), done.stderr
 
 
-@pytest.mark.parametrize(("argument", "collects"), [("-m", False), ("-c", True), ("notebook.py", True)])
-def test_imports_of_a_program_are_not_searched_for_garbage(argument: str, collects: bool) -> None:
-    """Python sets the first argument to "-m" while it locates the module of `python -m`; a library changes nothing."""
-    code = f"import sys; sys.argv[0] = {argument!r}; import pipeline, gc; print(gc.isenabled())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == f"{collects}\n"
+@pytest.mark.parametrize(
+    ("words", "collects"),
+    [
+        (["-m", "pipeline.stages.train", "--study=a"], False),
+        (["-u", "-m", "pipeline", "plan"], False),
+        (["-m", "pipelines.pipeline"], True),
+        (["-m", "benchmarks.small_maps"], True),
+    ],
+)
+def test_imports_of_a_program_are_not_searched_for_garbage(words: list[str], collects: bool) -> None:
+    """Only those of the programs of this package, which turn the collector on again."""
+    code = f"import sys; sys.argv, sys.orig_argv = ['-m'], {[sys.executable, *words]}; import pipeline, gc"
+    done = run([sys.executable, "-c", f"{code}; print(gc.isenabled())"])
+    assert done.stdout == f"{collects}\n", done.stderr
 
 
-def test_the_collector_is_on_after_the_imports() -> None:
+def test_a_program_of_another_package_keeps_its_garbage_collector(tmp_path: Path) -> None:
+    package = tmp_path / "other"
+    package.mkdir()
+    (package / "__init__.py").write_text("import pipeline\n")
+    (package / "__main__.py").write_text("import gc\nprint(gc.isenabled())\n")
+    done = run([sys.executable, "-m", "other"], environ={"PYTHONPATH": f"{ROOT}:{tmp_path}"})
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_the_collector_is_on_after_the_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc, "freeze", lambda: None)  # this process has garbage
     gc.disable()
     try:
         freeze_imported_objects.__wrapped__()

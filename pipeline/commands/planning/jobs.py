@@ -154,7 +154,7 @@ def _study_cost(
             PlannedCost(
                 seconds=cost.run_seconds(run.settings, speed, size, workers=run.workers),
                 memory=cost.run_memory(run.settings, speed, size, workers=run.workers),
-                disk=is_kept * speed.weight_bytes + size.n_test + 20_000.0,
+                disk=(speed.weight_bytes if is_kept else 0) + size.n_test + 20_000.0,
             )
         )
     weights = max((speeds[run.workload].weight_bytes for run in runs), default=0) if keep != "none" else 0

@@ -287,6 +287,8 @@ def _check_best(name: str, specs: Sequence[RunSpec], tables: StudyTables, projec
     kept = [path for path in kept if path.exists()]
     if not best.exists() or not kept or not project.has_ledger:
         return
+    if project.params.studies[name].keep_weights == "none":
+        return
     digest = sha256_of_file(best)
     if digest not in {sha256_of_file(path) for path in kept}:
         findings.differs(best, "SHA-256", digest, "that of a network of the first seed in the ledger")

@@ -10,11 +10,12 @@ import pytest
 from pipeline.artifacts.overrides import read_overrides
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from tests.fixtures.browser_app import N_DROPPED, Served, lasso, open_page, pick
+from tests.fixtures.chromium import clear
 from tests.fixtures.points import NETWORK
 from viz.decisions import Decisions, Image
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, Route
+    from playwright.sync_api import BrowserContext, Page, Route
 
 expect = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed").expect
 # A busy machine is slow, not wrong.
@@ -178,9 +179,9 @@ def test_hidden_images_are_not_decided(served: Served, page: Page) -> None:
 
 
 @pytest.mark.slow
-def test_a_failed_request_saves_nothing_and_the_image_stays_chosen(served: Served, browser: Browser) -> None:
+def test_a_failed_request_saves_nothing_and_the_image_stays_chosen(served: Served, profile: BrowserContext) -> None:
     # The fixture `page` fails on console errors, and a failed request is one.
-    page = browser.new_context().new_page()
+    page = profile.new_page()
     (row, first), _ = _ranked(served)[:2]
     _open_first(page, served)
     for fail, message in (
@@ -199,7 +200,7 @@ def test_a_failed_request_saves_nothing_and_the_image_stays_chosen(served: Serve
     page.keyboard.press("d")
     expect(page.locator("#saved")).to_have_text("Saved as drop: 1 image.")
     assert served.overrides() == [(first, "drop", "why")]
-    page.context.close()
+    clear(profile)
 
 
 @pytest.mark.slow

@@ -74,6 +74,7 @@ def _double_click(page: Page) -> None:
         except playwright.TimeoutError:
             continue
         return
+    raise AssertionError("five double clicks removed no selection")
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pipeline.artifacts.overrides import Override, write_overrides
 from pipeline.paths import DataPaths
 from tests.fixtures.browser_app import alone, place_of
+from tests.fixtures.chromium import clear
 from tests.fixtures.points import CLASS_NAMES, NETWORK, write_points
 from viz.data import Points, Source
 from viz.export.page import make_content, write_page
@@ -20,7 +21,7 @@ from viz.filter_settings import FilterPreview, FilterSettings, preview_filter
 from viz.state import selection_csv
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, Request
+    from playwright.sync_api import BrowserContext, Page, Request
 
 expect = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed").expect
 
@@ -122,10 +123,10 @@ def test_names_paths_and_notes_stay_text(opened: Page, exported: tuple[Path, Poi
 
 @pytest.mark.slow
 def test_markup_that_gets_into_the_page_does_not_run(
-    browser: Browser, exported: tuple[Path, Points, FilterPreview]
+    profile: BrowserContext, exported: tuple[Path, Points, FilterPreview]
 ) -> None:
     """It cannot fetch either: the policy covers mistakes of the page."""
-    page = browser.new_page()
+    page = profile.new_page()
     page.goto(exported[0].as_uri())
     page.wait_for_selector("body[data-ready]")
     ran, fetched = page.evaluate(
@@ -139,7 +140,7 @@ def test_markup_that_gets_into_the_page_does_not_run(
             return [window.ran, await fetch("data:,x").then(() => true, () => false)];
         }"""
     )
-    page.close()
+    clear(profile)
     assert (ran, fetched) == (False, False)
 
 

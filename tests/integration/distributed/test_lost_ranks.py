@@ -129,8 +129,10 @@ def test_a_rank_that_goes_on_costs_time_alone(tmp_path: Path, victim: int, is_na
         time.sleep(1)
         for _ in range(1 if is_named else 8):
             os.kill(slowed, signal.SIGSTOP)
+            began = time.monotonic()
             if is_named:
                 wait_until(lambda: f"rank {victim} (process {slowed}" in output.read_text(), process)
+                assert time.monotonic() - began >= 7
             else:
                 time.sleep(0.5)
             os.kill(slowed, signal.SIGCONT)

@@ -12,7 +12,7 @@ from tests.fixtures.tuning import command, results_of, write_search
 SEARCH: dict[str, Any] = {
     "trials": 2,
     "max_concurrent_trials": None,
-    "epochs": 1,
+    "epochs": 2,
     "train": {"simulated_workers": 2, "workers": 2},
 }
 # A busy machine is slow, not wrong.

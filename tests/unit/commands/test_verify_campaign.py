@@ -1,7 +1,7 @@
 """Forged projects of ten kinds, of which `verify` names those that it can, and honest ones, which it accepts.
 
-PROJECTS is the number of each kind, and there are five times as many honest ones. `make campaign-verify` makes 200 and
-100, and prints the table of docs/guides/verify.md.
+FORGED_PER_KIND is the number of each kind; there are five times as many honest ones. `make campaign-verify` makes 200
+and 100, and prints the table of docs/guides/verify.md.
 """
 
 import itertools
@@ -31,7 +31,7 @@ from tests.fixtures.verified import STUDY, train, write_report, write_results, w
 
 pytestmark = pytest.mark.slow
 
-_EACH = int(os.environ.get("PROJECTS", "5"))
+_EACH = int(os.environ.get("FORGED_PER_KIND", "5"))
 _HONEST, _AT_A_TIME = 5 * _EACH, 5
 _AUDITED = 3
 """Runs of 8 that are trained again."""
