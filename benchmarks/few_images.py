@@ -41,7 +41,7 @@ STAGES = ("finetune", "extract", "reduce", "filter")
 
 Scores = NDArray[np.float64]
 
-# Both are settings that the documentation proposes: the README's for own images, and docs/guides/few-images.md's.
+# Both are settings that the documentation proposes: the README for own images, and docs/guides/use-a-network.md.
 _SCRATCH: Mapping[str, Any] = {"weights": "none"}
 _FROZEN: Mapping[str, Any] = {"trainable": "head", "folds": 5, "eval_batch_size": 64}
 

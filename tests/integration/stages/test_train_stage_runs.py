@@ -295,6 +295,11 @@ def test_a_study_that_keeps_no_weights_uses_runs_without_them(tmp_path: Path, tr
     write_project(tmp_path, study={**study, "keep_weights": "first_seed"})
     assert stage("train", tmp_path) == 0
     assert len(trainer.called) == 1
+    assert data.trained_weights("tiny").read_bytes() != b""
+    # Weights of an earlier setting or another study change no result of this one.
+    write_project(tmp_path, study=study)
+    assert stage("train", tmp_path) == 0
+    assert data.trained_weights("tiny").read_bytes() == b""
 
 
 def test_results_of_stale_settings_are_not_used(tmp_path: Path, trained_by: Trained) -> None:
