@@ -143,7 +143,11 @@ def _label_records(path: Path, source: str) -> Iterator[tuple[int, dict[str, str
     if "label_name" not in table.column_names:
         raise InputError(f"{source}: has no column label_name; give a manifest of data/prepare, or a CSV")
     columns = [name for name in names if name in table.column_names]
-    for row, record in enumerate(table.select(columns).to_pylist(), start=1):
+    try:
+        records = table.select(columns).to_pylist()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{source}: not valid UTF-8 text ({error}); write the manifest again") from None
+    for row, record in enumerate(records, start=1):
         # A missing value is an empty text, as in a CSV.
         yield row, {names[name]: "" if value is None else str(value) for name, value in record.items()}
 

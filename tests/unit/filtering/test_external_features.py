@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from sklearn.linear_model import LogisticRegression
 
 from pipeline.errors import InputError
-from pipeline.filtering.external_features import ExternalFeatures, class_order, read_external_features
+from pipeline.filtering.external_features import ExternalFeatures, _label_records, class_order, read_external_features
 from tests.fixtures.golden import check_golden, refusals
 
 _LABELS = ["cat", "dog", "yak"] * 4
@@ -214,3 +214,10 @@ def test_a_manifest_without_a_label_is_refused_by_its_row(tmp_path: Path) -> Non
     with pytest.raises(InputError) as raised:
         read_external_features(tmp_path / "f.npy", manifest, None)
     assert str(raised.value).startswith(f"--labels {manifest}: line 5 has no label")
+
+
+def test_text_of_a_manifest_that_is_not_utf8_is_refused_in_one_line(tmp_path: Path) -> None:
+    names = pa.array([b"a", b"\xff"]).view(pa.utf8())
+    pyarrow.parquet.write_table(pa.table({"label_name": names}), tmp_path / "y.parquet")
+    with pytest.raises(InputError, match="not valid UTF-8 text"):
+        list(_label_records(tmp_path / "y.parquet", "--labels y.parquet"))
