@@ -64,8 +64,10 @@ test: setup ## the fast tests
 # torch and oneDNN then round as on a processor without AVX-512. So does MKL on Intel; on AMD it ignores the variable.
 AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2
 
+NUMERIC := distributed training models optim
+
 test-avx2: setup ## the numeric tests and all canonical runs, as on a processor without AVX-512
-	@$(AVX2) $(PYTEST) tests/integration/distributed tests/unit/training tests/unit/models tests/unit/optim
+	@$(AVX2) $(PYTEST) tests/integration/distributed $(NUMERIC:%=tests/unit/%)
 	@$(AVX2) pytest -q -m slow tests/unit/training/test_canonical_runs.py
 
 # Slow tests wait for processes of their own much of the time, so three share two cores.
@@ -122,7 +124,7 @@ LOWER_TESTS := unit/optim unit/models unit/training unit/features unit/reduction
   unit/benchmarks/test_elimination_rules.py unit/benchmarks/test_label_noise_detection.py \
   unit/commands/test_repair.py unit/commands/test_tune.py unit/simulator/test_machine.py integration/stages \
   integration/notebooks
-EXTRAS := stages viz notebooks cleanlab tuning dev
+EXTRAS := stages viz notebooks cleanlab tuning datasets docs dev
 
 lower-bounds: setup ## run the fast tests with every requirement at its lower bound, in a separate environment
 	@command -v uv > /dev/null || python -m pip install --quiet uv

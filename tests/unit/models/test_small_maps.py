@@ -110,6 +110,18 @@ def test_compiles_without_a_graph_break(side: int, kernel: int, stride: int) -> 
     assert torch.equal(actual[0], torch.autograd.grad(layer(x).sum(), layer.weight)[0])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("network", ["resnet18", "resnet50"])
+def test_a_whole_network_compiles_without_a_graph_break(network: str) -> None:
+    """At 32 pixels the maps of the last stages have 2x2 and 1x1 pixels."""
+    torch.compiler.reset()
+    model = build_resnet(network).to(memory_format=torch.channels_last)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=False)
+    x = _maps(4, 3, 32, 32, dtype=torch.float32).contiguous(memory_format=torch.channels_last)
+    compiled(x).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
 @CASE
 def test_autocast_takes_half_precision(side: int, kernel: int, stride: int) -> None:
     """Operands, partial products of a 2x2 map and their sum are rounded to 8 bits: four relative errors of 2**-9."""
