@@ -111,7 +111,7 @@ def legend(colors: Colors, rows: NDArray[np.int64]) -> list[Any]:
 
     Args:
         colors: of all images.
-        rows: of the shown images, which the legend counts by color, drawn or not.
+        rows: of the shown images, which the legend counts by color, plotted or not.
     """
     if not isinstance(colors, Groups):
         gradient = {"background": f"linear-gradient(90deg, {', '.join(color for _, color in get_colorscale(SCALE))})"}

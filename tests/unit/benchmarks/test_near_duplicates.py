@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks.near_duplicates import (
     CHANCES,
     CORRELATIONS,
-    Pairs,
+    DuplicatePairs,
     halves,
     kinds_of_pairs,
     report_rows,
@@ -22,10 +22,10 @@ from pipeline.paths import DataPaths
 from tests.fixtures.iteration import write_project
 
 
-def _pairs(n: int = 200) -> Pairs:
+def _pairs(n: int = 200) -> DuplicatePairs:
     rng = np.random.default_rng(0)
     names = np.array([*CHANGES, ""])
-    return Pairs(
+    return DuplicatePairs(
         chance=10.0 ** rng.uniform(-4, 4, n),
         correlation=rng.uniform(-1, 1, n),
         kinds=names[rng.integers(len(names), size=n)],
@@ -53,7 +53,9 @@ def test_the_best_thresholds_are_those_of_the_first_half_and_are_shown_on_both()
     grid = [(chance, correlation) for chance in CHANCES for correlation in CORRELATIONS]
     scores = [first.measures(*thresholds)["f1"] for thresholds in grid]
     assert first.measures(*first.best())["f1"] == max(scores)
-    second = Pairs(chance=np.array([1e-9]), correlation=np.array([1.0]), kinds=np.array(["crop"]), n_planted=50)
+    second = DuplicatePairs(
+        chance=np.array([1e-9]), correlation=np.array([1.0]), kinds=np.array(["crop"]), n_planted=50
+    )
     rows = report_rows("resnet9", first, second)
     assert [(row["thresholds"], row["half"]) for row in rows] == [
         (name, half) for name in ("default", "best of first") for half in ("first", "second")

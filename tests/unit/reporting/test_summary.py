@@ -147,7 +147,7 @@ _NOISE = {
     ("full", 1): _noise(1000.0, 640.6, 1100.0),
     ("full", 2): _noise(None, 5000.0, None),  # hidden in noise: larger than all
     ("filtered", 0): _noise(12_345.0, 9_000.0, 20_000.0),
-    ("filtered", 1): _noise(None, None, None),  # cannot be told
+    ("filtered", 1): _noise(None, None, None),  # unknown
     ("filtered", 2): _noise(10_000.0, 8_000.0, 15_000.0),
     ("random", 0): _noise(None, 3000.0, None),
 }

@@ -91,7 +91,7 @@ def test_quotas_give_each_class_a_radius_and_dbscan_agrees(seed: int, share: flo
     for label in range(4):
         rows = evidence.labels == label
         assert len(set(decision.thresholds[rows])) == 1
-        # Mutual nearest neighbours share a radius, so that a class may miss its allocation by a few images.
+        # Mutual nearest neighbors share a radius, so that a class may miss its allocation by a few images.
         assert decision.is_noise[rows].sum() == pytest.approx(share * rows.sum(), abs=5)
 
 

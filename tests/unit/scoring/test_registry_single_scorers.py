@@ -75,7 +75,7 @@ def test_hdbscan_reason_follows_its_own_decision() -> None:
     assert reasons[0].endswith("with strength 0.75")
 
 
-def test_the_networks_view_of_neighbours_counts_half() -> None:
+def test_the_networks_view_of_neighbors_counts_half() -> None:
     evidence = ScorerInputs(
         labels=np.array([0, 0, 2]),
         probabilities=_PROBABILITIES,
@@ -89,8 +89,8 @@ def test_the_networks_view_of_neighbours_counts_half() -> None:
 
 
 def test_neighbors_with_another_label_are_counted() -> None:
-    neighbours = np.array([[1, 2, 3], [0, 2, 3], [3, 0, 1], [2, 1, 0]])
-    evidence = ScorerInputs(labels=np.array([0, 0, 1, 2]), neighbors=neighbours)
+    neighbors = np.array([[1, 2, 3], [0, 2, 3], [3, 0, 1], [2, 1, 0]])
+    evidence = ScorerInputs(labels=np.array([0, 0, 1, 2]), neighbors=neighbors)
     np.testing.assert_array_equal(SCORERS["knn_agreement"].values(evidence, k=2), [0.5, 0.5, 1, 1])
     np.testing.assert_allclose(SCORERS["knn_agreement"].values(evidence, k=3), [2 / 3, 2 / 3, 1, 1])
 

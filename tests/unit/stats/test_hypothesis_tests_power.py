@@ -58,7 +58,7 @@ def test_required_seeds_is_the_least_number(difference: float, alpha: float, pow
 
 @pytest.mark.parametrize("spread", [0.18, 0.25, 0.35, 1.0])
 def test_both_tests_find_the_difference_with_the_seeds_said_and_not_with_one_fewer(spread: float) -> None:
-    """Of studies drawn anew. At six seeds the sign-flip test finds it only where all signs are alike."""
+    """Of new random studies. At six seeds the sign-flip test finds it only where all signs are alike."""
     needed = seeds_for_both_tests(spread, 0.3, 0.05, 0.8)
     assert needed >= max(6, required_seeds(spread, 0.3, 0.05, 0.8))
     if needed > 12:

@@ -246,7 +246,7 @@ def test_a_slow_computation_does_not_block_another_key() -> None:
     assert results.get("quick", "1", lambda: "quick") == "quick"
     go_on.set()
     thread.join(30)
-    assert results.get("slow", "1", lambda: "anew") == "slow"
+    assert results.get("slow", "1", lambda: "again") == "slow"
 
 
 def test_threads_compute_one_key_once() -> None:
