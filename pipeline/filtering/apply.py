@@ -155,11 +155,11 @@ def sieve(
     rule = rule_for(config, context.network, inputs, estimate)
     decision = decide(inputs, scorer, rule)
     keep = ~decision.is_noise
-    stands_for: dict[int, int] = {}
+    duplicate_of: dict[int, int] = {}
     redundant = None
     if context.duplicates is not None:
-        stands_for = redundant_images(context.duplicates, keep, decision.scores, context.overrides)
-        redundant = np.isin(np.arange(len(keep)), list(stands_for))
+        duplicate_of = redundant_images(context.duplicates, keep, decision.scores, context.overrides)
+        redundant = np.isin(np.arange(len(keep)), list(duplicate_of))
         keep &= ~redundant
     for row, override in context.overrides.items():
         keep[row] = override.keeps
@@ -170,7 +170,7 @@ def sieve(
         raise InputError(f"filter.{_rule_key(config)}: drops every image; drop fewer, or {fix}")
     suggestion = suggest_labels(inputs)
     reasons = _reasons(inputs, config, decision, suggestion, context)
-    for row, other in stands_for.items():
+    for row, other in duplicate_of.items():
         assert context.duplicates is not None
         reasons[row] = f"{context.duplicates.describe(other)}; {reasons[row]}"
     return SieveResult(
