@@ -33,7 +33,7 @@ def check_estimate(inputs: ScorerInputs, config: FilterConfig, network: str) -> 
     Raises:
         InputError: there are no class probabilities, or there is one class only.
     """
-    if not config.estimates_share(network):
+    if not config.estimates_drop_fraction(network):
         return
     if not inputs.has("classes"):
         raise InputError("filter.drop_fraction: estimated compares classes, but there is one class only; give a number")
@@ -55,7 +55,7 @@ def rule_for(
     Raises:
         InputError: the search finds no radius: there is one class only, or images coincide.
     """
-    drop_fraction = config.share_for(network) if estimate is None else estimate.extrapolated.share
+    drop_fraction = config.drop_fraction_for(network) if estimate is None else estimate.extrapolated.share
     if drop_fraction is not None:
         return DropFraction(fraction=drop_fraction, allocation=config.allocation)
     if config.threshold is not None:
@@ -149,7 +149,7 @@ def sieve(
     check_scorer(inputs, scorer, context.class_names, "filter.scorer")
     check_estimate(inputs, config, context.network)
     estimate = None
-    if config.estimates_share(context.network):
+    if config.estimates_drop_fraction(context.network):
         assert inputs.probabilities is not None
         estimate = estimate_wrong_share(inputs.labels, inputs.probabilities)
     rule = rule_for(config, context.network, inputs, estimate)

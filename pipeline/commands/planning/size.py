@@ -119,7 +119,7 @@ def n_kept_images(params: Params, network: str, n_train: int, paths: DataPaths, 
     """
     if filtered:
         return int(read_json(paths.filter_metrics(network))["n_kept"])
-    return n_train - round((params.filter.share_for(network) or 0.0) * n_train)
+    return n_train - round((params.filter.drop_fraction_for(network) or 0.0) * n_train)
 
 
 class _SilentCounter(ProgressCounter):
