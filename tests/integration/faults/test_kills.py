@@ -27,7 +27,7 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> StudyProject:
     return study
 
 
-def test_kills_inside_a_checkpoint_and_an_entry_of_the_run_cache(exact: StudyProject, tmp_path: Path) -> None:
+def test_kills_inside_a_checkpoint_and_an_entry_of_the_ledger(exact: StudyProject, tmp_path: Path) -> None:
     """Three kills in one study, at seeded moments."""
     rng = random.Random(0)
     study = StudyProject.write(tmp_path / "study", reduction="exact")

@@ -38,7 +38,7 @@ def _write(folder: Path, margin: float) -> StudyProject:
 
 
 def _kill_after(study: StudyProject, n_runs: int) -> None:
-    """Kill with SIGKILL once `n_runs` are in the run cache and the next one has saved a checkpoint."""
+    """Kill with SIGKILL once `n_runs` are in the ledger and the next one has saved a checkpoint."""
     process = start(command("train", study.folder))
     try:
         wait_until(lambda: len(study.finished_runs()) >= n_runs and study.checkpoints(), process)

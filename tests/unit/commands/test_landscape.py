@@ -80,7 +80,7 @@ def test_without_a_number_it_takes_as_many_images_as_the_smaller_split_has(proje
     copied = shutil.copytree(project, tmp_path / "copied")
     data = DataPaths(root=copied / "data")
     for run in read_parquet(data.runs("tiny"))["fingerprint"].to_pylist()[1:]:
-        WorkPaths(root=copied / "work").run_cache.joinpath(run, "weights.pt").unlink()
+        WorkPaths(root=copied / "work").ledger.joinpath(run, "weights.pt").unlink()
     assert command.main(_arguments(copied, "--seed", "0")) == 0
     sizes = [len(read_parquet(data.manifest(split))) for split in ("train", "test")]
     assert min(sizes) < max(sizes) < 500

@@ -125,7 +125,7 @@ def test_a_run_of_code_that_joined_a_family_later_is_filed_under_its_name(
 def test_an_import_and_a_study_keep_each_other_out(
     tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two writers of one run cache could each treat the other's unfinished entry as an old one."""
+    """Two writers of one ledger could each treat the other's unfinished entry as an old one."""
     monkeypatch.setattr(harness, "_LOCK_GRACE_S", 0.2)
     write_project(tmp_path, study=_STUDY, train={"simulated_workers": 2})
     work = WorkPaths(root=tmp_path / "work")
@@ -135,7 +135,7 @@ def test_an_import_and_a_study_keep_each_other_out(
         error = printed_error(refused.stderr)
         assert error.key == "train or runs import"
         assert f" {os.getpid()};" in str(error)
-        assert not work.run_cache.exists()
+        assert not work.ledger.exists()
         assert stage("train", tmp_path) == 2
         assert printed_error(capsys.readouterr().err).key == "train@tiny"
 

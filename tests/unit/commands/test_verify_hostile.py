@@ -160,7 +160,7 @@ def test_a_status_in_the_tables_cannot_hide_its_answers(
     status: str | None, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without a ledger, where the tables are the record."""
-    shutil.rmtree(work_of(project).run_cache)
+    shutil.rmtree(work_of(project).ledger)
     edit_table(data_of(project).runs(STUDY_NAME), status=status, top1=0.99)
     code, lines = _verify(project, capsys)
     assert code == 1
