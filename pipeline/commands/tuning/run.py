@@ -98,9 +98,9 @@ def read_inputs(params: Params, tuning: Tuning, data: DataPaths) -> SearchInputs
         stage="train", item=tuning.study, params=reduced, data=data, work=WorkPaths(), log=RunLog.silent()
     )  # fmt: skip
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    _, (arm,), (identity,) = resolve_runs(context, prepared, World(rank=0, size=1, device=device))
-    assert identity is not None, "a batch of two fits every arm"
-    digest, machine = str(identity.job["data"]), machine_info(device)
+    _, (arm,), (run_key,) = resolve_runs(context, prepared, World(rank=0, size=1, device=device))
+    assert run_key is not None, "a batch of two fits every arm"
+    digest, machine = str(run_key.job["data"]), machine_info(device)
     return SearchInputs(
         rows=TrainValRows(train=arm.mask & ~val, val=val, labels=arm.labels),
         summary=DatasetInfo(
@@ -112,9 +112,9 @@ def read_inputs(params: Params, tuning: Tuning, data: DataPaths) -> SearchInputs
         source=make_trial_data(data, image_folder=params.prepare.folder, digest=digest, machine=machine),
         identity={
             "data": digest,  # includes the manifest, which flags rows
-            "members": identity.job["members"],
+            "members": run_key.job["members"],
             # Changed labels; without any, searches of earlier versions continue.
-            **{key: identity.job[key] for key in ("labels",) if key in identity.job},
+            **{key: run_key.job[key] for key in ("labels",) if key in run_key.job},
             "code": training_code_digest(),
             "machine": machine,
         },

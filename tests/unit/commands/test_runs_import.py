@@ -59,12 +59,12 @@ def _entry(work: Path) -> Path:
 def _pretend_other_machine(work: Path) -> dict[str, str]:
     """Rename an entry as if a GPU had trained it."""
     entry = _entry(work)
-    identity = read_json(entry / "identity.json")
-    identity["machine"]["device"] = "a GPU of another node"
-    write_json(entry / "identity.json", identity)
+    key = read_json(entry / "identity.json")
+    key["machine"]["device"] = "a GPU of another node"
+    write_json(entry / "identity.json", key)
     write_checksums(entry)
-    entry.rename(entry.with_name(RunKey(**identity).fingerprint))
-    return dict(identity["machine"])
+    entry.rename(entry.with_name(RunKey(**key).fingerprint))
+    return dict(key["machine"])
 
 
 def _counts(stdout: str) -> list[int]:
@@ -142,11 +142,11 @@ def test_an_import_and_a_study_keep_each_other_out(
 
 def _other_code(work: Path) -> None:
     entry = _entry(work)
-    identity = read_json(entry / "identity.json")
-    identity["job"]["code"] = "of an older version"
-    write_json(entry / "identity.json", identity)
+    key = read_json(entry / "identity.json")
+    key["job"]["code"] = "of an older version"
+    write_json(entry / "identity.json", key)
     write_checksums(entry)
-    entry.rename(entry.with_name(RunKey(**identity).fingerprint))
+    entry.rename(entry.with_name(RunKey(**key).fingerprint))
 
 
 def _renamed(work: Path) -> None:
