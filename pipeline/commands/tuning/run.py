@@ -124,7 +124,7 @@ def read_inputs(params: Params, tuning: Tuning, data: DataPaths) -> SearchInputs
 def search_key(params: Params, tuning: Tuning, inputs: SearchInputs) -> str:
     """Return the digest of all inputs of a search, by which a restarted search resumes.
 
-    `parallel` and `round_robin` have the same result, and training eliminated trials to the end does not change it.
+    `parallel` and `round_robin` have the same result, and training pruned trials to the end does not change it.
     Trials use the first values of the study's lists; its batch sizes and its budget decide which values fit.
     """
     tuning_values = tuning.model_dump(mode="json", exclude={"scheduler", "resume_pruned"})
@@ -285,7 +285,7 @@ def outcome_lines(result: SearchResult, name: str, data: DataPaths) -> list[str]
     lines = [
         f"trial {winner['trial']} wins with {values}",
         f"its accuracy on the val rows is {winner['accuracy']:.4f}, after {winner['epochs']} epochs",
-        f"{trials} trials: {summary['eliminated']} eliminated, {summary['failed']} failed",
+        f"{trials} trials: {summary['eliminated']} pruned, {summary['failed']} failed",
         f"{summary['epochs']} epochs of {summary['epochs_allowed']} trained, {summary['saved_share']:.0%} saved",
     ]
     if winner["epochs"] < epochs and winner["accuracy_at_end"] is not None:

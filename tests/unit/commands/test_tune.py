@@ -52,9 +52,9 @@ def test_what_a_search_leaves(round_robin: Path) -> None:
     assert rows[0]["status"] == "winner"
     assert rows[0]["accuracy"] == max(row["accuracy"] for row in rows)
     assert sum(row["epochs"] for row in rows) == summary["epochs"] == 20 - summary["epochs_saved"]
-    eliminated = [row for row in rows if row["status"] == "eliminated"]
-    assert len(eliminated) == summary["eliminated"] > 0
-    assert all(row["eliminated_after"] == row["epochs"] for row in eliminated)
+    pruned = [row for row in rows if row["status"] == "eliminated"]
+    assert len(pruned) == summary["eliminated"] > 0
+    assert all(row["eliminated_after"] == row["epochs"] for row in pruned)
     assert len(summary["finished_afterwards"]) == 2
     page = data.tuning_page(NAME).read_text()
     assert page.count("Plotly.newPlot") == 3
@@ -69,7 +69,7 @@ def test_the_figures_of_a_search_are_files_for_papers_too(round_robin: Path) -> 
     sampled = Counter(re.findall(r'<g id="trial-\d+(.*)">', curves))
     assert sampled == {
         "": len(rows),
-        "-eliminated": sum(row["status"] == "eliminated" for row in rows),
+        "-pruned": sum(row["status"] == "eliminated" for row in rows),
         "-afterwards": 2,
     }
     written = read_json(data.tuning_provenance(NAME))["outputs"]

@@ -41,7 +41,7 @@ def test_trials_are_curves_with_crosses_and_dotted_after_pruning() -> None:
 
 
 def test_the_legend_names_what_is_there() -> None:
-    assert _legend(tuning_figure(CURVES)) == {"winner", "other trials", "eliminated", "trained afterwards"}
+    assert _legend(tuning_figure(CURVES)) == {"winner", "other trials", "pruned", "trained afterwards"}
     assert _legend(tuning_figure(CURVES[1:2])) == {"winner"}
     assert svg(tuning_figure([]))
 
