@@ -90,7 +90,7 @@ def share_of_eps(inputs: ScorerInputs) -> Figure:
         axes.legend(fontsize=8, loc="lower left")
         matplotlib_log_axis(axes, "x", eps)
         matplotlib_log_axis(axes, "y", shares)
-        axes.set(xlabel="eps (map units)", ylabel="DBSCAN noise (% of the images)")
+        axes.set(xlabel="eps (units of the embedding)", ylabel="DBSCAN noise (% of the images)")
         return figure
 
 
