@@ -46,7 +46,7 @@ def test_kills_inside_a_checkpoint_and_an_entry_of_the_ledger(exact: StudyProjec
     study.assert_equals(exact)
 
 
-def test_sigterm_to_the_launching_stage_saves_and_ends_as_resumable(exact: StudyProject, tmp_path: Path) -> None:
+def test_sigterm_to_the_launching_stage_saves_and_is_resumable(exact: StudyProject, tmp_path: Path) -> None:
     study = StudyProject.write(tmp_path / "study", reduction="exact", workers=2)
     ended = study.fault("SIGTERM", "launcher", "step-000000006", 0)
     assert ended.returncode == 75

@@ -86,7 +86,7 @@ def test_the_same_seeds_verdict_and_bytes(tmp_path: Path, margin: float, kills: 
     assert read_registered_plans(study.work.plans("tiny")) == [statement]
 
 
-def test_kills_while_the_plan_is_registered_leave_one_complete_plan(tmp_path: Path) -> None:
+def test_kills_during_registration_leave_one_complete_plan(tmp_path: Path) -> None:
     study = _write(tmp_path / "study", 99.0)
     for operation in (0, 2, 4):
         killed = study.fault("SIGKILL", "self", "/plans/", operation)
