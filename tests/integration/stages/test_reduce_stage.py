@@ -104,7 +104,7 @@ def test_all_artifacts(tmp_path: Path) -> None:
     assert metrics["tsne"]["effective"]["perplexity"] == 12
 
 
-def test_with_folds_neighbors_are_those_by_the_network_of_the_image(tmp_path: Path) -> None:
+def test_with_folds_the_network_of_the_image_decides_its_neighbors(tmp_path: Path) -> None:
     data = _project(tmp_path)
     features, folds = np.load(data.features(NETWORK)), np.arange(180, dtype=np.int32) // 4 % 2
     rng = np.random.default_rng(1)

@@ -44,9 +44,7 @@ def test_a_changed_run_is_set_aside_and_trained_again(
     assert runs_of(data) == before
 
 
-def test_concurrent_runs_of_a_study_with_looks_train_a_damaged_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_runs_with_looks_train_a_damaged_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = {"arms": ["filtered", "random"], "seeds": [0, 1, 2], "looks": [2, 3]}
     report = {"margin": 99.0, "primary": "random"}
     data = write_project(tmp_path, study=study, report=report)

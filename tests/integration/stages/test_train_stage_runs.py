@@ -55,7 +55,7 @@ def test_arms_with_equal_images_are_trained_once(tmp_path: Path, trained_by: Tra
 
 
 @pytest.mark.slow
-def test_the_record_has_the_time_of_each_arm_in_earlier_processes_too(tmp_path: Path, trained_by: Trained) -> None:
+def test_the_record_has_the_time_of_earlier_processes_by_arm(tmp_path: Path, trained_by: Trained) -> None:
     for seeds in ([0], [0, 1]):
         write_project(tmp_path, study={"arms": ["full", "filtered"], "seeds": seeds})
         trained_by(lambda spec: 0.5)
@@ -86,7 +86,7 @@ def _record(work: Path) -> dict[str, Any]:
     return record
 
 
-def test_the_record_has_the_energy_of_each_arm_in_earlier_processes_too(
+def test_the_record_has_the_energy_of_earlier_processes_by_arm(
     tmp_path: Path, trained_by: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seeds in ([0], [0, 1]):
