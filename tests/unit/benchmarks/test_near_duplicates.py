@@ -48,7 +48,7 @@ def test_measures_are_those_of_a_count_by_hand() -> None:
             np.testing.assert_allclose(measures["f1"], 2 * precision * recall / (precision + recall))
 
 
-def test_the_best_thresholds_are_those_of_the_first_half_and_are_shown_on_both() -> None:
+def test_the_best_thresholds_of_the_first_half_are_shown_on_both() -> None:
     first = _pairs()
     grid = [(chance, correlation) for chance in CHANCES for correlation in CORRELATIONS]
     scores = [first.measures(*thresholds)["f1"] for thresholds in grid]
@@ -73,7 +73,7 @@ def test_halves_share_no_class_and_are_those_of_the_seed() -> None:
     np.testing.assert_array_equal(first, next(halves(labels, 10, 40, seed=3)))
 
 
-def test_planted_copies_are_prepared_after_their_images_and_found_by_features_that_show_them(tmp_path: Path) -> None:
+def test_planted_copies_follow_their_images_and_are_found(tmp_path: Path) -> None:
     base, target = write_project(tmp_path), DataPaths(root=tmp_path / "half")
     labels = load_prepared(base, folder=None).train.labels
     mask = labels < 2
