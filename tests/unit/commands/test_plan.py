@@ -213,7 +213,7 @@ def _both_plans(folder: Path) -> list[StudyPlan]:
     ]
 
 
-def test_a_skipped_batch_stops_neither_stage_nor_plan_whatever_its_warm_up(tmp_path: Path) -> None:
+def test_a_skipped_batch_stops_neither_stage_nor_plan(tmp_path: Path) -> None:
     study = {"arms": ["filtered"], "seeds": [0], "budget": {"epochs": 1.0}, "recipe": _GROWING}
     data = write_project(tmp_path, study={**study, "batch_sizes": [20, 200]})
     for plan in _both_plans(tmp_path):

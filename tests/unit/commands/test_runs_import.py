@@ -109,7 +109,7 @@ def test_plans_come_along_with_the_dates_of_plans_and_runs(
     assert read_run_dates(ours) == read_run_dates(theirs)
 
 
-def test_a_run_of_code_that_joined_a_family_later_is_filed_under_its_name(
+def test_a_run_of_code_that_joined_later_has_the_familys_name(
     tmp_path: Path, node: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained_by = read_json(_entry(node / "work") / "identity.json")["job"]["code"]
