@@ -46,7 +46,7 @@ def test_the_legend_names_what_is_there() -> None:
     assert svg(tuning_figure([]))
 
 
-def test_bars_of_importance_are_as_long_as_the_shares_the_longest_on_top() -> None:
+def test_bars_of_importance_are_the_shares_with_the_longest_on_top() -> None:
     shares = {"learning_rates": 0.7, "recipe.label_smoothing": 0.1, "weight_decays": 0.2}
     (axes,) = importance_figure(shares).axes
     widths = [bar.get_width() for bar in axes.patches]  # type: ignore[attr-defined]
