@@ -199,7 +199,7 @@ def test_on_the_border_claims_are_as_rare_as_stated(name: str, seeds: int) -> No
 @pytest.mark.parametrize("seeds", [2, 4, 6])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("name", CASES)
-def test_on_the_border_of_every_scenario_claims_are_as_rare_as_stated(name: str, scenario: str, seeds: int) -> None:
+def test_claims_are_as_rare_as_stated_at_every_scenarios_border(name: str, scenario: str, seeds: int) -> None:
     assert _wrong(name, scenario, seeds, MANY) <= hardly_above(CRITERIA.alpha, MANY)
 
 
@@ -254,7 +254,7 @@ def test_runs_that_studies_share_count_once(name: str, part: int) -> None:
     assert once == twice
 
 
-def test_runs_of_a_setting_that_a_second_study_shares_have_no_double_weight() -> None:
+def test_runs_that_two_studies_share_have_no_double_weight() -> None:
     """As if both take the same steps at one batch size and not at the other."""
     rng = np.random.default_rng(6)
     axes: dict[str, Any] = {"arm": ["full", "filtered"], "weight_decay": [0.005, 0.01]}
@@ -291,7 +291,7 @@ def test_a_study_of_fewer_draws_is_left_out() -> None:
     assert (evidence.n, evidence.unit, evidence.settings, evidence.left_out) == (2, "draw of the filter", 1, 1)
 
 
-def test_draws_of_the_filter_are_what_counts_where_there_are_several() -> None:
+def test_with_several_draws_of_the_filter_the_draws_count() -> None:
     """One draw's luck is in all of its seeds."""
     rng = np.random.default_rng(3)
     records: list[RunRecord] = []
