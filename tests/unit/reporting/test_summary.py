@@ -81,7 +81,7 @@ def test_single_images_give_classes_and_a_second_interval(build: Build) -> None:
     assert primary["images"]["bootstrap"]["low"] < primary["images"]["bootstrap"]["high"]
 
 
-def test_results_by_image_that_are_not_those_of_the_runs_are_refused(tmp_path: Path) -> None:
+def test_results_by_image_of_other_runs_are_refused(tmp_path: Path) -> None:
     params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
     write_artifacts(data, params)
     correct = np.load(data.correct("digits"))
