@@ -109,7 +109,7 @@ def test_what_is_not_needed_may_be_missing(scorer: dict[str, Any]) -> None:
 
 
 @_ALL
-def test_only_mean_confidence_reads_probabilities_in_sample_where_there_are_folds(scorer: dict[str, Any]) -> None:
+def test_with_folds_only_mean_confidence_reads_in_sample(scorer: dict[str, Any]) -> None:
     evidence, _ = _planted(0)
     name, options = split_options(scorer)
     assert evidence.training_confidence is not None

@@ -36,7 +36,7 @@ def test_strata_keep_equal_numbers_without_the_hardest(seed: int, beta: float, s
     assert ((taken >= level - 1) | (taken == available)).all()
 
 
-def test_a_larger_budget_keeps_what_a_smaller_one_keeps_and_the_seed_decides() -> None:
+def test_a_larger_budget_includes_a_smaller_one_of_the_same_seed() -> None:
     inputs = ScorerInputs(labels=np.arange(_N) % 2, probabilities=_probabilities())
     scorer: dict[str, Any] = {"name": "ccs", "scorer": {"name": "margin"}, "beta": 0.1, "bins": _BINS, "seed": 0}
     small, large = (decide(inputs, scorer, DropFraction(fraction=share)).is_noise for share in (0.9, 0.3))
