@@ -80,7 +80,7 @@ def test_every_part_of_the_image_format_counts(field: str) -> None:
     assert _fingerprint(replace(TINY, format=changed)) != _fingerprint()
 
 
-def test_a_setting_that_earlier_versions_lacked_is_left_out_where_it_acts_as_they_did() -> None:
+def test_a_newer_setting_is_left_out_where_it_changes_nothing() -> None:
     assert not NEWER.keys() & _run_key().job["settings"].keys()
     for name, value in NEWER.items():
         assert getattr(TINY, name) == value

@@ -176,7 +176,7 @@ def test_refusals(tmp_path: Path) -> None:
     check_golden("refused_runs.txt", refusals(cases, hidden={str(entry): "FOLDER"}))
 
 
-def test_weights_that_change_after_they_were_checked_are_not_imported(
+def test_weights_that_change_after_the_check_are_not_imported(
     ledger: RunCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = tmp_path / "weights.pt"

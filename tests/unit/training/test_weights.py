@@ -302,7 +302,7 @@ def test_a_file_without_a_state_dict_is_refused(content: object) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/dev/zero", "/proc/self/mem"])
-def test_what_is_no_regular_file_is_not_read_and_no_advice_is_given_to_delete_it(path: str) -> None:
+def test_no_irregular_file_is_read_or_said_to_be_deleted(path: str) -> None:
     with pytest.raises(InputError) as refused:
         load_weights_file(Path(path))
     assert refused.value.key == path
