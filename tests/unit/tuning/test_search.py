@@ -233,7 +233,7 @@ def test_if_the_last_promoted_trial_fails_another_wins(tmp_path: Path) -> None:
         {"pruner": {"name": "hyperband", "factor": 2}, "trials": None, "sampler": TPE},
     ],
 )
-def test_a_search_killed_often_has_the_outcome_of_an_uninterrupted_one(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_a_search_killed_often_has_the_uninterrupted_outcome(changes: dict[str, Any], tmp_path: Path) -> None:
     tuning = tuning_of(**{"trials": 8, "epochs": 4, **changes})
     table = np.random.default_rng(4).uniform(0.2, 0.9, size=(10, 4))
     table[[1, 5, 9], [2, 0, 1]] = np.nan
