@@ -112,7 +112,7 @@ def test_any_event_of_plotly_is_a_box_or_none(zoom: dict[str, Any]) -> None:
     assert box is None or all(len(ends) == 2 for ends in box)
 
 
-def test_a_notice_says_that_not_all_images_are_drawn_and_zooming_shows_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notice_counts_the_plotted_images_and_zooming_shows_more(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     points = points_of(
         rng.random((1000, 2)), np.arange(1000) % 3, values=rng.random(1000), thresholds=np.full(1000, 0.9)
@@ -126,7 +126,7 @@ def test_a_notice_says_that_not_all_images_are_drawn_and_zooming_shows_more(monk
     assert sorted(part["figure"].data[POINTS].customdata) == np.flatnonzero(inside).tolist()
 
 
-def test_a_moved_threshold_sends_only_colors_also_where_the_map_draws_some_points(
+def test_a_moved_threshold_sends_only_colors_also_of_some_points(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rng = np.random.default_rng(0)
@@ -240,7 +240,7 @@ def test_two_settings_are_compared_on_both_maps(data: DataPaths, source: Source)
     np.testing.assert_array_equal(trace.x, xy[:, 0].astype(np.float32))
 
 
-def test_a_selection_is_highlighted_on_the_other_map_and_after_redraws(data: DataPaths, source: Source) -> None:
+def test_a_selection_is_marked_on_the_other_map_and_after_redraws(data: DataPaths, source: Source) -> None:
     write_network(data, "resnet34")
     other = MapControls(network="resnet34")
     figures = [

@@ -64,7 +64,7 @@ def test_other_settings_choose_again(data: DataPaths) -> None:
     assert set(np.flatnonzero(~preview.keep)) == {*_REDUNDANT, n - 1}
 
 
-def test_decisions_by_hand_come_first_and_the_review_keeps_its_images(data: DataPaths) -> None:
+def test_decisions_by_hand_come_first_and_the_review_stays(data: DataPaths) -> None:
     n = _write_pairs(data)
     source = Source(data)
     before = review_queue(make_map_state(source, NETWORK, None), "goes", "suspect", None)
