@@ -1,4 +1,4 @@
-"""Class names are unique, files are short, and the code is written in American English without banned words."""
+"""Class names are unique, files and names of tests are short, and the spelling is American, without banned words."""
 
 import ast
 import re
@@ -10,6 +10,7 @@ from tests.fixtures.source_tree import ROOT, tree
 _FOLDERS = ("batchsieve", "benchmarks", "docs/tooling", "pipeline", "tests", "viz")
 _FILES = sorted(path for folder in _FOLDERS for path in (ROOT / folder).rglob("*.py"))
 _MOST_LINES = 350
+_LONGEST_NAME = 62  # of a test, in characters
 _BRITISH = re.compile(
     r"\b\w*(?:neighbour|colour|artefact|behaviour|centre|labell(?:ed|ing)|modell(?:ed|ing)|initialis|normalis|optimis|"
     r"serialis|organis|recognis|summaris|minimis|maximis|generalis|synchronis)\w*\b",
@@ -52,6 +53,12 @@ def _texts() -> dict[str, str]:
 def test_a_module_has_350_lines_at_most() -> None:
     lengths = {path: len(text.splitlines()) for path, text in _texts().items()}
     assert {path: length for path, length in lengths.items() if length > _MOST_LINES} == {}
+
+
+def test_names_of_tests_have_62_characters_at_most() -> None:
+    functions = (node for path in _FILES for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef))
+    names = {node.name for node in functions if node.name.startswith("test_")}
+    assert {name for name in names if len(name) > _LONGEST_NAME} == set()
 
 
 def test_code_is_written_in_american_english() -> None:
