@@ -121,7 +121,7 @@ lock: setup ## write requirements.lock again from pyproject.toml
 # Tests of code that computes, reads and writes. Old packages raise deprecation warnings about newer packages.
 LOWER_TESTS := unit/optim unit/models unit/training unit/features unit/reduction unit/scoring unit/reporting unit/artifacts \
   unit/config unit/viz unit/tuning unit/batchsieve unit/test_arms.py unit/test_errors.py unit/test_parallel.py \
-  unit/benchmarks/test_elimination_rules.py unit/benchmarks/test_label_noise_detection.py \
+  unit/benchmarks/test_pruning_rules.py unit/benchmarks/test_label_noise_detection.py \
   unit/commands/test_repair.py unit/commands/test_tune.py unit/simulator/test_machine.py integration/stages \
   integration/notebooks
 EXTRAS := stages viz notebooks cleanlab tuning datasets docs dev

@@ -181,10 +181,18 @@ def open_results(folder: Path | str | None = None) -> Results:
         InputError: params.yaml is missing or wrong. Missing files of data/ raise it when they are read.
 
     Example:
-        results = open_results()
-        network = results.network("resnet18")
-        network.to_pandas().head(20)                # the most suspect images
-        results.study().difference_table()          # the arms, compared at each setting
+        >>> from batchsieve import open_results
+        >>> results = open_results()
+        >>> results
+        Results(...data: networks resnet18, resnet34; studies digits)
+        >>> network = results.network("resnet18")
+        >>> network
+        NetworkResults(resnet18: 6 of 80 images dropped)
+        >>> suspects = network.to_pandas().head(20)  # the most suspect first
+        >>> study = results.study()
+        >>> study
+        StudyResults(digits: ... runs finished)
+        >>> differences = study.difference_table()  # the arms, compared at each setting
     """
     root = _nearest_project() if folder is None else Path(folder)
     params = load_params(root / _PARAMS, accept_old_keys=True)

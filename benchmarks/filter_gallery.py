@@ -27,7 +27,7 @@ from pipeline.filtering.inputs import FilterInputs, load_filter_inputs
 from pipeline.paths import DataPaths
 from pipeline.replication.published import KEPT_SHARES
 from pipeline.scoring.base import ScorerInputs
-from pipeline.scoring.decision import ShareRule, decide
+from pipeline.scoring.decision import DropFraction, decide
 from pipeline.scoring.registry import SCORERS
 from pipeline.scoring.thresholds import curve_thresholds, jaccard, shares_above, threshold_for_share
 
@@ -90,7 +90,7 @@ def share_of_eps(inputs: ScorerInputs) -> Figure:
         axes.legend(fontsize=8, loc="lower left")
         matplotlib_log_axis(axes, "x", eps)
         matplotlib_log_axis(axes, "y", shares)
-        axes.set(xlabel="eps (map units)", ylabel="DBSCAN noise (% of the images)")
+        axes.set(xlabel="eps (units of the embedding)", ylabel="DBSCAN noise (% of the images)")
         return figure
 
 
@@ -109,7 +109,7 @@ def main() -> None:
     dropped, suspects, seconds = {}, {}, {}
     for name, scorer in CHOICES.items():
         start = time.perf_counter()
-        decision = decide(inputs.scorer_inputs, scorer, ShareRule(share=arguments.share))
+        decision = decide(inputs.scorer_inputs, scorer, DropFraction(fraction=arguments.share))
         seconds[name] = round(time.perf_counter() - start, 2)
         dropped[name] = decision.is_noise
         suspects[name] = np.argsort(-decision.values, kind="stable")[: arguments.columns]

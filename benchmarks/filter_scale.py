@@ -55,7 +55,7 @@ PLANTED_SHARE = 0.025
 MIN_CLASS_SIZE = 50
 BLOCK = 4096
 SAMPLE_S = 0.02
-STEPS = ("start", "check", "pca", "tsne", "neighbours", "quality", "dbscan", "knn_agreement")
+STEPS = ("start", "check", "pca", "tsne", "neighbors", "quality", "dbscan", "knn_agreement")
 
 
 def planted_features(folder: Path, n: int, dimensions: int, n_classes: int) -> dict[str, Path]:
@@ -150,7 +150,7 @@ def measure(folder: Path, config: ReduceConfig) -> dict[str, Any]:
         components = axes.transform(features, map_fn=run)
         steps.begin("tsne")
         embedding = fit_training_tsne(components, labels, config.tsne.model_dump(), landmarks=landmarks)
-        steps.begin("neighbours")
+        steps.begin("neighbors")
         neighbors = nearest_neighbors(components, config.n_neighbors, seed=config.tsne.random_state)
         steps.begin("quality")
         rows = quality_sample(len(labels))

@@ -48,7 +48,7 @@ _HALVES = ("first", "second")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Pairs:
+class DuplicatePairs:
     """P pairs of a search at the loosest thresholds, and the copies that were planted.
 
     Attributes:
@@ -170,9 +170,9 @@ def search(features: NDArray[np.float32], data: DataPaths, planted: Planted) -> 
     }
 
 
-def results_pairs(results: Mapping[str, Any]) -> Pairs:
+def results_pairs(results: Mapping[str, Any]) -> DuplicatePairs:
     """Return the pairs of `search`."""
-    return Pairs(
+    return DuplicatePairs(
         chance=np.array(results["chance"]),
         correlation=np.array(results["correlation"]),
         kinds=np.array(results["kinds"], dtype="<U16"),
@@ -180,7 +180,7 @@ def results_pairs(results: Mapping[str, Any]) -> Pairs:
     )
 
 
-def report_rows(network: str, first: Pairs, second: Pairs) -> list[Row]:
+def report_rows(network: str, first: DuplicatePairs, second: DuplicatePairs) -> list[Row]:
     """Return rows of the default and the best thresholds of the first half, on both halves."""
     thresholds = {"default": (MAX_CHANCE_PAIRS, MIN_PIXEL_CORRELATION), "best of first": first.best()}
     rows: list[Row] = []
@@ -193,7 +193,7 @@ def report_rows(network: str, first: Pairs, second: Pairs) -> list[Row]:
     return rows
 
 
-def grid_rows(network: str, pairs: Pairs) -> list[Row]:
+def grid_rows(network: str, pairs: DuplicatePairs) -> list[Row]:
     """Return a row for each `max_chance_pairs`, with precision and recall for each `min_pixel_correlation`."""
     rows: list[Row] = []
     for chance in CHANCES:

@@ -62,12 +62,12 @@ def settings_for(
 
 
 class Runner:
-    """Trains the runs that are not in the run cache."""
+    """Trains the runs that are not in the ledger."""
 
     def __init__(self, arguments: argparse.Namespace, world: World) -> None:
         paths = DataPaths(root=arguments.data)
         self.data, self._world = load_prepared(paths, folder=None), world
-        self._run_cache, self._log = RunCache(arguments.work / "cells"), stderr_log(None)
+        self._ledger, self._log = RunCache(arguments.work / "cells"), stderr_log(None)
         manifest = read_parquet(paths.manifest("train"), ["val", "label"])
         val = manifest["val"].to_numpy(zero_copy_only=False)
         rest = np.flatnonzero(~val)
@@ -92,12 +92,12 @@ class Runner:
         key = run_key(
             settings, self._train_mask, data_digest=digest, device=self._world.device, threads=torch.get_num_threads()
         )
-        if not self._run_cache.has(key.fingerprint):
+        if not self._ledger.has(key.fingerprint):
             result = self._run(settings, split)
             if self._world.is_main:
-                self._run_cache.add(key, result)
+                self._ledger.add(key, result)
             distributed.barrier()
-        return self._run_cache.get(key.fingerprint).top1 or 0.0
+        return self._ledger.get(key.fingerprint).top1 or 0.0
 
     def _run(self, settings: TrainSettings, split: str) -> RunResult:
         spec = RunSpec(

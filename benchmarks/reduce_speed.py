@@ -30,7 +30,7 @@ from pipeline.reduction.neighbors import exact_neighbors, knn_label_accuracy, qu
 from pipeline.reduction.pca import fit_pca
 from pipeline.reduction.tsne import fit_tsne
 from pipeline.scoring.base import ScorerInputs
-from pipeline.scoring.decision import ShareRule, decide
+from pipeline.scoring.decision import DropFraction, decide
 
 N_COMPONENTS = 50
 MIN_SAMPLES = 5
@@ -68,7 +68,7 @@ def our_steps(labels: Labels, tsne: TsneConfig, share: float) -> Steps:
     def choose(coordinates: Features) -> float:
         scorer = {"name": "dbscan", "space": "embedding", "min_samples": MIN_SAMPLES}
         inputs = ScorerInputs(embeddings=coordinates[None], labels=labels)
-        decision = decide(inputs, scorer, ShareRule(share=share))
+        decision = decide(inputs, scorer, DropFraction(fraction=share))
         return float(decision.is_noise.mean())
 
     return reduce, embed, choose

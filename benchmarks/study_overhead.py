@@ -3,7 +3,7 @@
 Trains a study of a few runs of about `--seconds` each on random images, with evaluation, BatchNorm statistics, run
 cache and tables, by the code of the stage in this process. Prints two values:
 
-* `results_share`: the time for results after training (BatchNorm statistics, test images, run cache, saved weights)
+* `results_share`: the time for results after training (BatchNorm statistics, test images, ledger, saved weights)
   over the time of the optimizer steps, both from the same runs.
 * `overhead`: the extra time of the study relative to the same steps on one fixed batch, timed before and after. The
   start of the process is measured separately: the same command in a new process, when nothing is left to train.

@@ -1,9 +1,9 @@
 """Measure the response times of the visualizer.
 
 A real process serves the app, and a real Chromium uses it (Debian's `chromium`, WebGL in software), on random points.
-Measured are the seconds until the server listens, until the map is drawn, from a pointer's move to the tooltip, from a
-changed threshold or `min_samples` to the recolored map (all images, and one class of `class_size` images), and from the
-end of a box selection to its pictures.
+Measured are the seconds until the server listens, until the map is plotted, from a pointer's move to the tooltip, from
+a changed threshold or `min_samples` to the recolored map (all images, and one class of `class_size` images), and from
+the end of a box selection to its pictures.
 
     python -m benchmarks.viz_speed --n 2000 50000 1000000
 """
@@ -133,16 +133,16 @@ def use(page: Page, url: str, xy: NDArray[np.float32], rounds: int) -> dict[str,
     """Return the median seconds of each interaction over `rounds`."""
     rule = {"judge": "dbscan", "limit": {"threshold": 1.0, "min_samples": 5}, "own": {}}
     state = {"network": NETWORK, "rule": rule}
-    drawn = "document.querySelector('#map .js-plotly-plot')?._fullData?.[0]?.x?.length > 0"
+    plotted = "document.querySelector('#map .js-plotly-plot')?._fullData?.[0]?.x?.length > 0"
     start = time.perf_counter()
     page.goto(f"{url}?{urlencode({'state': json.dumps(state)})}")
-    page.wait_for_function(drawn, timeout=300_000)
+    page.wait_for_function(plotted, timeout=300_000)
     page.wait_for_selector("#grid .tile", timeout=300_000)
     seconds_by_action = {"first_paint_s": time.perf_counter() - start}
     page.wait_for_timeout(2000)
     page.evaluate(
         """() => document.querySelector("#map .js-plotly-plot")
-            .on("plotly_afterplot", () => (window.mapsDrawn = (window.mapsDrawn ?? 0) + 1))"""
+            .on("plotly_afterplot", () => (window.mapsPlotted = (window.mapsPlotted ?? 0) + 1))"""
     )
     seconds_by_action["hover_s"] = statistics.median(_hover(page, xy, row) for row in range(rounds))
     seconds_by_action["eps_all_s"] = statistics.median(_move(page, "threshold") for _ in range(rounds))
@@ -167,27 +167,27 @@ def _hover(page: Page, xy: NDArray[np.float32], row: int) -> float:
 
 
 def _move(page: Page, slider: str) -> float:
-    """Move the slider by one step; return the seconds until the map is drawn."""
+    """Move the slider by one step; return the seconds until the map is plotted."""
     _wait_until_idle(page)
-    before = _maps_drawn(page)
+    before = _maps_plotted(page)
     handle = page.locator(f"#{slider} [role=slider]")
     handle.focus()
     handle.press("ArrowRight")
-    return seconds_until(lambda: _maps_drawn(page) > before)
+    return seconds_until(lambda: _maps_plotted(page) > before)
 
 
 def _min_samples(page: Page, value: int) -> float:
     _wait_until_idle(page)
-    before = _maps_drawn(page)
+    before = _maps_plotted(page)
     page.locator("#min_samples").fill(str(value))
     page.locator("#min_samples").press("Enter")
-    return seconds_until(lambda: _maps_drawn(page) > before)
+    return seconds_until(lambda: _maps_plotted(page) > before)
 
 
-def _maps_drawn(page: Page) -> int:
-    """Return how often the map has been drawn."""
-    drawn: int = page.evaluate("window.mapsDrawn ?? 0")
-    return drawn
+def _maps_plotted(page: Page) -> int:
+    """Return how often the map has been plotted."""
+    plotted: int = page.evaluate("window.mapsPlotted ?? 0")
+    return plotted
 
 
 def _wait_until_idle(page: Page) -> None:

@@ -234,14 +234,14 @@ class WorkPaths:
     root: Path = Path(".work")
 
     @property
-    def run_cache(self) -> Path:
-        """The cache of finished training runs, one folder per run key."""
+    def ledger(self) -> Path:
+        """The ledger: a folder for each finished run, named by its fingerprint."""
         return self.root / "cells"
 
     @property
     def plans_folder(self) -> Path:
-        """The registered plans, in the folder of the run cache."""
-        return self.run_cache / "plans"
+        """The registered plans, in the folder of the ledger."""
+        return self.ledger / "plans"
 
     def plans(self, study: str) -> Path:
         """The registered plans of a study, a file each, and the dates of its runs."""
@@ -252,7 +252,7 @@ class WorkPaths:
         return self.root / "largest_batch" / f"{study}.json"
 
     def checkpoints(self, stage: str) -> Path:
-        """Checkpoints of unfinished runs of the stage, a folder for each, named by run key and code."""
+        """Checkpoints of unfinished runs of the stage, a folder for each, named by fingerprint and code."""
         return self.root / "checkpoints" / stage
 
     def kept_checkpoints(self, key: str) -> Path:

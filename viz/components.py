@@ -111,7 +111,7 @@ def legend(colors: Colors, rows: NDArray[np.int64]) -> list[Any]:
 
     Args:
         colors: of all images.
-        rows: of the shown images, which the legend counts by color, drawn or not.
+        rows: of the shown images, which the legend counts by color, plotted or not.
     """
     if not isinstance(colors, Groups):
         gradient = {"background": f"linear-gradient(90deg, {', '.join(color for _, color in get_colorscale(SCALE))})"}
@@ -222,9 +222,9 @@ def _outcome_text(state: MapState, row: int) -> str:
     outcome = "kept" if state.preview.keep[row] else "dropped"
     override = state.preview.overrides.get(row)
     if override is None:
-        stands_for = state.preview.redundant.get(row)
-        if stands_for is None:
+        duplicate_of = state.preview.redundant.get(row)
+        if duplicate_of is None:
             return outcome
-        other = "a test image" if stands_for >= len(state.points) else f"#{stands_for}"
+        other = "a test image" if duplicate_of >= len(state.points) else f"#{duplicate_of}"
         return f"dropped as a near duplicate of {other}"
     return f"relabeled as {override.label} by hand" if override.decision == "relabel" else f"{outcome} by hand"

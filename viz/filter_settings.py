@@ -101,8 +101,8 @@ class FilterPreview:
         thresholds: (N,) images with larger values are dropped.
         noise: (N,) whether the value exceeds the threshold.
         overrides: row -> manual override, which takes precedence.
-        redundant: row -> the row that stands for it, of images that are dropped as near duplicates; from N on those of
-            test images.
+        redundant: row -> the row that it nearly equals, of images that are dropped as near duplicates; from N on those
+            of test images.
         redundant_unseen: the same if nothing was decided by hand.
     """
 

@@ -86,10 +86,10 @@ def _stores(edited: str) -> list[Any]:
     initial: dict[str, Any] = {
         "rule": None,  # filter settings of the first map
         "rule-b": None,  # filter settings of the second map
-        "drawn": None,  # artifacts that the first map shows
-        "drawn-b": None,  # artifacts that the second map shows
+        "plotted": None,  # artifacts that the first map shows
+        "plotted-b": None,  # artifacts that the second map shows
         "selection": {"generation": None, "rows": [], "graph": "map"},  # on either map
-        "drawn-around": None,  # lasso shapes on a map that draws only some points
+        "lasso-shapes": None,  # outlines, on a map that draws only some points
         "moved": None,  # control that set the threshold last
         "matrix-cell": None,  # label and suggested label of the clicked cell
         "queue": None,  # rows of the view Review

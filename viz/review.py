@@ -20,7 +20,7 @@ MAX_LISTED = 200
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Queue:
+class ReviewQueue:
     """Images to review, in order.
 
     Attributes:
@@ -60,7 +60,7 @@ def review_queue(
     focus: int | None,
     *,
     selection: Sequence[int] = (),
-) -> Queue:
+) -> ReviewQueue:
     """Return the images of a list and the one to show: `focus`, or the first without a decision.
 
     The list `goes` has what the settings drop without overrides, so that a decision removes no image from it.
@@ -78,13 +78,13 @@ def review_queue(
         rows = listed_rows(state, which, order, selection=selection)
     decided = np.isin(rows, list(state.preview.overrides))
     if not len(rows):
-        return Queue(rows=rows, decided=decided, position=None)
+        return ReviewQueue(rows=rows, decided=decided, position=None)
     at = np.flatnonzero(rows == focus)
     # `argmin` finds the first without a decision, or the first of all.
-    return Queue(rows=rows, decided=decided, position=int(at[0]) if len(at) else int(decided.argmin()))
+    return ReviewQueue(rows=rows, decided=decided, position=int(at[0]) if len(at) else int(decided.argmin()))
 
 
-def review_view(state: MapState, queue: Queue) -> list[Any]:
+def review_view(state: MapState, queue: ReviewQueue) -> list[Any]:
     """Return the progress, the shown image in large, its text, and its nearest neighbors with their labels."""
     row, n_decided, n = queue.row, int(queue.decided.sum()), len(queue.rows)
     progress = html.Div(

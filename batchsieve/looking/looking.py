@@ -18,7 +18,7 @@ from batchsieve.issues import find_issues
 from batchsieve.looking.networks import (
     DEFAULT_NETWORK,
     SMALL_NETWORKS,
-    Evidence,
+    ExtractedFeatures,
     Extractor,
     GivenFeatures,
     PretrainedNetwork,
@@ -100,10 +100,10 @@ def look(
             extractor = _extractor(network, file, features, world, log, seed)
             name, pictures = _read(images, labels, extractor, label_column, log)
             _check(pictures, name)
-            evidence = extractor.evidence(pictures)
+            extracted = extractor.extract(pictures)
     except InputError as error:
         raise _naming_arguments(error) from None
-    return _result(name, pictures, evidence, extractor, seed)
+    return _result(name, pictures, extracted, extractor, seed)
 
 
 def _naming_arguments(error: InputError) -> InputError:
@@ -156,21 +156,21 @@ def _check(pictures: Pictures, name: str) -> None:
         )
 
 
-def _result(name: str, pictures: Pictures, evidence: Evidence, extractor: Extractor, seed: int) -> Look:
+def _result(name: str, pictures: Pictures, extracted: ExtractedFeatures, extractor: Extractor, seed: int) -> Look:
     k = min(_NEIGHBORS, len(pictures.paths) - 1)
     # In an order that does not depend on the paths, as in `find_issues`.
-    order = content_order(evidence.features, pictures.labels)
+    order = content_order(extracted.features, pictures.labels)
     inverse = np.argsort(order)
     labels = Labels(codes=pictures.labels[order], classes=pictures.class_names)
-    components = principal_components(evidence.features[order], N_COMPONENTS)
+    components = principal_components(extracted.features[order], N_COMPONENTS)
     neighbors = neighbor_rows(components, k, key="images", seed=seed)
-    probabilities = evidence.probabilities
+    probabilities = extracted.probabilities
     if probabilities is None:
         probabilities = voted_probabilities(components, neighbors, labels, folds=FOLDS, seed=seed)[inverse]
     issues = find_issues(
         pictures.class_names[pictures.labels],
         probabilities,
-        evidence.features,
+        extracted.features,
         fraction="estimated",
         class_names=pictures.class_names.tolist(),
         n_neighbors=k,
@@ -188,7 +188,7 @@ def _result(name: str, pictures: Pictures, evidence: Evidence, extractor: Extrac
         probabilities=probabilities,
         neighbors=order[neighbors[inverse]].astype(np.int32),
         near_duplicates=near_duplicates(
-            evidence.features if evidence.by_one_network is None else evidence.by_one_network,
+            extracted.features if extracted.by_one_network is None else extracted.by_one_network,
             thumbnail_pixels(pictures.thumbnails, _DUPLICATES_SIDE),
             seed=seed,
         ),

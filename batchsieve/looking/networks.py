@@ -39,7 +39,7 @@ _BATCH = 32
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Evidence:
+class ExtractedFeatures:
     """Features and predictions of N images by a network.
 
     Attributes:
@@ -70,8 +70,8 @@ class Extractor(Protocol):
     def encode(self, pixels: NDArray[np.uint8]) -> NDArray[Any]:
         """Map images (B, S, S, 3) to arrays (B, ...)."""
 
-    def evidence(self, pictures: Pictures) -> Evidence:
-        """Return the evidence from what `encode` made of the images."""
+    def extract(self, pictures: Pictures) -> ExtractedFeatures:
+        """Return features and probabilities from what `encode` made of the images."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +112,8 @@ class PretrainedNetwork:
             )
         return features
 
-    def evidence(self, pictures: Pictures) -> Evidence:
-        return Evidence(features=pictures.encoded)
+    def extract(self, pictures: Pictures) -> ExtractedFeatures:
+        return ExtractedFeatures(features=pictures.encoded)
 
 
 class GivenFeatures:
@@ -130,13 +130,13 @@ class GivenFeatures:
         """Return an empty array for each image, since the features are given."""
         return np.empty((len(pixels), 0), dtype=np.uint8)
 
-    def evidence(self, pictures: Pictures) -> Evidence:
+    def extract(self, pictures: Pictures) -> ExtractedFeatures:
         """Return the features.
 
         Raises:
             InputError: naming `features`.
         """
-        return Evidence(features=checked_features(self._features, len(pictures.paths)))
+        return ExtractedFeatures(features=checked_features(self._features, len(pictures.paths)))
 
 
 def check_network(network: str, weights: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""A small network trained on the images themselves, in folds: the evidence where there are no pretrained weights."""
+"""A small network trained on the images themselves, in folds, where there are no pretrained weights."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from batchsieve.looking.networks import Evidence
+from batchsieve.looking.networks import ExtractedFeatures
 from batchsieve.looking.sources import THUMBNAIL_SIDE, Pictures
 from pipeline.datasets.decode import resize
 from pipeline.datasets.splits import assign_folds
@@ -51,7 +51,7 @@ class SmallNetwork:
         """Return images (B, S, S, 3) at the size of the network's input."""
         return np.stack([resize(Image.fromarray(image), _SIDE) for image in pixels])
 
-    def evidence(self, pictures: Pictures) -> Evidence:
+    def extract(self, pictures: Pictures) -> ExtractedFeatures:
         """Train a network for each fold, and return what each says of the images that it did not see.
 
         Raises:
@@ -82,7 +82,9 @@ class SmallNetwork:
                 world=self._world,
                 progress=progress,
             )
-        return Evidence(features=features[folds, np.arange(n)], probabilities=probabilities, by_one_network=features[0])
+        return ExtractedFeatures(
+            features=features[folds, np.arange(n)], probabilities=probabilities, by_one_network=features[0]
+        )
 
     def _train(
         self, pixels: NDArray[np.uint8], pictures: Pictures, folds: NDArray[np.int32]

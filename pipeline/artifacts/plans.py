@@ -105,7 +105,7 @@ def write_run_dates(folder: Path, recorded: Mapping[str, str | None]) -> None:
     """Write the date at which each run of a study was recorded.
 
     Args:
-        recorded: run key -> UTC date, None if unknown.
+        recorded: fingerprint -> UTC date, None if unknown.
     """
     write_json(folder / _RUNS, recorded)
 

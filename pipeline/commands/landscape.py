@@ -100,7 +100,7 @@ def _method(arguments: argparse.Namespace, sizes: Mapping[str, int]) -> Method:
 
 
 def _measure(context: StageContext, splits: Mapping[str, PreparedSplit], method: Method) -> list[dict[str, Any]]:
-    study, run_cache = str(context.item), RunCache(context.work.run_cache)
+    study, ledger = str(context.item), RunCache(context.work.ledger)
     runs = read_parquet(context.data.runs(study)).to_pylist()
     measurer = NetworkMeasurer(
         splits,
@@ -109,20 +109,20 @@ def _measure(context: StageContext, splits: Mapping[str, PreparedSplit], method:
         folder=context.work.landscape,
         device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
     )
-    n_networks = sum(_is_kept(run, run_cache) for run in runs)
+    n_networks = sum(_is_kept(run, ledger) for run in runs)
     too_many = f"--images {method.images}: a network and the loss of this many images do not fit the memory; give fewer"
     with explain_out_of_memory(too_many), context.log.progress(context.name, n_networks, "networks") as progress:
-        rows = measured_rows(runs, run_cache.weights, measurer, progress.update)
+        rows = measured_rows(runs, ledger.weights, measurer, progress.update)
     if not rows:
         raise InputError(
-            f"{context.work.run_cache}: has no weights of study {study}; run `dvc repro` here, or import runs with "
+            f"{context.work.ledger}: has no weights of study {study}; run `dvc repro` here, or import runs with "
             "`python -m pipeline runs import`"
         )
     return rows
 
 
-def _is_kept(run: Mapping[str, Any], run_cache: RunCache) -> bool:
-    return run["status"] == "finished" and run_cache.weights(run["fingerprint"]).exists()
+def _is_kept(run: Mapping[str, Any], ledger: RunCache) -> bool:
+    return run["status"] == "finished" and ledger.weights(run["fingerprint"]).exists()
 
 
 def _write(context: StageContext, rows: Sequence[Mapping[str, Any]], method: Method, note: str | None) -> None:

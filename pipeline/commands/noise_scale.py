@@ -143,10 +143,10 @@ Networks = Iterator[tuple[RunSpec, Network, NDArray[np.bool_] | np.bool_]]
 def _kept_networks(context: StageContext, specs: Sequence[RunSpec], world: World) -> Networks:
     """Yield the finished runs of the full arm whose weights are kept."""
     check_recorded(context.data, [study_tables(str(context.item), context.data)])
-    cache, by_run = RunCache(context.work.run_cache), {_identity(spec): spec for spec in specs if spec.arm == CONTROL}
+    ledger, by_run = RunCache(context.work.ledger), {_identity(spec): spec for spec in specs if spec.arm == CONTROL}
     path, found = context.data.runs(str(context.item)), False
     for row in read_parquet(path).to_pylist():
-        weights = cache.weights(row["fingerprint"])
+        weights = ledger.weights(row["fingerprint"])
         if row["arm"] != CONTROL or row["status"] != "finished" or not weights.exists():
             continue
         identity = tuple(row[name] for name in ("model", "batch_size", "learning_rate", "weight_decay", "seed"))
@@ -156,7 +156,7 @@ def _kept_networks(context: StageContext, specs: Sequence[RunSpec], world: World
         yield by_run[identity], load_trained(weights, world.device).model, np.bool_(True)
     if not found:
         raise InputError(
-            f"{context.work.run_cache}: has no weights of the full arm of study {context.item}; run `dvc repro` here, "
+            f"{context.work.ledger}: has no weights of the full arm of study {context.item}; run `dvc repro` here, "
             "or give --steps"
         )
 

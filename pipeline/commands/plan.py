@@ -24,7 +24,7 @@ from pipeline.commands.planning.size import (
     data_size,
     deduplicate_runs,
     n_kept_images,
-    plan_from_run_cache,
+    plan_from_ledger,
     plan_from_sizes,
     stage_graph,
     stages_to_run,
@@ -96,8 +96,8 @@ def _study_plan(
     networks = study.filter_networks if set(study.arms) != {"full"} else ()
     filtered = {network: f"filter@{network}" not in running for network in networks}
     if "prepare" not in running and all(filtered.values()):
-        plan = plan_from_run_cache(params, name, data, work)
-        # DVC restores a complete stage, even if the run cache has lost runs of it.
+        plan = plan_from_ledger(params, name, data, work)
+        # DVC restores a complete stage, even if the ledger has lost runs of it.
         return plan if stage in running else StudyPlan(total=plan.total, skipped=plan.skipped, missing=[])
     kept = {
         network: n_kept_images(params, network, size.n_train, data, filtered=is_current)

@@ -85,7 +85,7 @@ def _recorded_files(params: Params, data: DataPaths, work: WorkPaths) -> list[Pa
     files = []
     for name in params.studies:
         for key in sorted(set(read_parquet(data.runs(name), ["fingerprint"])["fingerprint"].to_pylist()) - {""}):
-            folder = RunCache(work.run_cache).folder(key)
+            folder = RunCache(work.ledger).folder(key)
             if not folder.is_dir():
                 raise InputError(f"{folder}: missing, a run of study {name}; run `dvc repro`, or leave --ledger out")
             names = [CHECKSUMS, *(file for file in CHECKED_FILES if file != "weights.pt")]
@@ -141,11 +141,13 @@ def import_runs(source: Path, target: Path, params: Params) -> None:
         InputError: there are no runs, one is damaged, none is of this version of the code, or a study
             is being trained here.
     """
-    source_cache = WorkPaths(root=source).run_cache
-    if not source_cache.is_dir():
-        raise InputError(f"{source}: has no {source_cache.name}/ with finished runs; give the other node's work folder")
+    source_ledger = WorkPaths(root=source).ledger
+    if not source_ledger.is_dir():
+        raise InputError(
+            f"{source}: has no {source_ledger.name}/ with finished runs; give the other node's work folder"
+        )
     work = WorkPaths(root=target)
-    ours, other = RunCache(work.run_cache), RunCache(source_cache)
+    ours, other = RunCache(work.ledger), RunCache(source_ledger)
     run_keys = list(other.run_keys())
     usable = [key for key in run_keys if _code_family(key) == code_name(training_code_digest(), _settings(key))]
     if run_keys and not usable:
@@ -154,7 +156,7 @@ def import_runs(source: Path, target: Path, params: Params) -> None:
             "trained again; check out the same commit on both machines, or another commit of its code family"
         )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    # The train stage writes to the same cache.
+    # The train stage writes to the same ledger.
     with file_lock(work.lock("train"), "train or runs import"):
         new = sum([_import_run(ours, other, key, params, device) for key in usable])
         plans = copy_registered_plans(WorkPaths(root=source).plans_folder, work.plans_folder)

@@ -108,11 +108,11 @@ def _runs(name: str, work: Path) -> list[Path]:
         path = path.parent
     if (path / _RESULT).is_file():
         return [path]
-    for root in (WorkPaths(root=path).run_cache, WorkPaths(root=path / ".work").run_cache, path):
+    for root in (WorkPaths(root=path).ledger, WorkPaths(root=path / ".work").ledger, path):
         # Names such as `cells` and `data` begin with a digit of a fingerprint.
         if any(root.glob("[0-9a-f]*/identity.json")):
             return [root / key.fingerprint for key in RunCache(root).run_keys()]
-    cells = WorkPaths(root=work).run_cache
+    cells = WorkPaths(root=work).ledger
     if not path.exists() and len(name) >= _MIN_DIGITS and set(name) <= set("0123456789abcdef"):
         found = sorted(cells.glob(f"{name}*/"))
         if len(found) > 1:

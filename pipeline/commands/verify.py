@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
     # An absolute path replaces the folder.
     work = WorkPaths(root=root / arguments.work)
     # Of someone else, and read by libraries that would wait for a pipe.
-    check_special_files([data, work.run_cache])
+    check_special_files([data, work.ledger])
     project = read_project(root / arguments.params, DataPaths(root=data), work, findings)
     studies = verify(project, findings, published=arguments.published)
     for line in findings.lines():
@@ -98,7 +98,7 @@ def verify(project: Project, findings: Findings, *, published: Sequence[str] = (
     for name in project.params.studies:
         with findings.collecting_errors(project.data.runs(name)):
             studies[name] = check_study(name, project, findings)
-    with findings.collecting_errors(project.work.run_cache):
+    with findings.collecting_errors(project.work.ledger):
         check_leftovers(project, studies, findings)
     check_plans(project, studies, findings, published=published)
     check_digests(project, findings)

@@ -210,7 +210,7 @@ class TunedEps(Section):
     planted_fraction: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
 
 
-DropFraction = UnitFraction | Literal["estimated"]
+_FractionOrEstimated = UnitFraction | Literal["estimated"]
 
 
 class FilterConfig(Section):
@@ -238,7 +238,7 @@ class FilterConfig(Section):
     """
 
     scorer: ScorerConfig = LabelOddsScorer(name="label_odds")
-    drop_fraction: DropFraction | dict[str, DropFraction] | None = None
+    drop_fraction: _FractionOrEstimated | dict[str, _FractionOrEstimated] | None = None
     allocation: Literal["overall", "per_class", "balanced"] = "overall"
     eps: PositiveFloat | Literal["knee", "tuned"] | TunedEps | None = None
     threshold: PositiveFloat | None = None
@@ -251,16 +251,16 @@ class FilterConfig(Section):
         eps = TunedEps(name="tuned") if self.eps == "tuned" else self.eps
         return eps.planted_fraction if isinstance(eps, TunedEps) else None
 
-    def share_for(self, network: str) -> float | None:
+    def drop_fraction_for(self, network: str) -> float | None:
         """Return `drop_fraction` of a network; None if it is estimated or there is another rule."""
-        share = self._drop_fraction(network)
-        return None if share == "estimated" else share
+        fraction = self._drop_fraction(network)
+        return None if fraction == "estimated" else fraction
 
-    def estimates_share(self, network: str) -> bool:
-        """Return whether the share of a network's images to drop is estimated."""
+    def estimates_drop_fraction(self, network: str) -> bool:
+        """Return whether the fraction of a network's images to drop is estimated."""
         return self._drop_fraction(network) == "estimated"
 
-    def _drop_fraction(self, network: str) -> DropFraction | None:
+    def _drop_fraction(self, network: str) -> _FractionOrEstimated | None:
         return self.drop_fraction[network] if isinstance(self.drop_fraction, dict) else self.drop_fraction
 
     @model_validator(mode="after")

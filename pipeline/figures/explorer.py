@@ -12,7 +12,7 @@ from pipeline.figures.class_names import NamePlace
 from pipeline.figures.rendering import plotly_layout, plotly_text
 from pipeline.figures.style import SCALE, SERIES, Colors, Groups
 
-MAX_DRAWN = 100_000
+MAX_PLOTTED = 100_000
 """Number of points up to which WebGL stays smooth."""
 
 POINTS, RING = 0, 1
@@ -22,7 +22,7 @@ _MARGIN = 0.04
 """Empty space around the points, as a share of their range."""
 
 _SUSPECT_SHARE = 0.5
-"""Share of the most suspect among the drawn points if there are too many; the others are a sample."""
+"""Share of the most suspect among the plotted points if there are too many; the others are a sample."""
 
 Box = tuple[tuple[float, float], tuple[float, float]]
 """Ends of a section of the map, by axis."""
@@ -38,7 +38,7 @@ def rows_to_draw(
 ) -> NDArray[np.int64]:
     """Return the rows of the points to draw, the most suspect last, so that they are on top.
 
-    If more than `at_most` are shown, only those inside the box are candidates. Half of the drawn points are the most
+    If more than `at_most` are shown, only those inside the box are candidates. Half of the plotted points are the most
     suspect of these, half a sample of the others. Equal orders give equal rows: a moved threshold moves no point.
 
     Args:
@@ -122,14 +122,14 @@ def explorer_map(
 
 
 def selection_marks(rows: NDArray[np.int64], selected: Sequence[int]) -> dict[str, Any]:
-    """Return which of the drawn points are selected, by their positions among `rows`, and the marks' identity.
+    """Return which of the plotted points are selected, by their positions among `rows`, and the marks' identity.
 
     Plotly keeps the user's selection while `layout.selectionrevision` is unchanged. It stores positions in a list,
-    which are other images after other rows are drawn.
+    which are other images after other rows are plotted.
 
     Args:
-        rows: (n,) of the drawn points, in the order in which they are drawn.
-        selected: rows; those that are not drawn do not count.
+        rows: (n,) of the plotted points, in the order in which they are plotted.
+        selected: rows; those that are not plotted do not count.
     """
     positions = np.flatnonzero(np.isin(rows, selected)).tolist() if len(selected) else None
     return {"points": positions, "revision": f"{zlib.crc32(rows.tobytes())} {zlib.crc32(str(positions).encode())}"}

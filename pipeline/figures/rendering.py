@@ -53,7 +53,7 @@ PLOTLY_CONFIG: Any = {
 def matplotlib_style() -> Iterator[None]:
     """Apply the style of all matplotlib figures; draw and save inside the context."""
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
-        # Characters that the bundled font lacks are drawn as boxes.
+        # Characters that the bundled font lacks are shown as boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
 

@@ -81,7 +81,7 @@ def eps_chart(
     Args:
         curves: network -> (thresholds, share of the images that exceed them, 0 to 1).
         chosen: network -> the same pair for the threshold in use; networks without a single one are missing.
-        unit: what the thresholds are, "eps (map units)".
+        unit: what the thresholds are, "eps (units of the embedding)".
     """
     layout = plotly_layout(x_title=f"{unit}, log scale", y_title=_EXCEED_TITLE)
     layout["yaxis"] |= {"rangemode": "tozero"}

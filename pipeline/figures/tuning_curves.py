@@ -175,13 +175,13 @@ def tuning_figure(curves: Sequence[TrialCurve]) -> Figure:
                     gid=f"{group}-afterwards",
                 )
             if curve.eliminated_after is not None:
-                (handles["eliminated"],) = axes.plot(
+                (handles["pruned"],) = axes.plot(
                     curve.eliminated_after,
                     percent[curve.eliminated_after - 1],
                     color=_OTHER,
                     linestyle="",
                     marker="x",
-                    gid=f"{group}-eliminated",
+                    gid=f"{group}-pruned",
                 )
         if handles:
             figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4, fontsize=8)
@@ -207,5 +207,5 @@ def _cross(curve: TrialCurve, epoch: int) -> go.Scatter:
         name=plotly_text(curve.name),
         mode="markers",
         marker={"symbol": "x", "size": 9, "color": _OTHER},
-        hovertemplate=f"{plotly_text(curve.name)}<br>eliminated after epoch %{{x}}<extra></extra>",
+        hovertemplate=f"{plotly_text(curve.name)}<br>pruned after epoch %{{x}}<extra></extra>",
     )

@@ -12,7 +12,7 @@ from pipeline.config.filter import DbscanScorer, FilterConfig
 from pipeline.errors import InputError
 from pipeline.filtering.near_duplicates import TrainingDuplicates, redundant_images
 from pipeline.scoring.base import ScoredImages, ScorerInputs, neighbor_phrases, override_reason, suggestion_phrases
-from pipeline.scoring.decision import FilterDecision, ShareRule, decide
+from pipeline.scoring.decision import DropFraction, FilterDecision, decide
 from pipeline.scoring.eps_search import k_distances, knee, search_planted
 from pipeline.scoring.registry import SCORERS, check_scorer, member_scorers, split_options, uses_embedding
 from pipeline.scoring.suggestion import SuggestedLabels, suggest_labels
@@ -33,7 +33,7 @@ def check_estimate(inputs: ScorerInputs, config: FilterConfig, network: str) -> 
     Raises:
         InputError: there are no class probabilities, or there is one class only.
     """
-    if not config.estimates_share(network):
+    if not config.estimates_drop_fraction(network):
         return
     if not inputs.has("classes"):
         raise InputError("filter.drop_fraction: estimated compares classes, but there is one class only; give a number")
@@ -46,8 +46,8 @@ def check_estimate(inputs: ScorerInputs, config: FilterConfig, network: str) -> 
 
 def rule_for(
     config: FilterConfig, network: str, inputs: ScorerInputs, estimate: WrongShare | None = None
-) -> ShareRule | float:
-    """Return the share of one network's images to drop, or the threshold; `knee` and `tuned` are searched here.
+) -> DropFraction | float:
+    """Return the fraction of one network's images to drop, or the threshold; `knee` and `tuned` are searched here.
 
     Args:
         estimate: of the wrong labels, for `drop_fraction: estimated`.
@@ -55,9 +55,9 @@ def rule_for(
     Raises:
         InputError: the search finds no radius: there is one class only, or images coincide.
     """
-    share = config.share_for(network) if estimate is None else estimate.extrapolated.share
-    if share is not None:
-        return ShareRule(share=share, allocation=config.allocation)
+    drop_fraction = config.drop_fraction_for(network) if estimate is None else estimate.extrapolated.share
+    if drop_fraction is not None:
+        return DropFraction(fraction=drop_fraction, allocation=config.allocation)
     if config.threshold is not None:
         return config.threshold
     if isinstance(config.eps, float):
@@ -149,17 +149,17 @@ def sieve(
     check_scorer(inputs, scorer, context.class_names, "filter.scorer")
     check_estimate(inputs, config, context.network)
     estimate = None
-    if config.estimates_share(context.network):
+    if config.estimates_drop_fraction(context.network):
         assert inputs.probabilities is not None
         estimate = estimate_wrong_share(inputs.labels, inputs.probabilities)
     rule = rule_for(config, context.network, inputs, estimate)
     decision = decide(inputs, scorer, rule)
     keep = ~decision.is_noise
-    stands_for: dict[int, int] = {}
+    duplicate_of: dict[int, int] = {}
     redundant = None
     if context.duplicates is not None:
-        stands_for = redundant_images(context.duplicates, keep, decision.scores, context.overrides)
-        redundant = np.isin(np.arange(len(keep)), list(stands_for))
+        duplicate_of = redundant_images(context.duplicates, keep, decision.scores, context.overrides)
+        redundant = np.isin(np.arange(len(keep)), list(duplicate_of))
         keep &= ~redundant
     for row, override in context.overrides.items():
         keep[row] = override.keeps
@@ -170,7 +170,7 @@ def sieve(
         raise InputError(f"filter.{_rule_key(config)}: drops every image; drop fewer, or {fix}")
     suggestion = suggest_labels(inputs)
     reasons = _reasons(inputs, config, decision, suggestion, context)
-    for row, other in stands_for.items():
+    for row, other in duplicate_of.items():
         assert context.duplicates is not None
         reasons[row] = f"{context.duplicates.describe(other)}; {reasons[row]}"
     return SieveResult(
@@ -196,15 +196,15 @@ def _with_seed_offset(scorer: Mapping[str, Any], offset: int) -> dict[str, Any]:
 
 
 def _stability(
-    inputs: ScorerInputs, scorer: Mapping[str, Any], rule: ShareRule | float, decision: FilterDecision
+    inputs: ScorerInputs, scorer: Mapping[str, Any], rule: DropFraction | float, decision: FilterDecision
 ) -> list[float]:
     name, options = split_options(scorer)
     # An ensemble averages over all embeddings, so no single one has a result. A selection (`ccs`) is partly random.
     if inputs.embeddings is None or member_scorers(options) or not uses_embedding(SCORERS[name], options):
         return []
-    share = rule if isinstance(rule, ShareRule) else ShareRule(share=float(decision.is_noise.mean()))
+    same_fraction = rule if isinstance(rule, DropFraction) else DropFraction(fraction=float(decision.is_noise.mean()))
     others = (inputs.with_embedding(index) for index in range(1, len(inputs.embeddings)))
-    return [jaccard(decision.is_noise, decide(other, scorer, share).is_noise) for other in others]
+    return [jaccard(decision.is_noise, decide(other, scorer, same_fraction).is_noise) for other in others]
 
 
 def _check_no_class_is_empty(

@@ -91,10 +91,11 @@ def filter_metrics(
     curve = curve_thresholds(decision.values)
     decisions = [override.decision for override in context.overrides.values()]
     is_shared = bool((thresholds == thresholds[0]).all())
+    requested = config.drop_fraction_for(context.network) if estimate is None else estimate.extrapolated.share
     return {
         **_counts(sieved.keep, noise),
         "eps": float(thresholds[0]) if is_shared else None,
-        "requested_share": config.share_for(context.network) if estimate is None else estimate.extrapolated.share,
+        "requested_share": requested,
         "wrong_share": estimate and asdict(estimate),
         "achieved_share": float(noise.mean()),
         "share_note": decision.share_note,

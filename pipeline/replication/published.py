@@ -185,18 +185,18 @@ NETWORK_FIGURES: Mapping[str, Published] = {
     "map": Published(
         source=f"{_GAHLOT}, fig. 2",
         data=_CIFAR10,
-        statement="The test images on a t-SNE map of ResNet-152's features, which shows that the network separates "
-        "the classes (section III-B3).",
+        statement="The test images on a t-SNE embedding of ResNet-152's features, which shows that the network "
+        "separates the classes (section III-B3).",
         left_open=(
             *_FILTER,
-            "whether the test images have a separate map or share that of the training images",
+            "whether the test images have a separate embedding or share that of the training images",
         ),
     ),
     "noise": Published(
         source=f"{_GAHLOT}, fig. 3",
         data=_CIFAR10,
-        statement="DBSCAN's noise in one class, automobile, on the map of the training images (section III-B4).",
-        left_open=("whose network's map it is", *_FILTER),
+        statement="DBSCAN's noise in one class, automobile, on the embedding of the training images (section III-B4).",
+        left_open=("whose network's embedding it is", *_FILTER),
     ),
 }
 """Figures of an extractor and its filter. They state no numbers and cannot be compared with a study."""

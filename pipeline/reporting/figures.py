@@ -139,7 +139,7 @@ def _eps_curves(summary: Summary) -> tuple[dict[str, Any], dict[str, tuple[float
 def _unit(network: Summary) -> str:
     if network["scorer"] != "dbscan":
         return f"threshold of {network['scorer']}"
-    units = {"embedding": "map units", "components": "units of the components"}
+    units = {"embedding": "units of the embedding", "components": "units of the components"}
     return f"eps ({units[network['space']]})"
 
 

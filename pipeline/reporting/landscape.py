@@ -32,7 +32,7 @@ _LACKING = {
 def load_landscapes(studies: Sequence[StudyInputs], paths: DataPaths) -> Landscapes:
     """Return the landscapes of the studies' current runs; measurements of earlier runs are ignored.
 
-    `figure` is drawn from the numbers. `figure_is_written` is whether its file exists, so that a document can show it.
+    `figure` shows the numbers. `figure_is_written` is whether its file exists, so that a document can show it.
 
     Raises:
         InputError: a file is damaged.

@@ -33,10 +33,10 @@ class EffectBar:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The ends of the axis: a tenth wider than all that is drawn."""
-        drawn = [self.mean, -self.margin, self.margin, *(end for end in (self.low, self.high) if end is not None)]
-        room = 0.1 * (max(drawn) - min(drawn))
-        return min(drawn) - room, max(drawn) + room
+        """The ends of the axis: a tenth wider than all that is plotted."""
+        plotted = [self.mean, -self.margin, self.margin, *(end for end in (self.low, self.high) if end is not None)]
+        room = 0.1 * (max(plotted) - min(plotted))
+        return min(plotted) - room, max(plotted) + room
 
     def position(self, value: float) -> float:
         """Return where `value` is on the axis, 0 (left end) to 100."""

@@ -30,7 +30,7 @@ def agreements(networks: Sequence[NetworkInputs]) -> list[dict[str, Any]]:
     These are the decisions of the filter, before overrides by hand. A further embedding of `reduce.extra_embeddings` is
     compared with the first one of its network.
     """
-    return [*_between_networks(networks), *_between_maps(networks)]
+    return [*_between_networks(networks), *_between_embeddings(networks)]
 
 
 def _between_networks(networks: Sequence[NetworkInputs]) -> Iterable[dict[str, Any]]:
@@ -44,13 +44,13 @@ def _between_networks(networks: Sequence[NetworkInputs]) -> Iterable[dict[str, A
         }
 
 
-def _between_maps(networks: Sequence[NetworkInputs]) -> Iterable[dict[str, Any]]:
+def _between_embeddings(networks: Sequence[NetworkInputs]) -> Iterable[dict[str, Any]]:
     for network in networks:
         share = float(network.is_noise.mean())
         for index, value in enumerate(network.filter["stability_over_maps"], start=1):
             yield {
                 "first": network.name,
-                "second": f"{network.name}, map {index} of reduce.extra_embeddings",
+                "second": f"{network.name}, embedding {index} of reduce.extra_embeddings",
                 "jaccard": float(value),
                 "chance": _chance(share, share),
             }

@@ -64,8 +64,8 @@ def extractor_table(networks: Sequence[Mapping[str, Any]], confidence: float) ->
     ]
     return make_table(
         f"network; test top-1 (%); {100 * confidence:g} % interval (%); balanced accuracy (%); "
-        "variance in PCA (%); KL divergence of the map (nats); neighbors preserved (%); "
-        "label = vote of neighbors, PCA (%); label = vote of neighbors, map (%)",
+        "variance in PCA (%); KL divergence of the embedding (nats); neighbors preserved (%); "
+        "label = vote of neighbors, PCA (%); label = vote of neighbors, embedding (%)",
         rows,
         text="network",
     )

@@ -16,10 +16,10 @@ _SHARE_TOLERANCE = 0.001
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShareRule:
-    """Drop `share` of all images, 0 to 1, divided among the classes as `allocation` says."""
+class DropFraction:
+    """Drop `fraction` of all images, 0 to 1, divided among the classes as `allocation` says."""
 
-    share: float
+    fraction: float
     allocation: Allocation = "overall"
 
 
@@ -53,12 +53,12 @@ class FilterDecision:
         return score(self.values, self.thresholds)
 
 
-def decide(inputs: ScorerInputs, scorer: Mapping[str, Any], rule: ShareRule | float) -> FilterDecision:
+def decide(inputs: ScorerInputs, scorer: Mapping[str, Any], rule: DropFraction | float) -> FilterDecision:
     """Score all images and choose those to drop.
 
     Args:
         scorer: `name`, a key of `SCORERS`, and that scorer's options.
-        rule: a share, or the threshold itself, above 0, in the scorer's unit.
+        rule: a fraction to drop, or the threshold itself, above 0, in the scorer's unit.
     """
     name, options = split_options(scorer)
     method = SCORERS[name]
@@ -69,8 +69,8 @@ def decide(inputs: ScorerInputs, scorer: Mapping[str, Any], rule: ShareRule | fl
         values, found = method.values_and_clusters(inputs, **options)
     assert values.shape == inputs.labels.shape, (name, values.shape)
     note = None
-    if isinstance(rule, ShareRule):
-        by_class = thresholds_for_share(values, inputs.labels, rule.share, rule.allocation)
+    if isinstance(rule, DropFraction):
+        by_class = thresholds_for_share(values, inputs.labels, rule.fraction, rule.allocation)
         by_label = np.zeros(int(inputs.labels.max()) + 1)
         by_label[list(by_class)] = [threshold.value for threshold in by_class.values()]
         thresholds, note = by_label[inputs.labels], _share_note(values, inputs.labels, rule, by_class)
@@ -88,14 +88,14 @@ def decide(inputs: ScorerInputs, scorer: Mapping[str, Any], rule: ShareRule | fl
 
 
 def _share_note(
-    values: NDArray[np.float64], labels: NDArray[np.int64], rule: ShareRule, by_class: Mapping[int, Threshold]
+    values: NDArray[np.float64], labels: NDArray[np.int64], rule: DropFraction, by_class: Mapping[int, Threshold]
 ) -> str | None:
     n = len(values)
     n_above = sum(int((values[labels == label] > threshold.value).sum()) for label, threshold in by_class.items())
     achieved = n_above / n
-    if abs(achieved - rule.share) <= _SHARE_TOLERANCE:
+    if abs(achieved - rule.fraction) <= _SHARE_TOLERANCE:
         return None
-    missed = f"{rule.share:.4f} was requested, {achieved:.4f} is the nearest possible share"
+    missed = f"{rule.fraction:.4f} was requested, {achieved:.4f} is the nearest possible share"
     if rule.allocation != "overall":
         return f"{missed}: the quotas of {len(by_class)} classes are met to the nearest image or tie in each"
     threshold = next(iter(by_class.values()))

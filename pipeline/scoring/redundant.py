@@ -37,11 +37,11 @@ def redundant_rows(
     redundant: dict[int, int] = {}
     for row in sorted(undecided, key=lambda row: (scores[row], row)):
         # The partners are in the order of the pairs, the most similar first.
-        stands_for = next((other for other in partners[row] if other >= n), None)
-        if stands_for is None:
-            stands_for = next((other for other in partners[row] if other in kept), None)
-        if stands_for is None:
+        duplicate_of = next((other for other in partners[row] if other >= n), None)
+        if duplicate_of is None:
+            duplicate_of = next((other for other in partners[row] if other in kept), None)
+        if duplicate_of is None:
             kept.add(row)
         else:
-            redundant[row] = stands_for
+            redundant[row] = duplicate_of
     return redundant

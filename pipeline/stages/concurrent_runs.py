@@ -63,13 +63,13 @@ def train_concurrently(context: StageContext, arguments: Sequence[str]) -> None:
         check_inputs(context)
         context, data = load_study(context, world)
         specs, _, run_keys = resolve_runs(context, data, world)
-        keys, cache, n_test = fingerprints(run_keys), RunCache(context.work.run_cache), len(data.test.labels)
+        keys, ledger, n_test = fingerprints(run_keys), RunCache(context.work.ledger), len(data.test.labels)
         register_plans(context)
-        for line in cache.set_aside_damaged(sorted({key for key in keys if key}), data.test.labels):
+        for line in ledger.set_aside_damaged(sorted({key for key in keys if key}), data.test.labels):
             print(f"{context.name}: {line}", file=sys.stderr, flush=True)
         while todo := [
             i
-            for i in next_runs(context, specs, keys, cache, n_test)
+            for i in next_runs(context, specs, keys, ledger, n_test)
             if trains_alone(plan, specs[i].settings.batch_size)
         ]:
             costs = {keys[i]: specs[i].settings.batch_sizes.examples(specs[i].settings.steps) for i in todo}

@@ -232,7 +232,7 @@ def record_resources(context: StageContext) -> Iterator[None]:
 @contextmanager
 def hold_lock(context: StageContext) -> Iterator[None]:
     """Exclude a second run of the same stage."""
-    # All studies share one cache of runs.
+    # All studies share the ledger.
     path = context.work.lock("train" if context.stage == "train" else context.name)
     with file_lock(path, context.name):
         yield

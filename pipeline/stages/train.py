@@ -1,4 +1,4 @@
-"""Stage `train`: train the runs of one study that are not cached, and write the tables of all its runs."""
+"""Stage `train`: train the runs of one study that are not in the ledger, and write the tables of all its runs."""
 
 import os
 from collections.abc import Sequence
@@ -54,24 +54,24 @@ def train_study(context: StageContext, world: World) -> None:
     keys = fingerprints(run_keys)
     if world.is_main:
         register_plans(context)
-    cache = RunCache(context.work.run_cache)
+    ledger = RunCache(context.work.ledger)
     if world.is_main:
         _check_space(context, specs, n_test=len(data.test.labels))
-        for line in cache.set_aside_damaged(sorted({key for key in keys if key}), data.test.labels):
+        for line in ledger.set_aside_damaged(sorted({key for key in keys if key}), data.test.labels):
             context.log.info(f"{context.name}: {line}")
     n_test, ran = len(data.test.labels), []
     # The disk of rank 0 is authoritative.
-    while todo := distributed.broadcast(next_runs(context, specs, keys, cache, n_test) if world.is_main else []):
+    while todo := distributed.broadcast(next_runs(context, specs, keys, ledger, n_test) if world.is_main else []):
         _run(todo, context, world, data, specs, rows, run_keys)
         ran += [keys[i] for i in todo]
     if world.is_main:
-        used = used_runs(context, specs, keys, cache, n_test)
+        used = used_runs(context, specs, keys, ledger, n_test)
         specs, keys = [specs[i] for i in used], [keys[i] for i in used]
         if looks := context.params.studies[str(context.item)].looks:
             seeds = len({spec.settings.seed for spec in specs})
             context.log.info(f"{context.name}: complete with {seeds} seeds, of looks at {list(looks)}")
-        _count_work(context, specs, keys, ran, cache)
-        _write_results(context, specs, keys, cache)
+        _count_work(context, specs, keys, ran, ledger)
+        _write_results(context, specs, keys, ledger)
         checkpoints = context.work.checkpoints(context.name)
         # A kill between the two steps leaves a finished run with its last checkpoint.
         for folder in [folder for key in keys if key for folder in checkpoints.glob(f"{key}-*")]:
@@ -95,7 +95,7 @@ def _check_space(context: StageContext, specs: Sequence[RunSpec], *, n_test: int
     sizes = {(spec.settings.network, spec.settings.stem): spec.settings for spec in specs if not spec.skip_reason}
     weights = max((weight_bytes(settings) for settings in sizes.values()), default=0)
     check_space(context.data.runs(str(context.item)).parent, weights + len(specs) * n_test)
-    check_space(context.work.run_cache, weights + n_test)
+    check_space(context.work.ledger, weights + n_test)
 
 
 def register_plans(context: StageContext) -> None:
@@ -157,31 +157,31 @@ def resolve_runs(
 
 
 def fingerprints(run_keys: Sequence[RunKey | None]) -> list[str]:
-    """Return the fingerprint of each run, its name in the cache; empty for skipped runs."""
+    """Return the fingerprint of each run, its name in the ledger; empty for skipped runs."""
     return [key.fingerprint if key else "" for key in run_keys]
 
 
-def next_runs(context: StageContext, specs: list[RunSpec], keys: list[str], cache: RunCache, n_test: int) -> list[int]:
+def next_runs(context: StageContext, specs: list[RunSpec], keys: list[str], ledger: RunCache, n_test: int) -> list[int]:
     """Return the indices of the missing runs before the next look, or of all without looks; empty when complete."""
     keep = context.params.studies[str(context.item)].keep_weights
-    used = set(used_runs(context, specs, keys, cache, n_test))
-    return [i for i in missing_runs(specs, keys, cache, keep) if i in used]
+    used = set(used_runs(context, specs, keys, ledger, n_test))
+    return [i for i in missing_runs(specs, keys, ledger, keep) if i in used]
 
 
-def used_runs(context: StageContext, specs: list[RunSpec], keys: list[str], cache: RunCache, n_test: int) -> list[int]:
+def used_runs(context: StageContext, specs: list[RunSpec], keys: list[str], ledger: RunCache, n_test: int) -> list[int]:
     """Return the indices of the runs with seeds up to the next look, or the look that decided; all without looks."""
     study, report = context.params.studies[str(context.item)], context.params.report
     design = None
     if study.looks:
         design = SequentialDesign(looks=study.looks, margin=report.margin / 100, alpha=report.alpha)
-    seeds = needed_seeds(specs, keys, cache, design=design, control=report.primary, n_images=n_test)
+    seeds = needed_seeds(specs, keys, ledger, design=design, control=report.primary, n_images=n_test)
     return [i for i, spec in enumerate(specs) if spec.settings.seed in seeds]
 
 
-def missing_runs(specs: list[RunSpec], keys: list[str], cache: RunCache, keep: KeepWeights) -> list[int]:
+def missing_runs(specs: list[RunSpec], keys: list[str], ledger: RunCache, keep: KeepWeights) -> list[int]:
     """Return the indices of the runs to train; runs with equal keys, also of different arms, are trained once."""
     firsts = sorted({key: i for i, key in reversed(list(enumerate(keys))) if key}.values())
-    return [i for i in firsts if not cache.has(keys[i], with_weights=_keeps_weights(specs[i], specs, keep))]
+    return [i for i in firsts if not ledger.has(keys[i], with_weights=_keeps_weights(specs[i], specs, keep))]
 
 
 def _keeps_weights(spec: RunSpec, specs: list[RunSpec], keep: KeepWeights) -> bool:
@@ -199,7 +199,7 @@ def _run(
     run_keys: list[RunKey | None],
     live_name: str = "",
 ) -> None:
-    cache = RunCache(context.work.run_cache)
+    ledger = RunCache(context.work.ledger)
     splits = LoadedSplits(
         train_images=data.train.source,
         test_images=data.test.source,
@@ -207,8 +207,8 @@ def _run(
         class_names=data.class_names,
     )
     if world.is_main:
-        context.work.run_cache.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(context.work.run_cache)
+        context.work.ledger.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(context.work.ledger)
     study, recipe, flag_sync = context.params.studies[str(context.item)], recipe_of(context), stop_and_save_flags()
     study_progress = StudyProgress([_n_images(specs[i].settings) for i in todo])
     live_folder = context.data.live_metrics / live_name
@@ -219,7 +219,7 @@ def _run(
         name = f"{specs[i].arm} of {specs[i].filter_network}, batch {settings.batch_size}, seed {settings.seed}"
         title = f"{context.name} {count}/{len(todo)}: {name}"
         save_weights = _keeps_weights(specs[i], specs, study.keep_weights)
-        weights = context.work.run_cache / f".{run_key.fingerprint}.weights.{os.getpid()}.tmp" if save_weights else None
+        weights = context.work.ledger / f".{run_key.fingerprint}.weights.{os.getpid()}.tmp" if save_weights else None
         folder = context.work.checkpoints(context.name) / checkpoint_folder_name(run_key.fingerprint)
         resumed = has_checkpoints(folder)
         checkpointer: CheckpointScheduler = make_checkpointer(recipe.checkpoint, folder, flag_sync, world)
@@ -242,7 +242,7 @@ def _run(
             joules = UNKNOWN_ENERGY if resumed else used
             result = replace(result, joules=joules, recorded=utc_timestamp(datetime.now(UTC)))
             if live is not None:
-                cache.add(run_key, result, weights if result.status == "finished" else None)
+                ledger.add(run_key, result, weights if result.status == "finished" else None)
                 checkpointer.clear()
                 outcome = f"top-1 {result.top1:.4f}" if result.top1 is not None else result.status
                 left = study_progress.end_run()
@@ -262,9 +262,9 @@ def _n_images(settings: TrainSettings) -> int:
     return settings.batch_sizes.examples(settings.steps)
 
 
-def _count_work(context: StageContext, specs: list[RunSpec], keys: list[str], ran: list[str], cache: RunCache) -> None:
-    """Count the images, seconds and energy of all runs of the study, including cached ones."""
-    results = {key: cache.get(key) for key in sorted({key for key in keys if key})}
+def _count_work(context: StageContext, specs: list[RunSpec], keys: list[str], ran: list[str], ledger: RunCache) -> None:
+    """Count the images, seconds and energy of all runs of the study, including those of the ledger."""
+    results = {key: ledger.get(key) for key in sorted({key for key in keys if key})}
     for key, result in results.items():
         context.images.append(result.history[-1].examples if result.history else 0)
         if key not in ran:
@@ -279,13 +279,13 @@ def _count_work(context: StageContext, specs: list[RunSpec], keys: list[str], ra
             context.arm_joules[spec.arm] = total_energy([*joules, results[key].joules])
 
 
-def _write_results(context: StageContext, specs: list[RunSpec], keys: list[str], cache: RunCache) -> None:
+def _write_results(context: StageContext, specs: list[RunSpec], keys: list[str], ledger: RunCache) -> None:
     """Write the study's tables, per-image results, metrics, best network and the dates of its runs."""
     name = str(context.item)
     study, paths = context.params.studies[name], context.data
     remove_leftovers(paths.runs(name).parent)
     remove_leftovers(paths.trained_weights(name).parent)
-    results: list[RunResult | None] = [cache.get(key) if key else None for key in keys]
+    results: list[RunResult | None] = [ledger.get(key) if key else None for key in keys]
     tables = study_tables(name, specs, keys, results)
     write_parquet(paths.runs(name), tables.runs)
     write_parquet(paths.history(name), tables.history)
@@ -297,7 +297,7 @@ def _write_results(context: StageContext, specs: list[RunSpec], keys: list[str],
     kept = [paths.kept(network) for network in study.filter_networks if set(study.arms) != {"full"}]
     suggested = [paths.points(network) for network in study.filter_networks if study.relabel_above is not None]
     with atomic_path(paths.trained_weights(name)) as temporary:
-        temporary.write_bytes(_best_weights(specs, keys, results, cache) if study.keep_weights != "none" else b"")
+        temporary.write_bytes(_best_weights(specs, keys, results, ledger) if study.keep_weights != "none" else b"")
     write_provenance(
         paths.provenance("train", name),
         stage=context.name,
@@ -310,17 +310,17 @@ def _write_results(context: StageContext, specs: list[RunSpec], keys: list[str],
     )
 
 
-def _best_weights(specs: list[RunSpec], keys: list[str], results: list[RunResult | None], cache: RunCache) -> bytes:
+def _best_weights(specs: list[RunSpec], keys: list[str], results: list[RunResult | None], ledger: RunCache) -> bytes:
     """Return the weights file of the first seed of the variant with the highest mean top-1; empty if no run finished.
 
     A variant whose first seed diverged has no file; then the next best variant is used.
     """
     scores = scores_by_variant(specs, results)
     files = {
-        run_variant(spec): cache.weights(key)
+        run_variant(spec): ledger.weights(key)
         for spec, key in zip(specs, keys, strict=True)
         # Another study may have left weights of other seeds, which must not change this result.
-        if key and spec.settings.seed == specs[0].settings.seed and cache.weights(key).exists()
+        if key and spec.settings.seed == specs[0].settings.seed and ledger.weights(key).exists()
     }
     best = max(files, key=lambda variant: float(np.mean(scores[variant])), default=None)
     return files[best].read_bytes() if best else b""

@@ -180,6 +180,18 @@ def load_trained(path: Path | str, device: torch.device | str = "cpu") -> Traine
 
     Raises:
         InputError: the file is missing, damaged, holds pickled code, or is of another kind.
+
+    Example:
+        >>> import numpy as np
+        >>> from batchsieve import load_trained
+        >>> network = load_trained("data/train/digits/best.pt")
+        >>> network
+        TrainedNetwork(resnet18, 10 classes, images 16x16, cpu)
+        >>> images = np.zeros((2, 40, 30, 3), dtype=np.uint8)  # of any size
+        >>> len(network.predict(images))  # class names
+        2
+        >>> network.predict_proba(images).shape
+        (2, 10)
     """
     content = _load_content(path)
     return _network(path, content, content.get("state_dict"), device)

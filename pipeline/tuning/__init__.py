@@ -1,1 +1,1 @@
-"""Hyper-parameter search: trials in lockstep, early elimination, and settings that win as a preset."""
+"""Hyper-parameter search: trials in lockstep, pruning, and settings that win as a preset."""

@@ -22,7 +22,7 @@ class SearchResult:
         values: of the searched keys.
         accuracies: on the validation rows (0 to 1) after each epoch of the search.
         reasons: why the trial failed; empty if it did not.
-        finished: trial -> its accuracies after all epochs, for the winner and for eliminated trials that were trained
+        finished: trial -> its accuracies after all epochs, for the winner and for pruned trials that were trained
             to the end afterwards.
         failed_afterwards: trial -> why it failed in that training.
         epochs_afterwards: number of epochs of that training, also of trials that then failed.
@@ -46,18 +46,18 @@ class SearchResult:
 
     @property
     def ranking(self) -> list[int]:
-        """Trials by rank: winner, never eliminated, longest active, failed; of equals the best first."""
+        """Trials by rank: winner, never pruned, longest active, failed; of equals the best first."""
         outcome = self.outcome
 
         def sort_key(trial: int) -> tuple[Any, ...]:
-            eliminated, curve = outcome.eliminated_after[trial] is not None, self.accuracies[trial]
+            pruned, curve = outcome.eliminated_after[trial] is not None, self.accuracies[trial]
             last = curve[-1] if curve else 0.0
-            return trial != outcome.winner, outcome.failed[trial], eliminated, -len(curve), -last, trial
+            return trial != outcome.winner, outcome.failed[trial], pruned, -len(curve), -last, trial
 
         return sorted(range(len(self.values)), key=sort_key)
 
     def status(self, trial: int) -> str:
-        """Return winner, finished, eliminated or failed."""
+        """Return winner, finished, eliminated (pruned) or failed."""
         if trial == self.outcome.winner:
             return "winner"
         if self.outcome.failed[trial]:
@@ -75,9 +75,9 @@ class SearchResult:
 
     @property
     def late_bloomers(self) -> list[int] | None:
-        """Eliminated trials that, trained to the end, beat the winner.
+        """Pruned trials that, trained to the end, beat the winner.
 
-        None if unknown: no eliminated trial was trained to the end, as with `Tuning.resume_pruned` 0, or the
+        None if unknown: no pruned trial was trained to the end, as with `Tuning.resume_pruned` 0, or the
         winner failed before its last epoch.
         """
         winner = self.outcome.winner

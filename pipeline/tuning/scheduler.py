@@ -76,12 +76,12 @@ class SearchOutcome:
     """Outcome of a search. The sequences have one entry per trial.
 
     Attributes:
-        winner: the trial with the best last accuracy of those that neither failed nor were eliminated, the first of
+        winner: the trial with the best last accuracy of those that neither failed nor were pruned, the first of
             equals. None exactly if all failed.
         epochs: number of finished epochs. An epoch in which the trial failed does not count.
-        eliminated_after: the epoch whose comparison eliminated the trial. None if never eliminated, or if all its
-            eliminators failed later: it can win, but does not resume. In a sequential search a trial can have run
-            for longer than this epoch.
+        eliminated_after: the epoch whose comparison pruned the trial. None if never pruned, or if all trials that were
+            ahead of it failed later: it can win, but does not resume. In a sequential search a trial can have run for
+            longer than this epoch.
         failed: whether the trial failed or diverged.
     """
 
@@ -105,10 +105,10 @@ def run_threshold_pruning(
     max_concurrent: int,
     tolerance: Tolerance | None,
 ) -> SearchOutcome:
-    """After each epoch eliminate every trial too far below the best at that epoch, and start the next trials.
+    """After each epoch prune every trial too far below the best at that epoch, and start the next trials.
 
     A trial is compared with all active trials that have reached its epoch. With `max_concurrent` = `trials`, all run
-    concurrently. With 1 they run one after another, and a later trial can eliminate an earlier, finished one. A trial
+    concurrently. With 1 they run one after another, and a later trial can prune an earlier, finished one. A trial
     stops when no other is active or waiting. The rule is that of Rand (2021), who does not define failures:
     here a comparison that only failed trials won is void.
 
@@ -118,7 +118,7 @@ def run_threshold_pruning(
         trials: number of trials, >= 1.
         max_epochs: of a trial, >= 1.
         max_concurrent: number of trials that run at a time, >= 1.
-        tolerance: of the rule; with None no trial is eliminated.
+        tolerance: of the rule; with None no trial is pruned.
     """
     assert min(trials, max_epochs, max_concurrent) >= 1, (trials, max_epochs, max_concurrent)
     state, waiting = _SearchState(trials, measure, on_trial_end), list(range(trials))
@@ -162,19 +162,19 @@ def run_halving(
                 )
                 stay = [state.running[position] for position in best]
                 pruned = [trial for trial in state.running if trial not in stay]
-                state.eliminate(dict.fromkeys(pruned, stay), rung.epochs)
+                state.prune(dict.fromkeys(pruned, stay), rung.epochs)
         state.finish(bracket[-1].epochs)
         first += bracket[0].trials
     return state.outcome()
 
 
 class _SearchState:
-    """State of all trials. `active` holds those not eliminated and not failed, ascending, running or finished.
+    """State of all trials. `active` holds those not pruned and not failed, ascending, running or finished.
 
-    An eliminated trial takes part in no comparison: otherwise it could eliminate, at a later epoch, the trial that beat
-    it, and no trial would remain. A failed trial does not count either, not even for earlier epochs: trials
-    that only failed trials eliminated are active again. So at least one trial is active unless all fail: a trial
-    that has not failed was ahead of every eliminated one, then or later, and the last of these is active.
+    A pruned trial takes part in no comparison: otherwise it could prune, at a later epoch, the trial that beat it, and
+    no trial would remain. A failed trial does not count either, not even for earlier epochs: trials that only failed
+    ones pruned are active again. So at least one trial is active unless all fail: a trial that has not failed was ahead
+    of every pruned one, then or later, and the last of these is active.
     """
 
     def __init__(self, trials: int, measure: Measure, on_trial_end: TrialEndCallback) -> None:
@@ -182,8 +182,8 @@ class _SearchState:
         self.active: list[int] = []
         self.running: list[int] = []
         self.accuracies: list[list[float]] = [[] for _ in range(trials)]
-        self.eliminated: list[int | None] = [None] * trials
-        self.eliminators: dict[int, Sequence[int]] = {}
+        self.pruned: list[int | None] = [None] * trials
+        self.ahead: dict[int, Sequence[int]] = {}
         self.failed = [False] * trials
 
     def start(self, trial: int) -> None:
@@ -196,7 +196,7 @@ class _SearchState:
         return len(self.accuracies[trial])
 
     def advance(self) -> None:
-        """Train one epoch of all running trials. Remove failed trials and the eliminations that they alone decided."""
+        """Train one epoch of all running trials. Remove failed trials, and undo the pruning that they alone decided."""
         steps = [TrialStep(trial, self.n_epochs(trial) + 1) for trial in self.running]
         for (trial, _), accuracy in zip(steps, self.measure(steps), strict=True):
             if accuracy is None:
@@ -204,16 +204,16 @@ class _SearchState:
                 self._remove(trial, "failed")
             else:
                 self.accuracies[trial].append(accuracy)
-        for trial, eliminators in list(self.eliminators.items()):
-            if all(self.failed[eliminator] for eliminator in eliminators):
-                del self.eliminators[trial]
-                self.eliminated[trial] = None
+        for trial, others in list(self.ahead.items()):
+            if all(self.failed[other] for other in others):
+                del self.ahead[trial]
+                self.pruned[trial] = None
                 insort(self.active, trial)
 
-    def eliminate(self, eliminators: Mapping[int, Sequence[int]], epoch: int) -> None:
-        """Eliminate the keys of `eliminators`; the values are the trials that were ahead at `epoch`."""
-        for trial, others in eliminators.items():
-            self.eliminators[trial], self.eliminated[trial] = others, epoch
+    def prune(self, ahead: Mapping[int, Sequence[int]], epoch: int) -> None:
+        """Prune the keys of `ahead`; the values are the trials that were ahead of them at `epoch`."""
+        for trial, others in ahead.items():
+            self.ahead[trial], self.pruned[trial] = others, epoch
             self._remove(trial, "eliminated")
 
     def finish(self, max_epochs: int) -> None:
@@ -239,20 +239,20 @@ class _SearchState:
         return SearchOutcome(
             winner=max(self.active, key=lambda trial: self.accuracies[trial][-1], default=None),
             epochs=tuple(self.n_epochs(trial) for trial in range(self.trials)),
-            eliminated_after=tuple(self.eliminated),
+            eliminated_after=tuple(self.pruned),
             failed=tuple(self.failed),
         )
 
 
 def _prune(state: _SearchState, tolerance: Tolerance) -> None:
-    # Compare at the longest runs first, so that the trials they eliminate take no part in the shorter comparisons:
-    # two groups compared at once could eliminate each other.
+    # Compare at the longest runs first, so that the trials they prune take no part in the shorter comparisons:
+    # two groups compared at once could prune each other.
     for epoch in sorted({state.n_epochs(trial) for trial in state.running}, reverse=True):
         reached = [trial for trial in state.active if state.n_epochs(trial) >= epoch]
         if reached:
             values = {trial: state.accuracies[trial][epoch - 1] for trial in reached}
             stay = survivors([*values.values()], tolerance)
-            state.eliminate(
+            state.prune(
                 {
                     trial: [other for other in reached if not survivors([values[trial], values[other]], tolerance)[0]]
                     for trial in compress(reached, ~stay)

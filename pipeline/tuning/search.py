@@ -250,7 +250,7 @@ def make_brackets(tuning: Tuning) -> list[list[Rung]]:
 def trials_to_resume(tuning: Tuning, outcome: SearchOutcome, *, compared: bool = False) -> list[int]:
     """Return the trials to train to their last epoch: their curves count the late bloomers that the rule dropped.
 
-    These are the winner, the eliminated trials that ran all epochs, and at most `tuning.resume_pruned` other eliminated
+    These are the winner, the pruned trials that ran all epochs, and at most `tuning.resume_pruned` other pruned
     trials, sampled with the search's seed. The list is empty if it would train more than requested, or if no trial
     would remain to compare.
 
@@ -260,9 +260,9 @@ def trials_to_resume(tuning: Tuning, outcome: SearchOutcome, *, compared: bool =
         compared: the winner is compared with other searches, so it trains to its last epoch in any case.
     """
     assert outcome.winner is not None
-    eliminated = [trial for trial, after in enumerate(outcome.eliminated_after) if after is not None]
-    complete = [trial for trial in eliminated if outcome.epochs[trial] == tuning.epochs]
-    others = [trial for trial in eliminated if outcome.epochs[trial] < tuning.epochs]
+    pruned = [trial for trial, after in enumerate(outcome.eliminated_after) if after is not None]
+    complete = [trial for trial in pruned if outcome.epochs[trial] == tuning.epochs]
+    others = [trial for trial in pruned if outcome.epochs[trial] < tuning.epochs]
     # A larger number includes the sample of a smaller one.
     sample = np.random.default_rng(tuning.seed).permutation(others)[: tuning.resume_pruned].tolist()
     dropped = sorted([*complete, *sample])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.banned_words import banned_patterns
 from tests.fixtures.source_tree import ROOT
 
 _DOCS = ROOT / "docs"
@@ -48,18 +49,6 @@ def _dead_links(text: str, page: Path) -> list[str]:
         if not target.exists() or (anchor and anchor not in _anchors(target.resolve())):
             dead.append(link)
     return dead
-
-
-def _banned(style: str) -> list[re.Pattern[str]]:
-    """Return patterns of the words in the table of docs/style.md; the last row bans every word with that beginning."""
-    section = style.partition("## Banned words")[2].partition("\n## ")[0]
-    patterns = []
-    for words, instead in re.findall(r"^\| ([a-z ,]+) \| ([\w ,]+) \|$", section, flags=re.MULTILINE)[1:]:
-        for word in words.split(", "):
-            spelled = instead == "the American spelling"
-            pattern = rf"\b{word.removesuffix('e')}\w*" if spelled else rf"\b{word}\b"
-            patterns.append(re.compile(pattern, flags=re.IGNORECASE))
-    return patterns
 
 
 def _without_list(page: Path) -> str:
@@ -100,12 +89,11 @@ def test_dead_links_are_recognized() -> None:
 )
 def test_banned_words_are_absent(page: Path) -> None:
     text = _without_list(page)
-    banned = _banned((_DOCS / "style.md").read_text(encoding="utf-8"))
-    assert [match[0] for pattern in banned for match in pattern.finditer(text)] == []
+    assert [match[0] for pattern in banned_patterns() for match in pattern.finditer(text)] == []
 
 
 def test_banned_words_are_recognized() -> None:
-    banned = _banned((_DOCS / "style.md").read_text(encoding="utf-8"))
+    banned = banned_patterns()
     for text in ("Beside it", "kept for good", "it was judged", "Neighbours", "initialisation", "labelled"):
         assert any(pattern.search(text) for pattern in banned), text
     for text in ("besides", "good", "neighbors", "mended", "withdrawn", "initialization"):

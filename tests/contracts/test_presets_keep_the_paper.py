@@ -35,7 +35,7 @@ def test_every_file_filters_as_the_paper_does(path: Path) -> None:
     assert params.filter.allocation == "overall"
 
 
-def test_the_first_run_compares_three_arms_with_six_seeds_at_two_batch_sizes() -> None:
+def test_the_first_run_has_three_arms_six_seeds_two_batch_sizes() -> None:
     params = load_params(ROOT / "params.yaml")
     noise = params.prepare.plant_label_noise
     assert noise is not None
@@ -58,7 +58,7 @@ def test_the_audit_preset_trains_and_predicts_by_its_network_alone() -> None:
     assert len(study.seeds) >= 6
 
 
-def test_the_preset_of_planted_noise_has_the_network_and_recipe_of_the_audit_preset() -> None:
+def test_planted_noise_has_network_and_recipe_of_the_audit_preset() -> None:
     audit, planted = load_params(_AUDIT), load_params(_PLANTED)
     budget = {"budget": audit.finetune.budget}
     assert planted.finetune.model_copy(update=budget) == audit.finetune
@@ -72,7 +72,7 @@ def test_the_preset_of_planted_noise_has_the_network_and_recipe_of_the_audit_pre
     assert study.budget == planted.finetune.budget
 
 
-def test_the_preset_of_own_images_scores_by_probes_that_did_not_see_the_image() -> None:
+def test_own_images_are_scored_by_out_of_fold_probes() -> None:
     params = load_params(_OWN_IMAGES)
     assert params.prepare.dataset == "image_folder"
     (network,) = params.networks
@@ -88,7 +88,7 @@ def test_the_preset_of_own_images_scores_by_probes_that_did_not_see_the_image() 
     assert len(study.seeds) >= 6
 
 
-def test_the_preset_of_own_images_has_batches_for_a_few_hundred_images_and_augments_photographs() -> None:
+def test_own_images_have_small_batches_and_are_augmented() -> None:
     params, digits = load_params(_OWN_IMAGES), load_params(ROOT / "params.yaml")
     (study,) = params.studies.values()
     n_train = 200 - int(200 * (params.prepare.test_size or 0))

@@ -28,7 +28,7 @@ _RANGE_UJ = 262_143_328_850  # of an Intel server's package
 _UUID = "GPU-0c2d6d07-50ca-4a5b-9b6c-1a54b2a1d4f7"
 
 
-class Machine:
+class PowercapTree:
     """A powercap tree as Linux lays it out: packages, what is in them, and the same packages by another way."""
 
     def __init__(self, root: Path, *, packages: int = 2, dram: bool = True) -> None:
@@ -72,7 +72,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_packages_and_dram_are_counted_once_each(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
+    machine = PowercapTree(tmp_path)
     with measure_energy(powercap=tmp_path) as meter:
         assert meter.read() == Energy(gpu=0.0, cpu=0.0, memory=0.0)
         machine.draw_everywhere(3.5)
@@ -83,7 +83,7 @@ def test_packages_and_dram_are_counted_once_each(tmp_path: Path) -> None:
 
 
 def test_dies_of_a_package_are_counted_too(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, packages=1, dram=False)
+    machine = PowercapTree(tmp_path, packages=1, dram=False)
     machine.zone("intel-rapl:2", "package-1-die-1", 0)
     with measure_energy(powercap=tmp_path) as meter:
         machine.draw_everywhere(1.0)
@@ -108,7 +108,7 @@ def test_without_a_counter_the_energy_is_unknown(tmp_path: Path) -> None:
 def test_kind_that_a_device_does_not_report_is_unknown(
     tmp_path: Path, hidden: tuple[str, str], cpu: float | None, memory: float | None
 ) -> None:
-    machine = Machine(tmp_path)
+    machine = PowercapTree(tmp_path)
     machine.hide(*hidden)
     with measure_energy(powercap=tmp_path) as meter:
         for folder in ("intel-rapl:0", "intel-rapl:1", "intel-rapl:0:1", "intel-rapl:1:1"):
@@ -118,7 +118,7 @@ def test_kind_that_a_device_does_not_report_is_unknown(
 
 
 def test_kind_is_unknown_after_a_failed_reading(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
+    machine = PowercapTree(tmp_path)
     with measure_energy(powercap=tmp_path) as meter:
         kept = (tmp_path / "intel-rapl:1/energy_uj").read_text()
         machine.hide("intel-rapl:1")
@@ -128,7 +128,7 @@ def test_kind_is_unknown_after_a_failed_reading(tmp_path: Path) -> None:
 
 
 def test_wraps_are_counted_over(tmp_path: Path, clock: list[float]) -> None:
-    machine = Machine(tmp_path, packages=1)
+    machine = PowercapTree(tmp_path, packages=1)
     with measure_energy(powercap=tmp_path) as meter:
         for _ in range(10):
             clock[0] += 200.0
@@ -150,7 +150,7 @@ def test_a_reading_too_late_to_see_a_wrap_gives_none(clock: list[float]) -> None
 
 def test_wrapping_counters_are_sampled_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(energy, "_SAMPLE_INTERVAL_S", 0.001)
-    machine = Machine(tmp_path, packages=1)
+    machine = PowercapTree(tmp_path, packages=1)
     looks = 0
     requested = EnergyMeter.read
 
@@ -287,7 +287,7 @@ def test_gpu_without_readings_is_unknown(driver: _Driver, tmp_path: Path) -> Non
 
 
 def test_processes_that_share_a_node_count_it_once(driver: _Driver, tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
+    machine = PowercapTree(tmp_path)
     with measure_energy(gpu=_UUID, powercap=tmp_path) as first, measure_energy(node=False, powercap=tmp_path) as second:
         machine.draw_everywhere(1.0)
         driver.millijoules += 4000

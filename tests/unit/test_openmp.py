@@ -107,7 +107,7 @@ def test_a_worker_of_dask_has_it_from_the_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("notebook", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
-def test_a_notebook_imports_the_project_before_anything_with_openmp(notebook: Path) -> None:
+def test_a_notebook_imports_the_project_before_openmp(notebook: Path) -> None:
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     first = ast.parse("".join(next(cell["source"] for cell in cells if cell["cell_type"] == "code")))
     imports = [node for node in first.body if isinstance(node, ast.Import | ast.ImportFrom)]

@@ -197,7 +197,7 @@ def test_a_moment_without_workers_is_waited_out(monkeypatch: pytest.MonkeyPatch)
             assert list(results) == [None, None]
 
 
-def test_as_many_tasks_are_on_their_way_as_those_who_have_joined_can_use() -> None:
+def test_as_many_tasks_are_sent_as_the_joined_workers_can_use() -> None:
     workers: dict[str, int] = {}
     client = cast("Client", SimpleNamespace(nthreads=lambda: workers))
     ahead = _TaskWindow(client, cast("Iterator[Future[Any]]", iter(range(100))))

@@ -48,7 +48,7 @@ def test_log_file_keeps_earlier_runs(tmp_path: Path) -> None:
     assert len((tmp_path / "stage.log").read_text().splitlines()) == 2
 
 
-def test_pipe_gets_a_plain_line_every_ten_seconds_with_the_time_left(clock: list[float]) -> None:
+def test_a_pipe_gets_a_line_with_the_time_left_every_ten_seconds(clock: list[float]) -> None:
     stream = io.StringIO()
     with RunLog(None, stream).progress("train", 100, "steps") as progress:
         for _ in range(50):
@@ -142,7 +142,7 @@ subprocess.run([sys.executable, "-c", sys.argv[1], sys.argv[2]], check=True)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="elsewhere the system tells no better")
-def test_peak_memory_is_not_that_of_the_process_that_started_this_one(tmp_path: Path) -> None:
+def test_peak_memory_is_not_that_of_the_parent_process(tmp_path: Path) -> None:
     path = tmp_path / "stage.json"
     subprocess.run([sys.executable, "-c", _LARGE_THEN_STARTS_IT, _MEASURED, str(path)], check=True, cwd=_ROOT)
     assert json.loads(path.read_text())["peak_memory_mb"] < 300

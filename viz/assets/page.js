@@ -6,7 +6,7 @@
   const tiles = () => [...document.querySelectorAll("#grid .tile")];
   const rowOf = (tile) => Number(tile.dataset.row);
   const plotOf = (graph) => element(graph)?.querySelector(".js-plotly-plot");
-  // Generation of the drawn points.
+  // Generation of the plotted points.
   const generationOf = (graph) => plotOf(graph)?.layout?.meta?.generation ?? null;
   // The server keeps an undo history per page id, which a reload keeps.
   const pageId = (sessionStorage.page ??= Math.random().toString(36).slice(2));
@@ -163,7 +163,7 @@
   }
 
   function removeSelection() {
-    props("drawn-around", { data: null });
+    props("lasso-shapes", { data: null });
     props("selection", { data: { generation: null, rows: [], graph: "none" } });
   }
 
@@ -273,11 +273,11 @@
       for (const button of ["keep-selection", "drop-selection"]) props(button, { disabled: true });
       const { meta, selections } = plotOf(graph).layout;
       if (event && meta.partial) {
-        props("drawn-around", { data: { generation: meta.generation, graph, outlines: selections.map(outlineOf) } });
+        props("lasso-shapes", { data: { generation: meta.generation, graph, outlines: selections.map(outlineOf) } });
         return window.dash_clientside.no_update;
       }
       // A late answer must not select again.
-      props("drawn-around", { data: null });
+      props("lasso-shapes", { data: null });
       if (!event) return { generation: null, rows: [], graph };
       const rows = event.points.filter((point) => point.curveNumber === 0).map((point) => point.customdata);
       return { generation: generationOf(graph), rows, graph };

@@ -43,7 +43,7 @@ def draw_comparison(
         state = map_controls.state(source)
         other_state = comparison_state(state, other, source)
     except InputError as error:
-        return {"figure": no_map(), "differences": components.problem(str(error)), "drawn": None}
+        return {"figure": no_map(), "differences": components.problem(str(error)), "plotted": None}
     colors = differences(state.preview, other_state.preview)
     rows = rows_on_map(state, None)
     points, view = other_state.points, f"other {other.network}"
@@ -52,7 +52,7 @@ def draw_comparison(
     return {
         "figure": figure,
         "differences": components.difference_line(state.preview, other_state.preview),
-        "drawn": {"network": other.network, "generation": points.generation},
+        "plotted": {"network": other.network, "generation": points.generation},
     }
 
 
@@ -94,13 +94,13 @@ def register(app: Dash, source: Source) -> None:
         output={
             "figure": Output("other", "figure"),
             "differences": Output("differences", "children"),
-            "drawn": Output("drawn-b", "data"),
+            "plotted": Output("plotted-b", "data"),
         },
         inputs={
             "map_controls": tuple(Input(*control) for control in MAP_CONTROLS),
             "comparison": (Input("view", "value"), Input("network-b", "value"), Input("rule-b", "data")),
             "_edited": Input("edited", "data"),
-            "drawn": (State("drawn", "data"), State("drawn-b", "data")),
+            "plotted": (State("plotted", "data"), State("plotted-b", "data")),
             "focus": State("focus", "data"),
             "selection": State("selection", "data"),
         },
@@ -109,19 +109,19 @@ def register(app: Dash, source: Source) -> None:
         map_controls: Sequence[Any],
         comparison: Sequence[Any],
         _edited: str,
-        drawn: Sequence[Any],
+        plotted: Sequence[Any],
         focus: Any,
         selection: Any,
     ) -> dict[str, Any]:
-        require_generation(source, map_controls[0], drawn[0])
+        require_generation(source, map_controls[0], plotted[0])
         other = parse_comparison(*comparison)
         if other is None:
-            return {"figure": no_update, "differences": None, "drawn": no_update}
-        require_generation(source, other.network, drawn[1])
+            return {"figure": no_update, "differences": None, "plotted": no_update}
+        require_generation(source, other.network, plotted[1])
         if other.network == map_controls[0]:
             # One map shows both settings of a network.
             text = describe_differences(source, parse_controls(map_controls), other)
-            return {"figure": no_update, "differences": text, "drawn": no_update}
+            return {"figure": no_update, "differences": text, "plotted": no_update}
         return draw_comparison(source, parse_controls(map_controls), other, focus=focus, selected=selection["rows"])
 
     @app.callback(
@@ -129,15 +129,15 @@ def register(app: Dash, source: Source) -> None:
         Output("other", "figure", allow_duplicate=True),
         Input("selection", "data"),
         State("view", "value"),
-        State("drawn", "data"),
+        State("plotted", "data"),
         *(State(*control) for control in MAP_CONTROLS),
         prevent_initial_call=True,
     )
-    def _mark(selection: Any, view: str, drawn: Any, *values: Any) -> tuple[Any, Any]:
+    def _mark(selection: Any, view: str, plotted: Any, *values: Any) -> tuple[Any, Any]:
         map_controls, rows, graph = parse_controls(values), selection["rows"], selection["graph"]
-        require_generation(source, map_controls.network, drawn)
+        require_generation(source, map_controls.network, plotted)
         # The map with the lasso has the marks already.
-        first = no_update if graph == "map" else mark_selected(source, map_controls, rows, drawn and drawn["box"])
+        first = no_update if graph == "map" else mark_selected(source, map_controls, rows, plotted and plotted["box"])
         if graph == "other" or view != "compare":
             return first, no_update
         return first, mark_selected(source, map_controls, rows, None)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import InputError
 from pipeline.figures.class_names import NamePlace, name_places
-from pipeline.figures.explorer import MAX_DRAWN, POINTS, Box, explorer_map, no_map, recolored, rows_to_draw
+from pipeline.figures.explorer import MAX_PLOTTED, POINTS, Box, explorer_map, no_map, recolored, rows_to_draw
 from viz import components
 from viz.color_by import colors_by
 from viz.components import differences
@@ -69,7 +69,7 @@ def draw(
     coloring: str,
     *,
     other: MapControls | None = None,
-    drawn: Mapping[str, Any] | None = None,
+    plotted: Mapping[str, Any] | None = None,
     zoom: Mapping[str, Any] | None = None,
     focus: int | None = None,
     selected: Sequence[int] = (),
@@ -82,8 +82,8 @@ def draw(
         map_controls: of the map.
         coloring: a key of `COLORINGS`; unused in a comparison of two settings.
         other: controls to compare with.
-        drawn: last result for the map on the page. If only colors differ, only colors are sent.
-        zoom: last relayout event of plotly, which may be older than `drawn`.
+        plotted: last result for the map on the page. If only colors differ, only colors are sent.
+        zoom: last relayout event of plotly, which may be older than `plotted`.
         focus: row of the chosen image.
         selected: rows to highlight.
         named: write the names of the classes on the map.
@@ -92,20 +92,20 @@ def draw(
         state = map_controls.state(source)
         other_state = None if other is None else comparison_state(state, other, source)
     except InputError as error:
-        nothing = dict.fromkeys(("legend", "notice", "planted", "drawn"))
+        nothing = dict.fromkeys(("legend", "notice", "planted", "plotted"))
         return {**nothing, "figure": no_map(), "problem": components.problem(str(error))}
     colors = (
         colors_by(coloring, state.color_data)
         if other_state is None
         else differences(state.preview, other_state.preview)
     )
-    box = visible_box(zoom, drawn, map_controls.network)
+    box = visible_box(zoom, plotted, map_controls.network)
     rows = rows_on_map(state, box)
     content = hashlib.blake2b(rows.tobytes(), digest_size=16).hexdigest()
     meta = map_meta(state, state.points, rows)
     new = {"network": map_controls.network, **meta, "rows": content, "named": named}
     figure: Any
-    if drawn is not None and {key: drawn.get(key) for key in new} == new:
+    if plotted is not None and {key: plotted.get(key) for key in new} == new:
         figure = Patch()
         figure["data"][POINTS]["marker"] = recolored(colors, rows)
     else:
@@ -125,7 +125,7 @@ def draw(
         "notice": _notice(state, rows, box),
         "planted": _planted_notice(state.points),
         "problem": None,
-        "drawn": {**new, "box": box, "zoom": zoom},
+        "plotted": {**new, "box": box, "zoom": zoom},
     }
 
 
@@ -145,8 +145,8 @@ def rows_on_map(state: MapState, box: Box | None) -> NDArray[np.int64]:
     """Return rows of the points to draw; later ones are on top."""
     points = state.points
     # Small maps use the order of the filter, so that other settings move no point and only colors are sent.
-    scores = points.scores if len(points) <= MAX_DRAWN else _order(state)
-    return rows_to_draw(points.coordinates, scores, state.shown, box=box, at_most=MAX_DRAWN)
+    scores = points.scores if len(points) <= MAX_PLOTTED else _order(state)
+    return rows_to_draw(points.coordinates, scores, state.shown, box=box, at_most=MAX_PLOTTED)
 
 
 def _order(state: MapState) -> NDArray[np.float64]:
@@ -170,49 +170,49 @@ def map_meta(state: MapState, points: Points, rows: NDArray[np.int64]) -> dict[s
     return {"generation": points.generation, "partial": len(rows) < int(state.shown.sum())}
 
 
-def visible_box(zoom: Mapping[str, Any] | None, drawn: Mapping[str, Any] | None, network: str) -> Box | None:
+def visible_box(zoom: Mapping[str, Any] | None, plotted: Mapping[str, Any] | None, network: str) -> Box | None:
     """Return the visible part of the map; None for all of it.
 
     Args:
         zoom: last relayout event of plotly, of the axes or e.g. of the chosen tool.
-        drawn: result of `draw` for the map on the page.
+        plotted: result of `draw` for the map on the page.
         network: of the map.
     """
-    if zoom is None or (drawn is not None and drawn.get("network") != network):
+    if zoom is None or (plotted is not None and plotted.get("network") != network):
         return None
-    before = None if drawn is None else drawn.get("box")
+    before = None if plotted is None else plotted.get("box")
     if any(f"{axis}.autorange" in zoom for axis in ("xaxis", "yaxis")):
         return None
     range_ends = [zoom.get(f"{axis}.range[{end}]") for axis in ("xaxis", "yaxis") for end in (0, 1)]
     ends = [float(end) for end in range_ends if isinstance(end, int | float)]
-    if len(ends) < len(range_ends) or (drawn is not None and zoom == drawn.get("zoom")):
+    if len(ends) < len(range_ends) or (plotted is not None and zoom == plotted.get("zoom")):
         return before
     (left, right), (bottom, top) = sorted(ends[:2]), sorted(ends[2:])
     return (left, right), (bottom, top)
 
 
-def is_map_current(drawn: Mapping[str, Any] | None, points: Points) -> bool:
+def is_map_current(plotted: Mapping[str, Any] | None, points: Points) -> bool:
     """Return whether the map on the page shows these points."""
-    return drawn is not None and drawn.get("generation") == points.generation
+    return plotted is not None and plotted.get("generation") == points.generation
 
 
-def is_map_replaced(drawn: Mapping[str, Any] | None, points: Points) -> bool:
+def is_map_replaced(plotted: Mapping[str, Any] | None, points: Points) -> bool:
     """Return whether the map on the page shows this network from replaced files."""
-    return drawn is not None and drawn.get("network") == points.network and not is_map_current(drawn, points)
+    return plotted is not None and plotted.get("network") == points.network and not is_map_current(plotted, points)
 
 
-def require_generation(source: Source, network: str, drawn: Mapping[str, Any] | None) -> None:
+def require_generation(source: Source, network: str, plotted: Mapping[str, Any] | None) -> None:
     """Check that the files are those of the map on the page; a reload shows the new files.
 
     Raises:
-        PreventUpdate: the files have been replaced since the map was drawn.
+        PreventUpdate: the files have been replaced since the map was plotted.
     """
     try:
         points = source.points(network)
     except InputError:
         # The map shows the error.
         return
-    if is_map_replaced(drawn, points):
+    if is_map_replaced(plotted, points):
         raise PreventUpdate
 
 
@@ -226,7 +226,7 @@ def register(app: Dash, source: Source) -> None:
             "notice": Output("notice", "children"),
             "planted": Output("planted", "children"),
             "problem": Output("problem", "children"),
-            "drawn": Output("drawn", "data"),
+            "plotted": Output("plotted", "data"),
         },
         inputs={
             "map_controls": tuple(Input(*control) for control in MAP_CONTROLS),
@@ -234,7 +234,7 @@ def register(app: Dash, source: Source) -> None:
             "comparison": (Input("view", "value"), Input("network-b", "value"), Input("rule-b", "data")),
             "_edited": Input("edited", "data"),
             "zoom": Input("map", "relayoutData"),
-            "drawn": State("drawn", "data"),
+            "plotted": State("plotted", "data"),
             "focus": State("focus", "data"),
             "selection": State("selection", "data"),
             "names": Input("names", "value"),
@@ -246,19 +246,19 @@ def register(app: Dash, source: Source) -> None:
         comparison: Sequence[Any],
         _edited: str,
         zoom: Any,
-        drawn: Any,
+        plotted: Any,
         focus: Any,
         selection: Any,
         names: Any,
     ) -> dict[str, Any]:
-        zoomed = drawn is not None and set(ctx.triggered_prop_ids.values()) == {"map"}
+        zoomed = plotted is not None and set(ctx.triggered_prop_ids.values()) == {"map"}
         if zoomed and not _redraws_on_zoom(source, map_controls[0]):
             raise PreventUpdate
-        require_generation(source, map_controls[0], drawn)
+        require_generation(source, map_controls[0], plotted)
         other = parse_comparison(*comparison)
         return draw(
             source, parse_controls(map_controls), coloring,
-            other=other, drawn=drawn, zoom=zoom, focus=focus, selected=selection["rows"],
+            other=other, plotted=plotted, zoom=zoom, focus=focus, selected=selection["rows"],
             named=bool(names),
         )  # fmt: skip
 
@@ -267,11 +267,11 @@ def _notice(state: MapState, rows: NDArray[np.int64], box: Box | None) -> str:
     n_shown, n = int(state.shown.sum()), len(state.points)
     if len(rows) < n_shown:
         which = "the most suspect and a sample of the others. Zoom in to see more."
-        if box is not None and len(rows) < MAX_DRAWN:
+        if box is not None and len(rows) < MAX_PLOTTED:
             which = "all in the visible part."
         return (
-            f"{len(rows):,} of {n_shown:,} images are drawn: {which} "
-            "Lasso and box select all images inside, drawn or not. Zooming clears them."
+            f"{len(rows):,} of {n_shown:,} images are plotted: {which} "
+            "Lasso and box select all images inside, plotted or not. Zooming clears them."
         )
     return f"{n_shown:,} of {n:,} images shown" if n_shown < n else ""
 
@@ -285,6 +285,6 @@ def _planted_notice(points: Points) -> str | None:
 def _redraws_on_zoom(source: Source, network: str) -> bool:
     """Return whether the map draws only some points, and others after zooming."""
     try:
-        return len(source.points(network)) > MAX_DRAWN
+        return len(source.points(network)) > MAX_PLOTTED
     except InputError:
         return False

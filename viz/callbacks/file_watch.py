@@ -10,17 +10,17 @@ from viz.callbacks.embedding import is_map_replaced
 from viz.data import Points, Source
 
 
-def update_notice(source: Source, network: str, drawn: Mapping[str, Any] | None) -> Any:
+def update_notice(source: Source, network: str, plotted: Mapping[str, Any] | None) -> Any:
     """Return a notice if the files of the map have been replaced or created."""
     try:
         points = source.points(network)
     except InputError as error:
         # Without a map, the page shows the error in its place.
-        return None if drawn is None else f"The shown files are missing or being written: {error}"
-    if drawn is None:
+        return None if plotted is None else f"The shown files are missing or being written: {error}"
+    if plotted is None:
         return html.Span(["The files exist now. ", html.A("Show them", href="")])
-    if is_map_replaced(drawn, points):
-        changes = filter_changes(source, drawn["generation"], points)
+    if is_map_replaced(plotted, points):
+        changes = filter_changes(source, plotted["generation"], points)
         return html.Span([f"A stage has written new files. {changes}", html.A("Show them", href="")])
     return None
 
@@ -43,10 +43,10 @@ def register(app: Dash, source: Source) -> None:
         Output("edited", "data"),
         Input("clock", "n_intervals"),
         State("network", "value"),
-        State("drawn", "data"),
+        State("plotted", "data"),
         State("edited", "data"),
         prevent_initial_call=True,
     )
-    def _watch(_n: int, network: str, drawn: Any, edited: str) -> tuple[Any, Any]:
+    def _watch(_n: int, network: str, plotted: Any, edited: str) -> tuple[Any, Any]:
         now = source.overrides_stamp()
-        return update_notice(source, network, drawn), no_update if now == edited else now
+        return update_notice(source, network, plotted), no_update if now == edited else now

@@ -120,7 +120,7 @@ def register(app: Dash, source: Source) -> None:
             "selection": Input("selection", "data"),
             "comparison": (Input("view", "value"), Input("network-b", "value"), Input("rule-b", "data")),
             "page": State("page-number", "data"),
-            "drawn": State("drawn", "data"),
+            "plotted": State("plotted", "data"),
         },
     )
     def _browse(
@@ -131,9 +131,9 @@ def register(app: Dash, source: Source) -> None:
         selection: Any,
         comparison: Sequence[Any],
         page: int,
-        drawn: Any,
+        plotted: Any,
     ) -> Mapping[str, Any]:
-        require_generation(source, map_controls[0], drawn)
+        require_generation(source, map_controls[0], plotted)
         new_page = {"previous": page - 1, "next": page + 1, "edited": page}.get(str(ctx.triggered_id), 0)
         other = parse_comparison(*comparison)
         return browse(

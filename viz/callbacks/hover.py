@@ -17,11 +17,11 @@ _MAPS = {"map": "", "other": "-b"}
 
 
 def hover(
-    source: Source, event: Mapping[str, Any] | None, map_controls: MapControls, drawn: Mapping[str, Any] | None
+    source: Source, event: Mapping[str, Any] | None, map_controls: MapControls, plotted: Mapping[str, Any] | None
 ) -> tuple[bool, Any, Any]:
     """Return whether the tooltip shows, its position and its content."""
     row = event_row(event)
-    state = None if row is None else _current_state(source, map_controls, drawn)
+    state = None if row is None else _current_state(source, map_controls, plotted)
     if event is None or row is None or state is None or row >= len(state.points):
         return False, no_update, no_update
     return True, event["points"][0].get("bbox"), components.tooltip(state, row)
@@ -38,9 +38,9 @@ def describe(source: Source, row: int | None, map_controls: MapControls) -> Any:
     return components.card(state, row) if 0 <= row < len(state.points) else components.hint()
 
 
-def move_ring(source: Source, row: int | None, network: str, drawn: Mapping[str, Any] | None) -> Any:
+def move_ring(source: Source, row: int | None, network: str, plotted: Mapping[str, Any] | None) -> Any:
     """Move the ring on the map to the chosen image."""
-    require_generation(source, network, drawn)
+    require_generation(source, network, plotted)
     try:
         points = source.points(network)
     except InputError:
@@ -69,19 +69,19 @@ def register(app: Dash, source: Source) -> None:
             Input(graph, "hoverData"),
             State(f"network{suffix}", "value"),
             State(f"rule{suffix}", "data"),
-            State(f"drawn{suffix}", "data"),
+            State(f"plotted{suffix}", "data"),
         )(
-            lambda event, name, settings_json, drawn: hover(
-                source, event, MapControls(network=name, settings_json=settings_json), drawn
+            lambda event, name, settings_json, plotted: hover(
+                source, event, MapControls(network=name, settings_json=settings_json), plotted
             )
         )
         app.callback(
             Output(graph, "figure", allow_duplicate=True),
             Input("focus", "data"),
             State(f"network{suffix}", "value"),
-            State(f"drawn{suffix}", "data"),
+            State(f"plotted{suffix}", "data"),
             prevent_initial_call=True,
-        )(lambda row, name, drawn: move_ring(source, row, name, drawn))
+        )(lambda row, name, plotted: move_ring(source, row, name, plotted))
 
     @app.callback(
         Output("card", "children"),
@@ -89,17 +89,17 @@ def register(app: Dash, source: Source) -> None:
         network,
         settings,
         Input("edited", "data"),
-        State("drawn", "data"),
+        State("plotted", "data"),
     )
-    def _describe(row: int | None, name: str, settings_json: Any, _edited: str, drawn: Any) -> Any:
-        require_generation(source, name, drawn)
+    def _describe(row: int | None, name: str, settings_json: Any, _edited: str, plotted: Any) -> Any:
+        require_generation(source, name, plotted)
         return describe(source, row, MapControls(network=name, settings_json=settings_json))
 
 
-def _current_state(source: Source, map_controls: MapControls, drawn: Mapping[str, Any] | None) -> MapState | None:
-    """Return the state, unless the files have been replaced since the map was drawn."""
+def _current_state(source: Source, map_controls: MapControls, plotted: Mapping[str, Any] | None) -> MapState | None:
+    """Return the state, unless the files have been replaced since the map was plotted."""
     try:
         state = map_controls.state(source)
     except InputError:
         return None
-    return state if is_map_current(drawn, state.points) else None
+    return state if is_map_current(plotted, state.points) else None

@@ -67,14 +67,14 @@ def register(app: Dash, source: Source) -> None:
 
     @app.callback(
         Output("selection", "data", allow_duplicate=True),
-        Input("drawn-around", "data"),
+        Input("lasso-shapes", "data"),
         *(State(*control) for control in MAP_CONTROLS),
         prevent_initial_call=True,
     )
-    def _select(drawn_around: Any, *values: Any) -> Any:
+    def _select(lasso_shapes: Any, *values: Any) -> Any:
         try:
-            shapes = LassoShapes.model_validate(drawn_around)
+            shapes = LassoShapes.model_validate(lasso_shapes)
         except ValidationError:
-            # No shape is drawn, as on a new page, or the data are not from the page.
+            # There is no shape, as on a new page, or the data are not from the page.
             return no_update
         return selected_inside(source, parse_controls(values), shapes)

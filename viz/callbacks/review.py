@@ -64,7 +64,7 @@ def register(app: Dash, source: Source) -> None:
             "focus": Input("focus", "data"),
             "selection": Input("selection", "data"),
             "_edited": Input("edited", "data"),
-            "drawn": State("drawn", "data"),
+            "plotted": State("plotted", "data"),
         },
     )
     def _review(
@@ -75,10 +75,10 @@ def register(app: Dash, source: Source) -> None:
         focus: Any,
         selection: Any,
         _edited: str,
-        drawn: Any,
+        plotted: Any,
     ) -> dict[str, Any]:
         if view != "review":
             # An image of another network must not stay on the page.
             return {"view": None, "decisions": None, "queue": no_update}
-        require_generation(source, map_controls[0], drawn)
+        require_generation(source, map_controls[0], plotted)
         return review(source, parse_controls(map_controls), which, order, focus, selection=selection["rows"])

@@ -3,7 +3,7 @@
 DVC writes both files in place. Killed or interrupted while it writes, it leaves them empty or cut short, and refuses to
 run. An older dvc.lock loses no finished stage: DVC enters each stage in its run cache before it writes dvc.lock, and
 the next `dvc repro` restores the outputs from there. Killed while it copies outputs from its cache, it leaves a copy
-under a temporary name beside them. This module needs only `dvc` and git.
+under a temporary name next to them. This module needs only `dvc` and git.
 """
 
 import fcntl

@@ -236,7 +236,7 @@ def study_cost(runs: Collection[PlannedCost], *, weights: float, n_test: int) ->
     """Return the cost of the missing runs of a study, one after another.
 
     Args:
-        runs: costs of the missing runs; `disk` is what each leaves in the run cache.
+        runs: costs of the missing runs; `disk` is what each leaves in the ledger.
         weights: bytes of the best network, an output of the study.
         n_test: test images.
     """

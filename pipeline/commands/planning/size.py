@@ -119,7 +119,7 @@ def n_kept_images(params: Params, network: str, n_train: int, paths: DataPaths, 
     """
     if filtered:
         return int(read_json(paths.filter_metrics(network))["n_kept"])
-    return n_train - round((params.filter.share_for(network) or 0.0) * n_train)
+    return n_train - round((params.filter.drop_fraction_for(network) or 0.0) * n_train)
 
 
 class _SilentCounter(ProgressCounter):
@@ -146,7 +146,7 @@ class StudyPlan:
     threads: int | None = None
 
 
-def plan_from_run_cache(params: Params, name: str, data: DataPaths, work: WorkPaths) -> StudyPlan:
+def plan_from_ledger(params: Params, name: str, data: DataPaths, work: WorkPaths) -> StudyPlan:
     """Return what the train stage would do now, with its inputs as they are on disk.
 
     For a study with looks that has no verdict yet, count all runs that it may take.
@@ -157,9 +157,9 @@ def plan_from_run_cache(params: Params, name: str, data: DataPaths, work: WorkPa
     world = World(rank=0, size=workers, device=planned_device(workers))
     prepared = load_prepared(data, folder=context.image_folder)
     runs, _, run_keys = resolve_runs(context, prepared, world, threads=thread_count(recipe))
-    keys, run_cache = fingerprints(run_keys), RunCache(work.run_cache)
-    complete = not next_runs(context, runs, keys, run_cache, len(prepared.test.labels))
-    todo = [] if complete else missing_runs(runs, keys, run_cache, params.studies[name].keep_weights)
+    keys, ledger = fingerprints(run_keys), RunCache(work.ledger)
+    complete = not next_runs(context, runs, keys, ledger, len(prepared.test.labels))
+    todo = [] if complete else missing_runs(runs, keys, ledger, params.studies[name].keep_weights)
     return StudyPlan(
         total=len(runs), skipped=_skipped(runs), missing=[runs[i] for i in todo], threads=_key_threads(recipe)
     )

@@ -31,7 +31,7 @@ _MAX_TICKS = 5  # of a numeric axis
 
 
 def late_bloomers_text(summary: Mapping[str, Any]) -> str:
-    """Return how many eliminated trials would have overtaken the winner, or why this is unknown.
+    """Return how many pruned trials would have overtaken the winner, or why this is unknown.
 
     Args:
         summary: from `SearchResult.summary`.
@@ -41,13 +41,10 @@ def late_bloomers_text(summary: Mapping[str, Any]) -> str:
     if summary["winner"]["trial"] in failed:
         return "late bloomers: unknown, since the winner failed before the last epoch"
     if late is None:
-        return (
-            "late bloomers: unknown, since no eliminated trial was trained to the end; set `resume_pruned` to train "
-            "some"
-        )
+        return "late bloomers: unknown, since no pruned trial was trained to the end; set `resume_pruned` to train some"
     if not summary["eliminated"]:
-        return "late bloomers: 0, since no trial was eliminated"
-    return f"of {n_compared} eliminated trials trained to the end, {len(late)} overtook the winner" + (
+        return "late bloomers: 0, since no trial was pruned"
+    return f"of {n_compared} pruned trials trained to the end, {len(late)} overtook the winner" + (
         f"; {len(failed)} others failed before the last epoch" if failed else ""
     )
 
@@ -190,7 +187,7 @@ def page(result: SearchResult, name: str, note: str | None = None) -> str:
     """
     note_html = f"<p><strong>{html.escape(note.capitalize())}.</strong></p>\n" if note else ""
     legend = (
-        "The winner is blue. A cross marks an elimination. A dotted line marks epochs trained afterwards to count late "
+        "The winner is blue. A cross marks pruning. A dotted line marks epochs trained afterwards to count late "
         "bloomers."
     )
     summary = result.summary()
@@ -203,7 +200,7 @@ def page(result: SearchResult, name: str, note: str | None = None) -> str:
     charts = {"Learning curves": (tuning_chart(trial_curves(result)), legend)}
     study = to_optuna_study(result)
     if shares := importances(study):
-        basis = "Trials are compared by the accuracy after their last epoch, which is early for eliminated trials."
+        basis = "Trials are compared by the accuracy after their last epoch, which is early for pruned trials."
         charts["Importance of the keys"] = (importance_chart(shares), f"fANOVA over all trials. {basis}")
         charts["Trials across their values"] = (_parallel(study), basis)
     sections = [

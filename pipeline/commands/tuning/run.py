@@ -98,9 +98,9 @@ def read_inputs(params: Params, tuning: Tuning, data: DataPaths) -> SearchInputs
         stage="train", item=tuning.study, params=reduced, data=data, work=WorkPaths(), log=RunLog.silent()
     )  # fmt: skip
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    _, (arm,), (identity,) = resolve_runs(context, prepared, World(rank=0, size=1, device=device))
-    assert identity is not None, "a batch of two fits every arm"
-    digest, machine = str(identity.job["data"]), machine_info(device)
+    _, (arm,), (run_key,) = resolve_runs(context, prepared, World(rank=0, size=1, device=device))
+    assert run_key is not None, "a batch of two fits every arm"
+    digest, machine = str(run_key.job["data"]), machine_info(device)
     return SearchInputs(
         rows=TrainValRows(train=arm.mask & ~val, val=val, labels=arm.labels),
         summary=DatasetInfo(
@@ -112,9 +112,9 @@ def read_inputs(params: Params, tuning: Tuning, data: DataPaths) -> SearchInputs
         source=make_trial_data(data, image_folder=params.prepare.folder, digest=digest, machine=machine),
         identity={
             "data": digest,  # includes the manifest, which flags rows
-            "members": identity.job["members"],
+            "members": run_key.job["members"],
             # Changed labels; without any, searches of earlier versions continue.
-            **{key: identity.job[key] for key in ("labels",) if key in identity.job},
+            **{key: run_key.job[key] for key in ("labels",) if key in run_key.job},
             "code": training_code_digest(),
             "machine": machine,
         },
@@ -124,7 +124,7 @@ def read_inputs(params: Params, tuning: Tuning, data: DataPaths) -> SearchInputs
 def search_key(params: Params, tuning: Tuning, inputs: SearchInputs) -> str:
     """Return the digest of all inputs of a search, by which a restarted search resumes.
 
-    `parallel` and `round_robin` have the same result, and training eliminated trials to the end does not change it.
+    `parallel` and `round_robin` have the same result, and training pruned trials to the end does not change it.
     Trials use the first values of the study's lists; its batch sizes and its budget decide which values fit.
     """
     tuning_values = tuning.model_dump(mode="json", exclude={"scheduler", "resume_pruned"})
@@ -285,7 +285,7 @@ def outcome_lines(result: SearchResult, name: str, data: DataPaths) -> list[str]
     lines = [
         f"trial {winner['trial']} wins with {values}",
         f"its accuracy on the val rows is {winner['accuracy']:.4f}, after {winner['epochs']} epochs",
-        f"{trials} trials: {summary['eliminated']} eliminated, {summary['failed']} failed",
+        f"{trials} trials: {summary['eliminated']} pruned, {summary['failed']} failed",
         f"{summary['epochs']} epochs of {summary['epochs_allowed']} trained, {summary['saved_share']:.0%} saved",
     ]
     if winner["epochs"] < epochs and winner["accuracy_at_end"] is not None:

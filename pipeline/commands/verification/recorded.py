@@ -53,7 +53,7 @@ class StoredRun:
 
 
 class StoredRuns(RunCache):
-    """Runs that are already read and checked, where a cache of runs is needed."""
+    """Runs that are already read and checked, where a ledger is needed."""
 
     def __init__(self, root: Path, runs: Mapping[str, StoredRun]) -> None:
         super().__init__(root)
@@ -102,13 +102,13 @@ def read_project(params: Path, data: DataPaths, work: WorkPaths, findings: Findi
             f"{data.images('test')}: missing; put the images in place and run: python -m pipeline.stages.prepare"
         )
     prepared = load_prepared(data, folder=config.prepare.folder)
-    folders = sorted(path for path in work.run_cache.glob("[0-9a-f]*") if path.is_dir())
+    folders = sorted(path for path in work.ledger.glob("[0-9a-f]*") if path.is_dir())
     if folders:
         runs = _read_ledger(folders, findings)
     else:
         runs = _read_tables(config, data, findings)
         findings.notes.append(
-            f"{work.run_cache}: has no runs; the tables of data/train are taken as the record, and nothing can be "
+            f"{work.ledger}: has no runs; the tables of data/train are taken as the record, and nothing can be "
             "trained again"
         )
     return Project(

@@ -27,7 +27,7 @@ def check_runs(project: Project, findings: Findings) -> None:
             _check_accuracy(run, project, findings)
             if run.settings is not None:
                 _check_steps(run, run.settings, findings)
-    with findings.collecting_errors(project.work.run_cache):
+    with findings.collecting_errors(project.work.ledger):
         for one, other, what in _twins(project.runs):
             value = f"that of run {one.fingerprint}, {_named(one)}"
             findings.differs(other.folder, f"{what} of run {other.fingerprint}, {_named(other)}", value, "its own")

@@ -100,9 +100,9 @@ def check_study(name: str, project: Project, findings: Findings) -> VerifiedStud
         "" if key is None or job is None else _fingerprint(by_identity.get(_identity(spec)), job, project, key)
         for spec, job, key in zip(specs, jobs, keys, strict=True)
     ]
-    cache = StoredRuns(project.work.run_cache, project.runs)
+    ledger = StoredRuns(project.work.ledger, project.runs)
     n_test = len(project.prepared.test.labels)
-    used = used_runs(context, specs, fingerprints, cache, n_test)
+    used = used_runs(context, specs, fingerprints, ledger, n_test)
     complete = True
     for i in used:
         row, job = by_identity.pop(_identity(specs[i]), None), jobs[i]
@@ -129,7 +129,7 @@ def check_study(name: str, project: Project, findings: Findings) -> VerifiedStud
     if not complete:
         return VerifiedStudy(runs=trained, tables=None)
     used_specs, used_keys = [specs[i] for i in used], [fingerprints[i] for i in used]
-    results = [cache.get(key) if key else None for key in used_keys]
+    results = [ledger.get(key) if key else None for key in used_keys]
     tables = study_tables(name, used_specs, used_keys, results)
     _check_tables(name, tables, project, findings)
     _check_best(name, used_specs, tables, project, findings)
@@ -280,7 +280,7 @@ def _check_best(name: str, specs: Sequence[RunSpec], tables: StudyTables, projec
     """Check that the published network is one of the kept networks of the first seed."""
     best = project.data.trained_weights(name)
     kept = [
-        project.work.run_cache / row["fingerprint"] / "weights.pt"
+        project.work.ledger / row["fingerprint"] / "weights.pt"
         for spec, row in zip(specs, tables.runs.to_pylist(), strict=True)
         if row["status"] == "finished" and spec.settings.seed == specs[0].settings.seed
     ]
@@ -304,11 +304,11 @@ def check_leftovers(project: Project, studies: Mapping[str, VerifiedStudy], find
         unplanned = sorted(set(seeds) - set(project.params.studies[name].seeds))
         if unplanned:
             findings.later.append(
-                f"{project.work.run_cache}: {sum(seeds[seed] for seed in unplanned)} runs with the settings of study "
+                f"{project.work.ledger}: {sum(seeds[seed] for seed in unplanned)} runs with the settings of study "
                 f"{name} and seeds {shown(unplanned)}, which its plan does not have"
             )
     if spare:
-        findings.notes.append(f"{project.work.run_cache}: {len(spare)} runs are in no table of {project.file}")
+        findings.notes.append(f"{project.work.ledger}: {len(spare)} runs are in no table of {project.file}")
 
 
 def _without_seed(settings: TrainSettings) -> str:

@@ -39,7 +39,7 @@ def _open_first(page: Page, served: Served, **state: object) -> None:
 
 
 @pytest.mark.slow
-def test_a_lasso_fills_the_gallery_and_decisions_of_a_selection_are_saved(served: Served, page: Page) -> None:
+def test_a_lasso_fills_the_gallery_and_its_decisions_are_saved(served: Served, page: Page) -> None:
     points = served.points
     open_page(page, served.url)
     lasso(page, points, 2)

@@ -44,7 +44,7 @@ def test_bad_numbers_are_named_and_change_nothing(shared: Served, page: Page) ->
 
 
 @pytest.mark.slow
-def test_after_a_lasso_is_removed_the_list_before_it_returns_and_keys_choose(shared: Served, page: Page) -> None:
+def test_without_the_lasso_the_earlier_list_and_its_keys_return(shared: Served, page: Page) -> None:
     points = shared.points
     open_page(page, shared.url)
     expect(page.locator("#grid .tile")).to_have_count(N_DROPPED)
@@ -78,7 +78,7 @@ def _double_click(page: Page) -> None:
 
 
 @pytest.mark.slow
-def test_two_scorers_of_one_network_show_one_map_and_the_images_that_differ(shared: Served, page: Page) -> None:
+def test_two_scorers_show_one_map_and_the_images_that_differ(shared: Served, page: Page) -> None:
     open_page(page, f"{shared.url}?judge-b=written&share-b=10")
     page.locator("#view").get_by_text("Compare", exact=True).click()
     expect(page.locator("#list")).to_have_text("A and B differ")

@@ -18,14 +18,14 @@ expect = pytest.importorskip("playwright.sync_api", reason="the package playwrig
 expect.set_options(timeout=60_000)
 
 
-MAX_DRAWN = 2_000
+MAX_PLOTTED = 2_000
 N = 5_000
 
 
 @pytest.fixture
 def crowd(tmp_path: Path) -> Iterator[Served]:
     """The app on more points than it draws."""
-    with serve_points(tmp_path, n=N, side=4, max_drawn=MAX_DRAWN) as running:
+    with serve_points(tmp_path, n=N, side=4, max_plotted=MAX_PLOTTED) as running:
         yield running
 
 
@@ -33,7 +33,7 @@ def crowd(tmp_path: Path) -> Iterator[Served]:
 def test_the_lasso_selects_points_that_are_not_drawn(crowd: Served, page: Page) -> None:
     points = crowd.points
     open_page(page, crowd.url)
-    expect(page.locator("#notice")).to_contain_text(f"{MAX_DRAWN:,} of {N:,} images are drawn")
+    expect(page.locator("#notice")).to_contain_text(f"{MAX_PLOTTED:,} of {N:,} images are plotted")
     expect(page.locator("#legend")).to_contain_text(f"kept {N - N_DROPPED:,}")
     first, second, third = (np.flatnonzero(points.labels == label) for label in (1, 2, 3))
     lasso(page, points, 2)

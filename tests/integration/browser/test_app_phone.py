@@ -59,9 +59,9 @@ def test_the_map_covers_nothing_and_a_touched_image_opens_its_card(shared: Serve
     phone.wait_for_function(
         """() => {
             const images = document.getElementById("images").getBoundingClientRect();
-            const drawn = [...document.querySelectorAll("#map canvas")].map((one) => one.getBoundingClientRect());
-            return drawn.length && Math.max(...drawn.map((box) => box.bottom)) <= images.top + 1
-                && Math.max(...drawn.map((box) => box.height)) > 300;
+            const plotted = [...document.querySelectorAll("#map canvas")].map((one) => one.getBoundingClientRect());
+            return plotted.length && Math.max(...plotted.map((box) => box.bottom)) <= images.top + 1
+                && Math.max(...plotted.map((box) => box.height)) > 300;
         }"""
     )
     # The controls come after the images.

@@ -101,7 +101,7 @@ def test_hover_shows_image_label_prediction_score_and_reason(
     expect(tooltip).to_be_visible()
     for text in (points.name(row), points.reasons[row].as_py(), f"score {preview.scores[row]:.3f}", "90%"):
         expect(tooltip).to_contain_text(text)
-    expect(tooltip.locator("canvas[data-drawn]")).to_have_count(1)
+    expect(tooltip.locator("canvas[data-plotted]")).to_have_count(1)
     red = tooltip.locator("canvas").evaluate("canvas => canvas.getContext('2d').getImageData(16, 16, 1, 1).data[0]")
     assert red == pytest.approx(row, abs=8)
     opened.mouse.move(5, 5)
@@ -157,8 +157,8 @@ def test_filters_select_images_and_the_legend_counts_them(opened: Page) -> None:
     opened.fill("#min-score", "1")
     opened.press("#min-score", "Tab")
     expect(count).to_have_text("1 shown, 1 dropped")
-    drawn = "document.getElementById('map').data.reduce((n, trace) => n + trace.x.length, 0)"
-    opened.wait_for_function(f"{drawn} === 1")
+    plotted = "document.getElementById('map').data.reduce((n, trace) => n + trace.x.length, 0)"
+    opened.wait_for_function(f"{plotted} === 1")
 
 
 @pytest.mark.slow
@@ -240,9 +240,9 @@ def test_on_a_phone_the_map_covers_nothing(opened: Page) -> None:
     opened.wait_for_function(
         """() => {
             const images = document.getElementById("images").getBoundingClientRect();
-            const drawn = [...document.querySelectorAll("#map canvas, #map svg")].map((e) => e.getBoundingClientRect());
-            const low = Math.max(...drawn.map((box) => box.bottom));
-            return low <= images.top + 1 && Math.max(...drawn.map((box) => box.height)) > 300
+            const plots = [...document.querySelectorAll("#map canvas, #map svg")].map((e) => e.getBoundingClientRect());
+            const low = Math.max(...plots.map((box) => box.bottom));
+            return low <= images.top + 1 && Math.max(...plots.map((box) => box.height)) > 300
                 && document.documentElement.scrollWidth <= 420;
         }"""
     )

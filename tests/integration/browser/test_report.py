@@ -51,7 +51,7 @@ def opened(page: Page, written: Path) -> Iterator[Page]:
     assert not wrong
 
 
-def test_the_verdict_is_on_the_first_screen_and_every_chart_is_drawn(opened: Page) -> None:
+def test_the_verdict_is_on_the_first_screen_and_charts_are_plotted(opened: Page) -> None:
     verdict = opened.locator("#verdict").bounding_box()
     assert verdict is not None
     assert opened.viewport_size is not None

@@ -17,7 +17,7 @@ from torch import Tensor
 from pipeline import distributed
 from pipeline.distributed import CommConfig, Compression, World
 from pipeline.distributed.compression import FlatGradient
-from tests.integration.distributed.run_steps import RESNET, SEVERAL, Case, first_weights, run
+from tests.integration.distributed.run_steps import RESNET, SEVERAL, StepCase, first_weights, run
 
 TRANSPORTS: dict[str, CommConfig | None] = {
     "default": None,
@@ -38,40 +38,40 @@ _LOW_RANK: dict[str, Any] = {"compression": "powersgd", "powersgd_rank": 1}
 _LONG = replace(SEVERAL, steps=25, ema_decay=None)
 
 
-def _dense(workers: int) -> Iterator[tuple[str, Case]]:
+def _dense(workers: int) -> Iterator[tuple[str, StepCase]]:
     for name, comm in TRANSPORTS.items():
         several, one = (replace(settings, simulated_workers=workers) for settings in (SEVERAL, RESNET))
-        yield f"small_cnn {name}", Case(settings=several, comm=comm)
+        yield f"small_cnn {name}", StepCase(settings=several, comm=comm)
         if name in WITH_RESNET:
-            yield f"resnet18 {name}", Case(settings=one, comm=comm)
+            yield f"resnet18 {name}", StepCase(settings=one, comm=comm)
     # Two workers on each rank, in separate forward passes.
     two_each = replace(SEVERAL, simulated_workers=2 * workers)
-    yield "small_cnn passes", Case(settings=two_each, comm=_AFTER, micro_batch=36 // workers)
+    yield "small_cnn passes", StepCase(settings=two_each, comm=_AFTER, micro_batch=36 // workers)
     if "horovod" in TRANSPORTS:
-        passes = Case(settings=two_each, comm=TRANSPORTS["horovod"], micro_batch=36 // workers)
+        passes = StepCase(settings=two_each, comm=TRANSPORTS["horovod"], micro_batch=36 // workers)
         yield "small_cnn horovod passes", passes
 
 
-def _compressed(workers: int) -> Iterator[tuple[str, Case]]:
+def _compressed(workers: int) -> Iterator[tuple[str, StepCase]]:
     several, long = (replace(settings, simulated_workers=workers) for settings in (SEVERAL, _LONG))
     for kind in ("bf16", "fp16"):
         half = replace(several, compression=kind)
-        yield kind, Case(settings=half)
-        yield f"{kind} one message", Case(settings=half, comm=_AFTER)
-    yield "bf16 interrupted", Case(settings=replace(several, compression="bf16"), interrupted=True)
-    yield "powersgd whole", Case(settings=replace(several, **{**_LOW_RANK, "powersgd_rank": 10_000}), comm=_AFTER)
+        yield kind, StepCase(settings=half)
+        yield f"{kind} one message", StepCase(settings=half, comm=_AFTER)
+    yield "bf16 interrupted", StepCase(settings=replace(several, compression="bf16"), interrupted=True)
+    yield "powersgd whole", StepCase(settings=replace(several, **{**_LOW_RANK, "powersgd_rank": 10_000}), comm=_AFTER)
     low_rank = replace(long, **_LOW_RANK)
-    yield "powersgd", Case(settings=low_rank, comm=_AFTER)
-    yield "powersgd interrupted", Case(settings=low_rank, comm=_AFTER, interrupted=True)
+    yield "powersgd", StepCase(settings=low_rank, comm=_AFTER)
+    yield "powersgd interrupted", StepCase(settings=low_rank, comm=_AFTER, interrupted=True)
 
 
-def _between_nodes() -> Iterator[tuple[str, Case]]:
+def _between_nodes() -> Iterator[tuple[str, StepCase]]:
     half = replace(SEVERAL, compression="bf16", workers_per_node=2)
-    yield "bf16 between nodes", Case(settings=half, comm=CommConfig(hierarchical=True))
-    yield "bf16 between nodes in one message", Case(settings=half, comm=_BY_NODE_AFTER)
+    yield "bf16 between nodes", StepCase(settings=half, comm=CommConfig(hierarchical=True))
+    yield "bf16 between nodes in one message", StepCase(settings=half, comm=_BY_NODE_AFTER)
     low_rank = replace(_LONG, **_LOW_RANK, workers_per_node=2)
-    yield "powersgd between nodes", Case(settings=low_rank, comm=_BY_NODE_AFTER)
-    yield "powersgd between nodes interrupted", Case(settings=low_rank, comm=_BY_NODE_AFTER, interrupted=True)
+    yield "powersgd between nodes", StepCase(settings=low_rank, comm=_BY_NODE_AFTER)
+    yield "powersgd between nodes interrupted", StepCase(settings=low_rank, comm=_BY_NODE_AFTER, interrupted=True)
 
 
 CASES = {

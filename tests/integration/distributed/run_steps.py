@@ -65,7 +65,7 @@ _UNEVEN_AT_MOST = 25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class StepCase:
     """One run.
 
     Attributes:
@@ -84,58 +84,58 @@ class Case:
     mutant: str | None = None
 
 
-def _ddp_cases() -> Iterator[tuple[str, Case]]:
+def _ddp_cases() -> Iterator[tuple[str, StepCase]]:
     """In float64, where nine decimal digits separate sums in another order from mistakes; two in float32, too."""
     for name, case in _float64_cases():
         yield f"ddp {name}", replace(case, dtype=torch.float64)
-    yield "ddp resnet18 X=4 float32", Case(settings=RESNET)
-    yield "ddp small_cnn X=4 float32", Case(settings=PLAIN)
+    yield "ddp resnet18 X=4 float32", StepCase(settings=RESNET)
+    yield "ddp small_cnn X=4 float32", StepCase(settings=PLAIN)
 
 
-def _float64_cases() -> Iterator[tuple[str, Case]]:
+def _float64_cases() -> Iterator[tuple[str, StepCase]]:
     for workers in (4, 8):
-        yield f"resnet18 X={workers}", Case(settings=replace(RESNET, simulated_workers=workers))
-        yield f"small_cnn X={workers}", Case(settings=replace(PLAIN, simulated_workers=workers))
-    yield "resnet18 bn_group", Case(settings=replace(RESNET, bn_group=4), micro_batch=10)
-    yield "resnet18 clipped", Case(settings=replace(RESNET, **_SMOOTH), micro_batch=18)
-    yield "small_cnn several", Case(settings=SEVERAL)
-    yield "small_cnn micro-batch", Case(settings=SEVERAL, micro_batch=18)
-    yield "small_cnn interrupted", Case(settings=SEVERAL, interrupted=True)
-    yield "small_cnn growing", Case(settings=GROWING)
-    yield "small_cnn growing micro-batch", Case(settings=GROWING, micro_batch=18)
-    yield "small_cnn growing interrupted", Case(settings=GROWING, interrupted=True)
+        yield f"resnet18 X={workers}", StepCase(settings=replace(RESNET, simulated_workers=workers))
+        yield f"small_cnn X={workers}", StepCase(settings=replace(PLAIN, simulated_workers=workers))
+    yield "resnet18 bn_group", StepCase(settings=replace(RESNET, bn_group=4), micro_batch=10)
+    yield "resnet18 clipped", StepCase(settings=replace(RESNET, **_SMOOTH), micro_batch=18)
+    yield "small_cnn several", StepCase(settings=SEVERAL)
+    yield "small_cnn micro-batch", StepCase(settings=SEVERAL, micro_batch=18)
+    yield "small_cnn interrupted", StepCase(settings=SEVERAL, interrupted=True)
+    yield "small_cnn growing", StepCase(settings=GROWING)
+    yield "small_cnn growing micro-batch", StepCase(settings=GROWING, micro_batch=18)
+    yield "small_cnn growing interrupted", StepCase(settings=GROWING, interrupted=True)
     uneven = replace(PLAIN, simulated_workers=8, steps=6, warmup_steps=2, noise_scale_steps=4)
-    yield "small_cnn uneven", Case(settings=uneven, micro_batch=_UNEVEN_AT_MOST)
+    yield "small_cnn uneven", StepCase(settings=uneven, micro_batch=_UNEVEN_AT_MOST)
     clipped = replace(uneven, clip_norm=0.1)
-    yield "small_cnn uneven clipped", Case(settings=clipped, micro_batch=_UNEVEN_AT_MOST)
+    yield "small_cnn uneven clipped", StepCase(settings=clipped, micro_batch=_UNEVEN_AT_MOST)
 
 
-def _exact_cases() -> Iterator[tuple[str, Case]]:
+def _exact_cases() -> Iterator[tuple[str, StepCase]]:
     """Of 12 simulated workers and 50 images, which no process of several shares evenly."""
     exact: dict[str, Any] = {"reduction": "exact", "simulated_workers": 12, "batch_size": 50}
     small = replace(SEVERAL, **exact, noise_scale_steps=2)
     resnet = replace(RESNET, steps=2, **exact)
-    yield "resnets resnet18 sgd", Case(settings=resnet)
-    yield "resnets resnet18 lamb", Case(settings=replace(resnet, **_SMOOTH, **_LAMB))
-    yield "resnets resnet18 muon bf16", Case(settings=replace(resnet, **_SMOOTH, **_MUON, precision="bf16"))
-    yield "exact small_cnn sgd", Case(settings=small)
-    yield "exact small_cnn lamb", Case(settings=replace(small, **_LAMB))
-    yield "exact small_cnn muon bf16", Case(settings=replace(small, **_MUON, precision="bf16"))
-    yield "exact small_cnn small buckets", Case(settings=small, comm=CommConfig(bucket_mib=0.01))
-    yield "exact small_cnn by node", Case(settings=small, comm=CommConfig(hierarchical=True))
-    yield "exact small_cnn one message", Case(settings=small, comm=CommConfig(overlap=False))
-    yield "exact small_cnn interrupted", Case(settings=small, interrupted=True)
-    yield "exact small_cnn growing", Case(settings=replace(GROWING, **exact))
-    yield "exact small_cnn mixed", Case(settings=small, mixed=True)
-    yield "elastic", Case(settings=small)
+    yield "resnets resnet18 sgd", StepCase(settings=resnet)
+    yield "resnets resnet18 lamb", StepCase(settings=replace(resnet, **_SMOOTH, **_LAMB))
+    yield "resnets resnet18 muon bf16", StepCase(settings=replace(resnet, **_SMOOTH, **_MUON, precision="bf16"))
+    yield "exact small_cnn sgd", StepCase(settings=small)
+    yield "exact small_cnn lamb", StepCase(settings=replace(small, **_LAMB))
+    yield "exact small_cnn muon bf16", StepCase(settings=replace(small, **_MUON, precision="bf16"))
+    yield "exact small_cnn small buckets", StepCase(settings=small, comm=CommConfig(bucket_mib=0.01))
+    yield "exact small_cnn by node", StepCase(settings=small, comm=CommConfig(hierarchical=True))
+    yield "exact small_cnn one message", StepCase(settings=small, comm=CommConfig(overlap=False))
+    yield "exact small_cnn interrupted", StepCase(settings=small, interrupted=True)
+    yield "exact small_cnn growing", StepCase(settings=replace(GROWING, **exact))
+    yield "exact small_cnn mixed", StepCase(settings=small, mixed=True)
+    yield "elastic", StepCase(settings=small)
 
 
-def _local_cases() -> Iterator[tuple[str, Case]]:
+def _local_cases() -> Iterator[tuple[str, StepCase]]:
     plain = replace(SEVERAL, ema_decay=None, simulated_workers=2)
     local = replace(plain, local_from_step=2, local_period=2)
-    yield "local plain", Case(settings=plain, dtype=torch.float64)
-    yield "local two", Case(settings=local, dtype=torch.float64)
-    yield "local interrupted", Case(settings=local, dtype=torch.float64, interrupted=True)
+    yield "local plain", StepCase(settings=plain, dtype=torch.float64)
+    yield "local two", StepCase(settings=local, dtype=torch.float64)
+    yield "local interrupted", StepCase(settings=local, dtype=torch.float64, interrupted=True)
 
 
 SOUND = dict((*_ddp_cases(), *_exact_cases(), *_local_cases()))
@@ -156,7 +156,7 @@ CASES = {
 
 
 @contextmanager
-def _patched(case: Case, world: World) -> Iterator[None]:
+def _patched(case: StepCase, world: World) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(eval_weights, "STATISTICS_IMAGES", 66))
         stack.enter_context(patch.object(hash_chain, "LINK_EXAMPLES", 50))
@@ -169,7 +169,7 @@ def _patched(case: Case, world: World) -> Iterator[None]:
         yield
 
 
-def _train(case: Case, world: World, checkpointer: CheckpointScheduler | None = None) -> TrainedRun:
+def _train(case: StepCase, world: World, checkpointer: CheckpointScheduler | None = None) -> TrainedRun:
     """The tenth of the images that is not trained on has labels out of range."""
     images, labels = bright_images(150, case.settings.format.image_size)
     members = np.arange(150) % 10 != 0
@@ -187,7 +187,7 @@ def _train(case: Case, world: World, checkpointer: CheckpointScheduler | None = 
     )
 
 
-def _train_with_a_break(case: Case, world: World, folder: Path) -> TrainedRun:
+def _train_with_a_break(case: StepCase, world: World, folder: Path) -> TrainedRun:
     flag_sync = stop_and_save_flags()
     ended = CheckpointScheduler(Checkpoints(folder), flag_sync, world=world, steps=1000)
     try:
@@ -219,7 +219,7 @@ class _StopAfter(CheckpointScheduler):
             raise Terminated("this part is done")
 
 
-def run(case: Case, world: World) -> dict[str, Any]:
+def run(case: StepCase, world: World) -> dict[str, Any]:
     """Train and evaluate; return the results, or the error."""
     with _patched(case, world), TemporaryDirectory() as folder:
         try:
@@ -229,7 +229,7 @@ def run(case: Case, world: World) -> dict[str, Any]:
     return _results(case, trained, world)
 
 
-def run_part(case: Case, world: World, checkpoints: Path, stop: int) -> dict[str, Any]:
+def run_part(case: StepCase, world: World, checkpoints: Path, stop: int) -> dict[str, Any]:
     """Resume a run and stop after a step; return the results if it ends before, else the step."""
     with _patched(case, world):
         try:
@@ -239,7 +239,7 @@ def run_part(case: Case, world: World, checkpoints: Path, stop: int) -> dict[str
     return _results(case, trained, world)
 
 
-def _results(case: Case, trained: TrainedRun, world: World) -> dict[str, Any]:
+def _results(case: StepCase, trained: TrainedRun, world: World) -> dict[str, Any]:
     test_images, test_labels = bright_images(53, case.settings.format.image_size, seed=1)
     test = load_images(test_images, case.settings, training=False, device=world.device)
     result = evaluate(trained.model, test, torch.from_numpy(test_labels), batch_size=7, world=world)

@@ -125,7 +125,7 @@ def test_half_precision_differs_by_its_rounding(results: Results, ranks: int, ki
 
 
 @pytest.mark.parametrize("way", ["bf16 between nodes", "bf16 between nodes in one message"])
-def test_half_precision_between_nodes_rounds_less_often_than_everywhere(results: Results, way: str) -> None:
+def test_half_precision_between_nodes_rounds_less_often(results: Results, way: str) -> None:
     assert 1e-5 < _moved_by(results, 4, way) < 4 * 2**-8
     assert distance(results[4]["bf16"]["state"], results[4][way]["state"]) > 1e-6
 

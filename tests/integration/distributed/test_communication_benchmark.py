@@ -48,7 +48,7 @@ _DDP_OF_TWO = {
 }  # fmt: skip
 
 
-def test_scaling_is_against_one_process_and_ratios_are_of_one_round() -> None:
+def test_scaling_is_against_one_process_in_the_same_round() -> None:
     """The machine took twice as long in the second round."""
     other = {**_DDP_OF_TWO, "way": "bf16", "weak": [0.8, 1.6], "strong": [0.4, 0.8], "local": [0.72, 1.44]}
     alone, ddp, bf16 = rows_of([{**_ALONE, "weak": [0.8]}, _DDP_OF_TWO, other, _ALONE], batch_size=10)

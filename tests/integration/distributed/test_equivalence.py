@@ -143,7 +143,7 @@ def test_one_step_is_the_same_up_to_rounding(results: Results, ranks: int, case:
 
 @SHARED
 @pytest.mark.parametrize("network", ["resnet18", "small_cnn"])
-def test_a_shared_step_in_float32_is_as_exact_as_one_of_one_process(results: Results, ranks: int, network: str) -> None:
+def test_a_shared_step_in_float32_is_as_exact_as_in_one_process(results: Results, ranks: int, network: str) -> None:
     """Its distance to the step in float64 is at most twice the distance of the step on one process."""
     first, case = results[1]["first weights"][network], f"ddp {network} X=4"
     exact = update(results[1][case], first)
@@ -171,7 +171,7 @@ def test_a_mutant_is_further_apart_than_rounding(results: Results, ranks: int, m
 
 
 @pytest.mark.slow
-def test_a_meter_that_counts_passes_takes_another_number_of_samples(results: Results) -> None:
+def test_a_meter_that_counts_passes_has_another_number_of_samples(results: Results) -> None:
     alone, shared = (results[ranks]["mutant schedule per micro-step"]["noise"][0] for ranks in (1, 2))
     assert alone != shared
 
@@ -205,7 +205,7 @@ def test_post_local_sgd_is_refused_where_workers_are_simulated(results: Results)
     )
 
 
-def test_post_local_sgd_differs_and_ends_in_equal_weights_on_all_ranks(results: Results) -> None:
+def test_post_local_sgd_ends_in_equal_weights_on_all_ranks(results: Results) -> None:
     plain, local = results[2]["local plain"], results[2]["local two"]
     assert local["same on all ranks"]
     assert distance(plain["state"], local["state"]) > 1e-6  # a million times the limit of rounding

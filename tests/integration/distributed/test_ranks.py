@@ -56,7 +56,7 @@ def test_of_too_many_processes_the_largest_valid_number_takes_part(
     assert participating_ranks("auto", valid_world_sizes(simulated, "exact" if exact else "ddp"), world) == joining
 
 
-def test_the_error_of_a_wrong_number_of_processes_lists_the_valid_ones() -> None:
+def test_a_wrong_number_of_processes_lists_the_valid_ones() -> None:
     fitting = valid_world_sizes(6)
     assert participating_ranks(2, fitting, 3) == 3
     with pytest.raises(InputError) as raised:
@@ -113,7 +113,7 @@ def test_a_rank_outside_a_process_group_is_a_bug(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.slow
-def test_a_rank_whose_launcher_died_while_it_was_starting_does_not_start() -> None:
+def test_a_rank_whose_launcher_died_does_not_start() -> None:
     code = "from pipeline import distributed\nwith distributed.join_process_group(1): print('trains')"
     places = {"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}

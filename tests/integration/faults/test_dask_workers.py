@@ -32,7 +32,7 @@ def steps_of(record: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_workers_that_join_and_leave_during_a_search_change_no_byte(tmp_path: Path) -> None:
+def test_workers_that_join_and_leave_a_search_change_no_byte(tmp_path: Path) -> None:
     """The search has four workers, two, one, and four again."""
     undisturbed = write_search(tmp_path / "undisturbed", **SEARCH)
     done = run(command(tmp_path / "undisturbed"), timeout=_JOINS_WITHIN_S)

@@ -43,7 +43,7 @@ _COMMANDS = (
 
 
 @pytest.mark.parametrize("packed", _PACKED, ids=lambda packed: packed.parent.name)
-def test_verify_of_an_archive_of_an_earlier_version_asks_for_its_images(
+def test_verify_of_an_earlier_archive_asks_for_its_images(
     packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Parameters and tables are read; what an archive leaves out is named, and nothing is called false."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.agents import TRAINS_WITHIN_S, Agents
-from tests.fixtures.interrupted_study import Study, kill_one, starts_again
+from tests.fixtures.interrupted_study import StudyProject, kill_one, starts_again
 from tests.fixtures.training import command, descendants, kill, start
 
 NODES = 4
@@ -17,18 +17,18 @@ _KEYS: dict[str, Any] = {"reduction": "exact", "study": {"seeds": [0], "budget":
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Study:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> StudyProject:
     """The study on one process: exact sums give any number of processes its results."""
-    study = Study.write(tmp_path_factory.mktemp("undisturbed"), **_KEYS)
+    study = StudyProject.write(tmp_path_factory.mktemp("undisturbed"), **_KEYS)
     study.finish()
     return study
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
-def test_nodes_join_and_leave(undisturbed: Study, tmp_path: Path) -> None:
+def test_nodes_join_and_leave(undisturbed: StudyProject, tmp_path: Path) -> None:
     """The job has 1, 4, 2, 1 and 4 processes; the node with the rendezvous store stays."""
-    study, slow = Study.write(tmp_path / "study", workers="auto", **_KEYS), tmp_path / "slow"
+    study, slow = StudyProject.write(tmp_path / "study", workers="auto", **_KEYS), tmp_path / "slow"
     slow.touch()
     nodes = Agents(study, nnodes=f"1:{NODES}", slow=slow)
     try:
@@ -44,9 +44,9 @@ def test_nodes_join_and_leave(undisturbed: Study, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_lost_rank_is_started_again_by_its_agent(undisturbed: Study, tmp_path: Path) -> None:
+def test_a_lost_rank_is_started_again_by_its_agent(undisturbed: StudyProject, tmp_path: Path) -> None:
     """The store of the agent still has the keys of the first ranks."""
-    study, output = Study.write(tmp_path / "study", **_KEYS), tmp_path / "output.txt"
+    study, output = StudyProject.write(tmp_path / "study", **_KEYS), tmp_path / "output.txt"
     interpreter, *rest = command("train", study.folder, ranks=2)
     agent = start([interpreter, *rest[:2], "--max-restarts=1", *rest[2:]], output=output)
     try:

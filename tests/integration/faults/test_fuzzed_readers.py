@@ -45,7 +45,7 @@ from tests.fixtures.hub_folders import clone
 from tests.fixtures.images import dataset_options, photo, write_folder
 from tests.fixtures.params import PRESET
 from tests.fixtures.projects import ROOT
-from tests.unit.training.test_result_cache import FINISHED, K
+from tests.unit.training.test_result_cache import FINISHED, KEY
 
 _FUZZ = int(os.environ.get("FUZZ", "0"))
 _PATHS = ["train/cat/0.png", "train/dog/1.png"]
@@ -117,8 +117,8 @@ def _runs(folder: Path) -> None:
 
 def _entry(folder: Path) -> None:
     """A finished run without checksums: an author of changes would write them again."""
-    RunCache(folder / "cells").add(K, FINISHED)
-    shutil.copytree(folder / "cells" / K.fingerprint, folder, dirs_exist_ok=True)
+    RunCache(folder / "cells").add(KEY, FINISHED)
+    shutil.copytree(folder / "cells" / KEY.fingerprint, folder, dirs_exist_ok=True)
     (folder / CHECKSUMS).unlink()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from tests.fixtures.interrupted_study import INTERVAL, Study, resumed_steps
+from tests.fixtures.interrupted_study import INTERVAL, StudyProject, resumed_steps
 from tests.fixtures.printed_errors import printed_error
 
 BOTH_NETWORKS = {"models": ["small_cnn", "resnet18"], "seeds": [0], "budget": {"steps": 6}}
@@ -19,18 +19,18 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def exact(tmp_path_factory: pytest.TempPathFactory) -> Study:
+def exact(tmp_path_factory: pytest.TempPathFactory) -> StudyProject:
     """An uninterrupted study with exact sums on one process: any number of processes has to give its results."""
-    study = Study.write(tmp_path_factory.mktemp("exact"), reduction="exact")
+    study = StudyProject.write(tmp_path_factory.mktemp("exact"), reduction="exact")
     assert resumed_steps(study.finish()) == []
     assert len(study.finished_runs()) == 3
     return study
 
 
-def test_kills_inside_a_checkpoint_and_an_entry_of_the_run_cache(exact: Study, tmp_path: Path) -> None:
+def test_kills_inside_a_checkpoint_and_an_entry_of_the_ledger(exact: StudyProject, tmp_path: Path) -> None:
     """Three kills in one study, at seeded moments."""
     rng = random.Random(0)
-    study = Study.write(tmp_path / "study", reduction="exact")
+    study = StudyProject.write(tmp_path / "study", reduction="exact")
     step = INTERVAL * rng.randint(2, 4)
     killed = study.fault("SIGKILL", "self", f"step-{step:09}", rng.randrange(3))
     assert killed.returncode == -signal.SIGKILL
@@ -46,8 +46,8 @@ def test_kills_inside_a_checkpoint_and_an_entry_of_the_run_cache(exact: Study, t
     study.assert_equals(exact)
 
 
-def test_sigterm_to_the_launching_stage_saves_and_ends_as_resumable(exact: Study, tmp_path: Path) -> None:
-    study = Study.write(tmp_path / "study", reduction="exact", workers=2)
+def test_sigterm_to_the_launching_stage_saves_and_is_resumable(exact: StudyProject, tmp_path: Path) -> None:
+    study = StudyProject.write(tmp_path / "study", reduction="exact", workers=2)
     ended = study.fault("SIGTERM", "launcher", "step-000000006", 0)
     assert ended.returncode == 75
     _, line = ended.stderr.splitlines()  # after the plan of the study
@@ -66,9 +66,9 @@ def test_sigterm_to_the_launching_stage_saves_and_ends_as_resumable(exact: Study
     ],
 )
 def test_sigterm_to_one_process_loses_nothing(
-    exact: Study, tmp_path: Path, part: str, number: int, finished: int
+    exact: StudyProject, tmp_path: Path, part: str, number: int, finished: int
 ) -> None:
-    study = Study.write(tmp_path / "study", reduction="exact")
+    study = StudyProject.write(tmp_path / "study", reduction="exact")
     ended = study.fault("SIGTERM", "self", part, number)
     assert ended.returncode == 75, ended.stderr
     assert ended.stderr.splitlines()[-1].startswith("terminated: ")
@@ -80,21 +80,21 @@ def test_sigterm_to_one_process_loses_nothing(
     study.assert_equals(exact)
 
 
-def test_three_processes_share_four_workers(exact: Study, tmp_path: Path) -> None:
-    study = Study.write(tmp_path / "study", reduction="exact")
+def test_three_processes_share_four_workers(exact: StudyProject, tmp_path: Path) -> None:
+    study = StudyProject.write(tmp_path / "study", reduction="exact")
     study.finish(ranks=3)
     study.assert_equals(exact)
     assert set(pyarrow.parquet.read_table(study.data.runs("tiny"))["workers"].to_pylist()) == {3}
 
 
 def test_of_three_processes_that_cannot_share_evenly_one_waits(tmp_path: Path) -> None:
-    study = Study.write(tmp_path / "study", study={"seeds": [0]})
+    study = StudyProject.write(tmp_path / "study", study={"seeds": [0]})
     study.finish(ranks=3)
     assert set(pyarrow.parquet.read_table(study.data.runs("tiny"))["workers"].to_pylist()) == {2}
 
 
 def test_three_processes_are_refused_where_two_are_requested(tmp_path: Path) -> None:
-    study = Study.write(tmp_path / "study", workers=2)
+    study = StudyProject.write(tmp_path / "study", workers=2)
     refused = study.run(ranks=3)
     assert refused.returncode != 0  # torchrun's own status; the ranks' is below
     (line,) = (line for line in refused.stderr.splitlines() if line.startswith("error: "))
@@ -106,9 +106,9 @@ def test_three_processes_are_refused_where_two_are_requested(tmp_path: Path) -> 
 def test_ten_kills_in_one_study(tmp_path: Path) -> None:
     """Each at a random moment of its own tenth of the time between two checkpoints and more."""
     longer = {"budget": {"steps": 60}, "seeds": [0, 1, 2]}
-    undisturbed = Study.write(tmp_path / "undisturbed", study=longer)
+    undisturbed = StudyProject.write(tmp_path / "undisturbed", study=longer)
     undisturbed.finish()
-    rng, study = random.Random(20), Study.write(tmp_path / "study", study=longer)
+    rng, study = random.Random(20), StudyProject.write(tmp_path / "study", study=longer)
     survivors: dict[str, int] = {}
     for number, tenth in enumerate(rng.sample(range(10), 10)):
         assert study.kill_at_random(rng, part=(tenth, 10)), f"finished after {number} kills"
@@ -122,9 +122,9 @@ def test_ten_kills_in_one_study(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("reduction", "workers"), [("ddp", 2), ("exact", 3)])
 def test_kills_of_a_rank_and_of_the_launcher(tmp_path: Path, reduction: str, workers: int) -> None:
     keys: dict[str, Any] = {"reduction": reduction, "workers": workers}
-    undisturbed = Study.write(tmp_path / "undisturbed", study=BOTH_NETWORKS, **keys)
+    undisturbed = StudyProject.write(tmp_path / "undisturbed", study=BOTH_NETWORKS, **keys)
     undisturbed.finish()
-    rng, study = random.Random(workers), Study.write(tmp_path / "study", study=BOTH_NETWORKS, **keys)
+    rng, study = random.Random(workers), StudyProject.write(tmp_path / "study", study=BOTH_NETWORKS, **keys)
     assert study.kill_at_random(rng, of_a_rank=True)
     saved = study.checkpoints()[-1:]
     killed = study.fault("SIGKILL", "launcher", "/.step-", 0)
@@ -136,9 +136,9 @@ def test_kills_of_a_rank_and_of_the_launcher(tmp_path: Path, reduction: str, wor
 
 def test_exact_sums_resume_with_other_numbers_of_processes(tmp_path: Path) -> None:
     longer = {**BOTH_NETWORKS, "budget": {"steps": 16}}
-    undisturbed = Study.write(tmp_path / "undisturbed", study=longer, reduction="exact")
+    undisturbed = StudyProject.write(tmp_path / "undisturbed", study=longer, reduction="exact")
     undisturbed.finish()
-    rng, study = random.Random(4), Study.write(tmp_path / "study", study=longer, reduction="exact")
+    rng, study = random.Random(4), StudyProject.write(tmp_path / "study", study=longer, reduction="exact")
     for ranks in (4, 3, 1):
         assert study.kill_at_random(rng, ranks=ranks)
     study.finish(ranks=2)
@@ -149,7 +149,7 @@ def test_exact_sums_resume_with_other_numbers_of_processes(tmp_path: Path) -> No
 
 def test_a_divergence_on_two_ranks_ends_the_run_and_not_the_study(tmp_path: Path) -> None:
     rates = {"learning_rates": [1e30, 0.05], "seeds": [0]}
-    study = Study.write(tmp_path / "study", study=rates, workers=2)
+    study = StudyProject.write(tmp_path / "study", study=rates, workers=2)
     study.finish()
     rows = study.outcome()["runs"]
     assert [(row["learning_rate"], row["status"]) for row in rows] == [(1e30, "diverged"), (0.05, "finished")]

@@ -10,7 +10,7 @@ from pipeline.artifacts.plans import read_registered_plans, read_run_dates
 from pipeline.artifacts.runs import read_runs
 from pipeline.stats.comparisons import AnalysisPlan, comparisons
 from pipeline.stats.runs import run_from_row
-from tests.fixtures.interrupted_study import Study
+from tests.fixtures.interrupted_study import StudyProject
 from tests.fixtures.training import command, kill, runs_of, start, wait_until, write_project
 
 pytestmark = pytest.mark.slow
@@ -26,7 +26,7 @@ _STUDY: dict[str, Any] = {
 }
 
 
-def _write(folder: Path, margin: float) -> Study:
+def _write(folder: Path, margin: float) -> StudyProject:
     folder.mkdir()
     write_project(
         folder,
@@ -34,11 +34,11 @@ def _write(folder: Path, margin: float) -> Study:
         train={"checkpoint": {"steps": 2}, "simulated_workers": 4},
         report={"margin": margin, "primary": "random"},
     )
-    return Study(folder)
+    return StudyProject(folder)
 
 
-def _kill_after(study: Study, n_runs: int) -> None:
-    """Kill with SIGKILL once `n_runs` are in the run cache and the next one has saved a checkpoint."""
+def _kill_after(study: StudyProject, n_runs: int) -> None:
+    """Kill with SIGKILL once `n_runs` are in the ledger and the next one has saved a checkpoint."""
     process = start(command("train", study.folder))
     try:
         wait_until(lambda: len(study.finished_runs()) >= n_runs and study.checkpoints(), process)
@@ -51,7 +51,7 @@ def _kill_after(study: Study, n_runs: int) -> None:
     study.check_no_orphans()
 
 
-def _verdict(study: Study, margin: float) -> list[str]:
+def _verdict(study: StudyProject, margin: float) -> list[str]:
     runs = [run_from_row(row) for row in read_runs(study.data.runs("tiny"), study.data.history("tiny"))]
     plan = AnalysisPlan(
         margin=margin / 100, alpha=0.05, primary="random", matched="steps", n_images=N_TEST, looks=_LOOKS
@@ -59,7 +59,7 @@ def _verdict(study: Study, margin: float) -> list[str]:
     return [repr((comparison.pooled, comparison.by_setting)) for comparison in comparisons(runs, plan)]
 
 
-def _files(study: Study) -> list[bytes]:
+def _files(study: StudyProject) -> list[bytes]:
     paths = study.data
     return [file("tiny").read_bytes() for file in (paths.runs, paths.history, paths.correct, paths.train_metrics)]
 
@@ -86,7 +86,7 @@ def test_the_same_seeds_verdict_and_bytes(tmp_path: Path, margin: float, kills: 
     assert read_registered_plans(study.work.plans("tiny")) == [statement]
 
 
-def test_kills_while_the_plan_is_registered_leave_one_complete_plan(tmp_path: Path) -> None:
+def test_kills_during_registration_leave_one_complete_plan(tmp_path: Path) -> None:
     study = _write(tmp_path / "study", 99.0)
     for operation in (0, 2, 4):
         killed = study.fault("SIGKILL", "self", "/plans/", operation)

@@ -16,7 +16,7 @@ import pytest
 from benchmarks.packet_relay import NAMESPACES
 from benchmarks.two_hosts import LOOPBACK, Host, NoNamespaces, cut, reconnect, two_hosts
 from tests.fixtures.agents import Agents
-from tests.fixtures.interrupted_study import Study
+from tests.fixtures.interrupted_study import StudyProject
 from tests.fixtures.projects import ROOT
 from tests.fixtures.training import runs_of
 
@@ -49,7 +49,7 @@ def cable(hosts: Hosts) -> Host:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Study:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> StudyProject:
     """A study trained by one process on one host."""
     study = _study(tmp_path_factory.mktemp("undisturbed"))
     study.finish()
@@ -57,7 +57,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 @pytest.fixture
-def study(tmp_path: Path) -> Study:
+def study(tmp_path: Path) -> StudyProject:
     return _study(tmp_path / "study")
 
 
@@ -73,14 +73,14 @@ def test_namespaces_of_a_killed_process_are_removed(cable: Host) -> None:
     assert cable.prefix[-1] in names
 
 
-def _study(folder: Path) -> Study:
+def _study(folder: Path) -> StudyProject:
     study = {"seeds": [0], "budget": {"steps": STEPS}}
     keys: dict[str, Any] = {"reduction": "exact", "workers": "auto", "timeout_seconds": _TIMEOUT_S, "study": study}
-    return Study.write(folder, **keys)
+    return StudyProject.write(folder, **keys)
 
 
 @contextmanager
-def _in_mid_run(study: Study, hosts: Hosts, slow: Path) -> Iterator[Agents]:
+def _in_mid_run(study: StudyProject, hosts: Hosts, slow: Path) -> Iterator[Agents]:
     """Yield agents that have written a checkpoint together, and write another one every second or two."""
     slow.touch()
     agents = Agents(study, nnodes="1:2", slow=slow, hosts=hosts)
@@ -93,7 +93,9 @@ def _in_mid_run(study: Study, hosts: Hosts, slow: Path) -> Iterator[Agents]:
         agents.end()
 
 
-def test_two_hosts_give_the_bits_of_one_process(hosts: Hosts, study: Study, undisturbed: Study, tmp_path: Path) -> None:
+def test_two_hosts_give_the_bits_of_one_process(
+    hosts: Hosts, study: StudyProject, undisturbed: StudyProject, tmp_path: Path
+) -> None:
     agents = Agents(study, nnodes="2", slow=tmp_path / "slow", hosts=hosts)
     try:
         agents.join()
@@ -105,7 +107,9 @@ def test_two_hosts_give_the_bits_of_one_process(hosts: Hosts, study: Study, undi
     study.assert_equals(undisturbed)
 
 
-def test_a_lost_host_leaves_one_that_resumes(hosts: Hosts, study: Study, undisturbed: Study, tmp_path: Path) -> None:
+def test_a_lost_host_leaves_one_that_resumes(
+    hosts: Hosts, study: StudyProject, undisturbed: StudyProject, tmp_path: Path
+) -> None:
     """All processes of the second host are killed; their training since the last checkpoint is lost."""
     with _in_mid_run(study, hosts, tmp_path / "slow") as agents:
         agents.lose()
@@ -116,7 +120,7 @@ def test_a_lost_host_leaves_one_that_resumes(hosts: Hosts, study: Study, undistu
 
 
 def test_a_short_outage_of_the_network_is_not_noticed(
-    cable: Host, hosts: Hosts, study: Study, undisturbed: Study, tmp_path: Path
+    cable: Host, hosts: Hosts, study: StudyProject, undisturbed: StudyProject, tmp_path: Path
 ) -> None:
     """The network sends lost packets again, and no agent restarts a rank."""
     with _in_mid_run(study, hosts, tmp_path / "slow") as agents:
@@ -132,7 +136,7 @@ def test_a_short_outage_of_the_network_is_not_noticed(
 
 
 def test_after_a_power_cut_of_a_host_the_other_resumes(
-    cable: Host, hosts: Hosts, study: Study, undisturbed: Study, tmp_path: Path
+    cable: Host, hosts: Hosts, study: StudyProject, undisturbed: StudyProject, tmp_path: Path
 ) -> None:
     """No connection is closed, and the host answers no more."""
     with _in_mid_run(study, hosts, tmp_path / "slow") as agents:

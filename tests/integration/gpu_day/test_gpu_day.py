@@ -114,7 +114,7 @@ def test_a_missing_package_is_one_line(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_a_real_run_has_cases_of_every_network_precision_and_batch_size() -> None:
+def test_a_real_run_has_every_network_precision_and_batch_size() -> None:
     """The case names are listed without a measurement."""
     cases = {step.name: [*resolve_name(step.work)(dry_run=False, **step.options)] for step in STEPS}
     assert len(cases["smoke"]) == 4 * (2 * 5 + 3)

@@ -129,7 +129,7 @@ def test_a_killed_call_leaves_no_process_and_resumes(tmp_path: Path, device: str
     assert [row["case"] for row in result["rows"]] == ["first"]
 
 
-def test_a_call_that_is_killed_before_its_first_step_leaves_no_process(tmp_path: Path) -> None:
+def test_a_call_killed_before_its_first_step_leaves_no_process(tmp_path: Path) -> None:
     """The call is killed while it describes the machine."""
     asking, family = tmp_path / "asking", set[int]()
     call = start(_command(tmp_path, "sound"), environ={**_ENVIRONMENT, "TOY_ASKING": str(asking)})

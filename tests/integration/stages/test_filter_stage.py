@@ -140,7 +140,7 @@ def test_noise_is_that_of_dbscan_per_class_at_the_recorded_eps(tmp_path: Path, k
         assert metrics["achieved_share"] == noise.mean()
 
 
-def test_label_odds_of_folds_do_not_read_the_confidence_of_networks_that_trained_on_the_image(tmp_path: Path) -> None:
+def test_label_odds_of_folds_read_no_in_sample_confidence(tmp_path: Path) -> None:
     data, scores = _project(tmp_path, scorer={"name": "label_odds"}), []
     folds = pa.array(np.arange(_N, dtype=np.int32) % 2)
     table = read_parquet(data.predictions(NETWORK))
@@ -220,7 +220,7 @@ def test_names_of_any_kind_survive(tmp_path: Path) -> None:
     assert reasons["a,b.png"] == 'dropped by hand: note, with "quotes"\nand lines'
 
 
-def test_an_override_changes_the_decision_and_the_reason_but_no_score(tmp_path: Path) -> None:
+def test_an_override_changes_decision_and_reason_but_no_score(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     data = _project(tmp_path / "a")
@@ -241,7 +241,7 @@ def test_an_override_changes_the_decision_and_the_reason_but_no_score(tmp_path: 
     assert metrics["achieved_share"] == sum(point["is_noise"] for point in before) / _N
 
 
-def test_a_relabeled_image_is_kept_with_its_new_label_and_no_score_changes(tmp_path: Path) -> None:
+def test_a_relabeled_image_is_kept_and_no_score_changes(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     data = _project(tmp_path / "a")

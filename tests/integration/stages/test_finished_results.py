@@ -109,9 +109,7 @@ def test_other_code_and_another_machine_train_again(project: Path, what: str, mo
     assert len(calls) == _FINETUNE["folds"]
 
 
-def test_settings_that_change_no_weight_evaluate_the_trained_network(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_that_change_no_weight_only_evaluate_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_project(project, finetune={**_FINETUNE, "eval_batch_size": 7, "checkpoint": {"steps": 1}})
     monkeypatch.setattr(folds, "train", _never)
     assert stage("finetune", project) == 0

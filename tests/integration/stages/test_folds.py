@@ -79,7 +79,7 @@ def test_one_file_holds_the_networks_and_one_their_metrics(three: Path) -> None:
 
 
 @pytest.mark.slow
-def test_each_training_image_has_the_predictions_of_the_network_of_its_fold(three: Path) -> None:
+def test_each_training_image_is_predicted_by_its_folds_network(three: Path) -> None:
     data, (images, labels) = _data(three), bright_images(N)
     extractor = load_fold_networks(data.extractor(NETWORK))
     assert extractor.folds is not None
@@ -154,7 +154,7 @@ def test_a_kill_in_the_second_fold_loses_no_finished_one(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_wrong_labels_get_low_probabilities_out_of_fold_and_high_ones_in_sample(tmp_path: Path) -> None:
+def test_wrong_labels_are_improbable_out_of_fold_not_in_sample(tmp_path: Path) -> None:
     """Every sixth image has the label of the next class."""
     wrong, true = np.arange(N) % 6 == 5, np.arange(N) % len(NAMES)
     noise = np.random.default_rng(0).integers(0, 130, (N, 16, 16, 3))
@@ -190,9 +190,7 @@ def test_impossible_folds_are_refused(
     assert printed_error(capsys.readouterr().err).key == key
 
 
-def test_a_fold_whose_images_are_all_copies_is_refused_before_training(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fold_of_copies_alone_is_refused_before_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Copies join the fold of the first image; an extractor with an empty fold could not be read."""
     data = write_project(tmp_path, finetune=TWO_STEPS)
     folds = _expected_folds(3, seed=4)

@@ -55,7 +55,7 @@ def _features(network: TrainedNetwork, images: NDArray[np.uint8]) -> NDArray[np.
         return network.model.features(normalized).double().numpy()
 
 
-def test_the_backbone_is_unchanged_and_predictions_are_those_of_the_fitted_model(weights: Path, tmp_path: Path) -> None:
+def test_the_backbone_is_unchanged_and_the_fitted_head_predicts(weights: Path, tmp_path: Path) -> None:
     data = _project(tmp_path, weights, folds=2)
     assert stage("finetune", tmp_path) == 0
     extractor, theirs = load_fold_networks(data.extractor(NETWORK)), torch.load(weights, weights_only=True)

@@ -170,7 +170,7 @@ def test_energy_of_dask_workers_on_other_machines_is_unknown(
     assert record["joules"] == {"gpu": 0.0, "cpu": cpu, "memory": None}
 
 
-def test_stages_that_may_work_on_other_machines_are_those_that_read_dask() -> None:
+def test_stages_that_may_use_other_machines_read_dask() -> None:
     files = {path for path in (_ROOT / "pipeline/stages").glob("*.py") if "context.dask" in path.read_text()}
     assert {path.stem for path in files} - {"harness"} == set(harness._STAGES_WITH_TASKS)
 

@@ -28,7 +28,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataPaths:
     return data
 
 
-def test_every_row_of_kept_and_dropped_has_the_number_of_changed_labels(data: DataPaths) -> None:
+def test_each_row_of_both_tables_has_the_number_of_changed_labels(data: DataPaths) -> None:
     points = read_parquet(data.points("resnet18"))
     for table, file in zip(kept_and_dropped(points, 3), ("kept.csv", "dropped.csv"), strict=True):
         write_csv(data.root / file, table)
@@ -37,7 +37,7 @@ def test_every_row_of_kept_and_dropped_has_the_number_of_changed_labels(data: Da
             assert {row["labels_changed_on_purpose"] for row in csv.DictReader(lines)} == {"3"}
 
 
-def test_without_planted_labels_the_tables_have_their_columns_alone(data: DataPaths) -> None:
+def test_without_planted_labels_the_tables_have_no_extra_column(data: DataPaths) -> None:
     kept, dropped = kept_and_dropped(read_parquet(data.points("resnet18")))
     suggestion = ("suggested_label_name", "suggested_probability")
     assert kept.column_names == ["sample_id", "path", "label_name"]

@@ -109,7 +109,7 @@ def test_a_bad_file_stops_the_stage_before_anything_is_written(
     assert not (tmp_path / "data/prepare/train.npy").exists()
 
 
-def test_provenance_has_the_name_of_the_file_and_no_path_of_this_machine(tmp_path: Path) -> None:
+def test_provenance_names_the_file_and_no_path_of_this_machine(tmp_path: Path) -> None:
     images = write_folder(tmp_path / "images", split_tree())
     data = run_prepare(tmp_path, images, label_file=_labels(tmp_path, {"train/cat/0.png": "dog"}))
     record = data.provenance("prepare").read_text()

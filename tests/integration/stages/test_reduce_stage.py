@@ -82,9 +82,9 @@ def test_all_artifacts(tmp_path: Path) -> None:
         "distances": "list<element: float>",
     }
     # 180 images: the search is exact.
-    neighbours = np.array(table["neighbours"].to_pylist())
-    np.testing.assert_array_equal(neighbours, exact_neighbors(components, np.arange(180), 6))
-    between = np.linalg.norm(components[neighbours] - components[:, None], axis=2)
+    neighbors = np.array(table["neighbours"].to_pylist())
+    np.testing.assert_array_equal(neighbors, exact_neighbors(components, np.arange(180), 6))
+    between = np.linalg.norm(components[neighbors] - components[:, None], axis=2)
     np.testing.assert_allclose(np.array(table["distances"].to_pylist()), between, rtol=1e-5)
     maps = np.load(data.embeddings(NETWORK))
     assert maps.dtype == np.float32
@@ -104,7 +104,7 @@ def test_all_artifacts(tmp_path: Path) -> None:
     assert metrics["tsne"]["effective"]["perplexity"] == 12
 
 
-def test_with_folds_neighbors_are_those_by_the_network_of_the_image(tmp_path: Path) -> None:
+def test_with_folds_the_network_of_the_image_decides_its_neighbors(tmp_path: Path) -> None:
     data = _project(tmp_path)
     features, folds = np.load(data.features(NETWORK)), np.arange(180, dtype=np.int32) // 4 % 2
     rng = np.random.default_rng(1)
@@ -114,13 +114,13 @@ def test_with_folds_neighbors_are_those_by_the_network_of_the_image(tmp_path: Pa
     write_parquet(data.predictions(NETWORK), pa.table({"fold": folds}))
     _run(tmp_path)
     axes = fit_pca(np.load(data.features(NETWORK)), 10)
-    neighbours = np.array(read_parquet(data.embedding(NETWORK))["neighbours"].to_pylist())
+    neighbors = np.array(read_parquet(data.embedding(NETWORK))["neighbours"].to_pylist())
     for fold in range(2):
         rows = np.flatnonzero(folds == fold)
-        np.testing.assert_array_equal(neighbours[rows], exact_neighbors(axes.transform(by_network[fold]), rows, 6))
+        np.testing.assert_array_equal(neighbors[rows], exact_neighbors(axes.transform(by_network[fold]), rows, 6))
     metrics = read_json(data.reduce_metrics(NETWORK))
     same_fold = metrics["same_fold_share"]
-    assert same_fold["neighbours"] == pytest.approx((folds[neighbours] == folds[:, None]).mean())
+    assert same_fold["neighbours"] == pytest.approx((folds[neighbors] == folds[:, None]).mean())
     assert same_fold["components"] > 0.6 > same_fold["neighbours"] > 0.4
     assert same_fold["expected"] == pytest.approx((92 * 91 + 88 * 87) / (180 * 179))
     assert metrics["neighbour_search_recall"] == 1

@@ -56,7 +56,7 @@ def test_it_writes_page_summary_and_figures(project: Path) -> None:
     assert sorted(digests(project / "data/report")) == sorted([*others, *(f"figures/{name}" for name in figures)])
 
 
-def test_figures_of_a_network_of_timm_are_in_a_folder_and_earlier_ones_are_removed(
+def test_figures_of_timm_networks_replace_earlier_ones_in_a_folder(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, name = DataPaths(root=project / "data"), "timm/x.train-map.png"
@@ -93,7 +93,7 @@ def test_equal_inputs_give_equal_bytes_of_what_dvc_tracks(project: Path) -> None
 
 
 @pytest.mark.slow
-def test_files_of_a_renamed_study_and_of_an_earlier_report_are_not_shown(project: Path) -> None:
+def test_files_of_renamed_studies_and_old_reports_are_not_shown(project: Path) -> None:
     run()
     before = digests(project / "data/report")
     write_study(DataPaths(root=project / "data"), params_with(), "digits", default_outcome)
@@ -115,7 +115,7 @@ def test_a_missing_file_is_one_line_and_exit_code_2(project: Path, capsys: pytes
 
 
 @pytest.mark.slow
-def test_dvc_repeats_nothing_and_shows_metrics_and_plots_without_a_network(project: Path) -> None:
+def test_dvc_repeats_nothing_and_shows_metrics_and_plots_offline(project: Path) -> None:
     """The stage is the one of dvc.yaml; one stage before it makes all artifacts of the others."""
 
     def dvc(*arguments: str) -> str:

@@ -38,7 +38,7 @@ def _project(folder: Path, **finetune: Any) -> DataPaths:
     return data
 
 
-def test_a_frozen_network_predicts_out_of_fold_by_its_own_normalization(weights: Path, tmp_path: Path) -> None:
+def test_a_frozen_network_predicts_out_of_fold_as_it_normalizes(weights: Path, tmp_path: Path) -> None:
     data = _project(tmp_path, weights=str(weights), trainable="head", folds=2)
     assert stage("finetune", tmp_path, _NETWORK) == 0
     assert stage("extract", tmp_path, _NETWORK) == 0

@@ -56,8 +56,8 @@ def _outputs(data: DataPaths) -> dict[str, bytes]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Return the finished runs in the run cache."""
-    entries = WorkPaths(root=folder / "work").run_cache
+    """Return the finished runs in the ledger."""
+    entries = WorkPaths(root=folder / "work").ledger
     return sorted(path for path in entries.glob("[0-9a-f]*")) if entries.exists() else []
 
 
@@ -135,7 +135,7 @@ def test_a_second_run_trains_nothing(finished: Path, monkeypatch: pytest.MonkeyP
     assert _outputs(DataPaths(root=finished / "data")) == before
 
 
-# See also test_kills_inside_a_checkpoint_and_an_entry_of_the_run_cache.
+# See also test_kills_inside_a_checkpoint_and_an_entry_of_the_ledger.
 @pytest.mark.slow
 def test_a_killed_study_ends_in_the_same_bytes(finished: Path, tmp_path: Path) -> None:
     data = write_project(tmp_path, study=QUICK)

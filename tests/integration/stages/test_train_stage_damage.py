@@ -29,7 +29,7 @@ def test_a_changed_run_is_set_aside_and_trained_again(
     monkeypatch.setattr(train_stage, "execute_run", first)
     assert stage("train", tmp_path) == 0
     before: list[dict[str, Any]] = runs_of(data)
-    damaged = WorkPaths(root=tmp_path / "work").run_cache / before[0]["fingerprint"]
+    damaged = WorkPaths(root=tmp_path / "work").ledger / before[0]["fingerprint"]
     content = bytearray((damaged / name).read_bytes())
     content[-3] ^= 1
     (damaged / name).write_bytes(content)
@@ -44,16 +44,14 @@ def test_a_changed_run_is_set_aside_and_trained_again(
     assert runs_of(data) == before
 
 
-def test_concurrent_runs_of_a_study_with_looks_train_a_damaged_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_runs_with_looks_train_a_damaged_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = {"arms": ["filtered", "random"], "seeds": [0, 1, 2], "looks": [2, 3]}
     report = {"margin": 99.0, "primary": "random"}
     data = write_project(tmp_path, study=study, report=report)
     monkeypatch.setattr(train_stage, "execute_run", MadeUpRuns(lambda _: 0.5))
     assert stage("train", tmp_path) == 0
     key = runs_of(data)[0]["fingerprint"]
-    (WorkPaths(root=tmp_path / "work").run_cache / key / "result.json").write_text("{}")
+    (WorkPaths(root=tmp_path / "work").ledger / key / "result.json").write_text("{}")
     started: list[Sequence[str]] = []
 
     def train_in_processes(_: Sequence[str], shares: Sequence[Sequence[str]], __: Sequence[str]) -> None:

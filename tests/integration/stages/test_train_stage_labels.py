@@ -60,7 +60,7 @@ def _by_hand() -> NDArray[np.int64]:
     return labels
 
 
-def test_decisions_by_hand_change_what_was_decided_on_and_not_the_controls(tmp_path: Path, trained: _Trained) -> None:
+def test_decisions_by_hand_change_their_rows_and_not_the_controls(tmp_path: Path, trained: _Trained) -> None:
     data = _project(tmp_path, _by_hand())
     assert stage("train", tmp_path) == 0
     for arm, expected in {"full": _GIVEN, "filtered": _by_hand(), "random": _GIVEN, "relabeled": _by_hand()}.items():
@@ -82,7 +82,7 @@ def test_a_bound_changes_the_labels_of_dropped_images_above_it(tmp_path: Path, t
     assert {row["arm"]: row["n_relabeled"] for row in runs_of(data)}["relabeled"] == 5
 
 
-def test_finished_runs_with_other_labels_are_not_taken_for_new_ones(tmp_path: Path, trained: _Trained) -> None:
+def test_finished_runs_with_other_labels_are_not_reused(tmp_path: Path, trained: _Trained) -> None:
     def keys(labels: NDArray[np.int64]) -> dict[str, str]:
         trained.clear()
         data = _project(tmp_path, labels)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.commands.planning.size import plan_from_run_cache
+from pipeline.commands.planning.size import plan_from_ledger
 from pipeline.config.params import load_params
 from pipeline.paths import DataPaths, WorkPaths
 from tests.fixtures.training import runs_of, stage, write_project
@@ -14,7 +14,7 @@ STUDY: dict[str, Any] = {"models": ["small_cnn"], "arms": ["filtered", "random"]
 
 
 def _trained(folder: Path) -> int:
-    return len(list(WorkPaths(root=folder / "work").run_cache.glob("[0-9a-f]*")))
+    return len(list(WorkPaths(root=folder / "work").ledger.glob("[0-9a-f]*")))
 
 
 def _seeds(data: DataPaths) -> list[tuple[int, str]]:
@@ -24,7 +24,7 @@ def _seeds(data: DataPaths) -> list[tuple[int, str]]:
 def _missing(folder: Path) -> int:
     """Return the number of runs that `plan` lists as missing."""
     params, work = load_params(folder / "params.yaml"), WorkPaths(root=folder / "work")
-    return len(plan_from_run_cache(params, "tiny", DataPaths(root=folder / "data"), work).missing)
+    return len(plan_from_ledger(params, "tiny", DataPaths(root=folder / "data"), work).missing)
 
 
 def _write(folder: Path, margin: float, **study: Any) -> DataPaths:

@@ -41,7 +41,7 @@ def test_plans_are_registered_before_the_first_run_begins(tmp_path: Path, monkey
     for name in ("tiny", "later"):
         (statement,) = read_registered_plans(_work(tmp_path).plans(name))
         assert statement.plan == build_plan(name, params.studies[name], params.train, params.report)
-    assert list(_work(tmp_path).run_cache.glob("[0-9a-f]*")) == []
+    assert list(_work(tmp_path).ledger.glob("[0-9a-f]*")) == []
 
 
 def test_a_changed_plan_is_added_and_trains_nothing_again(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_changed_plan_is_added_and_trains_nothing_again(tmp_path: Path) -> Non
     assert stage("train", tmp_path) == 0
     (first,) = read_registered_plans(_work(tmp_path).plans("tiny"))
     fingerprints = [row["fingerprint"] for row in runs_of(data)]
-    entries = {path: path.stat().st_mtime_ns for path in _work(tmp_path).run_cache.glob("[0-9a-f]*")}
+    entries = {path: path.stat().st_mtime_ns for path in _work(tmp_path).ledger.glob("[0-9a-f]*")}
     dates = read_run_dates(_work(tmp_path).plans("tiny"))
     assert set(dates) == set(fingerprints)
     assert all(date is not None and date > first.date for date in dates.values())

@@ -55,7 +55,7 @@ def test_arms_with_equal_images_are_trained_once(tmp_path: Path, trained_by: Tra
 
 
 @pytest.mark.slow
-def test_the_record_has_the_time_of_each_arm_in_earlier_processes_too(tmp_path: Path, trained_by: Trained) -> None:
+def test_the_record_has_the_time_of_earlier_processes_by_arm(tmp_path: Path, trained_by: Trained) -> None:
     for seeds in ([0], [0, 1]):
         write_project(tmp_path, study={"arms": ["full", "filtered"], "seeds": seeds})
         trained_by(lambda spec: 0.5)
@@ -86,7 +86,7 @@ def _record(work: Path) -> dict[str, Any]:
     return record
 
 
-def test_the_record_has_the_energy_of_each_arm_in_earlier_processes_too(
+def test_the_record_has_the_energy_of_earlier_processes_by_arm(
     tmp_path: Path, trained_by: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seeds in ([0], [0, 1]):
@@ -110,7 +110,7 @@ def test_the_total_energy_of_a_resumed_run_is_unknown(
     assert stage("train", tmp_path) == 0
     (full,) = (row["fingerprint"] for row in runs_of(data) if row["arm"] == "full")
     work = WorkPaths(root=tmp_path / "work")
-    shutil.rmtree(work.run_cache)
+    shutil.rmtree(work.ledger)
     Checkpoints(work.checkpoints("train@tiny") / checkpoint_folder_name(full)).save(1, {})
     trained_by(lambda spec: 0.5)
     _energy_by_cell(monkeypatch)
@@ -118,7 +118,7 @@ def test_the_total_energy_of_a_resumed_run_is_unknown(
     record, unknown = _record(tmp_path / "work"), vars(UNKNOWN_ENERGY)
     assert record["arms_joules"] == {"full": unknown, "filtered": {"gpu": 4.0, "cpu": 1.0, "memory": None}}
     assert record["joules"] == unknown
-    assert read_json(work.run_cache / full / "timing.json")["joules"] == unknown
+    assert read_json(work.ledger / full / "timing.json")["joules"] == unknown
 
 
 def test_other_seeds_and_arms_are_the_only_ones_trained(tmp_path: Path, trained_by: Trained) -> None:
@@ -191,7 +191,7 @@ def test_a_study_without_a_finished_run_is_an_error(tmp_path: Path, trained_by: 
 def test_leftovers_of_killed_processes_are_removed(tmp_path: Path, trained_by: Trained) -> None:
     data = write_project(tmp_path, study=FOUR_CELLS)
     gone = 4_194_305  # larger than any process id
-    entries = WorkPaths(root=tmp_path / "work").run_cache
+    entries = WorkPaths(root=tmp_path / "work").ledger
     left = [
         entries / f".k.{gone}.tmp" / "result.json",
         entries / f".k.weights.{gone}.tmp",
@@ -272,7 +272,7 @@ def test_all_seeds_keep_their_weights_if_the_study_requests_it(tmp_path: Path, t
     write_project(tmp_path, study={"arms": ["full"], "seeds": [0, 1, 2]})
     trained_by(lambda spec: 0.5)
     assert stage("train", tmp_path) == 0
-    entries = WorkPaths(root=tmp_path / "work").run_cache
+    entries = WorkPaths(root=tmp_path / "work").ledger
     assert len(list(entries.glob("*/weights.pt"))) == 1
     data = write_project(tmp_path, study={"arms": ["full"], "seeds": [0, 1, 2], "keep_weights": "all"})
     trainer = trained_by(lambda spec: 0.5)
@@ -287,7 +287,7 @@ def test_a_study_that_keeps_no_weights_uses_runs_without_them(tmp_path: Path, tr
     data = write_project(tmp_path, study=study)
     trained_by(lambda spec: 0.5)
     assert stage("train", tmp_path) == 0
-    assert not list(WorkPaths(root=tmp_path / "work").run_cache.glob("*/weights.pt"))
+    assert not list(WorkPaths(root=tmp_path / "work").ledger.glob("*/weights.pt"))
     assert data.trained_weights("tiny").read_bytes() == b""
     trainer = trained_by(lambda spec: 0.5)
     assert stage("train", tmp_path) == 0

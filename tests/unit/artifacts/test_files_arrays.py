@@ -64,7 +64,7 @@ def test_array_larger_than_the_disk_is_refused_before_it_is_made(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_small_array_on_a_full_disk_is_stated_in_a_unit_that_shows_it(
+def test_a_small_array_on_a_full_disk_is_stated_in_a_fitting_unit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1_500))
@@ -74,7 +74,7 @@ def test_a_small_array_on_a_full_disk_is_stated_in_a_unit_that_shows_it(
 
 
 @pytest.mark.parametrize("length", [0, 1, 5, 60, 127])
-def test_a_cut_array_is_called_damaged_without_advice_to_load_it_unsafely(tmp_path: Path, length: int) -> None:
+def test_a_cut_array_is_damaged_without_advice_to_load_it_unsafely(tmp_path: Path, length: int) -> None:
     path = tmp_path / "a.npy"
     write_array(path, np.zeros(3))
     path.write_bytes(path.read_bytes()[:length])

@@ -85,7 +85,7 @@ def test_text_is_utf8_with_plain_newlines(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == b"\xc3\xa9\n"
 
 
-def test_leftovers_of_killed_processes_go_and_those_of_living_ones_stay(tmp_path: Path) -> None:
+def test_leftovers_of_killed_processes_go_those_of_living_stay(tmp_path: Path) -> None:
     code = (
         "import os, sys; from pathlib import Path; from pipeline.artifacts.files import atomic_path\n"
         "with atomic_path(Path(sys.argv[1]) / 'killed.v2.npy') as path:\n"

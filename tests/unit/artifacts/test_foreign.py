@@ -52,9 +52,7 @@ def test_a_pipe_that_replaces_the_file_after_the_check_is_refused(
         read_foreign_json(path)
 
 
-def test_a_link_that_replaces_the_file_after_the_check_is_not_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_that_replaces_a_checked_file_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, secret = tmp_path / "x.json", tmp_path / "secret"
     secret.write_text('{"secret": 1}')
     path.symlink_to(secret)

@@ -14,7 +14,7 @@ _START = datetime(2026, 11, 23, 18, 45, tzinfo=UTC)
 
 
 @given(plans=st.lists(st.sampled_from([{"seeds": [0]}, {"seeds": [0, 1]}, {"match": "epochs"}]), max_size=6))
-def test_each_change_is_one_more_statement_and_all_earlier_ones_stay(
+def test_each_change_adds_a_statement_and_earlier_ones_stay(
     plans: list[dict[str, object]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("plans")

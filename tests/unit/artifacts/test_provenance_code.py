@@ -72,7 +72,7 @@ def test_names_without_a_module_are_an_error(project: Path, module: str, exclude
     [
         ("pipeline/c/d.py", '"""D."""', '"""Another."""'),
         ("pipeline/c/d.py", '    """F."""\n', ""),
-        ("pipeline/c/d.py", '"""Of X."""', '"""Said anew."""'),
+        ("pipeline/c/d.py", '"""Of X."""', '"""Said again."""'),
         ("pipeline/c/d.py", "    return x", "    # why\n\n    return x"),
         ("pipeline/c/d.py", "return x", "return (x)"),
         ("pipeline/f.py", "", "Y = 1\n"),

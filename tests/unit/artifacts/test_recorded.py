@@ -140,7 +140,7 @@ def test_the_record_of_another_network_is_refused(tmp_path: Path) -> None:
         check_recorded(data, [StageFiles(stage="filter", item="resnet34", files=(data.kept("resnet34"),))])
 
 
-def test_an_archive_may_have_other_files_than_the_stage_wrote_if_it_says_so(tmp_path: Path) -> None:
+def test_an_archive_may_have_other_files_if_it_says_so(tmp_path: Path) -> None:
     data = _project(tmp_path)
     data.kept(_NETWORK).write_text("sample_id,path,label_name\n")
     write_archive_record(data, [data.kept(_NETWORK)])

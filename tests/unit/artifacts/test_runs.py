@@ -67,7 +67,7 @@ def test_tables_of_two_runs_of_the_study_are_never_mixed(
     assert refused.value.key == str(old.history("digits"))
 
 
-def test_a_run_that_diverged_at_once_or_was_skipped_needs_no_history(tmp_path: Path) -> None:
+def test_a_run_diverged_at_once_or_skipped_needs_no_history(tmp_path: Path) -> None:
     data = DataPaths(root=tmp_path)
     write_study(data, params_with(seeds=[0]), "digits", lambda row: {"status": "diverged", "reason": "not finite"})
     write_parquet(data.history("digits"), read_parquet(data.history("digits")).slice(0, 0))

@@ -67,7 +67,7 @@ def test_line_breaks_in_values_survive_in_large_files(tmp_path: Path) -> None:
     assert read_csv(tmp_path / "t.csv", _COLUMNS).equals(table)
 
 
-def test_csv_columns_may_stand_in_any_order_and_as_a_spreadsheet_saves_them(tmp_path: Path) -> None:
+def test_csv_columns_are_read_in_any_order_and_from_spreadsheets(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(b"\xef\xbb\xbfpath,sample_id\r\na.png,7\r\n")
     assert read_csv(path, _COLUMNS).to_pylist() == [{"sample_id": 7, "path": "a.png"}]

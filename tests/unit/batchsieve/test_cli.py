@@ -92,7 +92,7 @@ def test_the_script_of_the_package_is_this_command() -> None:
     assert getattr(import_module(module), function) is main
 
 
-def test_started_as_a_module_it_tells_its_version_and_runs_commands() -> None:
+def test_as_a_module_it_prints_its_version_and_runs_commands() -> None:
     version = _started("--version")
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     assert (version.returncode, version.stdout, version.stderr) == (0, f"batchsieve {declared}\n", "")

@@ -111,7 +111,7 @@ def test_find_issues_flags_the_fraction_of_highest_scores(seed: int, fraction: f
     assert issues.score[issues.is_issue].min(initial=2) > issues.score[~issues.is_issue].max(initial=-1)
 
 
-def test_find_issues_label_odds_are_another_class_against_the_label() -> None:
+def test_label_odds_are_those_of_another_class_against_the_label() -> None:
     probabilities = np.array([[0.6, 0.3, 0.1], [0.2, 0.2, 0.6], [0.5, 0.25, 0.25]])
     found = find_issues([0, 0, 1], probabilities, class_names=[0, 1, 2])
     np.testing.assert_allclose(found.score, [1 / 3, 3 / 4, 2 / 3], rtol=1e-6)
@@ -164,7 +164,7 @@ def test_label_issues_table_has_the_most_suspect_first() -> None:
     np.testing.assert_array_equal(frame["score"], issues.score[frame.index])
 
 
-def test_label_issues_without_probabilities_suggest_what_most_neighbors_are() -> None:
+def test_without_probabilities_most_neighbors_give_the_suggestion() -> None:
     features, truth = class_blobs(np.random.default_rng(0), n_classes=CLASSES, per_class=60, dimensions=8)
     labels = truth.copy()
     labels[:2] = (truth[:2] + 1) % CLASSES

@@ -28,7 +28,7 @@ def _started(folder: Path, *arguments: str, **variables: str) -> subprocess.Comp
 _OF_WEIGHTS = ("look", "photos", "--network", NETWORK, "--weights", "w.safetensors", "--csv", "suspects.csv")
 
 
-def test_the_command_prints_the_planted_wrong_labels_first_and_writes_one_page(
+def test_the_command_prints_planted_labels_first_and_writes_a_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_photos(tmp_path / "photos")
@@ -39,7 +39,7 @@ def test_the_command_prints_the_planted_wrong_labels_first_and_writes_one_page(
 
 
 @pytest.mark.slow
-def test_the_process_prints_the_planted_wrong_labels_first_and_writes_one_page(tmp_path: Path) -> None:
+def test_the_process_prints_planted_labels_first_and_writes_a_page(tmp_path: Path) -> None:
     write_photos(tmp_path / "photos")
     write_weights(tmp_path / "w.safetensors")
     answer = _started(tmp_path, *_OF_WEIGHTS[1:], HF_HUB_OFFLINE="1")

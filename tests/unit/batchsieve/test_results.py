@@ -1,5 +1,7 @@
 """`open_results`: networks, filters and studies as notebooks read them."""
 
+import doctest
+import importlib
 from pathlib import Path
 
 import numpy as np
@@ -104,3 +106,9 @@ def test_missing_files_are_named_when_they_are_read(tmp_path: Path) -> None:
 def test_costs_are_those_of_the_stages(results: Results) -> None:
     write_json(results.data.resources, {"prepare": {"wall_s": 1.5}})
     assert results.costs["prepare"]["wall_s"] == 1.5
+
+
+def test_the_example_runs(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(results.data.root.parent)
+    found = doctest.testmod(importlib.import_module("batchsieve.results"), optionflags=doctest.ELLIPSIS)
+    assert (found.attempted > 0, found.failed) == (True, 0)

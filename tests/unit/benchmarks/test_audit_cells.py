@@ -57,7 +57,7 @@ def test_finished_cells_are_kept_and_the_others_run_in_their_order(
     assert [result["arm"] for result in read_results(cells, tmp_path)] == ["x", "y", "z"]
 
 
-def test_speeds_are_measured_once_and_those_of_another_identity_are_refused(
+def test_speeds_are_measured_once_and_refused_for_other_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params, measured = load_params(write_params(tmp_path)), []

@@ -74,7 +74,7 @@ def test_gains_are_of_pairs_with_the_same_noise_and_seed() -> None:
 
 
 @pytest.mark.slow
-def test_two_networks_share_the_minutes_through_the_stages_and_a_second_call_trains_nothing(tmp_path: Path) -> None:
+def test_two_networks_share_the_minutes_and_train_once(tmp_path: Path) -> None:
     write_project(tmp_path, finetune={"batch_size": 16, "checkpoint": {"steps": 50}})
     places = {"--data": tmp_path / "data", "--params": tmp_path / "params.yaml", "--work": tmp_path / "work"}
     command = [sys.executable, "-m", "benchmarks.audit_minutes"]

@@ -27,7 +27,7 @@ def _arguments(folder: Path, **changes: Any) -> argparse.Namespace:
     return argparse.Namespace(**{**defaults, **changes})
 
 
-def test_all_networks_audit_a_row_before_the_next_and_each_kind_comes_once_before_more_seeds(tmp_path: Path) -> None:
+def test_rows_are_audited_in_turn_and_each_kind_before_more_seeds(tmp_path: Path) -> None:
     cells = list(iter_cells(_arguments(tmp_path), {}))
     rows = [(row, [cell.arm for cell in group]) for row, group in groupby(cells, lambda cell: (cell.noise, cell.seed))]
     assert len(rows) == len(ROWS) == 9
@@ -40,7 +40,7 @@ def test_all_networks_audit_a_row_before_the_next_and_each_kind_comes_once_befor
     assert table_arms(_arguments(tmp_path, best="wider"))["wider"] == ("resnet9_wide", "wider")
 
 
-def test_cells_have_equal_time_the_labels_of_their_row_and_valid_parameters(tmp_path: Path) -> None:
+def test_cells_have_equal_time_and_the_labels_of_their_row(tmp_path: Path) -> None:
     for file, _, _ in label_files(tmp_path):
         file.parent.mkdir(exist_ok=True)
         file.write_text("path,label\n")
@@ -64,14 +64,14 @@ def test_no_cell_audits_the_labels_on_which_the_use_is_chosen(tmp_path: Path) ->
     assert CHOICE_SEED not in {seed for _, seed in ROWS}
 
 
-def test_no_network_of_the_noise_is_audited_and_each_predicts_out_of_fold() -> None:
+def test_no_network_of_the_noise_is_audited_and_all_use_folds() -> None:
     audited = {"resnet18", "resnet9", "resnet9_wide"}
     assert audited.isdisjoint(NOISE_NETWORKS)
     assert len(set(NOISE_NETWORKS)) >= 2
     assert noise_params(_ARCHIVE, epochs=3, side=None)["finetune"]["folds"] == 2
 
 
-def test_the_audits_are_those_of_the_preset_and_of_the_earlier_default() -> None:
+def test_the_audits_are_of_the_preset_and_of_the_earlier_default() -> None:
     preset = load_params(ROOT / "presets/audit.yaml")
     small, large = (audit_params(_ARCHIVE, network, side=None) for network in ("resnet9", "resnet18"))
     assert small.finetune == preset.finetune

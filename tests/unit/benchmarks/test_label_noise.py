@@ -86,7 +86,7 @@ def test_arguments_that_cannot_be_are_refused(
     assert error.count("\n") == 1
 
 
-def test_parameters_that_do_not_fit_a_case_are_refused_before_training(
+def test_parameters_that_do_not_fit_a_case_are_refused_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_project(tmp_path)
@@ -105,7 +105,7 @@ def test_parameters_that_do_not_fit_a_case_are_refused_before_training(
 
 
 @pytest.mark.slow
-def test_cases_of_one_and_two_folds_are_run_by_the_stages_once_and_summarized(tmp_path: Path) -> None:
+def test_cases_of_one_and_two_folds_run_once_and_are_summarized(tmp_path: Path) -> None:
     data, work = write_project(tmp_path, finetune=_TOY), tmp_path / "bench"
     arguments = ["--kinds", "symmetric", "--rates", "0.2", "--folds", "1", "2", "--images", "80", "--seconds", "1"]
     results = _bench(tmp_path, *arguments, *_CHEAP)
@@ -137,7 +137,7 @@ def test_cases_of_one_and_two_folds_are_run_by_the_stages_once_and_summarized(tm
 
 
 @pytest.mark.slow
-def test_a_frozen_extractor_needs_no_plan_and_a_lost_stage_alone_is_made_again(tmp_path: Path) -> None:
+def test_a_frozen_extractor_needs_no_plan_and_remakes_a_lost_stage(tmp_path: Path) -> None:
     write_project(tmp_path, finetune=_TOY)
     weights = write_imagenet_weights(tmp_path / "weights")
     annotated = tmp_path / "annotated.csv"

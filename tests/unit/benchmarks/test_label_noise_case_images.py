@@ -35,7 +35,7 @@ def test_damaged_images_replace_the_prepared_ones_and_labels_stay(
     np.testing.assert_array_equal(made.test.images, original.test.images)
 
 
-def test_a_class_is_left_out_of_names_and_test_images_and_a_killed_folder_is_made_again(
+def test_a_class_is_left_out_and_a_killed_folder_is_made_again(
     project: tuple[argparse.Namespace, Images, DataPaths],
 ) -> None:
     arguments, images, base = project

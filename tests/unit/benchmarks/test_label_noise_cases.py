@@ -95,7 +95,7 @@ def test_every_audit_is_done_by_every_variant_and_number_of_folds() -> None:
     assert names == [f"symmetric-0.2-{variant}-folds{folds}" for variant in ("scratch", "frozen") for folds in (1, 5)]
 
 
-def test_label_file_is_audited_against_prepared_labels_and_vice_versa(tmp_path: Path) -> None:
+def test_a_label_file_and_prepared_labels_are_audited_both_ways(tmp_path: Path) -> None:
     file = _csv(tmp_path, "train/ash/00000.png,birch\n")
     own = _load(tmp_path).truth
     changed = own.copy()
@@ -107,7 +107,7 @@ def test_label_file_is_audited_against_prepared_labels_and_vice_versa(tmp_path: 
         np.testing.assert_array_equal(images.truth, truth)
 
 
-def test_labels_that_prepare_changed_on_purpose_are_audited_against_the_true_ones(tmp_path: Path) -> None:
+def test_labels_that_prepare_planted_are_audited_against_true_ones(tmp_path: Path) -> None:
     own = _load(tmp_path).truth
     data = DataPaths(root=tmp_path)
     say_planted(data, {0: int(own[0] + 1) % 4})
@@ -124,7 +124,7 @@ def test_a_file_without_an_error_is_refused(tmp_path: Path) -> None:
     assert refused.value.key == str(tmp_path / "labels.csv")
 
 
-def test_some_images_are_the_same_ones_each_time_as_many_of_each_class(tmp_path: Path) -> None:
+def test_some_images_are_the_same_each_time_and_balanced(tmp_path: Path) -> None:
     everything, some, again = _load(tmp_path), _load(tmp_path, images=12), _load(tmp_path, images=12)
     assert everything.mask.all()
     np.testing.assert_array_equal(some.mask, again.mask)
@@ -139,7 +139,7 @@ def test_a_number_of_images_that_cannot_be_drawn_is_refused(tmp_path: Path, coun
     assert refused.value.key == "--images"
 
 
-def test_a_case_has_its_labels_and_parameters_and_the_prepared_files(tmp_path: Path) -> None:
+def test_a_case_has_its_labels_parameters_and_prepared_files(tmp_path: Path) -> None:
     images, base, folder = _load(tmp_path / "data"), DataPaths(root=tmp_path / "data"), tmp_path / "case"
     labels = (images.truth + 1) % len(NAMES)
     params = load_params(write_params(tmp_path, filter={"drop_fraction": 0.125}))
@@ -183,7 +183,7 @@ def test_networks_that_share_the_minutes_are_counted() -> None:
     assert both[1].parts == ("given-half-folds1", "given-half_again-folds1")
 
 
-def test_frozen_extractor_starts_from_the_file_and_keeps_the_unused_budget(tmp_path: Path) -> None:
+def test_a_frozen_extractor_starts_from_the_file_with_its_budget(tmp_path: Path) -> None:
     params = load_params(write_params(tmp_path))
     weights = tmp_path / "weights.pth"
     made = check_params(

@@ -98,7 +98,7 @@ def _scorers(seed: int, n: int = 400) -> tuple[dict[str, NDArray[np.float64]], N
     return {"good": good, "copy": 2 * good, "chance": rng.normal(size=n)}, planted
 
 
-def test_a_resample_is_measured_as_if_its_images_were_there_so_often() -> None:
+def test_a_resample_is_measured_with_its_images_repeated() -> None:
     """One resample: both ends of the interval are its value, sampled as documented."""
     values, planted = _scorers(0)
     found = compare(values, planted, reference="good", resamples=1, seed=5).measured["chance"]

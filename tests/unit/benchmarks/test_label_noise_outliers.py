@@ -30,13 +30,13 @@ def test_images_of_the_class_left_out_get_labels_of_the_others(seed: int, n_clas
     assert set(found.labels.tolist()) == set(range(n_classes - 1))
 
 
-def test_more_outsiders_than_the_class_has_and_two_classes_are_refused() -> None:
+def test_too_many_outsiders_and_two_classes_are_refused() -> None:
     for n_classes, rate in ((3, 0.4), (2, 0.1)):
         with pytest.raises(InputError):
             open_set(np.repeat(np.arange(n_classes), 30), n_classes, rate, np.random.default_rng(0))
 
 
-def test_as_many_images_are_damaged_as_asked_for_a_third_in_each_way() -> None:
+def test_the_requested_images_are_damaged_a_third_in_each_way() -> None:
     images = _images(100)
     rows, damaged = corrupt(images, 0.3, np.random.default_rng(0))
     assert len(set(rows.tolist())) == len(rows) == len(damaged) == 30

@@ -45,7 +45,7 @@ _OTHER_AIMS = ("grid", "random", "cleanlab_outlier", "cleanlab_unsure")
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in _OTHER_AIMS])
-def test_every_way_of_suspecting_finds_wrong_labels_where_classes_lie_apart(
+def test_every_scorer_finds_wrong_labels_where_classes_lie_apart(
     case: tuple[DataPaths, NDArray[np.bool_]], name: str
 ) -> None:
     data, wrong = case
@@ -62,7 +62,7 @@ def test_chance_ranks_all_images_too(case: tuple[DataPaths, NDArray[np.bool_]]) 
         assert 0.2 < detection(suspicion(name, data, NETWORK)[0], wrong)["auroc"] < 0.8
 
 
-def test_every_scorer_of_the_registry_and_of_the_gallery_takes_part() -> None:
+def test_scorers_of_the_registry_and_the_gallery_take_part() -> None:
     # `ccs` keeps images of every difficulty, and detects none.
     assert {scorer["name"] for scorer in CHOICES.values()} == set(SCORERS) - {"ccs"}
     assert all(scorer in CHOICES.values() for scorer in SHOWN.values())
@@ -73,7 +73,7 @@ def test_the_projects_self_confidence_ranks_as_cleanlabs(case: tuple[DataPaths, 
     np.testing.assert_allclose(own, theirs, atol=1e-6)
 
 
-def test_cleanlabs_outliers_are_far_from_all_others_and_its_unsure_images_between_classes() -> None:
+def test_cleanlab_outliers_are_far_and_unsure_images_in_between() -> None:
     rng = np.random.default_rng(0)
     labels = np.tile(np.arange(3), 40)
     features = (10 * np.eye(3)[labels] + rng.normal(scale=0.1, size=(120, 3))).astype(np.float32)
@@ -86,7 +86,7 @@ def test_cleanlabs_outliers_are_far_from_all_others_and_its_unsure_images_betwee
     assert OTHERS["cleanlab_unsure"](inputs, features).argmax() == 9
 
 
-def test_without_reduce_scorers_of_predictions_give_the_same_and_others_are_refused(tmp_path: Path) -> None:
+def test_without_reduce_only_scorers_of_predictions_run(tmp_path: Path) -> None:
     write_case(tmp_path)
     data = DataPaths(root=tmp_path / "data")
     with_all = {name: suspicion(name, data, NETWORK)[0] for name in ("label_odds", "aum")}
@@ -121,7 +121,7 @@ def test_the_vote_by_hand() -> None:
 
 
 @pytest.mark.slow
-def test_results_hold_measures_costs_and_the_advantage_of_the_default(tmp_path: Path) -> None:
+def test_results_have_measures_costs_and_the_defaults_advantage(tmp_path: Path) -> None:
     folder = tmp_path / "made-up"
     wrong = write_case(folder)
     names = ["random", "self_confidence", "dbscan_map"]
@@ -170,7 +170,7 @@ def test_a_default_that_does_not_run_is_refused() -> None:
     assert refused.value.key == "--default"
 
 
-def test_too_few_neighbors_for_a_scorer_are_refused_before_training() -> None:
+def test_too_few_neighbors_for_a_scorer_are_refused_at_once() -> None:
     for name in ("knn_agreement", "confidence_and_knn"):
         with pytest.raises(InputError) as refused:
             check_names(("margin", name), "margin", n_neighbors=24, frozen=False)

@@ -20,7 +20,7 @@ def test_the_most_suspect_images_are_dropped() -> None:
     assert kept_images(suspicion, 0.01).all()
 
 
-def test_averages_are_means_of_all_that_two_networks_say_and_the_first_ones_features(tmp_path: Path) -> None:
+def test_averages_are_means_of_two_networks_but_for_features(tmp_path: Path) -> None:
     folders = [DataPaths(root=tmp_path / name / "data") for name in ("first", "second")]
     rng = np.random.default_rng(0)
     probabilities, confidence = [], []

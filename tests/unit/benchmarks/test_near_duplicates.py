@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks.near_duplicates import (
     CHANCES,
     CORRELATIONS,
-    Pairs,
+    DuplicatePairs,
     halves,
     kinds_of_pairs,
     report_rows,
@@ -22,10 +22,10 @@ from pipeline.paths import DataPaths
 from tests.fixtures.iteration import write_project
 
 
-def _pairs(n: int = 200) -> Pairs:
+def _pairs(n: int = 200) -> DuplicatePairs:
     rng = np.random.default_rng(0)
     names = np.array([*CHANGES, ""])
-    return Pairs(
+    return DuplicatePairs(
         chance=10.0 ** rng.uniform(-4, 4, n),
         correlation=rng.uniform(-1, 1, n),
         kinds=names[rng.integers(len(names), size=n)],
@@ -48,12 +48,14 @@ def test_measures_are_those_of_a_count_by_hand() -> None:
             np.testing.assert_allclose(measures["f1"], 2 * precision * recall / (precision + recall))
 
 
-def test_the_best_thresholds_are_those_of_the_first_half_and_are_shown_on_both() -> None:
+def test_the_best_thresholds_of_the_first_half_are_shown_on_both() -> None:
     first = _pairs()
     grid = [(chance, correlation) for chance in CHANCES for correlation in CORRELATIONS]
     scores = [first.measures(*thresholds)["f1"] for thresholds in grid]
     assert first.measures(*first.best())["f1"] == max(scores)
-    second = Pairs(chance=np.array([1e-9]), correlation=np.array([1.0]), kinds=np.array(["crop"]), n_planted=50)
+    second = DuplicatePairs(
+        chance=np.array([1e-9]), correlation=np.array([1.0]), kinds=np.array(["crop"]), n_planted=50
+    )
     rows = report_rows("resnet9", first, second)
     assert [(row["thresholds"], row["half"]) for row in rows] == [
         (name, half) for name in ("default", "best of first") for half in ("first", "second")
@@ -71,7 +73,7 @@ def test_halves_share_no_class_and_are_those_of_the_seed() -> None:
     np.testing.assert_array_equal(first, next(halves(labels, 10, 40, seed=3)))
 
 
-def test_planted_copies_are_prepared_after_their_images_and_found_by_features_that_show_them(tmp_path: Path) -> None:
+def test_planted_copies_follow_their_images_and_are_found(tmp_path: Path) -> None:
     base, target = write_project(tmp_path), DataPaths(root=tmp_path / "half")
     labels = load_prepared(base, folder=None).train.labels
     mask = labels < 2

@@ -27,7 +27,7 @@ def _probabilities() -> tuple[np.ndarray, np.ndarray]:
     return truth, probabilities
 
 
-def test_wrong_labels_are_confusions_of_all_networks_in_the_exact_number() -> None:
+def test_wrong_labels_are_confusions_of_all_networks_by_number() -> None:
     truth, probabilities = _probabilities()
     labels = noise_by_networks(truth, probabilities, 0.2, np.random.default_rng(0))
     wrong = labels != truth
@@ -54,7 +54,7 @@ def test_images_that_no_network_doubts_keep_their_label() -> None:
         (["resnet34", "resnet50"], 1, "extract/resnet34.parquet"),
     ],
 )
-def test_the_audited_architecture_one_network_and_predictions_in_sample_are_refused(
+def test_own_architecture_one_network_and_in_sample_are_refused(
     networks: list[str], folds: int, key: str, tmp_path: Path
 ) -> None:
     data = DataPaths(root=tmp_path)
@@ -66,7 +66,7 @@ def test_the_audited_architecture_one_network_and_predictions_in_sample_are_refu
     assert str(refused.value.key).endswith(key)
 
 
-def test_the_file_has_the_labels_of_all_images_and_the_confusions_count_them(tmp_path: Path) -> None:
+def test_the_file_has_all_labels_and_the_confusions_count_them(tmp_path: Path) -> None:
     truth, probabilities = _probabilities()
     data = DataPaths(root=tmp_path)
     write_manifest(data, "train", truth, names=["a", "b", "c"])

@@ -27,9 +27,7 @@ def test_planted_labels_are_dropped_and_all_others_kept(tmp_path: Path) -> None:
         assert len(np.unique([override.path for override in decided])) == len(labels)
 
 
-def test_other_decisions_and_data_without_planted_labels_are_left_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_decisions_and_unplanted_data_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = DataPaths(root=tmp_path)
     write_prepared(data)
     with pytest.raises(SystemExit) as ended:

@@ -111,7 +111,7 @@ def _evaluated(
 
 
 @pytest.mark.parametrize("overlap", ["all", "nothing"])
-def test_constants_of_this_machine_are_found_and_predict_what_was_held_out(overlap: Overlap) -> None:
+def test_constants_of_this_machine_predict_what_was_held_out(overlap: Overlap) -> None:
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, overlap=overlap)
     found = _evaluated(truth, [None], noise=0.01)
     assert found["fit"]["constants"]["overlap"] == overlap
@@ -122,7 +122,7 @@ def test_constants_of_this_machine_are_found_and_predict_what_was_held_out(overl
     assert found["held_out"]["all"]["largest_error_points"] < 3
 
 
-def test_constants_of_a_slowed_cable_predict_a_bandwidth_that_was_held_out() -> None:
+def test_constants_of_a_slowed_cable_predict_a_held_out_bandwidth() -> None:
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=1.05, message_delays=1.0, overlap="all")
     found = _evaluated(truth, SLOWED, [HELD_OUT_SLOWED], noise=0.01)
     assert found["fit"]["constants"]["wire_share"] == pytest.approx(1.05, rel=0.05)
@@ -132,7 +132,7 @@ def test_constants_of_a_slowed_cable_predict_a_bandwidth_that_was_held_out() -> 
     assert found["held_out"]["all"]["within_aim"]
 
 
-def test_a_host_without_a_spare_core_is_distinguished_from_its_wire() -> None:
+def test_a_host_without_a_spare_core_differs_from_its_wire() -> None:
     """Its part makes the backward pass longer, whatever the bandwidth; the wire's part is hidden."""
     truth = Constants(latency_seconds=2e-4, host_seconds=8e-9, wire_share=1.05, message_delays=1.0, overlap="wire")
     found = _evaluated(truth, SLOWED, [HELD_OUT_SLOWED], noise=0.01)
@@ -141,7 +141,7 @@ def test_a_host_without_a_spare_core_is_distinguished_from_its_wire() -> None:
     assert found["held_out"]["all"]["within_aim"]
 
 
-def test_constants_of_a_delayed_cable_predict_a_delay_that_was_held_out() -> None:
+def test_constants_of_a_delayed_cable_predict_a_held_out_delay() -> None:
     """At one bandwidth a byte on the wire for each is taken for granted."""
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=1.05, message_delays=1.5, overlap="all")
     found = _evaluated(truth, DELAYED, [HELD_OUT_DELAYED], noise=0.01)

@@ -59,7 +59,7 @@ def test_power_is_that_of_the_noncentral_t(rows: list[Row]) -> None:
         assert 1 - float(row["rate"]) <= _above(1 - power, SIMULATIONS), row
 
 
-def test_equivalence_is_not_found_at_the_margin_more_often_than_stated(rows: list[Row]) -> None:
+def test_equivalence_at_the_margin_is_found_as_rarely_as_stated(rows: list[Row]) -> None:
     for margin in ("-0.003", "+0.003"):
         for test, quantity in (("TOST", "error"), ("verdict", "false")):
             for row in _chosen(rows, test=test, quantity=f"{quantity} at {margin}", noise="normal"):
@@ -68,7 +68,7 @@ def test_equivalence_is_not_found_at_the_margin_more_often_than_stated(rows: lis
         assert float(row["rate"]) <= _above(0.07, SIMULATIONS), row
 
 
-def test_holm_holds_the_error_of_the_family_that_single_tests_exceed(rows: list[Row]) -> None:
+def test_holm_keeps_the_family_error_that_single_tests_exceed(rows: list[Row]) -> None:
     for name in ("t, Holm", "both, Holm (claim)"):
         for row in _chosen(rows, test=name):
             assert float(row["rate"]) <= _above(ALPHA, SIMULATIONS), row

@@ -70,7 +70,7 @@ def test_an_assumed_fraction_is_printed_as_a_setting(tmp_path: Path, capsys: pyt
     assert FilterConfig.model_validate(written).planted_fraction == 0.2
 
 
-def test_a_min_samples_that_no_class_has_is_left_out_and_alone_refused(
+def test_a_min_samples_above_all_classes_is_left_out_or_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = _project(tmp_path)

@@ -208,7 +208,7 @@ def other_pixels_since(data: Path) -> None:
     _prepared_again(data, "test.npy")
 
 
-def relabelled_since(data: Path) -> None:
+def relabeled_since(data: Path) -> None:
     """The labels of the study's test images are no longer known, though the network saw the same pixels."""
     _prepared_again(data, "test.parquet")
 
@@ -222,7 +222,7 @@ def from_before_labels_were_recorded(data: Path) -> None:
 
 def test_unknown_test_images_get_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, reasons = write_experiment(tmp_path / "a", {"digits": run_rows()}), []
-    for harm in (no_manifest, no_provenance, other_pixels_since, relabelled_since, from_before_labels_were_recorded):
+    for harm in (no_manifest, no_provenance, other_pixels_since, relabeled_since, from_before_labels_were_recorded):
         b = write_experiment(tmp_path / harm.__name__, {"digits": run_rows(change=gains(noise))})
         harm(b)
         (study,) = json.loads(printed_by(capsys, a, b, "--json"))["studies"]

@@ -105,7 +105,7 @@ def test_a_revision_is_compared_with_the_folder_here(
     assert all(study["same_runs"] for study in studies)
 
 
-def test_unknown_revisions_and_missing_cache_entries_are_one_line_and_code_2(
+def test_unknown_revisions_and_missing_cache_entries_are_one_line(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(repository)

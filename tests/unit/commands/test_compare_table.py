@@ -87,7 +87,7 @@ def test_settings_are_averaged_per_seed_and_adjusted_by_holm(tmp_path: Path) -> 
 
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10**6))
-def test_the_order_of_rows_does_not_matter_and_swapped_arms_change_the_sign(
+def test_row_order_changes_nothing_and_swapped_arms_the_sign(
     seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     rows = _rows()

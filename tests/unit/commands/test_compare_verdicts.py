@@ -168,7 +168,7 @@ def test_draws_with_no_seed_in_common_have_no_verdict() -> None:
     assert (result.settings, result.pooled) == ([], [ArmVerdict(arm="filtered", verdict=None, left_out=2)])
 
 
-def test_a_setting_of_which_a_draw_failed_throughout_has_no_verdict() -> None:
+def test_a_setting_with_a_draw_that_always_failed_has_no_verdict() -> None:
     """The mean of the draws that are left would be of lucky ones."""
 
     def unlucky(row: Any) -> dict[str, Any]:

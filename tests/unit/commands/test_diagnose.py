@@ -113,9 +113,7 @@ def test_a_rank_alone_differs_from_the_study_in_its_images_alone(monkeypatch: py
 
 
 @pytest.mark.parametrize("period", [4, 1000])
-def test_post_local_sgd_pays_for_its_averages_however_seldom_they_are(
-    period: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_post_local_sgd_pays_for_averages_of_any_period(period: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step takes 1 s and an average 40, in no more steps than there is time for."""
     taken = 0
 
@@ -168,7 +166,7 @@ def test_one_rank_alone_does_what_it_does_among_all() -> None:
     assert (alone.batch_size, alone.simulated_workers) == (32, 2)
 
 
-def test_synthetic_images_look_like_real_ones_and_are_the_same_every_time() -> None:
+def test_synthetic_images_look_real_and_are_the_same_every_time() -> None:
     real = make_training(ALONE)
     synthetic = with_synthetic_images(real).images
     assert isinstance(synthetic, SyntheticImages)

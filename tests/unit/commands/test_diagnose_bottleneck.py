@@ -52,7 +52,7 @@ def test_a_part_of_a_tenth_or_more_bounds_the_step(part: str, seconds: float, bo
 
 
 @given(compute=seconds, reading=overheads, slow=overheads, exchange=overheads)
-def test_parts_add_up_and_the_verdict_is_the_largest_overhead_that_counts(
+def test_parts_add_up_and_the_largest_overhead_is_the_verdict(
     compute: float, reading: float, slow: float, exchange: float
 ) -> None:
     result = diagnose(made_up_times(compute, input=reading, slow_rank=slow, communication=exchange))

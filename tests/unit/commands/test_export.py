@@ -58,7 +58,7 @@ def _shard(path: Path) -> pa.Table:
     return pyarrow.parquet.read_table(path / "data/train-00000-of-00001.parquet", partitioning=None)
 
 
-def test_shards_have_the_files_unchanged_and_the_labels_after_decisions_by_hand(project: Path) -> None:
+def test_shards_have_unchanged_files_and_the_decided_labels(project: Path) -> None:
     out = _export(project)
     kept, dropped = _shard(out / "kept"), _shard(out / "dropped")
     for table in (kept, dropped):
@@ -130,9 +130,7 @@ def test_what_a_killed_export_left_is_removed(project: Path) -> None:
     assert [path for path in left if path.exists()] == []
 
 
-def test_a_changed_image_is_named_and_labels_changed_on_purpose_are_stated(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_changed_images_are_named_and_planted_labels_stated(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = DataPaths(root=project / "data")
     write_json(data.prepare_metrics, {**read_json(data.prepare_metrics), "n_planted": 3})
     out = _export(project)

@@ -104,7 +104,7 @@ def test_the_probe_tells_how_it_ended_and_how_often_it_agrees(
     assert f" {agree:.2%} " in capsys.readouterr().out
 
 
-def test_an_estimated_share_comes_from_the_probe_though_the_scorer_reads_none(
+def test_an_estimated_share_comes_from_the_probe_for_any_scorer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command, planted = _write(tmp_path, scorer={"name": "knn_agreement"}, drop_fraction="estimated")

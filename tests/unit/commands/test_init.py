@@ -133,7 +133,7 @@ def test_missing_tools_are_named_before_anything_is_read(
     assert printed_error(capsys.readouterr().err).key == "dvc"
 
 
-def test_without_any_weights_it_says_so_and_proposes_a_network_from_scratch(
+def test_without_weights_it_proposes_a_network_from_scratch(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_folder(project / "photos", one_tree())
@@ -146,7 +146,7 @@ def test_without_any_weights_it_says_so_and_proposes_a_network_from_scratch(
     assert load_params(project / "params.yaml").networks == ("resnet9",)
 
 
-def test_the_hub_is_asked_for_its_newest_commit_and_nothing_is_downloaded(
+def test_the_hub_is_asked_for_its_commit_and_nothing_is_downloaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(weights, "_packaged_weights", lambda: None)

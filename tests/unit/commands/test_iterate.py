@@ -55,7 +55,7 @@ def test_agreement_is_on_what_goes_and_just_enough_is_enough() -> None:
 
 
 @given(noises=st.lists(_NOISE, min_size=5, max_size=5), rounds=st.integers(1, 4), min_jaccard=st.floats(0.01, 1))
-def test_it_stops_at_the_first_agreement_or_after_the_requested_rounds(
+def test_it_stops_at_the_first_agreement_or_the_requested_round(
     noises: list[NDArray[np.bool_]], rounds: int, min_jaccard: float
 ) -> None:
     verdicts = _run(noises, rounds, min_jaccard)
@@ -89,7 +89,7 @@ def test_rows_of_rounds_by_hand() -> None:
 
 
 @given(noises=st.lists(_NOISE, min_size=2, max_size=4), people=_BY_HAND)
-def test_decisions_turn_round_0_into_the_last_and_never_contradict_people(
+def test_decisions_turn_round_0_into_the_last_and_obey_people(
     noises: list[NDArray[np.bool_]], people: dict[int, str]
 ) -> None:
     paths = [f"{row}.png" for row in range(_IMAGES)]

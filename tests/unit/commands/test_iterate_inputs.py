@@ -108,9 +108,7 @@ def test_changed_overrides_start_again_and_are_named(tmp_path: Path) -> None:
     assert not made.exists()
 
 
-def test_rounds_have_as_many_folds_as_the_command_or_the_file_says_whichever_is_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rounds_have_the_more_folds_of_command_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_project(tmp_path)
     pretend_first_round(tmp_path)
     given: list[int] = []
@@ -250,7 +248,7 @@ def test_rounds_are_printed_and_their_overrides_written(
     ]
 
 
-def test_results_of_inputs_that_changed_meanwhile_are_not_handed_on(
+def test_results_of_inputs_that_changed_are_not_handed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = write_project(tmp_path)

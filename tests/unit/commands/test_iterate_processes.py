@@ -47,7 +47,7 @@ def _asked_to_end(folder: Path, sent: signal.Signals, code: int, monkeypatch: py
 
 @pytest.mark.subprocess
 @pytest.mark.parametrize(("sent", "ends"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
-def test_an_interrupted_import_that_ends_in_an_error_is_an_interruption(
+def test_an_error_of_an_interrupted_import_is_an_interruption(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: signal.Signals, ends: type[BaseException]
 ) -> None:
     with pytest.raises(ends):

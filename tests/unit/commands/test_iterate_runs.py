@@ -59,7 +59,7 @@ def _copy(project: Path, folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_every_round_scores_all_images_by_a_network_of_the_kept_ones(finished: Path) -> None:
+def test_each_round_scores_all_images_by_a_network_of_kept_ones(finished: Path) -> None:
     data = DataPaths(root=finished / "data")
     reported = read_json(data.recursive_rounds(NETWORK))["rounds"]
     assert [row["round"] for row in reported] == [0, 1, 2]

@@ -39,7 +39,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_network_has_a_row_and_the_slices_pass_through_its_weights(project: Path) -> None:
+def test_every_network_has_a_row_and_slices_through_its_weights(project: Path) -> None:
     data = DataPaths(root=project / "data")
     rows = read_parquet(data.landscape("tiny")).to_pylist()
     runs = read_parquet(data.runs("tiny")).to_pylist()
@@ -76,11 +76,11 @@ def test_what_is_measured_is_not_measured_again_and_bytes_stay(project: Path, mo
     assert {path.name: path.read_bytes() for path in (project / "data" / "landscape").iterdir()} == before
 
 
-def test_without_a_number_it_takes_as_many_images_as_the_smaller_split_has(project: Path, tmp_path: Path) -> None:
+def test_without_a_number_it_takes_the_size_of_the_smaller_split(project: Path, tmp_path: Path) -> None:
     copied = shutil.copytree(project, tmp_path / "copied")
     data = DataPaths(root=copied / "data")
     for run in read_parquet(data.runs("tiny"))["fingerprint"].to_pylist()[1:]:
-        WorkPaths(root=copied / "work").run_cache.joinpath(run, "weights.pt").unlink()
+        WorkPaths(root=copied / "work").ledger.joinpath(run, "weights.pt").unlink()
     assert command.main(_arguments(copied, "--seed", "0")) == 0
     sizes = [len(read_parquet(data.manifest(split))) for split in ("train", "test")]
     assert min(sizes) < max(sizes) < 500
@@ -88,7 +88,7 @@ def test_without_a_number_it_takes_as_many_images_as_the_smaller_split_has(proje
     assert read_json(data.provenance("landscape", "tiny"))["parameters"]["images"] == min(sizes)
 
 
-def test_the_figure_and_the_command_say_how_many_labels_were_changed_on_purpose(
+def test_figure_and_command_state_the_number_of_planted_labels(
     project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copied = shutil.copytree(project, tmp_path / "copied")
@@ -101,7 +101,7 @@ def test_the_figure_and_the_command_say_how_many_labels_were_changed_on_purpose(
     assert b"on purpose" not in DataPaths(root=project / "data").landscape_figure("tiny").read_bytes()
 
 
-def test_interrupted_between_its_files_it_leaves_no_figure_of_older_numbers(
+def test_an_interruption_leaves_no_figure_of_older_numbers(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied = shutil.copytree(project, tmp_path / "copied")

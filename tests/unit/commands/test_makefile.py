@@ -91,7 +91,7 @@ def test_failed_installation_is_tried_again(project: Path) -> None:
     "python",
     ['case "$2" in *version*) exit 1;; esac', 'case "$2" in *ensurepip*) exit 1;; esac'],
 )
-def test_unsupported_python_gets_one_line_and_leaves_no_partial_environment(project: Path, python: str) -> None:
+def test_unsupported_python_is_one_line_and_no_environment(project: Path, python: str) -> None:
     fake = _script(project / "fake", python)
     answer = _make(project, "setup", f"PYTHON={fake}")
     assert answer.returncode == 2

@@ -27,7 +27,7 @@ def _measured(folder: Path, capsys: pytest.CaptureFixture[str], *more: str) -> l
     return rows
 
 
-def test_after_a_few_steps_the_other_half_is_measured_and_again_the_same(
+def test_after_a_few_steps_the_other_half_is_measured_repeatably(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (row,) = _measured(project, capsys, "--steps", "2")

@@ -18,7 +18,7 @@ from pipeline.commands.planning.size import (
     data_size,
     deduplicate_runs,
     n_kept_images,
-    plan_from_run_cache,
+    plan_from_ledger,
     plan_from_sizes,
 )
 from pipeline.commands.planning.speed import Speed, Workload
@@ -170,18 +170,18 @@ def test_runs_of_other_threads_are_not_shared() -> None:
     assert [len(plan.missing) for plan in deduplicate_runs(plans).values()] == [27, 0, 27]
 
 
-def test_the_run_cache_decides_which_runs_are_missing(tmp_path: Path) -> None:
+def test_the_ledger_decides_which_runs_are_missing(tmp_path: Path) -> None:
     """After a real run none is; without one of its entries, one; with another rate, all."""
     data = write_project(tmp_path, study={"seeds": [0]})
     params = load_params(tmp_path / "params.yaml")
     work = WorkPaths(root=tmp_path / "work")
-    assert len(plan_from_run_cache(params, "tiny", data, work).missing) == 3
+    assert len(plan_from_ledger(params, "tiny", data, work).missing) == 3
     assert run_stage("train", tmp_path) == 0
-    assert plan_from_run_cache(params, "tiny", data, work).missing == []
-    next(work.run_cache.glob("[0-9a-f]*")).rename(tmp_path / "lost")
-    assert len(plan_from_run_cache(params, "tiny", data, work).missing) == 1
+    assert plan_from_ledger(params, "tiny", data, work).missing == []
+    next(work.ledger.glob("[0-9a-f]*")).rename(tmp_path / "lost")
+    assert len(plan_from_ledger(params, "tiny", data, work).missing) == 1
     write_project(tmp_path, study={"seeds": [0], "learning_rates": [0.123]})
-    assert len(plan_from_run_cache(load_params(tmp_path / "params.yaml"), "tiny", data, work).missing) == 3
+    assert len(plan_from_ledger(load_params(tmp_path / "params.yaml"), "tiny", data, work).missing) == 3
 
 
 @pytest.mark.slow
@@ -193,9 +193,9 @@ def test_plan_counts_the_threads_of_the_processes_that_train(tmp_path: Path, wor
     data, work = write_project(tmp_path, study=study, train=train), WorkPaths(root=tmp_path / "work")
     done = run(command("train", tmp_path))
     assert done.returncode == 0, done.stderr
-    assert plan_from_run_cache(load_params(tmp_path / "params.yaml"), "tiny", data, work).missing == []
+    assert plan_from_ledger(load_params(tmp_path / "params.yaml"), "tiny", data, work).missing == []
     write_project(tmp_path, study=study, train={**train, "threads_per_worker": 1 + len(os.sched_getaffinity(0))})
-    assert len(plan_from_run_cache(load_params(tmp_path / "params.yaml"), "tiny", data, work).missing) == 1
+    assert len(plan_from_ledger(load_params(tmp_path / "params.yaml"), "tiny", data, work).missing) == 1
 
 
 _GROWING = {
@@ -208,12 +208,12 @@ def _both_plans(folder: Path) -> list[StudyPlan]:
     params, data = load_params(folder / "params.yaml"), DataPaths(root=folder / "data")
     size = data_size(params.prepare, data, prepared=True)
     return [
-        plan_from_run_cache(params, "tiny", data, WorkPaths(root=folder / "work")),
+        plan_from_ledger(params, "tiny", data, WorkPaths(root=folder / "work")),
         plan_from_sizes(params, "tiny", size, n_kept={NETWORK: 54}),
     ]
 
 
-def test_a_skipped_batch_stops_neither_stage_nor_plan_whatever_its_warm_up(tmp_path: Path) -> None:
+def test_a_skipped_batch_stops_neither_stage_nor_plan(tmp_path: Path) -> None:
     study = {"arms": ["filtered"], "seeds": [0], "budget": {"epochs": 1.0}, "recipe": _GROWING}
     data = write_project(tmp_path, study={**study, "batch_sizes": [20, 200]})
     for plan in _both_plans(tmp_path):
@@ -231,7 +231,7 @@ def test_stage_and_plan_refuse_the_same_warm_up(tmp_path: Path, capsys: pytest.C
     assert printed.key == "schedule.warmup"
     params, data = load_params(tmp_path / "params.yaml"), DataPaths(root=tmp_path / "data")
     with pytest.raises(InputError) as with_files:
-        plan_from_run_cache(params, "tiny", data, WorkPaths(root=tmp_path / "work"))
+        plan_from_ledger(params, "tiny", data, WorkPaths(root=tmp_path / "work"))
     with pytest.raises(InputError) as with_sizes:
         plan_from_sizes(params, "tiny", data_size(params.prepare, data, prepared=True), n_kept={NETWORK: 54})
     assert str(with_files.value) == str(with_sizes.value) == str(printed)

@@ -76,7 +76,7 @@ def test_small_groups_pass_together() -> None:
     assert sizes(4096, 2, bn_group=64) == [512] * 8
 
 
-def test_memory_grows_with_what_passes_together_and_not_with_the_batch() -> None:
+def test_memory_grows_with_the_micro_batch_and_not_the_batch() -> None:
     def memory(batch: int, simulated: int) -> float:
         settings = _settings(batch_size=batch, simulated_workers=simulated)
         return cost.run_memory(settings, SPEED, DIGITS, workers=1)

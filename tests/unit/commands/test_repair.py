@@ -191,7 +191,7 @@ def test_doctor_repairs_as_well(finished: ThreeStages) -> None:
     assert not (finished.folder / _RWLOCK).exists()
 
 
-def test_a_process_that_has_the_number_of_a_killed_dvc_is_not_waited_for(finished: ThreeStages) -> None:
+def test_a_process_with_the_number_of_a_killed_dvc_is_ignored(finished: ThreeStages) -> None:
     holder = {"pid": os.getpid(), "cmd": "dvc repro"}
     (finished.folder / _RWLOCK).write_text(json.dumps({"write": {str(finished.folder / "third"): holder}}))
     assert finished.run("-m", "dvc", "repro", "--force").returncode != 0

@@ -59,12 +59,12 @@ def _entry(work: Path) -> Path:
 def _pretend_other_machine(work: Path) -> dict[str, str]:
     """Rename an entry as if a GPU had trained it."""
     entry = _entry(work)
-    identity = read_json(entry / "identity.json")
-    identity["machine"]["device"] = "a GPU of another node"
-    write_json(entry / "identity.json", identity)
+    key = read_json(entry / "identity.json")
+    key["machine"]["device"] = "a GPU of another node"
+    write_json(entry / "identity.json", key)
     write_checksums(entry)
-    entry.rename(entry.with_name(RunKey(**identity).fingerprint))
-    return dict(identity["machine"])
+    entry.rename(entry.with_name(RunKey(**key).fingerprint))
+    return dict(key["machine"])
 
 
 def _counts(stdout: str) -> list[int]:
@@ -109,7 +109,7 @@ def test_plans_come_along_with_the_dates_of_plans_and_runs(
     assert read_run_dates(ours) == read_run_dates(theirs)
 
 
-def test_a_run_of_code_that_joined_a_family_later_is_filed_under_its_name(
+def test_a_run_of_code_that_joined_later_has_the_familys_name(
     tmp_path: Path, node: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained_by = read_json(_entry(node / "work") / "identity.json")["job"]["code"]
@@ -125,7 +125,7 @@ def test_a_run_of_code_that_joined_a_family_later_is_filed_under_its_name(
 def test_an_import_and_a_study_keep_each_other_out(
     tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two writers of one run cache could each treat the other's unfinished entry as an old one."""
+    """Two writers of one ledger could each treat the other's unfinished entry as an old one."""
     monkeypatch.setattr(harness, "_LOCK_GRACE_S", 0.2)
     write_project(tmp_path, study=_STUDY, train={"simulated_workers": 2})
     work = WorkPaths(root=tmp_path / "work")
@@ -135,18 +135,18 @@ def test_an_import_and_a_study_keep_each_other_out(
         error = printed_error(refused.stderr)
         assert error.key == "train or runs import"
         assert f" {os.getpid()};" in str(error)
-        assert not work.run_cache.exists()
+        assert not work.ledger.exists()
         assert stage("train", tmp_path) == 2
         assert printed_error(capsys.readouterr().err).key == "train@tiny"
 
 
 def _other_code(work: Path) -> None:
     entry = _entry(work)
-    identity = read_json(entry / "identity.json")
-    identity["job"]["code"] = "of an older version"
-    write_json(entry / "identity.json", identity)
+    key = read_json(entry / "identity.json")
+    key["job"]["code"] = "of an older version"
+    write_json(entry / "identity.json", key)
     write_checksums(entry)
-    entry.rename(entry.with_name(RunKey(**identity).fingerprint))
+    entry.rename(entry.with_name(RunKey(**key).fingerprint))
 
 
 def _renamed(work: Path) -> None:

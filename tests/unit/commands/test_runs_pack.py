@@ -83,7 +83,7 @@ def test_packed_twice_it_has_the_same_bytes_and_no_images(project: Path, tmp_pat
 
 
 @pytest.mark.parametrize("packed", _PACKED, ids=lambda packed: packed.parent.name)
-def test_archive_of_an_earlier_version_has_the_inputs_of_report_and_compare(packed: Path, tmp_path: Path) -> None:
+def test_an_earlier_archive_has_the_inputs_of_report_and_compare(packed: Path, tmp_path: Path) -> None:
     with tarfile.open(packed) as archive:
         archive.extractall(tmp_path, filter="data")
     params = load_params(tmp_path / "params.yaml", accept_old_keys=True)

@@ -159,7 +159,7 @@ def test_messages_are_those_of_the_trainer_and_of_horovod(
     assert {way["compression"] for way in tree["ways"].values()} == {1.0}
 
 
-def test_a_network_of_less_than_a_bucket_is_sent_in_two_as_ddp_does(tmp_path: Path) -> None:
+def test_a_network_below_a_bucket_is_sent_in_two_as_by_ddp(tmp_path: Path) -> None:
     assert main([*_SMALL, "--network", "squeezenet1_1", "--out", str(tmp_path)]) == 0
     tree = json.loads((tmp_path / "summit.squeezenet1_1.json").read_text())
     assert tree["constants"]["messages, fixed"]["value"] == "25 MiB, the first 1"
@@ -252,9 +252,7 @@ def test_gpus_double_by_full_nodes_up_to_the_machine() -> None:
 
 
 @pytest.mark.parametrize(("algorithm", "latency"), [("ring", "latency_seconds"), ("tree", "tree_latency_seconds")])
-def test_fitted_constants_replace_those_of_the_link_and_count_as_measured(
-    algorithm: str, latency: str, tmp_path: Path
-) -> None:
+def test_fitted_constants_replace_the_links_and_count_as_measured(algorithm: str, latency: str, tmp_path: Path) -> None:
     """The latency of a tree's hop is none of a ring's."""
     points = _points(tmp_path / "points.json", workers=(2,), algorithm=algorithm)
     fitted = ["--fit", str(points), "--hold-out", "n_bytes", "--link", "inter_node", "--out", str(tmp_path)]

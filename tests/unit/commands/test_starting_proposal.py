@@ -74,7 +74,7 @@ def test_a_proposal_fits_its_folder(
     assert params.report.margin >= 100 / survey.n_test
 
 
-def test_few_photographs_get_frozen_features_and_many_get_larger_batches() -> None:
+def test_few_photographs_get_frozen_features_many_larger_batches() -> None:
     few, many = _propose(_survey([75] * 4)), _propose(_survey([5000] * 4), gpu=True)
     assert few.networks == many.networks == (NETWORK,)
     assert few.finetune.trainable == "head"
@@ -109,7 +109,7 @@ def test_neighbors_that_vote_are_fewer_than_a_rare_class_has() -> None:
     assert params.finetune.folds == 4
 
 
-def test_without_weights_a_network_from_scratch_scores_by_its_training() -> None:
+def test_a_network_from_scratch_scores_by_its_training() -> None:
     params = _propose(_survey([75] * 4, short_side=32), weights=None)
     assert params.networks == ("resnet9",)
     assert (params.finetune.weights, params.finetune.trainable) == ("none", "all")

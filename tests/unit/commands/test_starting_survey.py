@@ -15,7 +15,7 @@ def _survey(folder: Path) -> FolderSurvey:
     return survey_folder(folder, choose_test_size=default_test_size, progress=RunLog.silent().progress)
 
 
-def test_a_folder_of_classes_is_counted_with_the_images_that_would_be_held_out(tmp_path: Path) -> None:
+def test_a_folder_of_classes_is_counted_with_its_held_out_images(tmp_path: Path) -> None:
     survey = _survey(write_folder(tmp_path / "photos", one_tree(n=10)))
     assert survey.class_names == ("cat", "dog")
     assert (survey.train, survey.test, survey.test_size) == ((8, 8), (2, 2), 0.2)

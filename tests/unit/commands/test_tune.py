@@ -52,9 +52,9 @@ def test_what_a_search_leaves(round_robin: Path) -> None:
     assert rows[0]["status"] == "winner"
     assert rows[0]["accuracy"] == max(row["accuracy"] for row in rows)
     assert sum(row["epochs"] for row in rows) == summary["epochs"] == 20 - summary["epochs_saved"]
-    eliminated = [row for row in rows if row["status"] == "eliminated"]
-    assert len(eliminated) == summary["eliminated"] > 0
-    assert all(row["eliminated_after"] == row["epochs"] for row in eliminated)
+    pruned = [row for row in rows if row["status"] == "eliminated"]
+    assert len(pruned) == summary["eliminated"] > 0
+    assert all(row["eliminated_after"] == row["epochs"] for row in pruned)
     assert len(summary["finished_afterwards"]) == 2
     page = data.tuning_page(NAME).read_text()
     assert page.count("Plotly.newPlot") == 3
@@ -69,7 +69,7 @@ def test_the_figures_of_a_search_are_files_for_papers_too(round_robin: Path) -> 
     sampled = Counter(re.findall(r'<g id="trial-\d+(.*)">', curves))
     assert sampled == {
         "": len(rows),
-        "-eliminated": sum(row["status"] == "eliminated" for row in rows),
+        "-pruned": sum(row["status"] == "eliminated" for row in rows),
         "-afterwards": 2,
     }
     written = read_json(data.tuning_provenance(NAME))["outputs"]
@@ -92,7 +92,7 @@ def test_trials_of_one_value_have_no_figure_of_the_keys(tmp_path: Path, seed: in
     assert {figure for figure in TUNING_FIGURES if data.tuning_figure(NAME, figure).exists()} == {"curves"}
 
 
-def test_where_all_trials_are_equally_good_no_figure_of_the_keys_stays(tmp_path: Path) -> None:
+def test_with_equal_trials_no_figure_of_the_keys_stays(tmp_path: Path) -> None:
     data = write_search(tmp_path, trials=1, epochs=1, max_concurrent_trials=None)
     stale = data.tuning_figure(NAME, "importance")
     stale.parent.mkdir(parents=True)
@@ -102,7 +102,7 @@ def test_where_all_trials_are_equally_good_no_figure_of_the_keys_stays(tmp_path:
 
 
 @pytest.mark.slow
-def test_page_figure_and_print_say_how_many_labels_were_changed_on_purpose(
+def test_page_figure_and_print_state_the_number_of_planted_labels(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = write_search(tmp_path, trials=1, epochs=1, max_concurrent_trials=None)
@@ -189,7 +189,7 @@ def test_the_test_images_decide_nothing(round_robin: Path, tmp_path: Path) -> No
     assert results_of(data) == results_of(DataPaths(root=round_robin / "data"))
 
 
-def test_failed_and_diverged_trials_are_recorded_and_the_search_goes_on(tmp_path: Path) -> None:
+def test_failed_trials_are_recorded_and_the_search_goes_on(tmp_path: Path) -> None:
     data = searched(
         tmp_path,
         space={"learning_rates": {"choices": [0.1, 1e30]}, "recipe.simulated_workers": {"choices": [1, 3]}},
@@ -243,9 +243,7 @@ def _curves_of(data: DataPaths) -> dict[tuple[str, str], str]:
     return {(trial, epoch): accuracy for trial, epoch, accuracy, _ in rows}
 
 
-def test_what_is_edited_while_a_search_runs_is_not_in_its_parameter_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_edits_during_a_search_are_not_in_its_parameter_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = write_search(tmp_path, trials=1, epochs=1, max_concurrent_trials=None)
     file = tmp_path / "params.yaml"
 
@@ -279,7 +277,7 @@ def test_images_replaced_while_a_search_runs_end_it(
 
 
 @pytest.mark.slow
-def test_a_search_of_other_parameters_names_the_folder_of_earlier_ones(
+def test_a_search_of_other_parameters_names_the_earlier_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     earlier = str(tmp_path / "work" / "tune" / NAME)

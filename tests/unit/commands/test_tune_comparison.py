@@ -83,7 +83,7 @@ def test_searches_on_other_images_are_not_compared(tmp_path: Path) -> None:
     assert raised.value.key == str(tmp_path)
 
 
-def test_a_winner_that_fails_before_the_end_comes_last_without_an_accuracy(tmp_path: Path) -> None:
+def test_a_winner_that_fails_comes_last_without_an_accuracy(tmp_path: Path) -> None:
     data, searches = DataPaths(root=tmp_path), {}
     for name, at_end in (("lr", None), ("adam", 0.25)):
         winner: dict[str, Any] = {"accuracy": 0.9, "accuracy_at_end": at_end, "values": {}}

@@ -13,7 +13,7 @@ from tests.fixtures.printed_errors import key_within, printed_error
 from tests.fixtures.tuning import arguments, tune, write_search
 
 
-def test_a_search_says_at_once_that_the_winner_could_not_be_written(
+def test_a_winner_that_could_not_be_written_is_refused_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = write_search(tmp_path)

@@ -89,7 +89,7 @@ def test_tune_prints_outcome_leaderboard_and_page(tmp_path: Path, monkeypatch: p
     )
     not_trained_on = _found(finished={}, failed_afterwards={}, epochs_afterwards=0)
     outcome = SearchOutcome(winner=1, epochs=(4, 4), eliminated_after=(None, None), failed=(False, False))
-    none_eliminated = _found(
+    none_pruned = _found(
         outcome=outcome, values=result.values[:2], accuracies=[[0.25] * 4, [0.5] * 4], reasons=["", ""], finished={},
         failed_afterwards={}, epochs_afterwards=0,
     )  # fmt: skip
@@ -99,8 +99,8 @@ def test_tune_prints_outcome_leaderboard_and_page(tmp_path: Path, monkeypatch: p
         "printed": outcome_lines(result, "lr", data),
         "leaderboard.csv": data.leaderboard("lr").read_text().splitlines(),
         "page": _Words(page(result, "lr", "labels changed on purpose: 7")).lines,
-        "no eliminated trial trained to the end": [late_bloomers_text(not_trained_on.summary())],
-        "no trial eliminated": [late_bloomers_text(none_eliminated.summary())],
+        "no pruned trial trained to the end": [late_bloomers_text(not_trained_on.summary())],
+        "no trial pruned": [late_bloomers_text(none_pruned.summary())],
         "winner failed": [late_bloomers_text(winner_failed.summary()), context_switch_text(winner_failed.summary())],
         "two searches": list(write_comparison(searches, data)),
     }

@@ -9,7 +9,7 @@ from tests.fixtures.params import PRESET
 from tests.fixtures.printed_errors import key_within, printed_error
 
 
-def test_a_study_that_dvc_could_not_run_is_named_with_the_line_to_add(
+def test_a_study_that_dvc_cannot_run_is_named_with_the_line_to_add(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["validate", "--params", str(PRESET)]) == 2

@@ -71,9 +71,7 @@ def _differing(lines: list[str]) -> list[str]:
     return [line for line in lines if line.startswith("DIFFERS")]
 
 
-def test_an_honest_project_passes_and_its_runs_train_to_the_same_bits(
-    honest: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_honest_project_passes_and_trains_to_the_same_bits(honest: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = {path: path.read_bytes() for path in honest.rglob("*") if path.is_file()}
     code, lines = _verify(honest, capsys, "--retrain", "4", "--seed", "1")
     assert code == 0
@@ -201,7 +199,7 @@ def test_one_edit_is_found_alone(edit: str, project: Path, capsys: pytest.Captur
 
 
 @pytest.mark.slow
-def test_answers_that_were_edited_consistently_are_found_by_training_again(
+def test_consistently_edited_answers_are_found_by_training_again(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forgery = next(one for one in FORGERIES if one.name.startswith("test answers"))
@@ -214,7 +212,7 @@ def test_answers_that_were_edited_consistently_are_found_by_training_again(
     assert all("test answers that differ: 3, expected 0" in line for line in _differing(lines))
 
 
-def test_another_machine_cannot_decide_unless_it_gives_the_canonical_hashes(
+def test_another_machine_decides_only_with_the_canonical_hashes(
     verified: tuple[Project, dict[str, VerifiedStudy]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = machine_info(torch.device("cpu"))
@@ -273,7 +271,7 @@ def test_an_open_change_of_a_plan_is_shown_and_no_contradiction(
 
 
 @pytest.mark.slow
-def test_a_published_hash_shows_a_statement_that_was_replaced_whole(
+def test_a_published_hash_shows_that_a_statement_was_replaced(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing inside the project can: whoever has all files can make a new ledger."""

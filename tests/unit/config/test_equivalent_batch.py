@@ -23,7 +23,7 @@ def _plan(**study: Any) -> dict[str, Any]:
     return build_plan("digits", params.studies["digits"], params.train, params.report)
 
 
-def test_sizes_are_s_squared_times_the_batch_in_whole_images_of_the_workers() -> None:
+def test_sizes_are_s_squared_times_the_batch_in_whole_images() -> None:
     # A fifth of the labels of ten classes: s = 1 - .2 * 10 / 9.
     fifth = EquivalentBatch(gradient_scale=1 - 0.2 * 10 / 9)
     assert fifth.sizes((16, 64, 1024), 2) == {16: 10, 64: 38, 1024: 620}
@@ -31,7 +31,7 @@ def test_sizes_are_s_squared_times_the_batch_in_whole_images_of_the_workers() ->
     assert EquivalentBatch(gradient_scale=0.5, batch_sizes=(64,)).sizes((16, 64), 4) == {64: 16}
 
 
-def test_the_plan_states_scale_and_both_sizes_and_no_test_changes_no_plan() -> None:
+def test_the_plan_states_scale_and_both_sizes_if_they_are_tested() -> None:
     stated = _plan(equivalent_batch={"gradient_scale": 0.5})["equivalent_batch_test"]
     assert stated == {
         "gradient_scale": 0.5,

@@ -49,9 +49,7 @@ def test_every_architecture_can_be_built() -> None:
     model=st.from_regex(r"[a-z0-9_]{1,20}(\.[a-z0-9_]{1,20})?", fullmatch=True),
     number=st.none() | st.integers(1, 99),
 )
-def test_a_network_of_timm_may_have_a_tag_and_a_number_and_its_name_is_a_path_below_data(
-    model: str, number: int | None
-) -> None:
+def test_a_timm_name_may_have_a_tag_and_a_number_and_is_a_path(model: str, number: int | None) -> None:
     name = f"timm/{model}" if number is None else f"timm/{model}-r{number}"
     if (
         model.rpartition(".")[2] in {"test", "pca", "maps", "confidence", "probabilities", "provenance"}

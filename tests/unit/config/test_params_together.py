@@ -33,7 +33,7 @@ def test_study_recipe_lies_over_train_key_by_key() -> None:
     assert effective.schedule.name == "step"
 
 
-def test_runs_at_a_time_are_those_of_train_unless_the_study_gives_others() -> None:
+def test_concurrent_runs_are_those_of_train_unless_the_study_says() -> None:
     tree = digits_with("train.concurrent_runs", 3)
     params = check_params(tree, source="p")
     assert params.studies["digits"].effective_recipe(params.train).concurrent_runs == 3
@@ -56,7 +56,7 @@ def test_workers_are_accepted_exactly_if_they_divide(workers: int, simulated: in
 
 
 @given(batch=st.integers(2, 200), simulated=st.integers(1, 20))
-def test_batches_are_accepted_exactly_if_every_worker_gets_two_images(batch: int, simulated: int) -> None:
+def test_batches_are_accepted_if_every_worker_gets_two_images(batch: int, simulated: int) -> None:
     tree = digits_with("train.simulated_workers", simulated)
     tree["studies"]["digits"]["batch_sizes"] = [batch]
     if batch % simulated == 0 and batch >= 2 * simulated:
@@ -117,7 +117,7 @@ def test_scorers_that_read_the_training_are_those_that_say_so() -> None:
     }
 
 
-def test_a_warm_up_is_compared_only_where_every_batch_and_data_set_agree() -> None:
+def test_a_warm_up_is_compared_only_with_equal_batches_and_data() -> None:
     tree = digits_tree()
     study = tree["studies"]["digits"]
     study["budget"] = {"epochs": 2}

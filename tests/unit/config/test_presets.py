@@ -149,7 +149,7 @@ def test_the_searches_of_the_tuning_preset_can_be_run_and_compared() -> None:
     assert (params.dask.scheduler, {tuning.scheduler for tuning in params.tuning.values()}) == ("local", {"parallel"})
 
 
-def test_the_batch_size_preset_accumulates_on_fewer_processes_in_the_same_bits() -> None:
+def test_the_batch_size_preset_accumulates_to_the_same_bits() -> None:
     params = load_params(_FOLDER / "batch-size-tuning.yaml")
     ((name, tuning),) = params.tuning.items()
     check_space(f"tuning.{name}", tuning, params.studies[tuning.study], params.train)
@@ -208,7 +208,7 @@ def _values(node: Any) -> Iterator[tuple[str, int]]:
             yield key, node.lc.key(key)[0]
 
 
-def test_the_law_presets_head_counts_its_runs_and_its_sizes_are_those_of_the_law() -> None:
+def test_the_law_preset_counts_its_runs_and_has_the_laws_sizes() -> None:
     path = _FOLDER / "law.yaml"
     params, text = load_params(path), path.read_text()
     size = DataSize(n_train=10_000, n_test=10_000, n_classes=10, source="published")

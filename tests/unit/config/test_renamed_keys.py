@@ -41,7 +41,7 @@ def test_both_directions_translate_each_key(old: str, new: str) -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), MOVED_KEYS.items())
-def test_a_moved_key_is_refused_in_a_file_and_translated_in_stored_parameters(old: str, new: str) -> None:
+def test_a_moved_key_is_refused_in_files_and_translated_if_stored(old: str, new: str) -> None:
     tree, _ = _tree_with(old)
     with pytest.raises(InputError) as raised:
         check_params(tree, source="p")
@@ -51,7 +51,7 @@ def test_a_moved_key_is_refused_in_a_file_and_translated_in_stored_parameters(ol
     assert with_moved_keys(moved) == moved
 
 
-def test_translation_reaches_into_lists_and_keeps_the_order_of_keys() -> None:
+def test_translation_reaches_lists_and_keeps_the_order_of_keys() -> None:
     stored = {
         "filter": {"quota": "overall", "scorer": {"name": "ensemble", "of": [{"name": "grid"}, {"space": "map"}]}}
     }
@@ -74,7 +74,7 @@ def test_packed_parameters_are_read_with_their_old_keys() -> None:
     assert load_params(_PACKED, accept_old_keys=True).prepare.val_size == 0.1
 
 
-def test_plans_that_were_registered_under_old_keys_keep_their_hashes() -> None:
+def test_plans_registered_under_old_keys_keep_their_hashes() -> None:
     """The hash was made when the key was `filter_draws`."""
     params = check_params(digits_tree(), source="p")
     plan = build_plan("digits", params.studies["digits"], params.train, params.report)

@@ -28,7 +28,7 @@ def _plan(**changes: Any) -> dict[str, Any]:
     return build_plan("digits", params.studies["digits"], params.train, params.report)
 
 
-def test_a_bound_of_relabels_is_part_of_it_and_no_bound_changes_no_plan() -> None:
+def test_a_bound_of_relabels_is_part_of_the_plan_if_there_is_one() -> None:
     arms = ["full", "relabeled"]
     assert _plan(arms=arms, relabel_above=0.5)["relabel_above"] == 0.5
     assert "relabel_above" not in _plan(arms=arms)
@@ -69,7 +69,7 @@ def test_a_study_without_the_two_arms_has_no_primary_test() -> None:
     assert _plan()["stopping_rule"] == "after all seeds"
 
 
-def test_the_hash_is_sha256_of_the_canonical_json_as_other_tools_make_it() -> None:
+def test_the_hash_is_the_sha256_of_canonical_json() -> None:
     """`sha256sum` of the text that the RFC on canonical JSON (8785) gives for it."""
     plan = {"seeds": [0, 1], "question": "größer?", "budget": {"steps": 40}, "arms": ["full"]}
     text = '{"arms":["full"],"budget":{"steps":40},"question":"größer?","seeds":[0,1]}'

@@ -91,7 +91,7 @@ def test_values_that_no_trial_can_have_do_not(space: dict[str, Any], key: str, i
 
 
 @given(ends=st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)).map(sorted))
-def test_the_inner_point_of_a_range_is_between_its_ends_and_not_whole(ends: list[float]) -> None:
+def test_the_inner_point_of_a_range_is_inside_and_not_whole(ends: list[float]) -> None:
     low, high = ends
     assume(high - low > 1e-3)
     (inner,) = Domain(uniform=(low, high)).inner
@@ -99,7 +99,7 @@ def test_the_inner_point_of_a_range_is_between_its_ends_and_not_whole(ends: list
     assert not inner.is_integer()
 
 
-def test_a_trial_has_the_first_values_of_the_study_and_its_own_over_them() -> None:
+def test_a_trial_overrides_the_first_values_of_the_study() -> None:
     params = _params()
     values = {
         "learning_rates": 0.3,

@@ -74,7 +74,7 @@ def test_where_no_rectangle_fits_the_center_is_torchvisions(width: int, height: 
     assert ours == (left, top, left + w, top + h)
 
 
-def test_a_draw_depends_on_seed_epoch_and_sample_and_on_nothing_else() -> None:
+def test_a_crop_depends_on_seed_epoch_and_sample_alone() -> None:
     keys = [(seed, epoch, sample_id) for seed in range(3) for epoch in range(3) for sample_id in range(50)]
     boxes = [RandomResizedCrop(seed=seed).sample(sample_id, epoch)[0](5000, 4000) for seed, epoch, sample_id in keys]
     assert len(set(boxes)) == len(keys)

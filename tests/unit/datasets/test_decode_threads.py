@@ -44,7 +44,7 @@ def test_files_are_read_as_they_are_needed() -> None:
     images.close()  # type: ignore[attr-defined]
 
 
-def test_pillows_warnings_stay_out_of_the_way_and_the_callers_filters_stay() -> None:
+def test_pillow_warnings_are_silent_and_the_callers_filters_stay() -> None:
     """A damaged EXIF block makes Pillow warn; the picture is sound."""
     exif = b"Exif\0\0MM\0*" + struct.pack(">I", 8) + struct.pack(">H", 9)
     data = encode(Image.new("RGB", (8, 8), (10, 20, 30)), "PNG")

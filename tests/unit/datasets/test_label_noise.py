@@ -34,7 +34,7 @@ _LABELS = st.builds(_draw, _SEEDS, st.integers(2, 200), st.integers(2, 12))
 
 @each_kind
 @given(_LABELS, _FRACTIONS, _SEEDS)
-def test_exactly_the_fraction_of_the_labels_differs_and_goes_to_classes_that_occur(
+def test_the_exact_fraction_of_labels_goes_to_classes_that_occur(
     kind: NoiseKind, labels: NDArray[np.int64], fraction: float, seed: int
 ) -> None:
     before, images = labels.copy(), _pixels(seed, len(labels))
@@ -91,7 +91,7 @@ def test_instance_noise_depends_on_the_pixels_and_on_the_class() -> None:
     assert len({int(np.bincount(new[new != 0], minlength=10).argmax()) for new in became}) > 3
 
 
-def test_instance_noise_of_another_class_looks_at_another_projection() -> None:
+def test_instance_noise_of_another_class_has_another_projection() -> None:
     images, labels = np.repeat(_pixels(0, 1), 600, axis=0), np.repeat(np.arange(6), 100)
     images[:3] = 255 - images[:3]  # Of equal images nothing would be left without their mean.
     planted = plant_label_noise(labels, "instance", 0.5, images=images, rng=np.random.default_rng(0))

@@ -35,7 +35,7 @@ def _read(folder: Path, text: str | bytes) -> LabelFile:
 
 
 @given(st.dictionaries(st.sampled_from(_TRAIN), st.integers(0, 2)))
-def test_listed_images_get_the_label_of_the_file_and_the_others_keep_theirs(chosen: dict[str, int]) -> None:
+def test_listed_images_get_the_files_label_and_others_keep_theirs(chosen: dict[str, int]) -> None:
     lines = [
         LabelRecord(path=path, name=_CLASSES[label], line=row) for row, (path, label) in enumerate(chosen.items(), 2)
     ]

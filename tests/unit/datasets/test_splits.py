@@ -107,7 +107,7 @@ def test_an_added_image_moves_one_other_per_cut_at_most(n: int, where: int, coun
     assert all(name in names[:n] for name in moved)
 
 
-def test_folds_follow_the_paths_and_not_the_order_and_differ_for_another_seed() -> None:
+def test_folds_follow_paths_and_seed_and_not_the_order() -> None:
     labels, names = np.arange(400) % 4, _names(400)
     order = np.random.default_rng(0).permutation(400)
     folds = assign_folds(names, labels, 4, seed=1, contents=names)
@@ -120,7 +120,7 @@ def _folds_of(names: list[str], labels: np.ndarray) -> np.ndarray:
     return assign_folds(names, labels, 4, seed=1, contents=names)
 
 
-def test_copies_of_an_image_share_a_part_whatever_their_names_and_labels() -> None:
+def test_copies_of_an_image_share_a_part_under_any_name_and_label() -> None:
     names, labels = _names(60), np.arange(60) % 3
     contents = [str(row // 2) for row in range(60)]
     folds = assign_folds(names, labels, 4, seed=0, contents=contents)

@@ -219,7 +219,7 @@ def test_a_stated_number_of_batches_is_decoded_ahead(files: list[Path], decoded:
     ],
     ids=["truncated", "another", "missing"],
 )
-def test_a_file_that_is_not_what_it_was_is_named_when_its_turn_comes(
+def test_a_file_that_changed_is_named_when_its_turn_comes(
     tmp_path: Path, workers: int, damage: Callable[[Path], object]
 ) -> None:
     paths = [_write(tmp_path / f"{i}.jpg", photo(i, file_format="JPEG")) for i in range(6)]
@@ -285,7 +285,7 @@ def test_threads_end_with_the_object(files: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_pillows_warnings_stay_out_of_the_way_and_the_callers_filters_stay(tmp_path: Path, workers: int) -> None:
+def test_pillow_warnings_are_silent_and_the_callers_filters_stay(tmp_path: Path, workers: int) -> None:
     """A TIFF's tag of a wrong length makes Pillow warn; the picture is sound."""
     exif = b"Exif\0\0MM\0*" + struct.pack(">I", 8) + struct.pack(">H", 9)
     path = _write(tmp_path / "a.jpg", encode(Image.new("RGB", (8, 8), (10, 20, 30)), "JPEG", exif=exif))

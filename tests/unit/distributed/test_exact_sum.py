@@ -85,7 +85,7 @@ def test_summands_that_fill_the_headroom_still_add_exactly(growth: float) -> Non
     assert not grids.cover([2.0 ** (1 + HEADROOM) * 1.01])
 
 
-def test_tensors_of_zeros_denormals_and_the_largest_floats_have_a_grid() -> None:
+def test_zeros_denormals_and_the_largest_floats_have_a_grid() -> None:
     info = np.finfo(np.float32)
     for value in (0.0, float(info.smallest_subnormal), float(info.max)):
         leaf = torch.tensor([value, -value, 0.0])

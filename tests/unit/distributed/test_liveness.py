@@ -30,7 +30,7 @@ time.sleep(4)
 
 
 @pytest.mark.parametrize("mode", ["ends", "waits"])
-def test_a_rank_that_answers_and_does_not_come_ends_the_process_where_no_error_would(mode: str) -> None:
+def test_a_rank_that_answers_and_does_not_come_ends_the_process(mode: str) -> None:
     done = subprocess.run([sys.executable, "-c", _SCRIPT, mode], cwd=ROOT, capture_output=True, text=True, timeout=60)
     if mode == "waits":
         assert done.returncode == 0, done.stderr

@@ -132,7 +132,7 @@ def _alone(network: TrainedNetwork, *, mirrored: bool = False) -> tuple[NDArray[
 
 
 @pytest.mark.parametrize("batch_size", quick_first(1, [8, 3, 64]))
-def test_each_image_is_seen_by_the_network_of_its_fold_in_the_space_of_the_first(batch_size: int) -> None:
+def test_the_network_of_its_fold_sees_an_image_in_the_firsts_space(batch_size: int) -> None:
     networks, folds = [_network(seed) for seed in range(3)], (np.arange(N) % 3).astype(np.int32)
     out, sure, aligned = _by_fold(networks, folds, batch_size)
     first, _ = _alone(networks[0])
@@ -150,7 +150,7 @@ def test_each_image_is_seen_by_the_network_of_its_fold_in_the_space_of_the_first
     assert all(0 < share <= 1 for share in aligned)
 
 
-def test_a_network_of_the_same_features_in_another_basis_gives_those_of_the_first() -> None:
+def test_the_same_features_in_another_basis_are_those_of_the_first() -> None:
     """Its last convolution's channels are permuted, and its features twice as large."""
     one, other = _network(0), _network(0)
     as_resnet(other.model).backbone.bn1.num_batches_tracked += 1  # not the same weights, with the same features
@@ -163,7 +163,7 @@ def test_a_network_of_the_same_features_in_another_basis_gives_those_of_the_firs
     assert aligned == pytest.approx([1])
 
 
-def test_heads_on_one_backbone_share_its_features_and_its_forward_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_on_one_backbone_share_features_and_forward_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     networks, folds = [_network(0), _network(0), _network(0)], (np.arange(N) % 3).astype(np.int32)
     for scale, network in enumerate(networks):
         set_head(network.model, torch.full((len(NAMES), 512), 0.01 * scale), torch.arange(float(len(NAMES))))
@@ -184,7 +184,7 @@ def test_one_network_gives_its_features_to_the_bit() -> None:
     assert aligned == []
 
 
-def test_several_networks_share_their_opinion_and_the_first_gives_the_features() -> None:
+def test_several_networks_average_and_the_first_gives_the_features() -> None:
     networks = [_network(seed) for seed in range(3)]
     out, sure = np.zeros((N, 512), np.float32), np.zeros((N, len(NAMES)), np.float32)
     with RunLog.silent().progress("", N, "images") as progress:
@@ -217,7 +217,7 @@ def test_with_mirror_images_the_means_of_both_views_are_given(n_networks: int) -
 
 
 @pytest.mark.parametrize("n_networks", quick_first(1, [2, 1, 3]))
-def test_averaged_probabilities_give_half_of_the_weight_to_the_network_of_the_fold(n_networks: int) -> None:
+def test_averaged_probabilities_weigh_the_folds_network_by_half(n_networks: int) -> None:
     networks, folds = [_network(seed) for seed in range(n_networks)], (np.arange(N) % n_networks).astype(np.int32)
     features, averaged, _ = _by_fold(networks, folds, average=True)
     by_network = np.stack([_alone(network)[1] for network in networks]).astype(np.float64)

@@ -6,7 +6,7 @@ from pipeline.figures.rendering import svg
 _CURVE = ScalingCurve(gpus=[1, 8], images_per_second=[100.0, 700.0], efficiency=[1.0, 0.875], hours=[8.0, 1.14])
 
 
-def test_four_panels_show_what_they_are_given_under_a_title_that_says_simulated() -> None:
+def test_four_panels_show_their_values_under_the_title_simulated() -> None:
     figure = scaling_figure({"ring": _CURVE}, {"batch 64": _CURVE}, title="SIMULATED: a network on a machine")
     assert figure.get_suptitle() == "SIMULATED: a network on a machine"
     drawn = [np.asarray(panel.lines[0].get_ydata()).tolist() for panel in figure.axes]

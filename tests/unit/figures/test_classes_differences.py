@@ -19,7 +19,7 @@ def _bars(axes: Any) -> list[Any]:
     return [one.get_segments() for one in axes.collections if isinstance(one, LineCollection)]
 
 
-def test_each_control_has_a_marker_and_a_bar_on_every_row_from_the_top() -> None:
+def test_each_control_has_a_marker_and_a_bar_on_every_row() -> None:
     differences = {"full": [_estimate(1.0, 0.5), _estimate(-2.0, 1.0)], "random": [_estimate(0.0, 2.0)] * 2}
     (axes,) = class_difference_figure(["cat", "worst class"], differences).axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["cat", "worst class"]
@@ -32,7 +32,7 @@ def test_each_control_has_a_marker_and_a_bar_on_every_row_from_the_top() -> None
 
 
 @pytest.mark.parametrize("differences", [{}, {"full": [_estimate(1.0, None)]}])
-def test_nothing_to_compare_and_no_interval_are_drawn_as_far_as_they_go(differences: Any) -> None:
+def test_missing_comparisons_and_intervals_are_left_out(differences: Any) -> None:
     (axes,) = class_difference_figure(["cat"], differences).axes
     assert (axes.get_legend() is None) == (not differences)
     assert not [segment for bars in _bars(axes) for segment in bars if len(segment)]

@@ -27,7 +27,7 @@ def test_the_curve_says_what_share_is_at_most_each_value(ordered: Any, threshold
     assert (line.y0, line.y1) == (threshold, threshold)
 
 
-def test_a_long_name_of_the_values_lies_above_the_chart_where_it_has_room() -> None:
+def test_a_long_axis_name_lies_above_the_chart_where_it_has_room() -> None:
     title = "distance to neighbor 99 (units of the components)"
     figure = threshold_curve(np.arange(5.0), 2.0, title=title)
     (annotation,) = [part for part in figure.layout.annotations if part.text == title]

@@ -52,7 +52,7 @@ def test_the_legend_names_every_class_even_hostile_ones(xy: NDArray[np.float64])
 
 
 @pytest.mark.parametrize("n", [10, 11, 100])
-def test_a_legend_names_classes_only_where_each_has_a_color_of_its_own(xy: NDArray[np.float64], n: int) -> None:
+def test_a_legend_names_classes_only_where_each_has_its_own_color(xy: NDArray[np.float64], n: int) -> None:
     names, labels = [str(index) for index in range(n)], np.arange(200) % n
     groups = Groups(codes=labels, names=names, colors=[class_color(index) for index in range(n)])
     for figure in (class_map(xy, labels, names), colored_map(xy, groups, labels == 0)):
@@ -69,7 +69,7 @@ def test_a_map_of_no_points_can_be_drawn() -> None:
     assert png(class_map(np.empty((0, 2)), np.empty(0, dtype=int), ["a"], np.empty(0, dtype=bool)))
 
 
-def test_groups_have_their_colors_and_only_those_with_members_a_name(xy: NDArray[np.float64]) -> None:
+def test_groups_have_colors_and_only_those_with_members_a_name(xy: NDArray[np.float64]) -> None:
     groups = Groups(codes=np.arange(200) % 2 * 2, names=["_a", "none", "$c$"], colors=["#112233", "#445566", "#778899"])
     figure = colored_map(xy, groups, np.arange(200) < 5)
     legend = figure.axes[0].get_legend()
@@ -94,7 +94,7 @@ def test_what_is_drawn_above_hides_what_lies_below() -> None:
         assert rgb(groups.colors[1 - above]) not in found
 
 
-def test_a_map_has_its_title_and_the_names_of_the_classes_at_their_points(xy: NDArray[np.float64]) -> None:
+def test_a_map_has_its_title_and_class_names_at_their_points(xy: NDArray[np.float64]) -> None:
     labels, names = np.arange(200) % 2 * 2, ["$a$", "none", "_c"]
     groups = Groups(codes=labels, names=names, colors=["#112233", "#445566", "#778899"])
     places = name_places(xy, labels, names)

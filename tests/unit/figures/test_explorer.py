@@ -24,7 +24,7 @@ def _case(n: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64], 
 
 
 @given(n=st.integers(1, 200), at_most=st.integers(1, 250), seed=_SEEDS)
-def test_rows_to_draw_are_shown_ones_within_the_limit_the_most_suspect_last(n: int, at_most: int, seed: int) -> None:
+def test_rows_to_draw_are_shown_ones_with_the_most_suspect_last(n: int, at_most: int, seed: int) -> None:
     xy, scores, shown = _case(n, seed)
     rows = rows_to_draw(xy, scores, shown, at_most=at_most)
     assert len(rows) == min(at_most, shown.sum())
@@ -119,7 +119,7 @@ def test_filtering_moves_no_place() -> None:
     assert whole.layout.yaxis.range == part.layout.yaxis.range
 
 
-def test_zoom_stays_within_a_view_and_marks_while_the_same_images_are_drawn() -> None:
+def test_zoom_stays_within_a_view_and_marks_with_the_same_images() -> None:
     layouts = [
         explorer_map(_XY, rows, _GROUPS, view=view).layout for rows, view in ((_ALL, "a"), (_ALL[:2], "a"), (_ALL, "b"))
     ]

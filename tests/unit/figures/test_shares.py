@@ -16,7 +16,7 @@ def test_class_bars_keep_the_order_and_escape_the_names() -> None:
 
 def test_the_eps_in_use_is_marked_on_its_curve() -> None:
     curves = {"resnet18": ([0.5, 1.0, 2.0], [0.5, 0.2, 0.0]), "resnet34": ([1.0], [0.5])}
-    chart = eps_chart(curves, {"resnet18": (1.0, 0.2)}, unit="eps (map units)")
+    chart = eps_chart(curves, {"resnet18": (1.0, 0.2)}, unit="eps (units of the embedding)")
     curve, mark, unmarked = chart.data
     assert unmarked.name == "resnet34"
     assert list(curve.y) == [50.0, 20.0, 0.0]
@@ -36,7 +36,7 @@ def test_the_files_draw_what_the_page_does() -> None:
     widths = [bar.get_width() for bar in axes.patches if isinstance(bar, Rectangle)]
     assert widths == [x for of_one in class_share_chart(names, shares).data for x in of_one.x]
     curves = {"resnet18": ([0.5, 1.0, 2.0], [0.5, 0.2, 0.0]), "resnet34": ([1.0], [0.5])}
-    drawn = eps_figure(curves, {"resnet18": (1.0, 0.2)}, unit="eps (map units)")
+    drawn = eps_figure(curves, {"resnet18": (1.0, 0.2)}, unit="eps (units of the embedding)")
     assert svg(drawn)
     for line, trace in zip(drawn.axes[0].lines, eps_chart(curves, {"resnet18": (1.0, 0.2)}, unit="").data, strict=True):
         assert (line.get_label(), np.asarray(line.get_ydata()).tolist()) == (trace.name, list(trace.y))

@@ -60,7 +60,7 @@ def test_variants_stand_in_the_order_of_their_numbers() -> None:
     assert [curve.key.variant for curve in panel if curve.key.arm == "full"] == ["wd 5e-05", "wd 0.0005"]
 
 
-def test_a_difference_has_its_controls_look_with_one_control_and_with_several() -> None:
+def test_a_difference_has_its_controls_look_with_any_controls() -> None:
     for arms in (("filtered", "random"), ("filtered", "random", "full")):
         study = study_summary("made-up", _runs(*arms), PLAN)
         styles = study_styles(study)

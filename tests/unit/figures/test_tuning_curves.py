@@ -41,12 +41,12 @@ def test_trials_are_curves_with_crosses_and_dotted_after_pruning() -> None:
 
 
 def test_the_legend_names_what_is_there() -> None:
-    assert _legend(tuning_figure(CURVES)) == {"winner", "other trials", "eliminated", "trained afterwards"}
+    assert _legend(tuning_figure(CURVES)) == {"winner", "other trials", "pruned", "trained afterwards"}
     assert _legend(tuning_figure(CURVES[1:2])) == {"winner"}
     assert svg(tuning_figure([]))
 
 
-def test_bars_of_importance_are_as_long_as_the_shares_the_longest_on_top() -> None:
+def test_bars_of_importance_are_the_shares_with_the_longest_on_top() -> None:
     shares = {"learning_rates": 0.7, "recipe.label_smoothing": 0.1, "weight_decays": 0.2}
     (axes,) = importance_figure(shares).axes
     widths = [bar.get_width() for bar in axes.patches]  # type: ignore[attr-defined]

@@ -82,7 +82,7 @@ def test_floats_of_any_precision_do(tmp_path: Path, dtype: DTypeLike) -> None:
     np.testing.assert_allclose(read.probabilities, _probabilities(), atol=1e-3)
 
 
-def test_labels_that_differ_in_composition_or_white_space_alone_are_one(tmp_path: Path) -> None:
+def test_labels_that_differ_in_composition_or_white_space_are_one(tmp_path: Path) -> None:
     _write(tmp_path)
     spellings = ["été", unicodedata.normalize("NFD", "été"), " été ", "\tdog"]
     _csv(tmp_path, _lines(*spellings * 3))
@@ -216,7 +216,7 @@ def test_a_manifest_without_a_label_is_refused_by_its_row(tmp_path: Path) -> Non
     assert str(raised.value).startswith(f"--labels {manifest}: line 5 has no label")
 
 
-def test_text_of_a_manifest_that_is_not_utf8_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_manifest_that_is_not_utf8_is_refused_in_one_line(tmp_path: Path) -> None:
     names = pa.array([b"a", b"\xff"]).view(pa.utf8())
     pyarrow.parquet.write_table(pa.table({"label_name": names}), tmp_path / "y.parquet")
     with pytest.raises(InputError, match="not valid UTF-8 text"):

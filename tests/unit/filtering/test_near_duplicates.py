@@ -75,7 +75,7 @@ def test_of_no_pair_both_stay_and_no_image_is_lost(
     for row, other in redundant.items():
         assert keep[row]
         assert {row, other} in near
-        assert other >= _N or left[other], "an image must be left that stands for the dropped one"
+        assert other >= _N or left[other], "the dropped image must be a duplicate of one that is left"
     for first, second in pairs:
         if second >= _N:
             assert not left[first] or first in overrides

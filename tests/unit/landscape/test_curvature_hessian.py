@@ -33,9 +33,7 @@ def _top(matrix: Tensor, *, tolerance: float = 0.03, max_products: int = 200) ->
     others=st.lists(st.floats(-1, 0.8), min_size=1, max_size=30),
     seed=st.integers(0, 2**16),
 )
-def test_top_eigenvalue_matches_known_spectrum_below_larger_negative_one(
-    top: float, others: list[float], seed: int
-) -> None:
+def test_the_top_eigenvalue_is_found_next_to_a_larger_negative_one(top: float, others: list[float], seed: int) -> None:
     # The lowest is of larger magnitude in two of the cases, equal in one.
     for lowest in (-0.5, -1.0, -1.3):
         matrix = _with_eigenvalues([top, lowest * top, *(0.8 * top * value for value in others)], seed)

@@ -89,9 +89,7 @@ def test_one_operation_is_the_groups_one_by_one(n_groups: int, size: int, side: 
 @pytest.mark.parametrize(("device", "sizes", "expected"), [
     ("meta", [3, 3], True), ("meta", [3, 4], False), ("cpu", [3, 3], False),
 ])  # fmt: skip
-def test_a_cpu_and_groups_of_unequal_size_are_normalized_one_by_one(
-    device: str, sizes: list[int], expected: bool
-) -> None:
+def test_on_a_cpu_and_with_unequal_sizes_groups_run_one_by_one(device: str, sizes: list[int], expected: bool) -> None:
     layer = GroupedBatchNorm2d(_CHANNELS).to(device)
     layer.group_sizes = sizes
     with patch.object(layer, "_normalize", side_effect=layer._normalize) as normalize:
@@ -133,7 +131,7 @@ def test_training_leaves_the_running_statistics_alone() -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in layer.state_dict().items())
 
 
-def test_evaluation_uses_the_running_statistics_and_knows_no_groups() -> None:
+def test_evaluation_uses_running_statistics_and_no_groups() -> None:
     ours, theirs = _pair()
     for layer in (ours, theirs):
         layer.eval()

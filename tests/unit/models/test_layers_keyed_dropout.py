@@ -100,7 +100,7 @@ def test_the_global_generator_does_not_matter_and_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(("p", "training"), [(0.0, True), (0.5, False)])
-def test_nothing_is_dropped_in_evaluation_or_with_a_share_of_nothing(p: float, training: bool) -> None:
+def test_nothing_is_dropped_in_evaluation_or_with_a_rate_of_0(p: float, training: bool) -> None:
     dropout = KeyedDropout(p, layer=1).train(training)
     inputs = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
     assert torch.equal(dropout(inputs), inputs)

@@ -55,7 +55,7 @@ def test_images_of_other_sizes_pass(network: str, size: int) -> None:
 
 
 @_SMALL
-def test_the_seed_decides_the_weights_and_the_global_generator_does_not(network: str) -> None:
+def test_the_seed_decides_the_weights_not_the_global_generator(network: str) -> None:
     first = _parameters(_build(network, seed=3))
     torch.rand(5)  # away from where an earlier call with this seed would have left it
     before = torch.get_rng_state()

@@ -79,14 +79,14 @@ def test_training_keeps_running_statistics() -> None:
     assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
 
 
-def test_images_are_resized_to_the_input_of_the_network_without_cropping() -> None:
+def test_images_are_resized_to_the_networks_input_without_cropping() -> None:
     model, images = _build().eval(), _images(2, 32)
     resized = torch.nn.functional.interpolate(images, (_SIDE, _SIDE), mode="bicubic", antialias=True)
     with torch.inference_mode():
         torch.testing.assert_close(model.features(images), model.features(resized))
 
 
-def test_equal_seeds_give_equal_weights_and_the_global_generator_keeps_its_state() -> None:
+def test_seeds_decide_weights_and_the_global_generator_stays() -> None:
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
@@ -129,7 +129,7 @@ def test_unknown_names_are_refused_with_similar_ones(network: str, names: str) -
     assert names in str(raised.value)
 
 
-def test_weights_with_any_number_of_classes_or_without_a_classifier_are_loaded() -> None:
+def test_weights_with_any_classifier_or_none_are_loaded() -> None:
     theirs = _timm_model("test_efficientnet", 7)
     headless = {name: tensor for name, tensor in theirs.state_dict().items() if not name.startswith("classifier")}
     for state in (theirs.state_dict(), headless):
@@ -162,7 +162,7 @@ def test_weights_of_another_network_are_refused(change: object, word: str, n_cla
     assert word in str(raised.value)
 
 
-def test_a_network_whose_steps_depend_on_the_split_of_a_batch_is_frozen_only() -> None:
+def test_a_network_that_depends_on_a_batchs_split_is_only_frozen() -> None:
     check_trainable(_build(), _SMALL)
     for model, layer in (
         (_build("timm/levit_128s"), "BatchNorm1d"),

@@ -50,7 +50,7 @@ def _orthogonalized(matrix: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (5, 12), (12, 5), (64, 576), (576, 64)])
-def test_singular_vectors_stay_and_singular_values_become_about_one(shape: tuple[int, int]) -> None:
+def test_singular_vectors_stay_and_singular_values_become_one(shape: tuple[int, int]) -> None:
     u, s, vt = torch.linalg.svd(_normal(*shape, dtype=torch.float64), full_matrices=False)
     matrix = u @ torch.diag(torch.linspace(1, 0.05, len(s), dtype=torch.float64)) @ vt
     actual = u.mT @ _orthogonalized(matrix) @ vt.mT

@@ -60,7 +60,7 @@ def test_the_scale_of_features_does_not_matter() -> None:
     np.testing.assert_array_equal(near_duplicates(features * scales).pairs, near_duplicates(features).pairs)
 
 
-def test_pixels_tell_copies_from_images_that_a_network_places_together() -> None:
+def test_pixels_tell_copies_from_images_with_equal_features() -> None:
     features, images = _features(0, 300), _images(0, 300)
     together = _copies(features, np.array([5, 6, 7]), 0)
     dimmed, mirrored = images[5] // 2, images[6][:, ::-1]

@@ -89,7 +89,7 @@ def test_the_inverted_file_repeats_itself_to_the_bit(monkeypatch: pytest.MonkeyP
 
 
 def test_lists_that_hold_too_few_are_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More neighbours than the lists that a query looks through have points."""
+    """More neighbors than the lists that a query looks through have points."""
     _inverted(monkeypatch)
     points = _points(0, 500, 2)
     actual = nearest_neighbors(points, 499, seed=0)

@@ -31,7 +31,7 @@ def test_neighbors_are_those_by_the_network_of_the_fold(seed: int, n: int, n_fol
     np.testing.assert_array_equal(exact, actual.rows[some])
 
 
-def test_images_by_networks_that_differ_systematically_have_no_more_neighbors_of_their_fold_than_by_chance() -> None:
+def test_neighbors_of_ones_own_fold_are_as_frequent_as_by_chance() -> None:
     rng = np.random.default_rng(0)
     n = 1500
     seen = rng.normal(size=(n, 4))

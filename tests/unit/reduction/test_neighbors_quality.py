@@ -41,9 +41,9 @@ def test_a_random_map_keeps_chance_and_a_copy_keeps_all() -> None:
 
 def test_votes() -> None:
     labels = np.array([0, 1, 1, 0, 2])
-    neighbours = np.array([[1, 2, 3], [2, 0, 3]])
+    neighbors = np.array([[1, 2, 3], [2, 0, 3]])
     # Row 0 is outvoted, 1 to 2; row 3, of class 0, gets votes 1, 0, 0.
-    assert knn_label_accuracy(neighbours, np.array([0, 3]), labels) == 0.5
+    assert knn_label_accuracy(neighbors, np.array([0, 3]), labels) == 0.5
     # Row 1, of class 1, is voted 1; row 4, of class 2, is voted 1; row 0, of class 0, is voted 0.
     assert knn_label_accuracy(np.array([[2], [1], [3]]), np.array([1, 4, 0]), labels) == 2 / 3
 

@@ -35,7 +35,7 @@ def test_equal_rows() -> None:
     check_features(features, "f.npy")
 
 
-def test_constant_features_duplicates_and_a_lone_row_of_its_kind_are_fine() -> None:
+def test_constant_features_duplicates_and_a_lone_row_are_accepted() -> None:
     features = np.ones((100, 5), dtype=np.float32)
     features[:40, 2] = 3  # 40 duplicates, 60 duplicates, four constant features
     check_features(features, "f.npy")

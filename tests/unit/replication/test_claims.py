@@ -17,7 +17,7 @@ MANY = 600
 
 
 @dataclass(frozen=True)
-class Case:
+class ClaimCase:
     """Scenarios in which a claim is true, false, and on the border between both."""
 
     true: Make
@@ -108,34 +108,36 @@ def _gain_by_batch(against_full: float, against_random: float) -> Level:
 
 _ARMS = ["full", "filtered", "random"]
 
-CASES: Mapping[str, Case] = {
-    "gain_by_batch": Case(
+CASES: Mapping[str, ClaimCase] = {
+    "gain_by_batch": ClaimCase(
         *(grid(_gain_by_batch(*growths), arm=_ARMS, batch_size=_SIZES)
           for growths in ((0.005, 0.005), (0.005, -0.005), (0.005, 0.0)))
     ),
-    "best_batch": Case(*(grid(_moving_peak(moves), batch_size=_SIZES, learning_rate=_RATES) for moves in (1, 0, 0))),
-    "parting_curves": Case(
+    "best_batch": ClaimCase(
+        *(grid(_moving_peak(moves), batch_size=_SIZES, learning_rate=_RATES) for moves in (1, 0, 0))
+    ),
+    "parting_curves": ClaimCase(
         *(grid(_curves_by_rate(*parts), noise=0.002, batch_size=_SIZES, learning_rate=_RATES, model=_NETS)
           for parts in ((0.01, (0, 1)), (-0.004, (1, 0)), (0.01, (0.5, 0.5))))
     ),
-    "sudden_drop": Case(
+    "sudden_drop": ClaimCase(
         *(grid(_drops(kind), batch_size=_SIZES, model=_NETS) for kind in ("large", "small", "all"))
     ),
-    "batch_norm": Case(_batch_norm(1.0), _batch_norm(0.0), _batch_norm(0.5)),
-    "weight_decay": Case(
+    "batch_norm": ClaimCase(_batch_norm(1.0), _batch_norm(0.0), _batch_norm(0.5)),
+    "weight_decay": ClaimCase(
         *(grid(_decay(gain), arm=["full", "filtered", "random"], weight_decay=[0.005, 0.01, 0.0135])
           for gain in (0.03, -0.03, 0.0))
     ),
-    "variance": Case(*(grid(lambda t: 0.9, noise=_noise(power), batch_size=_SIZES) for power in (1, -1, 0))),
-    "augmentation": Case(
+    "variance": ClaimCase(*(grid(lambda t: 0.9, noise=_noise(power), batch_size=_SIZES) for power in (1, -1, 0))),
+    "augmentation": ClaimCase(
         *(grid(_augmented(gain), arm=["full", "random"], augmented=[False, True], batch_size=[64, 128])
           for gain in (0.02, -0.02, 0.0))
     ),
-    "as_good_as_full": Case(
+    "as_good_as_full": ClaimCase(
         *(grid(_gain(gain), matched=["epochs"], batch_size=[64, 128], arm=["full", "filtered"])
           for gain in (0.01, -0.02, -CRITERIA.margin))
     ),
-    "best_extractor": Case(
+    "best_extractor": ClaimCase(
         *(grid(_extractors(best), arm=["filtered", "random"], extractor=["resnet18", "resnet50", "resnet101"])
           for best in ({"resnet101": 0.02}, {"resnet18": 0.03}, {"resnet101": 0.01, "resnet50": 0.01}))
     ),
@@ -197,7 +199,7 @@ def test_on_the_border_claims_are_as_rare_as_stated(name: str, seeds: int) -> No
 @pytest.mark.parametrize("seeds", [2, 4, 6])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("name", CASES)
-def test_on_the_border_of_every_scenario_claims_are_as_rare_as_stated(name: str, scenario: str, seeds: int) -> None:
+def test_claims_are_as_rare_as_stated_at_every_scenarios_border(name: str, scenario: str, seeds: int) -> None:
     assert _wrong(name, scenario, seeds, MANY) <= hardly_above(CRITERIA.alpha, MANY)
 
 
@@ -252,7 +254,7 @@ def test_runs_that_studies_share_count_once(name: str, part: int) -> None:
     assert once == twice
 
 
-def test_runs_of_a_setting_that_a_second_study_shares_have_no_double_weight() -> None:
+def test_runs_that_two_studies_share_have_no_double_weight() -> None:
     """As if both take the same steps at one batch size and not at the other."""
     rng = np.random.default_rng(6)
     axes: dict[str, Any] = {"arm": ["full", "filtered"], "weight_decay": [0.005, 0.01]}
@@ -289,7 +291,7 @@ def test_a_study_of_fewer_draws_is_left_out() -> None:
     assert (evidence.n, evidence.unit, evidence.settings, evidence.left_out) == (2, "draw of the filter", 1, 1)
 
 
-def test_draws_of_the_filter_are_what_counts_where_there_are_several() -> None:
+def test_with_several_draws_of_the_filter_the_draws_count() -> None:
     """One draw's luck is in all of its seeds."""
     rng = np.random.default_rng(3)
     records: list[RunRecord] = []

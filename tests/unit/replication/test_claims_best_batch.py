@@ -38,14 +38,14 @@ def test_sizes_far_apart_contradict_nothing(noise: float, sizes: Sequence[int]) 
     assert _outcome(level, sizes, [0.01, 0.1], noise=noise, seeds=6) == "undecided"
 
 
-def test_a_rate_whose_best_lies_at_an_end_leaves_what_the_other_rates_say() -> None:
+def test_a_rate_with_its_best_at_an_end_leaves_the_others() -> None:
     sizes, rates = [16, 32, 64, 128, 256], [0.01, 0.05, 0.1, 0.2]
     assert _outcome(_best_at(lambda rate: 640 * rate), sizes, rates, noise=0.001, seeds=6) == "supported"
     constant_above = _best_at(lambda rate: 64 if rate > 0.01 else 2)
     assert _outcome(constant_above, sizes, rates, noise=0.001, seeds=6) == "undecided"
 
 
-def test_one_network_does_not_contradict_what_the_sizes_hide_of_another() -> None:
+def test_one_network_does_not_contradict_hidden_sizes_of_another() -> None:
     def level(record: RunRecord) -> float:
         return _best_at(lambda rate: 64 if record.model == "resnet18" else 5 * (rate / 0.1))(record)
 

@@ -30,7 +30,7 @@ def test_a_control_that_is_missing_at_one_weight_decay_is_in_none() -> None:
     assert (evidence.settings, evidence.left_out) == (1, 1)
 
 
-def test_networks_that_peak_together_at_high_rates_alone_do_not_part() -> None:
+def test_networks_that_peak_together_at_high_rates_do_not_part() -> None:
     """Their accuracies part, but their best sizes come together: 32 and 128 at the low rate, 64 at the high one."""
 
     def level(record: RunRecord) -> float:
@@ -46,7 +46,7 @@ def test_networks_that_peak_together_at_high_rates_alone_do_not_part() -> None:
     assert outcome(evidence) == "contradicted"
 
 
-def test_draws_that_keep_unlike_numbers_of_images_are_draws_of_one_setting() -> None:
+def test_draws_that_keep_unequal_numbers_of_images_are_one_setting() -> None:
     """At equal epochs they take 95, 96 and 97 steps of the full arm's 100."""
     rng, records = np.random.default_rng(0), []
     for draw in range(3):

@@ -38,7 +38,7 @@ def test_a_pilot_of_one_seed_does_not_stop_a_study_of_five() -> None:
     assert (evidence.n, evidence.settings, evidence.left_out) == (5, 3, 3)
 
 
-def test_a_curve_loses_the_size_that_diverged_rather_than_its_seeds() -> None:
+def test_a_curve_loses_the_size_that_diverged_and_no_seeds() -> None:
     axes: dict[str, Any] = {"batch_size": [16, 32, 64, 128, 256, 512], "learning_rate": [0.05, 0.1]}
 
     def level(record: RunRecord) -> float:

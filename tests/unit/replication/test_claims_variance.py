@@ -62,7 +62,7 @@ def test_curves_of_other_sizes_are_left_out_and_counted() -> None:
     assert (evidence.n, evidence.settings, evidence.left_out) == (8, 1, 1)
 
 
-def test_what_would_decide_names_the_smallest_p_of_the_fewest_sizes() -> None:
+def test_what_would_decide_has_the_smallest_p_of_the_fewest_sizes() -> None:
     few = [math.log2(size) for size in SIZES[:5]]
     least = 2 * trend_test(few, few)[0]
     assert f"p = {least:.2g}" in CLAIMS["variance"].decides

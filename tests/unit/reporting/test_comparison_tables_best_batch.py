@@ -43,7 +43,7 @@ def _written(folder: Path, **study: Any) -> tuple[Params, DataPaths]:
     return params, data
 
 
-def test_each_network_and_rate_is_a_row_that_tells_the_seeds_and_the_ends(tmp_path: Path) -> None:
+def test_each_network_and_rate_is_a_row_with_seeds_and_ends(tmp_path: Path) -> None:
     params, data = _written(tmp_path)
     (study,) = build_summary(load_report_inputs(params, data))["studies"]
     table = best_batch_table(study, 0.95)

@@ -52,7 +52,7 @@ def test_an_accuracy_stands_before_the_loss_and_is_interpolated(tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("accuracy_every", [None, {"steps": 1}])
-def test_accuracy_and_loss_over_training_are_drawn_where_they_were_measured(
+def test_curves_over_training_are_plotted_where_they_were_measured(
     tmp_path: Path, accuracy_every: dict[str, Any] | None
 ) -> None:
     params, data = _params(accuracy_every=accuracy_every), DataPaths(root=tmp_path)

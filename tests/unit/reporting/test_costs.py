@@ -104,7 +104,7 @@ SOME_TELL = _with_energy(
 )
 
 
-def test_energy_of_a_kind_is_summed_over_the_parts_that_all_tell_it(study: StudyInputs) -> None:
+def test_energy_of_a_kind_is_summed_only_if_all_parts_have_it(study: StudyInputs) -> None:
     costs = arm_costs([study], SOME_TELL)
     filtered, full, random = (of(costs, arm) for arm in ("filtered", "full", "random"))
     assert filtered.choosing.joules == Energy(gpu=6123.4, cpu=None, memory=None)

@@ -34,7 +34,7 @@ def test_found_are_the_wrong_labels_that_are_dropped(tmp_path: Path) -> None:
     assert (network["recall"], network["precision"]) == (0.75, 0.5)
 
 
-def test_chance_is_the_mean_of_many_random_choices_of_as_many_images_of_each_class(tmp_path: Path) -> None:
+def test_chance_is_the_mean_of_random_choices_with_equal_classes(tmp_path: Path) -> None:
     inputs = _inputs(tmp_path)
     (network,), rng = inputs.networks, np.random.default_rng(0)
     assert inputs.true_labels is not None
@@ -49,7 +49,7 @@ def test_chance_is_the_mean_of_many_random_choices_of_as_many_images_of_each_cla
     assert detection(network, wrong)["by_chance"] == pytest.approx(np.mean(drawn), abs=0.04)
 
 
-def test_the_first_sentences_say_what_was_found_by_chance_and_gained(tmp_path: Path) -> None:
+def test_the_first_sentences_state_finds_chance_and_gain(tmp_path: Path) -> None:
     gain = {"full": 0.0, "random": 0.0, "filtered": 0.025}
     summary = build_summary(_inputs(tmp_path, lambda row: {"top1": 0.85 + gain[row["arm"]] + 0.025 * row["seed"] / 5}))
     (planted,) = summary["planted"]
@@ -79,7 +79,7 @@ def hash_of(row: Any) -> int:
     return int(np.random.default_rng([row["seed"], row["batch_size"], len(row["arm"])]).integers(0, 1000))
 
 
-def test_the_gallery_has_the_label_the_prediction_and_the_truth_most_suspect_first(tmp_path: Path) -> None:
+def test_the_gallery_has_label_prediction_and_truth_in_order(tmp_path: Path) -> None:
     inputs = _inputs(tmp_path)
     gallery = dropped_images(inputs.networks[0], inputs)
     assert [image.truth for image in gallery[:2]] == [CLASS_NAMES[2], CLASS_NAMES[1]]

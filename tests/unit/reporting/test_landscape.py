@@ -125,7 +125,7 @@ def test_page_draws_slices_of_the_numbers_in_its_table(tmp_path: Path) -> None:
     assert _slices(_page(tmp_path)) != before
 
 
-def test_a_document_without_its_figure_names_the_command_that_draws_it(tmp_path: Path) -> None:
+def test_a_document_without_its_figure_names_its_command(tmp_path: Path) -> None:
     _write(tmp_path)
     DataPaths(root=tmp_path).landscape_figure("digits").unlink()
     said = _document(tmp_path)

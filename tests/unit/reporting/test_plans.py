@@ -54,7 +54,7 @@ def _params(**study: Any) -> Params:
     return params_with(["resnet18"], plan=_TEXT, **study)
 
 
-def test_without_words_the_hash_stands_alone_whatever_the_ledger_has(work: WorkPaths) -> None:
+def test_without_words_the_hash_stands_alone_with_any_ledger(work: WorkPaths) -> None:
     params = params_with(["resnet18"])
     digest = _state(work, params)
     (sentence,) = plan_sentences("digits", params, load_plans(params, work).get("digits"))
@@ -71,7 +71,7 @@ def test_a_plan_from_before_the_first_run_has_its_date(work: WorkPaths) -> None:
     assert _last(_params(), work) == before
 
 
-def test_runs_that_are_older_are_counted_and_undated_ones_are_older(work: WorkPaths) -> None:
+def test_older_runs_are_counted_and_undated_ones_are_older(work: WorkPaths) -> None:
     _state(work, _params())
     _record(work, {"a": -1, "b": None, "c": 1})
     history = load_plans(_params(), work)["digits"]
@@ -79,7 +79,7 @@ def test_runs_that_are_older_are_counted_and_undated_ones_are_older(work: WorkPa
     check_golden("plan_older_runs.txt", _without_hash(_last(_params(), work)))
 
 
-def test_lines_that_changed_afterwards_are_named_with_what_was_known_then(work: WorkPaths) -> None:
+def test_changed_lines_are_named_with_the_runs_known_then(work: WorkPaths) -> None:
     _state(work, _params(seeds=[0, 1]))
     _state(work, _params(seeds=[0, 1, 2]), days=2)
     _record(work, {"a": 1, "b": 1, "c": 3})
@@ -129,9 +129,7 @@ def test_page_and_document_say_it_and_take_no_word_for_markup(tmp_path: Path, wo
     ],
     ids=str,
 )
-def test_the_plan_says_what_is_equal_between_arms_and_between_batch_sizes(
-    study: dict[str, Any], says: list[str]
-) -> None:
+def test_the_plan_says_what_arms_and_batch_sizes_share(study: dict[str, Any], says: list[str]) -> None:
     params = _params(**study)
     found = equal_sentences(params.studies["digits"])
     assert found == [f"Equal at each batch size: the {text}" for text in says]

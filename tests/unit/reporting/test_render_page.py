@@ -130,7 +130,7 @@ def test_the_primary_verdict_is_the_first_thing_said(page: str) -> None:
     assert start < primary < secondary < page.index('<section id="study-digits">')
 
 
-def test_of_many_studies_a_table_says_the_verdicts_and_each_study_its_sentence(tmp_path: Path) -> None:
+def test_many_studies_have_a_table_of_verdicts_and_a_sentence_each(tmp_path: Path) -> None:
     tree, data = params_tree(["resnet18"], seeds=[0, 1], batch_sizes=[128]), DataPaths(root=tmp_path)
     full_alone = {**tree["studies"]["digits"], "arms": ["full"]}
     tree["studies"] |= {"second": dict(tree["studies"]["digits"]), "third": dict(tree["studies"]["digits"])}
@@ -157,7 +157,7 @@ def test_the_verdict_names_what_the_arms_had_the_same_number_of(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_arms_that_whole_steps_leave_at_unequal_epochs_are_said_to_be_so(tmp_path: Path) -> None:
+def test_arms_with_unequal_epochs_by_whole_steps_are_named(tmp_path: Path) -> None:
     params, data = params_with(["resnet18"], match="epochs", batch_sizes=[32, 128]), DataPaths(root=tmp_path)
 
     def outcome(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -81,7 +81,7 @@ def test_single_images_give_classes_and_a_second_interval(build: Build) -> None:
     assert primary["images"]["bootstrap"]["low"] < primary["images"]["bootstrap"]["high"]
 
 
-def test_results_by_image_that_are_not_those_of_the_runs_are_refused(tmp_path: Path) -> None:
+def test_results_by_image_of_other_runs_are_refused(tmp_path: Path) -> None:
     params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
     write_artifacts(data, params)
     correct = np.load(data.correct("digits"))
@@ -147,7 +147,7 @@ _NOISE = {
     ("full", 1): _noise(1000.0, 640.6, 1100.0),
     ("full", 2): _noise(None, 5000.0, None),  # hidden in noise: larger than all
     ("filtered", 0): _noise(12_345.0, 9_000.0, 20_000.0),
-    ("filtered", 1): _noise(None, None, None),  # cannot be told
+    ("filtered", 1): _noise(None, None, None),  # unknown
     ("filtered", 2): _noise(10_000.0, 8_000.0, 15_000.0),
     ("random", 0): _noise(None, 3000.0, None),
 }

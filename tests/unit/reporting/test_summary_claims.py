@@ -57,7 +57,7 @@ def _growing(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"top1": 0.5 + gain + (row["seed"] % 2) / 40 * (row["arm"] == "full"), "balanced_accuracy": 0.9}
 
 
-def test_the_growth_of_the_gain_is_a_table_of_its_study_and_a_sentence(tmp_path: Path) -> None:
+def test_the_growth_of_the_gain_is_a_table_and_a_sentence(tmp_path: Path) -> None:
     params, data = params_with(["resnet18"], seeds=SEEDS, batch_sizes=SIZES), DataPaths(root=tmp_path)
     write_artifacts(data, params, _growing)
     summary = build_summary(load_report_inputs(params, data))

@@ -21,7 +21,7 @@ def _outcome(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"top1": top1, "balanced_accuracy": top1, "n_relabeled": 1234 if row["arm"] == "relabeled" else 0}
 
 
-def test_it_has_the_number_of_changed_labels_and_the_verdict_against_the_given_ones(tmp_path: Path) -> None:
+def test_it_has_the_number_of_changed_labels_and_their_verdict(tmp_path: Path) -> None:
     params = params_with(["resnet18"], arms=list(_TOP1), seeds=[0, 1, 2], relabel_above=0.75)
     data = DataPaths(root=tmp_path)
     write_artifacts(data, params, _outcome)

@@ -45,7 +45,7 @@ def test_table_one_is_compared_with_the_paper(data: DataPaths) -> None:
     assert row["origin of the share"].startswith("requested: 5.00 %")
 
 
-def test_the_share_at_the_librarys_defaults_is_that_of_dbscan_itself(data: DataPaths) -> None:
+def test_the_share_at_the_defaults_is_that_of_scikit_learns_dbscan(data: DataPaths) -> None:
     xy = np.random.default_rng(3).normal(scale=0.6, size=(N_TRAIN, 2))
     points = read_parquet(data.points("resnet18"))
     labels = points["label"].to_numpy()

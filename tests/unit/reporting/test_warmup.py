@@ -107,9 +107,7 @@ def test_only_batch_sizes_of_all_siblings_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [("warmup_1", "warmup_1e0", "warmup_2"), ("warmup_1e0", "warmup_2", "warmup_1")])
-def test_studies_of_one_warm_up_have_their_batch_sizes_together_in_any_order(
-    tmp_path: Path, names: tuple[str, ...]
-) -> None:
+def test_studies_of_one_warm_up_share_batch_sizes_in_any_order(tmp_path: Path, names: tuple[str, ...]) -> None:
     """As where another study takes one of the warm-ups at one batch size more."""
     tree = _params(1.0, 2.0).model_dump(mode="json")
     one = tree["studies"]["warmup_1"]

@@ -27,8 +27,8 @@ def test_another_label_is_suggested_where_the_network_disagrees() -> None:
 
 def test_neighbors_are_named() -> None:
     labels = np.array([0, 1, 1, 2, 0])
-    neighbours = np.array([[1, 2, 3], [2, 0, 3], [1, 1, 0], [0, 4, 3], [0, 1, 2]])
-    assert neighbor_phrases(neighbours, labels, ["cat", "dog, red", "cow"]) == [
+    neighbors = np.array([[1, 2, 3], [2, 0, 3], [1, 1, 0], [0, 4, 3], [0, 1, 2]])
+    assert neighbor_phrases(neighbors, labels, ["cat", "dog, red", "cow"]) == [
         "2 of 3 nearest neighbors are dog, red",
         "1 of 3 nearest neighbors share its label",  # three ways to draw
         "2 of 3 nearest neighbors share its label",

@@ -10,7 +10,7 @@ from sklearn.cluster import HDBSCAN
 
 from pipeline.scoring import density
 from pipeline.scoring.base import ScorerInputs
-from pipeline.scoring.decision import FilterDecision, ShareRule, decide
+from pipeline.scoring.decision import DropFraction, FilterDecision, decide
 from pipeline.scoring.thresholds import Allocation
 from tests.fixtures.golden import check_golden
 
@@ -30,14 +30,14 @@ def _cloud(seed: int, n: int = 400) -> ScorerInputs:
 @given(seed=st.integers(0, 2**32 - 1), share=st.floats(0, 0.6))
 def test_a_share_is_met_or_explained(seed: int, share: float) -> None:
     evidence = _cloud(seed, n=2000)
-    decision = decide(evidence, _dbscan(5), ShareRule(share=share))
+    decision = decide(evidence, _dbscan(5), DropFraction(fraction=share))
     np.testing.assert_array_equal(decision.is_noise, decision.values > decision.thresholds)
     np.testing.assert_array_equal(decision.is_noise, decision.scores > 0.5)
     assert (abs(decision.is_noise.mean() - share) <= 0.001) == (decision.share_note is None)
 
 
 def test_the_paper_share_is_met_within_a_tenth_of_a_point() -> None:
-    decision = decide(_cloud(0, 5000), _dbscan(5), ShareRule(share=0.0512))
+    decision = decide(_cloud(0, 5000), _dbscan(5), DropFraction(fraction=0.0512))
     assert decision.is_noise.mean() == pytest.approx(0.0512, abs=0.001)
     assert decision.share_note is None
 
@@ -60,7 +60,7 @@ def test_ties_out_of_reach_are_explained() -> None:
     pairs = [[100.0 * i + side, 0] for i in range(1, 7) for side in (0, 1)]
     points = np.array([[0, 0], [0.1, 0], [0, 0.1], *pairs])
     evidence = ScorerInputs(embeddings=points[None], labels=np.zeros(len(points), dtype=np.int64))
-    decision = decide(evidence, _dbscan(2), ShareRule(share=0.3))
+    decision = decide(evidence, _dbscan(2), DropFraction(fraction=0.3))
     assert decision.is_noise.sum() == 0
     _check_note("share_note_ties.txt", decision)
 
@@ -70,7 +70,7 @@ def _check_note(name: str, decision: FilterDecision) -> None:
 
 
 def test_images_that_the_scorer_rates_alike_are_explained() -> None:
-    _check_note("share_note_rated_alike.txt", decide(_cloud(0, 40), _dbscan(1), ShareRule(share=0.3)))
+    _check_note("share_note_rated_alike.txt", decide(_cloud(0, 40), _dbscan(1), DropFraction(fraction=0.3)))
 
 
 def test_few_images_are_explained() -> None:
@@ -78,25 +78,25 @@ def test_few_images_are_explained() -> None:
     line = ScorerInputs(
         embeddings=np.column_stack([2.0 ** np.arange(30), np.zeros(30)])[None], labels=np.zeros(30, np.int64)
     )
-    _check_note("share_note_few_images.txt", decide(line, _dbscan(2), ShareRule(share=0.11)))
+    _check_note("share_note_few_images.txt", decide(line, _dbscan(2), DropFraction(fraction=0.11)))
 
 
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1), share=st.floats(0, 0.6), allocation=st.sampled_from(["per_class", "balanced"]))
 def test_quotas_give_each_class_a_radius_and_dbscan_agrees(seed: int, share: float, allocation: Allocation) -> None:
     evidence = _cloud(seed, n=600)
-    decision = decide(evidence, _dbscan(5), ShareRule(share=share, allocation=allocation))
+    decision = decide(evidence, _dbscan(5), DropFraction(fraction=share, allocation=allocation))
     np.testing.assert_array_equal(decision.is_noise, decision.clusters == -1)
     np.testing.assert_array_equal(decision.is_noise, decision.scores > 0.5)
     for label in range(4):
         rows = evidence.labels == label
         assert len(set(decision.thresholds[rows])) == 1
-        # Mutual nearest neighbours share a radius, so that a class may miss its allocation by a few images.
+        # Mutual nearest neighbors share a radius, so that a class may miss its allocation by a few images.
         assert decision.is_noise[rows].sum() == pytest.approx(share * rows.sum(), abs=5)
 
 
-@pytest.mark.parametrize("rule", [1.0, ShareRule(share=0.1)], ids=str)
-def test_hdbscan_is_fitted_once_per_class(rule: ShareRule | float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rule", [1.0, DropFraction(fraction=0.1)], ids=str)
+def test_hdbscan_is_fitted_once_per_class(rule: DropFraction | float, monkeypatch: pytest.MonkeyPatch) -> None:
     fits = []
 
     class Counted(HDBSCAN):  # type: ignore[misc]

@@ -52,7 +52,7 @@ def test_the_nearest_candidates_attain_the_minimum_over_all_points(points: np.nd
 def test_by_hand() -> None:
     # On a line: a trio, a point 3 beyond it, and a distant pair. min_samples 3.
     points = np.array([[0, 0], [1, 0], [2, 0], [5, 0], [20, 0], [21, 0]], dtype=float)
-    # The middle of the trio is core from 1 on and reaches its two neighbours; the fourth is core at
+    # The middle of the trio is core from 1 on and reaches its two neighbors; the fourth is core at
     # 4 but reached from the third (core at 2) at 3; the pair is core at 16 and 15.
     np.testing.assert_array_equal(release_radii(points, 3), [1, 1, 1, 3, 15, 15])
     np.testing.assert_array_equal(cluster(points, 1.5, 3), [0, 0, 0, -1, -1, -1])

@@ -35,7 +35,7 @@ def test_margins_far_from_zero_keep_their_order() -> None:
     assert (np.diff(values) < -1e-9 * values[1:]).all()
 
 
-def test_forgetting_counts_events_and_a_label_never_learned_is_the_most_suspect() -> None:
+def test_forgetting_counts_events_and_never_learned_is_the_most() -> None:
     np.testing.assert_array_equal(SCORERS["forgetting"].values(_INPUTS), [0, 1, np.inf, 0])
     assert _reasons("forgetting") == [
         "while it trained, the network forgot its label cat only 0 times",

@@ -14,7 +14,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from pipeline.config.filter import ScorerConfig as ScorerConfig
 from pipeline.scoring.base import Need, ScoredImages, ScorerInputs
-from pipeline.scoring.decision import ShareRule, decide
+from pipeline.scoring.decision import DropFraction, decide
 from pipeline.scoring.registry import SCORERS, relative_ranks, split_options
 from pipeline.scoring.thresholds import Allocation
 
@@ -109,7 +109,7 @@ def test_what_is_not_needed_may_be_missing(scorer: dict[str, Any]) -> None:
 
 
 @_ALL
-def test_only_mean_confidence_reads_probabilities_in_sample_where_there_are_folds(scorer: dict[str, Any]) -> None:
+def test_with_folds_only_mean_confidence_reads_in_sample(scorer: dict[str, Any]) -> None:
     evidence, _ = _planted(0)
     name, options = split_options(scorer)
     assert evidence.training_confidence is not None
@@ -123,13 +123,13 @@ def test_only_mean_confidence_reads_probabilities_in_sample_where_there_are_fold
 
 _RULES = [
     0.4,
-    *(ShareRule(share=share, allocation=quota) for share in (0.0, 0.1) for quota in get_args(Allocation)),
+    *(DropFraction(fraction=share, allocation=quota) for share in (0.0, 0.1) for quota in get_args(Allocation)),
 ]
 
 
 @_ALL
 @pytest.mark.parametrize("rule", _RULES, ids=str)
-def test_any_rule_follows_any_scorer(scorer: dict[str, Any], rule: ShareRule | float) -> None:
+def test_any_rule_follows_any_scorer(scorer: dict[str, Any], rule: DropFraction | float) -> None:
     evidence, _ = _planted(0)
     decision = decide(evidence, scorer, rule)
     assert ((decision.scores >= 0) & (decision.scores <= 1)).all()
@@ -137,8 +137,8 @@ def test_any_rule_follows_any_scorer(scorer: dict[str, Any], rule: ShareRule | f
     for label in (0, 1):
         rows = evidence.labels == label
         assert (np.diff(decision.scores[rows][np.argsort(decision.values[rows])]) >= 0).all()
-    if isinstance(rule, ShareRule):
-        off = abs(decision.is_noise.mean() - rule.share)
+    if isinstance(rule, DropFraction):
+        off = abs(decision.is_noise.mean() - rule.fraction)
         assert off < 0.001 or decision.share_note is not None
 
 

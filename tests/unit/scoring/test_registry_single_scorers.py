@@ -49,7 +49,7 @@ def test_percent_has_no_exponent(probability: float, text: str) -> None:
         assert "e+" not in reason
 
 
-def test_margin_reason_states_the_difference_to_the_strongest_other_class() -> None:
+def test_the_reason_of_margin_states_the_strongest_other_class() -> None:
     values = SCORERS["margin"].values(_BELIEFS)
     scored = ScoredImages(
         inputs=_BELIEFS, options={}, values=values, thresholds=np.full(3, 0.5), class_names=["cat", "dog", "ship"]
@@ -75,7 +75,7 @@ def test_hdbscan_reason_follows_its_own_decision() -> None:
     assert reasons[0].endswith("with strength 0.75")
 
 
-def test_the_networks_view_of_neighbours_counts_half() -> None:
+def test_the_networks_view_of_neighbors_counts_half() -> None:
     evidence = ScorerInputs(
         labels=np.array([0, 0, 2]),
         probabilities=_PROBABILITIES,
@@ -89,8 +89,8 @@ def test_the_networks_view_of_neighbours_counts_half() -> None:
 
 
 def test_neighbors_with_another_label_are_counted() -> None:
-    neighbours = np.array([[1, 2, 3], [0, 2, 3], [3, 0, 1], [2, 1, 0]])
-    evidence = ScorerInputs(labels=np.array([0, 0, 1, 2]), neighbors=neighbours)
+    neighbors = np.array([[1, 2, 3], [0, 2, 3], [3, 0, 1], [2, 1, 0]])
+    evidence = ScorerInputs(labels=np.array([0, 0, 1, 2]), neighbors=neighbors)
     np.testing.assert_array_equal(SCORERS["knn_agreement"].values(evidence, k=2), [0.5, 0.5, 1, 1])
     np.testing.assert_allclose(SCORERS["knn_agreement"].values(evidence, k=3), [2 / 3, 2 / 3, 1, 1])
 
@@ -170,7 +170,7 @@ def test_confident_learning_is_cleanlabs_decision() -> None:
     assert named.sum() == (seen != labels).sum()
 
 
-def test_the_odds_are_against_the_mean_of_what_is_and_was_thought_of_the_label() -> None:
+def test_the_odds_use_the_mean_of_present_and_training_confidence() -> None:
     probabilities = np.array([[0.6, 0.3, 0.1], [0.6, 0.3, 0.1], [1, 0, 0]], dtype=np.float32)
     trained = np.array([0.2, np.nan, 0], dtype=np.float32)
     evidence = ScorerInputs(labels=np.array([0, 1, 2]), probabilities=probabilities, training_confidence=trained)
@@ -187,7 +187,7 @@ def test_with_folds_the_odds_are_out_of_fold() -> None:
     np.testing.assert_allclose(SCORERS["label_odds"].values(evidence), [0.2 / 0.7, 0.6 / 0.1, 0.25 / 0.5], rtol=1e-6)
 
 
-def test_mean_confidence_is_that_of_training_if_any_else_the_networks() -> None:
+def test_mean_confidence_is_of_training_or_else_of_the_network() -> None:
     trained = np.array([0.2, np.nan, 1], dtype=np.float32)
     evidence = ScorerInputs(labels=_BELIEFS.labels, probabilities=_PROBABILITIES, training_confidence=trained)
     expected = 1 - np.array([0.2, _PROBABILITIES[1, 0], 1])

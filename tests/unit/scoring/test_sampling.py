@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pipeline.scoring.base import ScorerInputs
-from pipeline.scoring.decision import ShareRule, decide
+from pipeline.scoring.decision import DropFraction, decide
 
 _SIDE = 60
 _SIZES = np.array([1, 2, 10, 13])
@@ -22,7 +22,7 @@ def test_cells_of_every_size_lose_the_share_in_expectation(share: float) -> None
     row, column = np.divmod(cells, _SIDE)
     points = np.stack([column, row], axis=1).astype(np.float32)
     inputs = ScorerInputs(embeddings=points[None], labels=np.zeros(len(cells), dtype=np.int64))
-    dropped = decide(inputs, {"name": "grid", "cells": _SIDE, "seed": 0}, ShareRule(share=share)).is_noise
+    dropped = decide(inputs, {"name": "grid", "cells": _SIDE, "seed": 0}, DropFraction(fraction=share)).is_noise
     for index, size in enumerate(_SIZES):
         losses = np.bincount(cells, weights=dropped)[index::4]
         assert abs(losses - size * share).max() <= 1

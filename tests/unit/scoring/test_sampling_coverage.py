@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import InputError
 from pipeline.scoring.base import ScorerInputs
-from pipeline.scoring.decision import ShareRule, decide
+from pipeline.scoring.decision import DropFraction, decide
 from pipeline.scoring.registry import check_scorer
 from pipeline.scoring.sampling import dropping_order
 
@@ -36,13 +36,13 @@ def test_strata_keep_equal_numbers_without_the_hardest(seed: int, beta: float, s
     assert ((taken >= level - 1) | (taken == available)).all()
 
 
-def test_a_larger_budget_keeps_what_a_smaller_one_keeps_and_the_seed_decides() -> None:
+def test_a_larger_budget_includes_a_smaller_one_of_the_same_seed() -> None:
     inputs = ScorerInputs(labels=np.arange(_N) % 2, probabilities=_probabilities())
     scorer: dict[str, Any] = {"name": "ccs", "scorer": {"name": "margin"}, "beta": 0.1, "bins": _BINS, "seed": 0}
-    small, large = (decide(inputs, scorer, ShareRule(share=share)).is_noise for share in (0.9, 0.3))
+    small, large = (decide(inputs, scorer, DropFraction(fraction=share)).is_noise for share in (0.9, 0.3))
     assert (small.sum(), large.sum()) == (900, 300)
     assert (small | ~large).all()
-    other = decide(inputs, scorer | {"seed": 1}, ShareRule(share=0.9)).is_noise
+    other = decide(inputs, scorer | {"seed": 1}, DropFraction(fraction=0.9)).is_noise
     assert (small != other).any()
 
 

@@ -77,7 +77,7 @@ def test_nothing_and_everything() -> None:
         assert threshold_for_share(alike, 0.5).value > 0
 
 
-def test_a_share_that_is_a_whole_number_of_images_in_all_but_rounding() -> None:
+def test_a_share_that_is_a_whole_number_of_images_up_to_rounding() -> None:
     assert threshold_for_share(np.arange(1.0, 31.0), 0.1).n_above == 3  # 0.1 x 30 > 3
 
 
@@ -120,9 +120,7 @@ _CLASSES = st.lists(st.integers(0, 3), min_size=1, max_size=60).map(np.array)
 
 
 @given(labels=_CLASSES, share=st.floats(0, 0.99), seed=st.integers(0, 2**32 - 1))
-def test_balanced_quotas_leave_no_class_above_another_that_still_has_images(
-    labels: np.ndarray, share: float, seed: int
-) -> None:
+def test_balanced_quotas_leave_no_class_above_one_that_has_images(labels: np.ndarray, share: float, seed: int) -> None:
     values = 1 + np.random.default_rng(seed).permutation(len(labels)).astype(np.float64)
     actual = thresholds_for_share(values, labels, share, "balanced")
     totals = np.bincount(labels)[list(actual)]

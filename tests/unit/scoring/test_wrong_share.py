@@ -88,7 +88,7 @@ def _planted(kind: NoiseKind, fraction: float, *, confusion: float) -> tuple[NDA
 @pytest.mark.parametrize("kind", ["symmetric", "pair"])
 @pytest.mark.parametrize("fraction", [0.0, 0.05, 0.1, 0.4])
 @pytest.mark.parametrize("confusion", [0.1, 1.0])
-def test_the_planted_share_is_found_with_weak_and_with_strong_networks(
+def test_the_planted_share_is_found_with_weak_and_strong_networks(
     kind: NoiseKind, fraction: float, confusion: float
 ) -> None:
     labels, probabilities = _planted(kind, fraction, confusion=confusion)
@@ -126,7 +126,7 @@ def test_the_intervals_cover_the_estimates_of_all_images() -> None:
     assert (np.mean(covered, axis=0) >= 0.85).all()
 
 
-def test_the_estimate_depends_on_no_order_and_its_interval_on_the_seed() -> None:
+def test_order_changes_no_estimate_and_the_seed_its_interval() -> None:
     labels, probabilities = _case(0)
     order = np.random.default_rng(0).permutation(len(labels))
     first, moved = (

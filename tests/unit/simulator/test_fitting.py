@@ -47,7 +47,7 @@ def test_noise_of_5_percent_moves_the_constants_by_about_as_much(kind: Kind, lin
     assert 0.02 < result.relative_error <= result.held_out_error < 0.1
 
 
-def test_what_does_not_follow_the_model_shows_in_the_held_out_error() -> None:
+def test_deviations_from_the_model_show_in_the_held_out_error() -> None:
     """Times of a tree hardly depend on the workers; as a ring they do not predict the largest number."""
     link = NetworkLink(latency_seconds=1e-4, bytes_per_second=1e9)
     measured = _measured("tree", link)

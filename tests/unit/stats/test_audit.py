@@ -42,7 +42,7 @@ def test_a_chance_of_exactly_alpha_excludes() -> None:
     assert excluded_count(6, 3, 0.05) == 3
 
 
-def test_a_complete_audit_excludes_one_false_run_and_none_excludes_nothing() -> None:
+def test_a_complete_audit_excludes_a_false_run_and_none_nothing() -> None:
     assert excluded_count(12, 12, 0.01) == 1
     assert excluded_count(12, 0, 0.01) == 13
     assert excluded_share(0, 0.01) == 1.0

@@ -45,7 +45,7 @@ def test_both_ends_of_the_sizes_are_ends() -> None:
     assert [(row.of_means, row.at_end) for row in found] == [(32, True), (128, False), (512, True)]
 
 
-def test_what_diverged_is_never_the_best_and_what_was_skipped_was_not_tried() -> None:
+def test_diverged_sizes_are_never_best_and_skipped_ones_not_tried() -> None:
     runs = _peaked([(3, 3), (2, 2), (2, 2)])
     diverged = [
         replace(run, top1=None, status="diverged")

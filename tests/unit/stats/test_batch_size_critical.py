@@ -11,7 +11,7 @@ def _measured(run: Run, low: float, value: float | None, high: float | None) -> 
     return replace(run, critical_batch=value, critical_batch_low=low, critical_batch_high=high)
 
 
-def test_median_and_ends_are_those_of_the_finished_runs_with_an_interval() -> None:
+def test_median_and_ends_are_of_finished_runs_with_an_interval() -> None:
     runs = [
         _measured(made_run("full", 0, 0.9), 100, 200, 400),
         _measured(made_run("full", 1, 0.9), 50, 300, 500),
@@ -25,7 +25,7 @@ def test_median_and_ends_are_those_of_the_finished_runs_with_an_interval() -> No
     assert (row.arm, row.median, row.low, row.high, row.n, row.planned) == ("full", 250, 50, 500, 3, 5)
 
 
-def test_a_run_without_an_upper_end_counts_as_larger_than_any_other() -> None:
+def test_a_run_without_an_upper_end_is_larger_than_any_other() -> None:
     runs = [
         _measured(made_run("full", 0, 0.9), 100, 200, 400),
         _measured(made_run("full", 1, 0.9), 150, None, None),

@@ -49,7 +49,7 @@ def test_the_stated_comparison_comes_first_and_alone_is_primary() -> None:
     assert comparisons(made_runs({"full": [0.9], "random": [0.9]}), PLAN) == []
 
 
-def test_pooling_takes_each_seed_once_and_leaves_incomplete_settings_out() -> None:
+def test_pooling_takes_each_seed_once_and_complete_settings_alone() -> None:
     found = compare([*pair([1, 2], 32), *pair([3, 0], 64), *pair([-70, None], 128)])
     assert found.pooled is not None
     assert (found.pooled.settings, found.left_out) == (2, 1)
@@ -73,7 +73,7 @@ def test_nothing_finished_gives_no_verdict() -> None:
     assert (values["estimate"], values["verdict"], values["needed"]) == (None, None, None)
 
 
-def test_changed_labels_are_compared_with_the_given_ones_and_never_primary() -> None:
+def test_changed_labels_are_compared_with_given_ones_never_primary() -> None:
     tables = {"full": [0.80, 0.81, 0.79], "relabeled": [0.82, 0.84, 0.81], "filtered": [0.81, 0.81, 0.80]}
     compared = relabeled_comparison(made_runs(tables), replace(PLAN, primary="full"))
     assert compared is not None

@@ -19,14 +19,14 @@ def _rejected(given: list[float], alpha: float) -> set[int]:
 
 
 @given(p_values, st.floats(0.001, 0.5))
-def test_adjusted_values_reject_what_the_stepwise_procedure_rejects(given: list[float], alpha: float) -> None:
+def test_adjusted_values_reject_what_the_stepwise_form_rejects(given: list[float], alpha: float) -> None:
     adjusted = holm(given)
     if np.abs(adjusted - alpha).min() > 1e-9:
         assert set(np.flatnonzero(adjusted <= alpha)) == _rejected(given, alpha)
 
 
 @given(p_values)
-def test_adjusted_values_keep_their_order_and_lie_between_p_and_bonferronis(given: list[float]) -> None:
+def test_adjusted_values_keep_order_between_p_and_bonferronis(given: list[float]) -> None:
     p, adjusted = np.array(given), holm(given)
     assert (adjusted >= p).all()
     assert (adjusted <= np.minimum(len(p) * p, 1) + 1e-12).all()

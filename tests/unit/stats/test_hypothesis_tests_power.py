@@ -21,7 +21,7 @@ PAIR_SPREAD = RUN_SPREAD * 2**0.5
 
 
 @pytest.mark.parametrize(("n", "difference"), [(3, 0.4), (5, 0.3), (10, 0.2)])
-def test_power_is_the_share_of_simulated_studies_that_find_the_difference(n: int, difference: float) -> None:
+def test_power_is_the_share_of_simulated_studies_with_a_finding(n: int, difference: float) -> None:
     rng = np.random.default_rng(n)
     found = student_mean(rng.normal(difference, PAIR_SPREAD, (20_000, n))).p_difference() <= 0.05
     power = paired_t_power(n, spread=PAIR_SPREAD, difference=difference, alpha=0.05)
@@ -57,8 +57,8 @@ def test_required_seeds_is_the_least_number(difference: float, alpha: float, pow
 
 
 @pytest.mark.parametrize("spread", [0.18, 0.25, 0.35, 1.0])
-def test_both_tests_find_the_difference_with_the_seeds_said_and_not_with_one_fewer(spread: float) -> None:
-    """Of studies drawn anew. At six seeds the sign-flip test finds it only where all signs are alike."""
+def test_both_tests_need_the_stated_seeds_and_not_one_fewer(spread: float) -> None:
+    """Of new random studies. At six seeds the sign-flip test finds it only where all signs are alike."""
     needed = seeds_for_both_tests(spread, 0.3, 0.05, 0.8)
     assert needed >= max(6, required_seeds(spread, 0.3, 0.05, 0.8))
     if needed > 12:
@@ -88,7 +88,7 @@ def test_what_no_number_of_seeds_can_do_is_refused(wrong: dict[str, float]) -> N
 
 
 @pytest.mark.parametrize("n", [3, 6])
-def test_the_interval_of_a_spread_holds_the_true_one_as_often_as_it_says(n: int) -> None:
+def test_the_interval_of_a_spread_covers_as_often_as_it_says(n: int) -> None:
     found = np.random.default_rng(2).normal(0, 0.3, (2000, n)).std(axis=1, ddof=1)
     held = [low <= 0.3 <= high for low, high in (spread_interval(sd, n, 0.95) for sd in found)]
     assert np.mean(held) == pytest.approx(0.95, abs=0.015)

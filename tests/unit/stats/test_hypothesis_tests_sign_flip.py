@@ -17,7 +17,7 @@ samples = hnp.arrays(np.int64, st.integers(1, 8), elements=st.integers(-20, 20))
 # Sums that cancel but for their rounding.
 @example(np.array([-13, -15, 13, 15]))
 @given(samples)
-def test_p_is_the_share_of_all_sign_patterns_at_least_as_far_from_zero(sample: np.ndarray) -> None:
+def test_p_is_the_share_of_sign_patterns_at_least_as_extreme(sample: np.ndarray) -> None:
     """In whole images, where nothing is rounded."""
     patterns = product([-1, 1], repeat=len(sample))
     as_far = [abs(sample @ np.array(signs)) >= abs(sample.sum()) for signs in patterns]

@@ -67,7 +67,7 @@ def test_settings_are_averaged_run_by_run(arms: tuple[np.ndarray, np.ndarray, np
     assert class_differences(settings[::-1] * 2, labels, 0.9).worst.mean == pytest.approx(found.worst.mean)
 
 
-def test_runs_that_are_all_right_leave_the_interval_that_counts_allow() -> None:
+def test_runs_without_an_error_leave_the_interval_of_counts() -> None:
     """Where every run has all of a class's images right, its accuracy is not known better than to an image or so."""
     right, labels = np.ones((1, 3, 60), dtype=bool), np.arange(60) % 5
     found = class_differences([(right, right)], labels, 0.95).estimates[0]

@@ -23,7 +23,7 @@ def against(runs: list[Run], control: str) -> Comparison:
     return found
 
 
-def test_classes_are_compared_run_by_run_and_the_worst_need_not_be_the_same() -> None:
+def test_classes_are_compared_by_run_and_the_worst_may_differ() -> None:
     whole, incomplete = {"filtered": [0.9] * 3, "random": [0.8] * 3}, {"filtered": [0.9] * 3}
     runs = [*made_runs(whole, 32), *made_runs(incomplete, 64)][::-1]
     found = image_values(against(runs, "random"), correct_of(runs), LABELS, NAMES, 0.95)

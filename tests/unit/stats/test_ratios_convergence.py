@@ -80,7 +80,7 @@ def test_three_seeds_claim_nothing_however_clear() -> None:
 
 
 @given(places=st.lists(st.integers(1, 10_000), min_size=2, max_size=20, unique=True), share=st.floats(0.01, 1))
-def test_an_accuracy_on_a_straight_line_is_reached_where_the_line_is(places: list[int], share: float) -> None:
+def test_an_accuracy_on_a_line_is_reached_where_the_line_is(places: list[int], share: float) -> None:
     ordered = sorted(places)
     curve = [(at, at / 10_000) for at in ordered]
     # By rounding the last bit may lie beyond the curve's end.

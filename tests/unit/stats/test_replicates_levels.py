@@ -14,7 +14,7 @@ def test_seeds_are_the_replicates_of_one_draw() -> None:
     assert level_sign_flip(one) == sign_flip_test(one[0])
 
 
-def test_seeds_that_all_draws_share_are_no_independent_evidence_of_each_draw() -> None:
+def test_seeds_that_all_draws_share_are_not_independent() -> None:
     """What a seed does to one arm alone is in the difference of every draw: twenty draws do not average it out."""
     by_seed = np.array([-0.01, 0.002, 0.005, 0.011])
     table = by_seed + 1e-4 * np.random.default_rng(1).normal(size=(20, 4))

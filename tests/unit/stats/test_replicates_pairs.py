@@ -72,7 +72,7 @@ def test_a_seed_without_its_partner_is_in_no_pair() -> None:
     assert differences(study, pairs) == pytest.approx(np.array([[0.02]]))
 
 
-def test_all_draws_have_the_full_data_in_common_and_their_own_random_arm() -> None:
+def test_all_draws_share_the_full_arm_and_not_the_random_arm() -> None:
     own: Draws = {"resnet18": [0.90, 0.92], "resnet18-r1": [0.86, 0.84]}
     chance: Draws = {"resnet18": [0.89, 0.89], "resnet18-r1": [0.85, 0.85]}
     study = made_draws({"filtered": own, "random": chance, "full": {"resnet18": [0.88, 0.87]}})
@@ -107,7 +107,7 @@ def test_what_there_is_to_compare_with() -> None:
     assert control_arms(made_runs({"full": [0.8], "random": [0.8]})) == []
 
 
-def test_settings_of_the_filtered_arm_alone_are_of_the_grid_unless_another_arm_has_the_others() -> None:
+def test_settings_of_a_lone_filtered_arm_are_of_the_grid() -> None:
     filtered = [made_run("filtered", 0, 0.8, batch_size=size) for size in (16, 32)]
     assert [setting.batch_size for setting in grid_settings(filtered)] == [16, 32]
     both = [*filtered, made_run("full", 0, 0.8, batch_size=32)]

@@ -37,7 +37,7 @@ def test_draws_of_unlike_sizes_give_the_range_of_their_steps() -> None:
     assert (found.n_train, found.steps, found.epochs) == ((90, 100), (9, 10), (3.0, 3.2))
 
 
-def test_accuracies_come_by_setting_and_then_in_the_studys_order_of_arms() -> None:
+def test_accuracies_come_by_setting_then_in_the_order_of_arms() -> None:
     study = made_runs({"random": [0.8], "full": [0.8]}, 64) + made_runs({"random": [0.8], "full": [0.8]}, 32)
     found = [(row.setting.batch_size, row.arm) for row in arm_accuracies(study, 0.95, N)]
     assert found == [(32, "random"), (32, "full"), (64, "random"), (64, "full")]
@@ -52,7 +52,7 @@ def test_draws_of_the_filter_count_once_each() -> None:
     assert found.top1.sd == pytest.approx(np.std([0.91, 0.85], ddof=1))
 
 
-def test_seeds_that_agree_leave_the_interval_that_counts_of_images_allow() -> None:
+def test_seeds_that_agree_leave_the_interval_of_counts() -> None:
     (found,) = arm_accuracies(made_runs({"full": [0.8, 0.8, 0.8]}), 0.95, 360)
     assert found.top1 is not None
     assert found.top1.sd == pytest.approx(0)

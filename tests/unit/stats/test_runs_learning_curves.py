@@ -8,7 +8,7 @@ from pipeline.stats.runs import learning_curves
 from tests.fixtures.runs import made_run
 
 
-def test_means_are_over_the_finished_seeds_and_bridge_what_was_not_finite() -> None:
+def test_means_are_over_finished_seeds_and_bridge_nonfinite_values() -> None:
     whole = replace(made_run("full", 0, 0.5), history=((32, 2.0), (64, 1.0), (96, 0.5)))
     infinite_once = replace(made_run("full", 1, 0.5), history=((32, 3.0), (64, None), (96, 1.0)))
     diverged = replace(made_run("full", 2, None), history=((32, 9.0),))
@@ -28,7 +28,7 @@ def test_draws_of_unlike_numbers_of_images_are_one_curve() -> None:
     assert curve["values"] == pytest.approx([1.9, 1.8, 1.7])
 
 
-def test_accuracy_runs_to_the_last_step_and_is_no_curve_without_one_before_it() -> None:
+def test_accuracy_is_a_curve_only_with_values_before_the_last_step() -> None:
     history = ((320, 1.0),)
     on_the_way = [
         replace(made_run("full", seed, top1), history=history, accuracy=((160, top1 / 2),))
@@ -40,7 +40,7 @@ def test_accuracy_runs_to_the_last_step_and_is_no_curve_without_one_before_it() 
     assert curve["values"] == pytest.approx([0.25, 0.5])
 
 
-def test_a_test_loss_runs_to_the_last_step_and_is_that_of_the_runs_that_measured_it() -> None:
+def test_a_test_loss_is_of_the_runs_that_measured_it() -> None:
     history = ((320, 1.0),)
     measured = [
         replace(made_run("full", seed, 0.5), loss=loss, history=history, test_loss=((160, 2 * loss),))

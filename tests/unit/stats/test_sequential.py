@@ -67,7 +67,7 @@ def test_an_interval_read_at_the_stop_covers_as_often_as_stated() -> None:
     assert missed.mean() <= _hardly_above(0.05, len(values))
 
 
-def test_clear_differences_stop_at_the_first_look_and_unclear_ones_go_on() -> None:
+def test_clear_differences_stop_at_the_first_look_others_go_on() -> None:
     rng = np.random.default_rng(1)
     assert _decide(0.01 + 1e-4 * rng.normal(size=12)) == SequentialDecision(outcome="helps", seeds=6)
     assert _decide(-0.01 + 1e-4 * rng.normal(size=12)) == SequentialDecision(outcome="hurts", seeds=6)
@@ -115,7 +115,7 @@ def test_seeds_between_two_looks_wait_for_the_next() -> None:
     assert _decide(values[:7]) == _decide(values[:6]) == SequentialDecision(outcome="undecided", seeds=6)
 
 
-def test_a_setting_that_lacks_a_run_is_left_out_from_the_look_that_has_its_seed() -> None:
+def test_a_setting_that_lacks_a_run_is_left_out_from_its_look_on() -> None:
     values = np.column_stack([np.full(12, 0.01), np.full(12, -0.01)]) + 1e-4 * _normal(0, 1, 12, 5)[:, :2]
     assert decide(DESIGN, values).outcome == "equivalent"
     values[2, 1] = np.nan

@@ -32,7 +32,7 @@ def test_each_outcome(shift: float, scale: float, outcome: Outcome) -> None:
     assert found.estimate == mean_estimate(shift + scale * NOISE, 0.95)
 
 
-def test_a_certain_difference_smaller_than_the_margin_is_equivalent() -> None:
+def test_a_certain_difference_below_the_margin_is_equivalent() -> None:
     found = pooled_verdict(_one_draw(0.0018 + 0.5 * NOISE), RULE)
     assert (found.outcome, found.certain_but_small) == ("equivalent", True)
 
@@ -61,7 +61,7 @@ def test_settings_are_averaged_per_seed_first() -> None:
     assert often.tests.t == pytest.approx(once.tests.t)
 
 
-def test_draws_are_the_replicates_and_cross_the_seeds_that_they_share() -> None:
+def test_draws_are_the_replicates_and_cross_their_seeds() -> None:
     values = 0.005 + NOISE[:7, None] + 0.1 * NOISE
     found = pooled_verdict(values[..., None], RULE)
     assert (found.unit, found.draws, found.seeds, found.estimate.n) == ("draw", 7, 8, 7)
@@ -89,7 +89,7 @@ def test_a_setting_of_many_seeds_makes_room_for_one_of_few() -> None:
     assert (many.outcome, few.outcome, few.too_few_pairs) == ("helps", "helps", False)
 
 
-def test_a_setting_without_spread_is_undecided_and_counts_in_no_adjustment() -> None:
+def test_a_setting_without_spread_is_undecided_and_not_counted() -> None:
     one, alone = verdicts_by_setting([[[0.01]], [0.005 + NOISE]], RULE)
     assert (one.outcome, one.tests, one.estimate.n) == ("undecided", None, 1)
     assert (alone.outcome, alone.comparisons) == ("helps", 1)

@@ -26,7 +26,7 @@ def _rounded(rng: np.random.Generator, difference: float, *, n: int, images: int
     return np.asarray(treated - control)
 
 
-def test_two_seeds_that_differ_by_one_image_each_are_not_equivalent() -> None:
+def test_two_seeds_that_differ_by_an_image_are_not_equivalent() -> None:
     found = pooled_verdict(np.full((1, 2, 1), 1 / 360), RULE, step=1 / 360)
     assert found.outcome == "undecided"
     assert found.tests is not None
@@ -39,7 +39,7 @@ def test_two_seeds_that_differ_by_one_image_each_are_not_equivalent() -> None:
 
 
 @pytest.mark.parametrize("settings", [1, 4])
-def test_rounding_of_both_accuracies_is_independent_at_each_setting(settings: int) -> None:
+def test_rounding_of_both_accuracies_is_independent_by_setting(settings: int) -> None:
     found = pooled_verdict(np.zeros((1, 6, settings)), RULE, step=1 / 360)
     rounding = rounding_sd(1 / 360) * math.sqrt(2 / settings)
     expected = level_estimate(np.zeros((1, 6)), 1 - found.levels.difference, rounding=rounding)
@@ -51,7 +51,7 @@ def test_rounding_of_both_accuracies_is_independent_at_each_setting(settings: in
 @pytest.mark.parametrize(
     ("n", "images", "sd"), quick_first(1, [(2, 360, 0.003), (3, 360, 0.001), (6, 360, 0.002), (5, 1000, 0.001)])
 )
-def test_equivalence_at_the_margin_is_claimed_no_oftener_than_stated(n: int, images: int, sd: float) -> None:
+def test_equivalence_at_the_margin_is_claimed_as_rarely_as_stated(n: int, images: int, sd: float) -> None:
     rng = np.random.default_rng(n)
     values = _rounded(rng, RULE.margin, n=n, images=images, sd=sd)
     found = [pooled_verdict(of[None, :, None], RULE, step=1 / images) for of in values]
@@ -59,7 +59,7 @@ def test_equivalence_at_the_margin_is_claimed_no_oftener_than_stated(n: int, ima
     assert wrong <= 0.05 + 4 * math.sqrt(0.05 * 0.95 / SIMULATIONS)
 
 
-def test_a_report_rounds_by_its_test_images_and_settings_share_the_rounding_out() -> None:
+def test_a_report_rounds_by_test_images_and_settings_average_it() -> None:
     runs = made_runs({"filtered": [0.9] * 6, "random": [0.9] * 6}, 32)
     more = runs + made_runs({"filtered": [0.9] * 6, "random": [0.9] * 6}, 64)
     one, two = (comparisons(found, PLAN)[0].pooled for found in (runs, more))

@@ -19,10 +19,10 @@ from tests.fixtures.training import ALONE, TINY
 def main() -> None:
     with distributed.join_process_group(threads_per_worker=int(sys.argv[1])):
         members = np.ones(N, dtype=np.bool_)
-        identity = run_key(TINY, members, data_digest="", device=ALONE.device, threads=torch.get_num_threads())
+        key = run_key(TINY, members, data_digest="", device=ALONE.device, threads=torch.get_num_threads())
         weights = weights_of(train_bright(TINY))
     bits = hashlib.sha256(weights.numpy().tobytes()).hexdigest()
-    print(json.dumps({"key": identity.fingerprint, "machine": identity.machine, "bits": bits}))
+    print(json.dumps({"key": key.fingerprint, "machine": key.machine, "bits": bits}))
 
 
 if __name__ == "__main__":

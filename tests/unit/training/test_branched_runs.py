@@ -41,7 +41,7 @@ def test_rates_are_equal_before_the_branch_and_scaled_after_it(scaling: Scaling 
 
 
 @pytest.mark.parametrize("factor", [1, 2, 4])
-def test_branches_have_equally_many_images_and_equal_batch_norm_groups(factor: int) -> None:
+def test_branches_have_equal_images_and_batch_norm_groups(factor: int) -> None:
     settings = _branch(factor)
     assert settings.batch_sizes.examples(settings.steps) == 5 * 4 + 16
     assert settings.bn_group == 2

@@ -119,7 +119,7 @@ def test_another_machine_is_recorded_where_earlier_code_agrees() -> None:
         assert raised.value.key == code_families.FAMILIES_FILE.name
 
 
-def test_new_code_on_another_machine_is_compared_with_earlier_code_there() -> None:
+def test_new_code_on_another_machine_is_compared_with_earlier_code() -> None:
     joined, _ = _add([FIRST], B, OTHER, machine=THERE, run_family=lambda family: OTHER)
     assert joined[0].members == (A, B)
     assert joined[0].hashes_on(THERE) == OTHER
@@ -174,7 +174,7 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("listed")
-def test_runs_under_listed_digests_have_one_code_and_others_their_own() -> None:
+def test_runs_of_listed_digests_have_one_code_others_their_own() -> None:
     settings = dataclasses.asdict(TINY)
     assert [code_name(code, settings) for code in (A, B, C)] == [A, A, C]
 

@@ -57,7 +57,7 @@ def test_no_order_and_no_interruption_changes_a_bit(seed: int, order: list[int],
 
 
 @given(st.integers(1, 10_000), st.integers(1, 5_000), st.integers(1, 600))
-def test_tracking_covers_half_the_run_and_two_epochs_where_there_are(steps: int, n_train: int, batch: int) -> None:
+def test_tracking_covers_half_the_run_and_two_epochs_if_possible(steps: int, n_train: int, batch: int) -> None:
     first = first_tracked_step(steps, n_train, BatchSizes(final=batch))
     assert 0 <= first <= steps // 2
     assert first == 0 or (steps - first) * batch >= 2 * n_train

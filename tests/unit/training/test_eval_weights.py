@@ -29,7 +29,7 @@ def test_the_number_of_batches(steps: int, batch_size: int, batches: int) -> Non
 
 
 @given(_STEPS, _BATCHES)
-def test_passes_take_a_sixteenth_of_the_steps_and_512_images_at_most(steps: int, batch_size: int) -> None:
+def test_passes_are_a_sixteenth_of_the_steps_of_512_images_at_most(steps: int, batch_size: int) -> None:
     batches = statistics_batches(steps * batch_size, batch_size)
     assert 1 <= batches <= min(steps, max(math.ceil(steps / 16), math.ceil(512 / batch_size)))
     assert batches * batch_size < STATISTICS_IMAGES + batch_size

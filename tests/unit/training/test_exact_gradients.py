@@ -43,7 +43,7 @@ def _float32_loss() -> TrainLoss:
     return random_train_loss(N, dtype=torch.float32)
 
 
-def test_the_gradient_the_loss_and_the_noise_are_those_of_plain_sums() -> None:
+def test_gradient_loss_and_noise_are_those_of_plain_sums() -> None:
     train_loss, model = _float32_loss(), _network()
     exact = _strategy(model)
     loss = _compute(exact, train_loss, _PARTS)
@@ -68,7 +68,7 @@ def test_the_order_of_the_leaves_changes_no_bit() -> None:
 
 @pytest.mark.parametrize("change", [-40, 40])
 @pytest.mark.parametrize("outside", [0, 3, -1])
-def test_a_gradient_outside_its_grid_is_summed_again_and_tracked_once(outside: int, change: int) -> None:
+def test_a_gradient_outside_its_grid_is_summed_again_tracked_once(outside: int, change: int) -> None:
     """Of the loss, which is first, or of the first or last parameter."""
     train_loss, model = _float32_loss(), _network("small_cnn")
     exact = _strategy(model)
@@ -95,7 +95,7 @@ class _Counting(ConfidenceTracker):
         self._made.append(len(sample_ids))
 
 
-def test_a_gradient_that_is_not_finite_stays_so_and_is_not_summed_again() -> None:
+def test_a_gradient_that_is_not_finite_is_not_summed_again() -> None:
     train_loss, model = _float32_loss(), _network("small_cnn")
     exact = _strategy(model)
     _compute(exact, train_loss, _PARTS)

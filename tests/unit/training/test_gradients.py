@@ -203,7 +203,7 @@ def _groups_alone(size: int, groups: tuple[int, ...]) -> Tensor:
 
 
 @pytest.mark.parametrize("max_size", quick_first(1, [16, 8, 24]))
-def test_groups_that_pass_together_have_the_gradient_of_separate_passes(max_size: int) -> None:
+def test_groups_in_one_pass_have_the_gradient_of_separate_passes(max_size: int) -> None:
     parts = worker_slices(24, 3)
     expected = _groups_alone(24, (8, 8, 8))
     assert distance(_resnet_gradient(merge_micro_batches(parts, max_size)), expected) <= 1e-12

@@ -24,7 +24,7 @@ def _specs(train: Any = None, **study: Any) -> list[RunSpec]:
     return expand_grid(grid, TrainConfig.model_validate_json(json.dumps(train or _RECIPE)), _DATA, 100, _KEPT)
 
 
-def test_they_follow_the_unchanged_grid_and_are_of_the_filtered_arm() -> None:
+def test_they_follow_the_unchanged_grid_in_the_filtered_arm() -> None:
     before, after = _specs(), _specs(equivalent_batch={"gradient_scale": 0.5})
     assert after[: len(before)] == before
     added = after[len(before) :]
@@ -58,7 +58,7 @@ def test_each_replicate_of_the_filter_has_its_runs() -> None:
     assert added == [(NETWORK, 80), (f"{NETWORK}-r1", 50)]
 
 
-def test_a_run_that_the_grid_has_is_not_added_again_and_another_one_of_its_size_is_refused() -> None:
+def test_a_run_of_the_grid_is_not_added_and_a_like_one_is_refused() -> None:
     scale = {"gradient_scale": 0.5, "batch_sizes": [40]}
     sizes = {"batch_sizes": [10, 40], "equivalent_batch": scale}
     same = _specs(budget={"steps": 50}, **sizes)

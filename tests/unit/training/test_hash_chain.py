@@ -173,9 +173,7 @@ def test_a_difference_shows_from_its_step_on(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("network", quick_first(1, ["small_cnn", "resnet18"]))
-def test_how_many_images_pass_at_a_time_changes_no_link_of_exact_sums(
-    network: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_micro_batch_changes_no_link_of_exact_sums(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hash_chain, "LINK_EXAMPLES", 20)
     settings = replace(TINY, network=network, reduction="exact")
     assert train_bright(settings, micro_batch=10).links == train_bright(settings, micro_batch=20).links

@@ -45,7 +45,7 @@ def test_what_is_found_fits_and_a_sixteenth_more_does_not(room: int, unit: int, 
     assert len(tried) == len(set(tried)) <= 20
 
 
-def test_memory_that_runs_out_in_a_real_pass_is_a_size_that_does_not_fit() -> None:
+def test_a_real_pass_out_of_memory_is_a_size_that_does_not_fit() -> None:
     def try_pass(images: int) -> None:
         torch.empty(images * 2**40, dtype=torch.uint8)[:1].fill_(0)
 
@@ -55,7 +55,7 @@ def test_memory_that_runs_out_in_a_real_pass_is_a_size_that_does_not_fit() -> No
     assert find_largest(fits, unit=1, least=2, most=2**12) == 6
 
 
-def test_the_limit_of_a_container_or_a_batch_job_is_known_and_none_else(tmp_path: Path) -> None:
+def test_the_limit_of_a_container_or_a_batch_job_is_known(tmp_path: Path) -> None:
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 900 kB\n")
     (tmp_path / "proc/self/cgroup").write_text("0::/\n")

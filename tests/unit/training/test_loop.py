@@ -205,7 +205,7 @@ def test_the_moving_average_is_what_is_evaluated() -> None:
     torch.testing.assert_close(parameters_of(averaged.model), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_the_noise_scale_is_sampled_where_asked_and_changes_nothing_else() -> None:
+def test_the_noise_scale_is_sampled_and_changes_nothing_else() -> None:
     plain = train_bright(replace(SMALL, steps=4, reduction="exact"))
     metered = train_bright(replace(SMALL, steps=4, reduction="exact", noise_scale_steps=2))
     assert plain.noise_scale is None

@@ -49,7 +49,7 @@ def test_training_names_batch_group_and_setting(micro_batch: int, less: str, mon
     assert re.findall(r"micro_batch: (\d+)", fix) == (["10"] if micro_batch == 20 else [])
 
 
-def test_what_stands_before_the_first_step_names_batch_and_group_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_before_the_first_step_names_batch_and_group_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its weights and optimizer, and the pass that says how much an image takes."""
     with pytest.raises(OutOfMemory) as of_weights:
         train_bright(_SETTINGS, micro_batch=20, initialize=lambda _: torch.empty(2**50, dtype=torch.uint8))

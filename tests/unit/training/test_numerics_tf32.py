@@ -98,7 +98,7 @@ def test_training_is_in_the_precision_of_its_recipe(
     assert seen == {expected}
 
 
-def test_evaluation_is_in_full_precision_in_the_middle_of_a_tf32_training() -> None:
+def test_evaluation_within_a_tf32_training_is_in_full_precision() -> None:
     model = _Noting()
     pixels, labels = bright_images(4)
     images = load_images(pixels, TINY, training=False, device=ALONE.device)
@@ -111,7 +111,7 @@ def test_evaluation_is_in_full_precision_in_the_middle_of_a_tf32_training() -> N
     assert model.seen == [_IEEE] * 2
 
 
-def test_predictions_are_in_full_precision_in_a_process_of_ones_own() -> None:
+def test_predictions_are_in_full_precision_in_a_users_process() -> None:
     model: Any = _Noting()
     network = TrainedNetwork(model=model, network="small_cnn", class_names=NAMES, format=TINY.format)
     network.predict(np.zeros((3, 16, 16, 3), np.uint8))

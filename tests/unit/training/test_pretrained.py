@@ -127,9 +127,7 @@ def test_a_download_needs_a_commit_and_the_error_has_the_newest(hub: Hub) -> Non
     assert {method for method, _ in hub.requests} == {"HEAD"}, "nothing is downloaded"
 
 
-def test_without_a_network_one_line_says_which_file_to_fetch_and_where_to_put_it(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_offline_one_line_says_which_file_to_put_where(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = f"http://127.0.0.1:{free_port()}"
     use_hub(monkeypatch, root, cache)
     with pytest.raises(InputError) as raised:

@@ -19,7 +19,9 @@ from pipeline.training.run_key import RunKey
 from pipeline.training.state import ChainLink, HistoryRecord
 from tests.fixtures.training import TIMEOUT_S, environment
 
-K, D = (RunKey(job={"settings": {"seed": seed}}, machine={"torch": "2.0", "threads": None}) for seed in (0, 1))
+KEY, OTHER_KEY = (
+    RunKey(job={"settings": {"seed": seed}}, machine={"torch": "2.0", "threads": None}) for seed in (0, 1)
+)
 FINISHED = RunResult(
     status="finished",
     top1=0.75,
@@ -64,87 +66,87 @@ def _check_equal(one: RunResult, other: RunResult) -> None:
 
 @pytest.mark.parametrize("result", [FINISHED, DIVERGED])
 def test_what_is_added_comes_back(ledger: RunCache, result: RunResult) -> None:
-    assert not ledger.has(K.fingerprint)
-    ledger.add(K, result)
-    assert ledger.has(K.fingerprint)
-    _check_equal(ledger.get(K.fingerprint), result)
+    assert not ledger.has(KEY.fingerprint)
+    ledger.add(KEY, result)
+    assert ledger.has(KEY.fingerprint)
+    _check_equal(ledger.get(KEY.fingerprint), result)
 
 
 def test_an_entry_of_before_energy_was_measured_does_not_tell_it(ledger: RunCache, tmp_path: Path) -> None:
-    ledger.add(K, FINISHED)
-    write_json(tmp_path / "runs" / K.fingerprint / "timing.json", {"seconds": 1.5})
-    _check_equal(ledger.get(K.fingerprint), replace(FINISHED, joules=UNKNOWN_ENERGY))
+    ledger.add(KEY, FINISHED)
+    write_json(tmp_path / "runs" / KEY.fingerprint / "timing.json", {"seconds": 1.5})
+    _check_equal(ledger.get(KEY.fingerprint), replace(FINISHED, joules=UNKNOWN_ENERGY))
 
 
 def test_an_entry_of_before_hash_chains_has_none(ledger: RunCache, tmp_path: Path) -> None:
-    ledger.add(K, FINISHED)
-    path = tmp_path / "runs" / K.fingerprint / "result.json"
+    ledger.add(KEY, FINISHED)
+    path = tmp_path / "runs" / KEY.fingerprint / "result.json"
     record = read_json(path)
     del record["links"]
     write_json(path, record)
-    _check_equal(ledger.get(K.fingerprint), replace(FINISHED, links=()))
+    _check_equal(ledger.get(KEY.fingerprint), replace(FINISHED, links=()))
 
 
 def test_an_imported_result_says_so(ledger: RunCache) -> None:
     imported = replace(FINISHED, imported_from={"torch": "2.0", "device": "another"})
-    ledger.add(K, imported)
-    _check_equal(ledger.get(K.fingerprint), imported)
+    ledger.add(KEY, imported)
+    _check_equal(ledger.get(KEY.fingerprint), imported)
 
 
 @pytest.mark.parametrize("part", ["", "old."])
 def test_a_killed_process_of_the_same_id_is_no_obstacle(ledger: RunCache, tmp_path: Path, part: str) -> None:
-    ledger.add(K, DIVERGED)
-    leftover = tmp_path / "runs" / f".{K.fingerprint}.{part}{os.getpid()}.tmp"
+    ledger.add(KEY, DIVERGED)
+    leftover = tmp_path / "runs" / f".{KEY.fingerprint}.{part}{os.getpid()}.tmp"
     leftover.mkdir()
     (leftover / "result.json").write_text("{}")
-    ledger.add(K, FINISHED)
-    _check_equal(ledger.get(K.fingerprint), FINISHED)
+    ledger.add(KEY, FINISHED)
+    _check_equal(ledger.get(KEY.fingerprint), FINISHED)
     assert not leftover.exists()
 
 
 def test_entries_know_whose_they_are(ledger: RunCache, tmp_path: Path) -> None:
     assert list(ledger.run_keys()) == []
-    ledger.add(K, FINISHED)
-    ledger.add(D, DIVERGED)
-    (tmp_path / "runs" / f".{K.fingerprint}.1.tmp").mkdir()  # of a process that was killed
-    assert list(ledger.run_keys()) == sorted((K, D), key=lambda identity: identity.fingerprint)
+    ledger.add(KEY, FINISHED)
+    ledger.add(OTHER_KEY, DIVERGED)
+    (tmp_path / "runs" / f".{KEY.fingerprint}.1.tmp").mkdir()  # of a process that was killed
+    assert list(ledger.run_keys()) == sorted((KEY, OTHER_KEY), key=lambda key: key.fingerprint)
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"job": {}}', "3", "", "{"])
 def test_an_entry_that_does_not_know_is_named(ledger: RunCache, tmp_path: Path, text: str) -> None:
-    ledger.add(K, FINISHED)
-    (tmp_path / "runs" / K.fingerprint / "identity.json").write_text(text)
+    ledger.add(KEY, FINISHED)
+    (tmp_path / "runs" / KEY.fingerprint / "identity.json").write_text(text)
     with pytest.raises(InputError) as raised:
         list(ledger.run_keys())
-    assert Path(raised.value.key).is_relative_to(tmp_path / "runs" / K.fingerprint)
+    assert Path(raised.value.key).is_relative_to(tmp_path / "runs" / KEY.fingerprint)
 
 
 def test_equal_results_are_equal_bytes_but_for_the_time(tmp_path: Path) -> None:
     for name, seconds in (("one", 1.0), ("other", 2.0)):
-        RunCache(tmp_path / name).add(K, replace(FINISHED, seconds=seconds))
+        RunCache(tmp_path / name).add(KEY, replace(FINISHED, seconds=seconds))
     for file in ("result.json", "correct.npy", "identity.json"):
-        assert (tmp_path / "one" / K.fingerprint / file).read_bytes() == (
-            tmp_path / "other" / K.fingerprint / file
+        assert (tmp_path / "one" / KEY.fingerprint / file).read_bytes() == (
+            tmp_path / "other" / KEY.fingerprint / file
         ).read_bytes()
 
 
 def test_weights_are_moved_into_the_entry(ledger: RunCache, tmp_path: Path) -> None:
     weights = tmp_path / "w.tmp"
     weights.write_bytes(b"weights")
-    ledger.add(K, FINISHED, weights)
+    ledger.add(KEY, FINISHED, weights)
     assert not weights.exists()
-    assert ledger.weights(K.fingerprint).read_bytes() == b"weights"
-    assert ledger.has(K.fingerprint, with_weights=True)
+    assert ledger.weights(KEY.fingerprint).read_bytes() == b"weights"
+    assert ledger.has(KEY.fingerprint, with_weights=True)
 
 
 def test_an_entry_without_the_wanted_weights_does_not_count(ledger: RunCache, tmp_path: Path) -> None:
-    ledger.add(K, FINISHED)
-    ledger.add(D, DIVERGED)
-    assert not ledger.has(K.fingerprint, with_weights=True)
-    assert ledger.has(D.fingerprint, with_weights=True)  # there are none to wait for
+    ledger.add(KEY, FINISHED)
+    ledger.add(OTHER_KEY, DIVERGED)
+    assert not ledger.has(KEY.fingerprint, with_weights=True)
+    assert ledger.has(OTHER_KEY.fingerprint, with_weights=True)  # there are none to wait for
     (tmp_path / "w").write_bytes(b"weights")
-    ledger.add(K, FINISHED, tmp_path / "w")
-    assert ledger.has(K.fingerprint, with_weights=True)
+    ledger.add(KEY, FINISHED, tmp_path / "w")
+    assert ledger.has(KEY.fingerprint, with_weights=True)
 
 
 @pytest.mark.slow
@@ -154,20 +156,20 @@ def test_a_killed_add_leaves_no_entry(ledger: RunCache, tmp_path: Path) -> None:
 import os, signal, sys
 sys.path.insert(0, ".")
 from pathlib import Path
-from tests.unit.training.test_result_cache import FINISHED, K, RunCache
+from tests.unit.training.test_result_cache import FINISHED, KEY, RunCache
 Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-RunCache(Path({str(tmp_path / "runs")!r})).add(K, FINISHED)
+RunCache(Path({str(tmp_path / "runs")!r})).add(KEY, FINISHED)
 """
     root = Path(__file__).parents[3]
     killed = subprocess.run([sys.executable, "-c", script], cwd=root, env=environment(), timeout=TIMEOUT_S, check=False)
     assert killed.returncode == -signal.SIGKILL
     (left,) = (tmp_path / "runs").iterdir()
     assert (left / "result.json").exists()
-    assert not ledger.has(K.fingerprint)
+    assert not ledger.has(KEY.fingerprint)
     remove_leftovers(tmp_path / "runs")
     assert not list((tmp_path / "runs").iterdir())
-    ledger.add(K, FINISHED)
-    _check_equal(ledger.get(K.fingerprint), FINISHED)
+    ledger.add(KEY, FINISHED)
+    _check_equal(ledger.get(KEY.fingerprint), FINISHED)
 
 
 def test_leftovers_of_living_processes_stay(tmp_path: Path) -> None:
@@ -201,9 +203,9 @@ _DAMAGE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("damage", _DAMAGE)
 def test_a_damaged_entry_is_named(ledger: RunCache, tmp_path: Path, damage: str) -> None:
-    ledger.add(K, FINISHED)
-    entry = tmp_path / "runs" / K.fingerprint
+    ledger.add(KEY, FINISHED)
+    entry = tmp_path / "runs" / KEY.fingerprint
     _DAMAGE[damage](entry)
     with pytest.raises(InputError) as caught:
-        ledger.get(K.fingerprint)
+        ledger.get(KEY.fingerprint)
     assert Path(caught.value.key).is_relative_to(entry)

@@ -30,21 +30,21 @@ MEMBERS = np.arange(20) % 3 > 0
 EXACT = replace(TINY, reduction="exact")
 
 
-def _identity(settings: TrainSettings = TINY, **options: Any) -> RunKey:
+def _run_key(settings: TrainSettings = TINY, **options: Any) -> RunKey:
     arguments = {"train_mask": MEMBERS, "data_digest": "d", "device": ALONE.device, "threads": 1, **options}
     return run_key(settings, **arguments)
 
 
-def _key(settings: TrainSettings = TINY, **options: Any) -> str:
-    return _identity(settings, **options).fingerprint
+def _fingerprint(settings: TrainSettings = TINY, **options: Any) -> str:
+    return _run_key(settings, **options).fingerprint
 
 
 def test_changed_labels_are_part_of_the_key_and_no_change_is_not() -> None:
-    assert _identity(relabeled={}) == _identity()
-    assert "labels" not in _identity().job
-    keys = [_key(), *(_key(relabeled=changed) for changed in ({1: 2}, {1: 3}, {2: 2}, {1: 2, 2: 2}))]
+    assert _run_key(relabeled={}) == _run_key()
+    assert "labels" not in _run_key().job
+    keys = [_fingerprint(), *(_fingerprint(relabeled=changed) for changed in ({1: 2}, {1: 3}, {2: 2}, {1: 2, 2: 2}))]
     assert len(set(keys)) == len(keys)
-    assert _key(relabeled={2: 2, 1: 2}) == keys[-1]
+    assert _fingerprint(relabeled={2: 2, 1: 2}) == keys[-1]
 
 
 def _another(value: Any) -> Any:
@@ -71,24 +71,25 @@ def _another(value: Any) -> Any:
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(TINY)])
 def test_every_setting_counts(field: str) -> None:
-    assert _key(replace(TINY, **{field: _another(getattr(TINY, field))})) != _key()
+    assert _fingerprint(replace(TINY, **{field: _another(getattr(TINY, field))})) != _fingerprint()
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(TINY.format)])
 def test_every_part_of_the_image_format_counts(field: str) -> None:
     changed = replace(TINY.format, **{field: _another(getattr(TINY.format, field))})
-    assert _key(replace(TINY, format=changed)) != _key()
+    assert _fingerprint(replace(TINY, format=changed)) != _fingerprint()
 
 
-def test_a_setting_that_earlier_versions_lacked_is_left_out_where_it_acts_as_they_did() -> None:
-    assert not NEWER.keys() & _identity().job["settings"].keys()
+def test_a_newer_setting_is_left_out_where_it_changes_nothing() -> None:
+    assert not NEWER.keys() & _run_key().job["settings"].keys()
     for name, value in NEWER.items():
         assert getattr(TINY, name) == value
-        assert name in _identity(replace(TINY, **{name: _another(value)})).job["settings"]
+        assert name in _run_key(replace(TINY, **{name: _another(value)})).job["settings"]
 
 
-def test_equal_settings_are_one_cell() -> None:
-    assert _key(replace(TINY, optimizer_options=dict(reversed(list(TINY.optimizer_options.items()))))) == _key()
+def test_equal_settings_are_one_run() -> None:
+    reordered = dict(reversed(list(TINY.optimizer_options.items())))
+    assert _fingerprint(replace(TINY, optimizer_options=reordered)) == _fingerprint()
 
 
 # How a run is done, not which: at most the rounding of its results differs.
@@ -133,7 +134,7 @@ def _key_of_recipe(changes: Mapping[str, Any]) -> str:
         n_epoch=20, budget=Duration(steps=4),
     )  # fmt: skip
     threads = launch_plan(recipe).threads
-    return _key(settings, threads=2 if threads == "auto" else threads)
+    return _fingerprint(settings, threads=2 if threads == "auto" else threads)
 
 
 @pytest.mark.parametrize("key", sorted(Recipe.model_fields))
@@ -161,28 +162,28 @@ def test_compression_says_which_run_it_is() -> None:
 def test_members_and_data_count() -> None:
     others = MEMBERS.copy()
     others[0] ^= True
-    assert _key(train_mask=others) != _key()
-    assert _key(data_digest="e") != _key()
+    assert _fingerprint(train_mask=others) != _fingerprint()
+    assert _fingerprint(data_digest="e") != _fingerprint()
 
 
 def test_a_result_belongs_to_the_simulated_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """How many processes do the work is nowhere in it."""
-    before = _key(), _key(EXACT)
+    before = _fingerprint(), _fingerprint(EXACT)
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert (_key(), _key(EXACT)) == before
-    assert _key(replace(TINY, simulated_workers=4)) != before[0]
+    assert (_fingerprint(), _fingerprint(EXACT)) == before
+    assert _fingerprint(replace(TINY, simulated_workers=4)) != before[0]
 
 
 def test_threads_of_a_worker_count_and_those_of_the_caller_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where bits are promised on any machine, the settings give the number."""
     pinned = replace(EXACT, threads=1)
-    before, exact = _key(), _key(pinned)
+    before, exact = _fingerprint(), _fingerprint(pinned)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
-    assert (_key(), _key(pinned)) == (before, exact)
-    assert _key(threads=2) != before
-    assert _key(pinned, threads=2) == exact
-    assert _key(replace(pinned, threads=2)) != exact
+    assert (_fingerprint(), _fingerprint(pinned)) == (before, exact)
+    assert _fingerprint(threads=2) != before
+    assert _fingerprint(pinned, threads=2) == exact
+    assert _fingerprint(replace(pinned, threads=2)) != exact
 
 
 def test_threads_and_arithmetic_of_a_cpu_decide_no_bit_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,18 +206,18 @@ def test_comparing_arithmetic_leaves_threads_and_generators_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before[1])
 
 
-def test_an_identity_survives_a_file() -> None:
-    """A ledger of another machine holds identities as JSON."""
-    identity = _identity()
-    again = RunKey(**json.loads(json.dumps(dataclasses.asdict(identity))))
-    assert again.fingerprint == identity.fingerprint
-    assert re.fullmatch("[0-9a-f]{24}", identity.fingerprint)
+def test_a_run_key_survives_a_file() -> None:
+    """A ledger of another machine holds run keys as JSON."""
+    key = _run_key()
+    again = RunKey(**json.loads(json.dumps(dataclasses.asdict(key))))
+    assert again.fingerprint == key.fingerprint
+    assert re.fullmatch("[0-9a-f]{24}", key.fingerprint)
 
 
 def test_job_and_machine_have_separate_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = _identity()
+    before = _run_key()
     monkeypatch.setattr(torch, "__version__", "0.0")
-    after = _identity()
+    after = _run_key()
     assert after.job == before.job
     assert after.machine != before.machine
     assert after.machine == worker_machine_info(ALONE.device, 1)
@@ -224,7 +225,7 @@ def test_job_and_machine_have_separate_keys(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("what", ["torch", "device", "arithmetic", "code"])
 def test_versions_and_machine_count(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    before = _key()
+    before = _fingerprint()
     if what == "torch":
         monkeypatch.setattr(torch, "__version__", "0.0")
     elif what == "device":
@@ -233,7 +234,7 @@ def test_versions_and_machine_count(monkeypatch: pytest.MonkeyPatch, what: str) 
         monkeypatch.setattr(module, "cpu_arithmetic", lambda: "another")
     else:
         monkeypatch.setattr(module, "training_code_digest", lambda: "another")
-    assert _key() != before
+    assert _fingerprint() != before
 
 
 def test_the_code_that_decides_a_result_counts() -> None:

@@ -21,7 +21,7 @@ from pipeline.training.result_cache import RunCache
 from pipeline.training.run_key import RunKey
 from pipeline.training.run_record import CHECKSUMS
 from tests.fixtures.golden import check_golden, refusals
-from tests.unit.training.test_result_cache import DIVERGED, FINISHED, D, K
+from tests.unit.training.test_result_cache import DIVERGED, FINISHED, KEY, OTHER_KEY
 
 # The test images that `FINISHED` was evaluated on, [right, wrong, right, right].
 _LABELS = np.array([0, 0, 1, 1])
@@ -33,7 +33,7 @@ Harm = Callable[[Path], object]
 @pytest.fixture
 def ledger(tmp_path: Path) -> RunCache:
     runs = RunCache(tmp_path / "cells")
-    runs.add(K, _RESULT)
+    runs.add(KEY, _RESULT)
     return runs
 
 
@@ -134,63 +134,63 @@ _CHANGED: dict[str, Harm] = {
 
 @pytest.mark.parametrize("harm", [*_FORGED.values(), *_CHANGED.values()], ids=[*_FORGED, *_CHANGED])
 def test_it_is_set_aside_with_a_line_and_trained_again(ledger: RunCache, tmp_path: Path, harm: Harm) -> None:
-    ledger.add(D, DIVERGED)
-    harm(tmp_path / "cells" / K.fingerprint)
-    (line,) = ledger.set_aside_damaged([K.fingerprint, D.fingerprint, "0" * 24], _LABELS)
-    assert line.startswith(f"{tmp_path / 'cells' / K.fingerprint}: ")
+    ledger.add(OTHER_KEY, DIVERGED)
+    harm(tmp_path / "cells" / KEY.fingerprint)
+    (line,) = ledger.set_aside_damaged([KEY.fingerprint, OTHER_KEY.fingerprint, "0" * 24], _LABELS)
+    assert line.startswith(f"{tmp_path / 'cells' / KEY.fingerprint}: ")
     assert len(line.splitlines()) == 1
-    assert not ledger.has(K.fingerprint)
-    assert ledger.has(D.fingerprint)
-    assert list(ledger.run_keys()) == [D]
-    assert (tmp_path / "cells/set-aside" / f"{K.fingerprint}-0").is_dir()
-    ledger.add(K, _RESULT)
-    assert ledger.set_aside_damaged([K.fingerprint, D.fingerprint], _LABELS) == []
+    assert not ledger.has(KEY.fingerprint)
+    assert ledger.has(OTHER_KEY.fingerprint)
+    assert list(ledger.run_keys()) == [OTHER_KEY]
+    assert (tmp_path / "cells/set-aside" / f"{KEY.fingerprint}-0").is_dir()
+    ledger.add(KEY, _RESULT)
+    assert ledger.set_aside_damaged([KEY.fingerprint, OTHER_KEY.fingerprint], _LABELS) == []
 
 
 @pytest.mark.parametrize("harm", _FORGED.values(), ids=list(_FORGED))
 @pytest.mark.parametrize("checksums", [True, False], ids=["checksums", "none"])
 def test_from_another_machine_it_is_refused(ledger: RunCache, tmp_path: Path, harm: Harm, checksums: bool) -> None:
-    entry = tmp_path / "cells" / K.fingerprint
+    entry = tmp_path / "cells" / KEY.fingerprint
     if not checksums:
         (entry / CHECKSUMS).unlink()
     harm(entry)
     ours = RunCache(tmp_path / "ours")
     with pytest.raises(InputError) as raised:
-        ours.import_run(ledger, K, K)
+        ours.import_run(ledger, KEY, KEY)
     assert Path(raised.value.key).is_relative_to(entry)
-    assert not ours.has(K.fingerprint)
+    assert not ours.has(KEY.fingerprint)
 
 
 def test_refusals(tmp_path: Path) -> None:
-    theirs, entry = tmp_path / "theirs", tmp_path / "theirs" / K.fingerprint
+    theirs, entry = tmp_path / "theirs", tmp_path / "theirs" / KEY.fingerprint
 
     def import_forged(harm: Harm) -> None:
         shutil.rmtree(theirs, ignore_errors=True)
-        RunCache(theirs).add(K, _RESULT)
+        RunCache(theirs).add(KEY, _RESULT)
         (entry / CHECKSUMS).unlink()
         harm(entry)
-        RunCache(tmp_path / "ours").import_run(RunCache(theirs), K, K)
+        RunCache(tmp_path / "ours").import_run(RunCache(theirs), KEY, KEY)
 
     # Its line ends in NumPy's own words.
     cases = {name: partial(import_forged, harm) for name, harm in _FORGED.items() if name != "a terabyte"}
     check_golden("refused_runs.txt", refusals(cases, hidden={str(entry): "FOLDER"}))
 
 
-def test_weights_that_change_after_they_were_checked_are_not_imported(
+def test_weights_that_change_after_the_check_are_not_imported(
     ledger: RunCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = tmp_path / "weights.pt"
     weights.write_bytes(b"sound")
-    ledger.add(K, _RESULT, weights)
-    theirs, ours = ledger.weights(K.fingerprint), RunCache(tmp_path / "ours")
+    ledger.add(KEY, _RESULT, weights)
+    theirs, ours = ledger.weights(KEY.fingerprint), RunCache(tmp_path / "ours")
 
     def check(path: Path) -> None:
         assert path.read_bytes() == b"sound"
         theirs.write_bytes(b"hostile")
 
     monkeypatch.setattr(result_cache, "load_trained", check)
-    assert ours.import_run(ledger, K, K)
-    assert ours.weights(K.fingerprint).read_bytes() == b"sound"
+    assert ours.import_run(ledger, KEY, KEY)
+    assert ours.weights(KEY.fingerprint).read_bytes() == b"sound"
     assert not list((tmp_path / "ours").glob(".*"))
 
 
@@ -214,27 +214,27 @@ def test_a_plan_that_changes_after_it_was_checked_is_not_imported(
 
 @pytest.mark.parametrize("labels", [np.array([0, 0, 1, 1, 1]), np.array([0, 1, 1, 1])], ids=["number", "classes"])
 def test_a_run_on_other_test_images_is_set_aside(ledger: RunCache, labels: Any) -> None:
-    assert len(ledger.set_aside_damaged([K.fingerprint], labels)) == 1
+    assert len(ledger.set_aside_damaged([KEY.fingerprint], labels)) == 1
 
 
 def test_every_bit_counts(ledger: RunCache, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
-    shutil.copytree(tmp_path / "cells" / K.fingerprint, whole)
+    shutil.copytree(tmp_path / "cells" / KEY.fingerprint, whole)
     rng = np.random.default_rng(0)
     for name in ("result.json", "correct.npy", "identity.json", "timing.json"):
         for position in rng.integers(0, 8 * (whole / name).stat().st_size, 20):
             content = bytearray((whole / name).read_bytes())
             content[position // 8] ^= 1 << position % 8
-            entry = tmp_path / "cells" / K.fingerprint
+            entry = tmp_path / "cells" / KEY.fingerprint
             shutil.copytree(whole, entry, dirs_exist_ok=True)
             (entry / name).write_bytes(content)
-            assert len(ledger.set_aside_damaged([K.fingerprint], _LABELS)) == 1, (name, position)
+            assert len(ledger.set_aside_damaged([KEY.fingerprint], _LABELS)) == 1, (name, position)
 
 
 @pytest.mark.parametrize("job", ["[]", "3", '{"settings": []}'], ids=["list", "number", "list of settings"])
 def test_an_identity_of_another_shape_is_refused(ledger: RunCache, tmp_path: Path, job: str) -> None:
     text = f'{{"job": {job}, "machine": {{}}}}'
-    entry = tmp_path / "cells" / K.fingerprint
+    entry = tmp_path / "cells" / KEY.fingerprint
     (entry / "identity.json").write_text(text)
     entry.rename(entry.with_name(RunKey(**read_json(entry / "identity.json")).fingerprint))
     with pytest.raises(InputError):

@@ -67,7 +67,7 @@ def test_without_a_network_the_place_for_the_file_is_named(weights: Path, cache:
     assert download_weights(f"{root}/{weights.name}") == cache / weights.name
 
 
-def test_a_file_in_the_cache_that_is_not_the_published_one_is_refused(weights: Path, cache: Path) -> None:
+def test_a_cached_file_that_is_not_the_published_one_is_refused(weights: Path, cache: Path) -> None:
     cache.mkdir(parents=True)
     (cache / weights.name).write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(InputError, match="delete it") as caught:

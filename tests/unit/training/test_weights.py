@@ -48,9 +48,9 @@ def test_the_loaded_network_is_the_saved_one(saved: Path) -> None:
     assert (network.network, network.class_names, network.format) == ("resnet18", NAMES, TINY.format)
     assert not network.model.training
     images, _ = bright_images(7)
-    normalised = (torch.from_numpy(images).permute(0, 3, 1, 2) / 255 - 0.44) / 0.27
+    normalized = (torch.from_numpy(images).permute(0, 3, 1, 2) / 255 - 0.44) / 0.27
     with torch.inference_mode():
-        expected = model(normalised).softmax(1).numpy()
+        expected = model(normalized).softmax(1).numpy()
     np.testing.assert_allclose(network.predict_proba(images, batch_size=3), expected, atol=1e-5)
     assert network.predict(images) == [NAMES[label] for label in expected.argmax(1)]
 
@@ -255,9 +255,9 @@ def test_all_networks_of_an_extractor_are_in_one_file(folded: Path) -> None:
     images, _ = bright_images(5)
     for seed, network in enumerate(loaded.networks):
         model = build_network("small_cnn", len(NAMES), stem="imagenet", seed=seed).eval()
-        normalised = (torch.from_numpy(images).permute(0, 3, 1, 2) / 255 - 0.44) / 0.27
+        normalized = (torch.from_numpy(images).permute(0, 3, 1, 2) / 255 - 0.44) / 0.27
         with torch.inference_mode():
-            np.testing.assert_allclose(network.predict_proba(images), model(normalised).softmax(1), atol=1e-5)
+            np.testing.assert_allclose(network.predict_proba(images), model(normalized).softmax(1), atol=1e-5)
     assert loaded.folds is not None
     assert loaded.folds.tolist() == [0, 1, 2, 2, 1, 0, 1]
     assert loaded.folds.dtype == np.int32
@@ -302,7 +302,7 @@ def test_a_file_without_a_state_dict_is_refused(content: object) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/dev/zero", "/proc/self/mem"])
-def test_what_is_no_regular_file_is_not_read_and_no_advice_is_given_to_delete_it(path: str) -> None:
+def test_no_irregular_file_is_read_or_said_to_be_deleted(path: str) -> None:
     with pytest.raises(InputError) as refused:
         load_weights_file(Path(path))
     assert refused.value.key == path

@@ -1,5 +1,7 @@
 """A trained network predicts paths, PIL images and arrays of any size, resized as the training did."""
 
+import doctest
+import importlib
 import io
 from dataclasses import replace
 from functools import partial
@@ -109,3 +111,13 @@ def test_a_picture_whose_file_ends_early_is_named_by_its_position(network: Train
     with pytest.raises(InputError) as raised:
         network.predict([Image.new("RGB", (5, 5)), half])
     assert str(raised.value).startswith("images: number 1: ")
+
+
+def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "data/train/digits/best.pt"
+    path.parent.mkdir(parents=True)
+    settings = replace(TINY, network="resnet18", n_classes=10)
+    save_trained(path, build_network("resnet18", 10, stem="imagenet", seed=0), settings, list("0123456789"))
+    monkeypatch.chdir(tmp_path)
+    found = doctest.testmod(importlib.import_module("pipeline.training.weights"))
+    assert (found.attempted > 0, found.failed) == (True, 0)

@@ -92,7 +92,7 @@ def test_a_bracket_continues_without_its_failed_trials() -> None:
     assert outcome.winner == 7
 
 
-def test_if_the_last_promoted_trial_fails_the_next_best_of_its_rung_wins() -> None:
+def test_if_the_last_promoted_trial_fails_the_next_best_wins() -> None:
     outcome = _race(
         [successive_halving(trials=9, max_epochs=9, factor=3, halvings=2)],
         lambda turn: None if turn == (8, 5) else turn.trial / 10,
@@ -123,7 +123,7 @@ def test_the_best_are_promoted_and_of_equals_the_first() -> None:
 
 
 @given(max_epochs=st.integers(1, 1000), factor=st.integers(2, 5))
-def test_every_bracket_ends_at_the_cap_within_its_share_of_the_budget(max_epochs: int, factor: int) -> None:
+def test_every_bracket_ends_at_the_cap_within_its_budget(max_epochs: int, factor: int) -> None:
     brackets = hyperband(max_epochs=max_epochs, factor=factor)
     for bracket in brackets:
         assert bracket[0].epochs >= 1

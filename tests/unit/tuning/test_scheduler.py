@@ -123,9 +123,9 @@ def test_example_in_sequence_takes_19_6_epochs_on_average() -> None:
         # Trial 4 has no competitor and runs to the end; 3 falls at once, 2 after two epochs, 1 after four.
         ((3, 2, 1, 0), (4, 2, 1, 8), (4, 2, 1, None), 3),
         # Trial 1 runs to the end alone. Trial 3 leaves it behind at epoch 4 and runs on: more trials are to come.
-        # Trial 4 eliminates 3 with its first epoch, trial 2 falls after two.
+        # Trial 4 prunes 3 with its first epoch, trial 2 falls after two.
         ((0, 2, 3, 1), (8, 2, 8, 8), (4, 2, 1, None), 3),
-        # Trial 3 outlives 1 and 2, until the first epoch of trial 4 eliminates it: 4 is the last and alone remains.
+        # Trial 3 outlives 1 and 2, until the first epoch of trial 4 prunes it: 4 is the last and alone remains.
         ((2, 0, 1, 3), (4, 2, 8, 1), (4, 2, 1, None), 3),
     ],
 )
@@ -161,7 +161,7 @@ def test_there_is_no_winner_if_all_fail() -> None:
     assert Known([[np.nan], [np.nan]]).race(TENTH, max_concurrent=2).winner is None
 
 
-def test_trials_eliminated_by_a_failed_one_are_active_again() -> None:
+def test_trials_pruned_by_a_failed_one_are_active_again() -> None:
     """By hand: trial 2 puts out 1 and fails; the curve of trial 1 then stands again, and puts out trial 3."""
     known = Known([[0.5, 0.8], [0.92, np.nan], [0.3, 0.3]])
     outcome = known.race(TENTH, max_concurrent=1)
@@ -187,7 +187,7 @@ def test_without_a_rule_all_run_to_the_last_epoch_or_fail(table: Table, max_conc
 
 
 @given(table=failing_tables(), tolerance=tolerances, max_concurrent=st.integers(1, 6))
-def test_only_trials_that_have_not_failed_eliminate_others_permanently(
+def test_only_trials_that_have_not_failed_prune_others_permanently(
     table: Table, tolerance: Tolerance, max_concurrent: int
 ) -> None:
     outcome = Known(table).race(tolerance, max_concurrent=max_concurrent)
@@ -222,17 +222,17 @@ def test_every_trial_runs_its_epochs_once_and_in_order(table: Table, tolerance: 
 def test_concurrent_trials_follow_the_rule_after_each_epoch(table: Table, tolerance: Tolerance) -> None:
     """Against the rule written out for trials that all start together and do not fail."""
     racing, epochs = np.arange(len(table)), [0] * len(table)
-    eliminated: list[int | None] = [None] * len(table)
+    pruned: list[int | None] = [None] * len(table)
     for epoch in range(1, table.shape[1] + 1):
         stay = survivors(table[racing, epoch - 1], tolerance)
         for trial, stays in zip(racing, stay, strict=True):
             epochs[trial] = epoch
-            eliminated[trial] = None if stays else epoch
+            pruned[trial] = None if stays else epoch
         racing = racing[stay]
         if len(racing) == 1:
             break
     winner = racing[table[racing, epoch - 1].argmax()]
-    assert came_out(together(table, tolerance)) == (winner, tuple(epochs), tuple(eliminated))
+    assert came_out(together(table, tolerance)) == (winner, tuple(epochs), tuple(pruned))
 
 
 @given(case=ordered_tables(), tolerance=tolerances)
@@ -243,19 +243,19 @@ def test_sequential_trials_follow_the_rule_against_earlier_ones(
     table, order = case
     racing: list[int] = []
     epochs: dict[int, int] = {}
-    eliminated: dict[int, int | None] = {}
+    pruned: dict[int, int | None] = {}
     for place, trial in enumerate(order, start=1):
         racing.append(trial)
         for epoch in range(1, table.shape[1] + 1):
             epochs[trial] = epoch
             for other, stays in zip(racing, survivors(table[racing, epoch - 1], tolerance), strict=True):
-                eliminated[other] = None if stays else epoch
-            racing = [other for other in racing if eliminated[other] is None]
+                pruned[other] = None if stays else epoch
+            racing = [other for other in racing if pruned[other] is None]
             if trial not in racing or (place == len(table) and racing == [trial]):
                 break
     outcome = in_turn(table, tolerance, order)
     assert outcome.epochs == tuple(epochs[trial] for trial in range(len(table)))
-    assert outcome.eliminated_after == tuple(eliminated[trial] for trial in range(len(table)))
+    assert outcome.eliminated_after == tuple(pruned[trial] for trial in range(len(table)))
     best = max(racing, key=lambda one: table[one, -1]) if len(racing) > 1 else racing[0]
     assert outcome.winner == best
 
@@ -282,12 +282,12 @@ def test_no_order_saves_over_lockstep_where_one_trial_leads(
     side_by_side, sequence = together(table, tolerance), in_turn(table, tolerance, order)
     assert side_by_side.winner == sequence.winner == 0
     assert side_by_side.total_epochs <= sequence.total_epochs
-    # The leader itself may come last, when another has already eliminated all but one.
+    # The leader itself may come last, when another has already pruned all but one.
     assert all(less <= more for less, more in zip(side_by_side.epochs[1:], sequence.epochs[1:], strict=True))
 
 
 def test_a_sequence_can_be_cheaper_where_the_lead_changes() -> None:
-    """Trial 3 falls at epoch 1 before it can eliminate trial 2 at epoch 2, unless it runs first."""
+    """Trial 3 falls at epoch 1 before it can prune trial 2 at epoch 2, unless it runs first."""
     table = [[0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6], [0.65] + 7 * [0.55], [0.55, 0.75, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7]]
     assert came_out(together(table, TENTH))[:2] == (0, (8, 8, 1))
     assert came_out(in_turn(table, TENTH, [2, 1, 0]))[:2] == (0, (1, 2, 8))

@@ -164,7 +164,7 @@ def test_a_winner_that_fails_later_stays_the_winner(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("resume_pruned", "late", "afterwards"), [(1, [1], 4), (0, None, 0)])
-def test_an_eliminated_trial_that_overtakes_the_winner_is_found(
+def test_a_pruned_trial_that_overtakes_the_winner_is_found(
     resume_pruned: int, late: list[int] | None, afterwards: int, tmp_path: Path
 ) -> None:
     def trained(tasks: list[EpochTask]) -> list[EpochResult]:
@@ -198,7 +198,7 @@ def test_epochs_that_failed_trials_did_not_reach_are_not_saved(tmp_path: Path) -
     assert summary["saved_share"] == 0
 
 
-def test_without_eliminated_trials_there_are_no_late_bloomers(tmp_path: Path) -> None:
+def test_without_pruned_trials_there_are_no_late_bloomers(tmp_path: Path) -> None:
     tuning = tuning_of(trials=2)
     made, _ = search(tmp_path, tuning, lambda tasks: [EpochResult(accuracy=0.5, seconds=1.0) for _ in tasks])
     summary = found_by(made, tmp_path, tuning, made.run()).summary()
@@ -233,7 +233,7 @@ def test_if_the_last_promoted_trial_fails_another_wins(tmp_path: Path) -> None:
         {"pruner": {"name": "hyperband", "factor": 2}, "trials": None, "sampler": TPE},
     ],
 )
-def test_a_search_killed_often_has_the_outcome_of_an_uninterrupted_one(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_a_search_killed_often_has_the_uninterrupted_outcome(changes: dict[str, Any], tmp_path: Path) -> None:
     tuning = tuning_of(**{"trials": 8, "epochs": 4, **changes})
     table = np.random.default_rng(4).uniform(0.2, 0.9, size=(10, 4))
     table[[1, 5, 9], [2, 0, 1]] = np.nan
@@ -317,7 +317,7 @@ def test_trials_to_resume_are_a_subset_of_those_of_a_larger_number(seed: int) ->
 
 
 @pytest.mark.parametrize("resume_pruned", [0, 1])
-def test_states_of_eliminated_trials_are_kept_to_resume_them(resume_pruned: int, tmp_path: Path) -> None:
+def test_states_of_pruned_trials_are_kept_to_resume_them(resume_pruned: int, tmp_path: Path) -> None:
     def trained(tasks: list[EpochTask]) -> list[EpochResult]:
         for task in tasks:
             task.folder.mkdir(exist_ok=True)

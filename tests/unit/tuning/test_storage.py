@@ -111,7 +111,7 @@ def test_the_journal_is_read_back_even_after_half_a_line(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("damaged", [b"\xff\xfe" * 9, b'{"op_code": 8, "tri'])
-def test_a_journal_that_is_damaged_in_the_middle_is_named_with_the_line(damaged: bytes, tmp_path: Path) -> None:
+def test_a_journal_damaged_in_the_middle_is_named_with_the_line(damaged: bytes, tmp_path: Path) -> None:
     tuning, path = search(), tmp_path / "journal.log"
     journal = TrialStorage(path)
     for trial in range(2):

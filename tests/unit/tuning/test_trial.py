@@ -86,7 +86,7 @@ def test_post_local_sgd_is_refused_in_one_line(simulated_workers: int, tmp_path:
     assert raised.value.key == "post_local_sgd"
 
 
-def test_epochs_of_a_trial_whose_batch_grows_end_where_their_images_do(tmp_path: Path) -> None:
+def test_epochs_of_a_growing_batch_end_where_their_images_do(tmp_path: Path) -> None:
     """45 images an epoch: 6 steps of 8 in the first, then steps of 16, of which 3 reach 90 images and 6 reach 135."""
     stages = {"stages": [{"share": 0.5, "until": {"epochs": 1}}]}
     run = make_run(params_of(tmp_path), **{"recipe.batch_schedule": stages})

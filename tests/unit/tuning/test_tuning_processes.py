@@ -159,7 +159,7 @@ def test_a_search_over_what_needs_a_process_for_every_worker(tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.subprocess
-def test_accumulation_on_one_process_picks_the_batch_size_that_all_workers_pick(tmp_path: Path) -> None:
+def test_accumulation_picks_the_batch_size_that_all_workers_pick(tmp_path: Path) -> None:
     """The preset batch-size-tuning at tiny size: the same trials, accuracies, prunings and winner."""
     search: dict[str, Any] = {
         "space": {"batch_sizes": {"choices": [8, 32]}},

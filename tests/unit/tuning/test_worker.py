@@ -128,7 +128,7 @@ def test_a_trial_that_does_not_fit_the_memory_of_a_cpu_fails(
         RuntimeError("CUDA error: ECC"),
     ],
 )
-def test_errors_other_than_of_the_settings_end_the_search_and_are_not_stored(
+def test_errors_of_other_causes_end_the_search_and_are_not_stored(
     error: Exception, trial: tuple[TrialRun, SearchInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:

@@ -34,7 +34,7 @@ def test_the_most_suspect_come_first_and_none_is_missing() -> None:
     assert (np.diff(scores[rows]) <= 0).all()
 
 
-def test_beyond_the_limit_all_dropped_images_and_a_fixed_sample_of_the_rest() -> None:
+def test_beyond_the_limit_are_dropped_images_and_a_fixed_sample() -> None:
     scores = np.random.default_rng(0).random(500)
     keep = scores < 0.9
     rows = exported_rows(keep, scores, max_rows=200)

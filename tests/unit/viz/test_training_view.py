@@ -193,7 +193,7 @@ def test_filter_replicates_are_the_replicates_if_there_are_several(data: DataPat
     ]
 
 
-def test_a_batch_size_without_steps_or_that_is_not_there_has_no_curves(data: DataPaths) -> None:
+def test_a_batch_size_without_steps_or_runs_has_no_curves(data: DataPaths) -> None:
     params = params_with()
     assert "study-loss" not in _graphs(_view(data, params, _some_fail, batch_size=512))
     for size in (None, 33):

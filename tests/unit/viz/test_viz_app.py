@@ -83,7 +83,7 @@ def test_the_page_and_its_callbacks_answer(client: Any) -> None:
     assert answer.status_code == 200
     response = answer.json["response"]
     assert len(response["map"]["figure"]["data"][0]["customdata"]) == 80
-    again = body_of(client, "map.figure", values | {"drawn.data": response["drawn"]["data"]}, "coloring.value")
+    again = body_of(client, "map.figure", values | {"plotted.data": response["plotted"]["data"]}, "coloring.value")
     assert len(client.post("/_dash-update-component", json=again).data) < len(answer.data) / 2
 
 
@@ -259,8 +259,8 @@ def test_a_page_does_not_draw_replaced_files(client: Any, data: DataPaths) -> No
         "list.value": "goes", "sort.value": "suspect", "selection.data": _NOTHING,
         "page-number.data": 0, "focus.data": 3,
     }  # fmt: skip
-    drawn = client.post("/_dash-update-component", json=body_of(client, "map.figure", values, "network.value"))
-    values["drawn.data"] = drawn.json["response"]["drawn"]["data"]
+    plotted = client.post("/_dash-update-component", json=body_of(client, "map.figure", values, "network.value"))
+    values["plotted.data"] = plotted.json["response"]["plotted"]["data"]
     write_network(data, NETWORK, seed=1)
     for output, changed in (
         ("..map.figure", "coloring.value"),

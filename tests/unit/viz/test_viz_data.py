@@ -246,7 +246,7 @@ def test_a_slow_computation_does_not_block_another_key() -> None:
     assert results.get("quick", "1", lambda: "quick") == "quick"
     go_on.set()
     thread.join(30)
-    assert results.get("slow", "1", lambda: "anew") == "slow"
+    assert results.get("slow", "1", lambda: "again") == "slow"
 
 
 def test_threads_compute_one_key_once() -> None:
@@ -279,7 +279,7 @@ def test_a_failed_computation_is_not_cached() -> None:
 
 
 @given(requests=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 300)), max_size=40))
-def test_the_cache_keeps_the_last_keys_and_newest_stamps_up_to_its_size(
+def test_the_cache_keeps_last_keys_and_newest_stamps_to_its_size(
     requests: list[tuple[int, int, int]],
 ) -> None:
     results = StampedCache(300)
@@ -319,7 +319,7 @@ def test_only_classes_with_images_are_offered(tmp_path: Path) -> None:
     assert Source(data).classes() == [(0, "a"), (2, "c")]
 
 
-def test_an_image_belongs_to_the_requested_file_even_if_replaced_while_opened(
+def test_an_image_is_of_the_requested_file_even_if_replaced(
     data: DataPaths, source: Source, points: Points, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache, "_RETRY_INTERVAL_S", 0.01)

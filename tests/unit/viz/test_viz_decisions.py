@@ -57,7 +57,7 @@ def _by_hand(file: Path, image: Image, decision: str) -> None:
     edited.replace(file)
 
 
-def test_a_decision_of_several_images_writes_one_line_each_with_one_timestamp(file: Path) -> None:
+def test_a_decision_of_several_images_is_a_line_each_at_one_time(file: Path) -> None:
     saved = Decisions(file).decide([_A, _B, _A], "drop", "blurred, twice")
     assert (saved.n_written, saved.n_unchanged) == (2, 0)
     a, b = read_overrides(file)
@@ -88,7 +88,7 @@ def test_a_missing_file_is_created_and_no_change_writes_nothing(file: Path) -> N
     assert list(_lines(file)) == [_A]
 
 
-def test_changed_lines_keep_their_place_and_undo_gives_the_same_bytes(file: Path) -> None:
+def test_changed_lines_keep_their_place_and_undo_the_bytes(file: Path) -> None:
     chosen = Decisions(file)
     chosen.decide([_A, _B, _C], "drop", "first")
     before = file.read_bytes()
@@ -104,7 +104,7 @@ def test_changed_lines_keep_their_place_and_undo_gives_the_same_bytes(file: Path
     assert chosen.undo() is None
 
 
-def test_a_relabel_is_saved_changed_and_undone_like_other_decisions(file: Path) -> None:
+def test_a_relabel_is_saved_and_undone_like_other_decisions(file: Path) -> None:
     def lines() -> list[tuple[str, str, str]]:
         return [(line.decision, line.label, line.note) for line in read_overrides(file)]
 
@@ -162,7 +162,7 @@ _OPERATIONS = st.lists(
 
 @settings(max_examples=60)
 @given(operations=_OPERATIONS)
-def test_any_sequence_of_two_windows_and_hand_edits_agrees_with_a_simple_model(
+def test_two_windows_and_hand_edits_agree_with_a_simple_model(
     tmp_path_factory: pytest.TempPathFactory,
     operations: list[tuple[int, list[Image], Decision | None, str] | int | tuple[Image, str]],
 ) -> None:
@@ -227,9 +227,7 @@ def test_an_invalid_hand_edit_stays_and_is_named(file: Path) -> None:
     assert file.read_text() == _HEADER
 
 
-def test_an_editor_that_saves_between_reading_and_replacing_loses_nothing(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_editor_that_saves_in_between_loses_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     edits = iter([lambda: _by_hand(file, _B, "keep"), lambda: file.write_text(file.read_text().replace("hand", "me"))])
 
     def write(path: Path, lines: list[Override]) -> None:

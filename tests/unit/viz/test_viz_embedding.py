@@ -56,24 +56,24 @@ def _patches(figure: Any) -> list[list[Any]]:
 
 
 def test_another_coloring_or_threshold_sends_only_colors(source: Source) -> None:
-    drawn = draw(source, _HERE, "decision")["drawn"]
+    plotted = draw(source, _HERE, "decision")["plotted"]
     for map_controls, coloring in (
         (_HERE, "class"),
         (MapControls(network=NETWORK, settings_json=_rule(0.2)), "decision"),
     ):
-        answer = draw(source, map_controls, coloring, drawn=drawn)
+        answer = draw(source, map_controls, coloring, plotted=plotted)
         assert _patches(answer["figure"]) == [["data", POINTS, "marker"]]
-        assert answer["drawn"] == drawn
+        assert answer["plotted"] == plotted
         marker = answer["figure"].to_plotly_json()["operations"][0]["params"]["value"]
         # One byte per point.
         assert marker["color"]["dtype"] == "u1"
 
 
 def test_other_points_are_drawn_again(data: DataPaths, source: Source) -> None:
-    drawn = draw(source, _HERE, "decision")["drawn"]
-    assert draw(source, MapControls(network=NETWORK, classes=[1]), "decision", drawn=drawn)["figure"].data
+    plotted = draw(source, _HERE, "decision")["plotted"]
+    assert draw(source, MapControls(network=NETWORK, classes=[1]), "decision", plotted=plotted)["figure"].data
     write_network(data, NETWORK, seed=1)
-    assert draw(source, _HERE, "decision", drawn=drawn)["figure"].data
+    assert draw(source, _HERE, "decision", plotted=plotted)["figure"].data
 
 
 def test_redraws_keep_the_zoom_within_a_network_only(data: DataPaths, source: Source) -> None:
@@ -95,14 +95,14 @@ def test_the_visible_box_is_that_of_the_last_zoom_of_this_map() -> None:
     assert visible_box(None, None, "a") is None
     assert visible_box(zoomed, None, "a") == box
     assert visible_box(_zoom(2.0, 1.0), None, "a") == box
-    drawn = {"network": "a", "box": box, "zoom": zoomed}
+    plotted = {"network": "a", "box": box, "zoom": zoomed}
     # Events of another tool and of another window size.
     for event in ({"dragmode": "lasso"}, {"autosize": True}, zoomed):
-        assert visible_box(event, drawn, "a") == box
-    assert visible_box({"xaxis.autorange": True, "yaxis.autorange": True}, drawn, "a") is None
-    assert visible_box(_zoom(3.0, 4.0), drawn, "a") == ((3.0, 4.0), (3.0, 4.0))
+        assert visible_box(event, plotted, "a") == box
+    assert visible_box({"xaxis.autorange": True, "yaxis.autorange": True}, plotted, "a") is None
+    assert visible_box(_zoom(3.0, 4.0), plotted, "a") == ((3.0, 4.0), (3.0, 4.0))
     # The event belongs to the previous map, also if the new map gets another request.
-    assert visible_box(zoomed, drawn, "b") is None
+    assert visible_box(zoomed, plotted, "b") is None
     assert visible_box(zoomed, {"network": "b", "box": None, "zoom": zoomed}, "b") is None
 
 
@@ -112,21 +112,21 @@ def test_any_event_of_plotly_is_a_box_or_none(zoom: dict[str, Any]) -> None:
     assert box is None or all(len(ends) == 2 for ends in box)
 
 
-def test_a_notice_says_that_not_all_images_are_drawn_and_zooming_shows_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notice_counts_the_plotted_images_and_zooming_shows_more(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     points = points_of(
         rng.random((1000, 2)), np.arange(1000) % 3, values=rng.random(1000), thresholds=np.full(1000, 0.9)
     )
     source = source_of(points)
-    monkeypatch.setattr(embedding, "MAX_DRAWN", 300)
+    monkeypatch.setattr(embedding, "MAX_PLOTTED", 300)
     whole = draw(source, MapControls(network="made-up"), "score")
-    assert whole["notice"].startswith("300 of 1,000 images are drawn")
-    part = draw(source, MapControls(network="made-up"), "score", drawn=whole["drawn"], zoom=_zoom(0.2, 0.5))
+    assert whole["notice"].startswith("300 of 1,000 images are plotted")
+    part = draw(source, MapControls(network="made-up"), "score", plotted=whole["plotted"], zoom=_zoom(0.2, 0.5))
     inside = ((points.coordinates >= 0.2) & (points.coordinates <= 0.5)).all(axis=1)
     assert sorted(part["figure"].data[POINTS].customdata) == np.flatnonzero(inside).tolist()
 
 
-def test_a_moved_threshold_sends_only_colors_also_where_the_map_draws_some_points(
+def test_a_moved_threshold_sends_only_colors_also_of_some_points(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rng = np.random.default_rng(0)
@@ -134,11 +134,11 @@ def test_a_moved_threshold_sends_only_colors_also_where_the_map_draws_some_point
         rng.random((1000, 2)), np.arange(1000) % 3, values=rng.random(1000), thresholds=np.full(1000, 0.9)
     )
     source = source_of(points)
-    monkeypatch.setattr(embedding, "MAX_DRAWN", 300)
-    drawn = draw(source, MapControls(network="made-up"), "decision")["drawn"]
+    monkeypatch.setattr(embedding, "MAX_PLOTTED", 300)
+    plotted = draw(source, MapControls(network="made-up"), "decision")["plotted"]
     for threshold in (0.95, 0.3):
         moved = MapControls(network="made-up", settings_json=_rule(threshold))
-        answer = draw(source, moved, "decision", drawn=drawn)
+        answer = draw(source, moved, "decision", plotted=plotted)
         assert _patches(answer["figure"]) == [["data", POINTS, "marker"]]
 
 
@@ -154,7 +154,7 @@ def test_the_chosen_image_has_a_ring(source: Source, points: Points) -> None:
 
 
 def test_hover_shows_all_about_a_point(source: Source) -> None:
-    shown, place, content = hover(source, event_at(5), _HERE, draw(source, _HERE, "class")["drawn"])
+    shown, place, content = hover(source, event_at(5), _HERE, draw(source, _HERE, "class")["plotted"])
     assert shown
     assert place == {"x0": 1, "x1": 2, "y0": 3, "y1": 4}
     text = text_of(content)
@@ -174,13 +174,13 @@ def test_hover_shows_all_about_a_point(source: Source) -> None:
     "event", [None, {}, {"points": []}, {"points": [{}]}, *map(event_at, (80, -1, "5", None, 5.0, True))]
 )
 def test_hover_over_nothing(source: Source, event: dict[str, Any] | None) -> None:
-    assert hover(source, event, _HERE, draw(source, _HERE, "class")["drawn"])[0] is False
+    assert hover(source, event, _HERE, draw(source, _HERE, "class")["plotted"])[0] is False
 
 
 def test_a_map_of_replaced_files_shows_no_new_data(data: DataPaths, source: Source) -> None:
-    drawn = draw(source, _HERE, "class")["drawn"]
+    plotted = draw(source, _HERE, "class")["plotted"]
     write_network(data, NETWORK, seed=1)
-    assert hover(source, event_at(5), _HERE, drawn)[0] is False
+    assert hover(source, event_at(5), _HERE, plotted)[0] is False
     assert hover(source, event_at(5), _HERE, None)[0] is False
 
 
@@ -215,7 +215,7 @@ def test_missing_artifacts_name_the_command_to_run(source: Source) -> None:
         draw_comparison(source, _HERE, map_controls)["differences"],
     ):
         assert f"{source.data.points('resnet34')}: " in text_of(said)
-    assert answer["drawn"] is None
+    assert answer["plotted"] is None
     assert len(answer["figure"].data) == 2
     assert hover(source, event_at(0), map_controls, None)[0] is False
 
@@ -240,7 +240,7 @@ def test_two_settings_are_compared_on_both_maps(data: DataPaths, source: Source)
     np.testing.assert_array_equal(trace.x, xy[:, 0].astype(np.float32))
 
 
-def test_a_selection_is_highlighted_on_the_other_map_and_after_redraws(data: DataPaths, source: Source) -> None:
+def test_a_selection_is_marked_on_the_other_map_and_after_redraws(data: DataPaths, source: Source) -> None:
     write_network(data, "resnet34")
     other = MapControls(network="resnet34")
     figures = [

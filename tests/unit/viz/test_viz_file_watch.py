@@ -25,17 +25,17 @@ def _write_kept(data: DataPaths, kept: NDArray[np.bool_]) -> None:
 def test_a_filter_that_ran_again_is_compared_with_the_one_shown(
     data: DataPaths, source: Source, points: Points
 ) -> None:
-    drawn = draw(source, MapControls(network=NETWORK), "class")["drawn"]
-    assert update_notice(source, NETWORK, drawn) is None
+    plotted = draw(source, MapControls(network=NETWORK), "class")["plotted"]
+    assert update_notice(source, NETWORK, plotted) is None
     kept = points.kept.copy()
     kept[:3] = False
     kept[np.flatnonzero(~points.kept)[:2]] = True
     _write_kept(data, kept)
-    text = text_of(update_notice(source, NETWORK, drawn))
+    text = text_of(update_notice(source, NETWORK, plotted))
     assert re.findall(r"\d+", text) == ["7", "6", "3", "2"]
     # The page that shows the new files has nothing new.
-    drawn = draw(source, MapControls(network=NETWORK), "class")["drawn"]
-    assert update_notice(source, NETWORK, drawn) is None
+    plotted = draw(source, MapControls(network=NETWORK), "class")["plotted"]
+    assert update_notice(source, NETWORK, plotted) is None
 
 
 def test_other_images_and_forgotten_files_are_not_compared(data: DataPaths, source: Source, points: Points) -> None:

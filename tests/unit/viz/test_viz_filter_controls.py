@@ -51,7 +51,7 @@ def test_a_link_sets_the_settings(source: Source) -> None:
 @pytest.mark.parametrize(
     "settings", [{"judge": "nobody"}, {"limit": {"threshold": -1}}, {"limit": {"threshold": float("inf")}}, 7, ["a"]]
 )
-def test_invalid_settings_in_the_link_give_those_of_the_filter_and_a_message(source: Source, settings: Any) -> None:
+def test_invalid_settings_in_the_link_give_those_of_the_filter(source: Source, settings: Any) -> None:
     answer = _opened(source, _link(settings))
     assert answer["rule"] == _opened(source)["rule"]
     assert answer["used"] != _opened(source)["used"]
@@ -59,7 +59,7 @@ def test_invalid_settings_in_the_link_give_those_of_the_filter_and_a_message(sou
     assert settings_from_json(moved["rule"]).limit.threshold == 0.5
 
 
-def test_a_scorer_in_the_link_without_inputs_gives_that_of_the_filter_and_a_message(data: DataPaths) -> None:
+def test_a_linked_scorer_without_inputs_gives_the_filters(data: DataPaths) -> None:
     data.components(NETWORK).unlink()
     answer = _opened(Source(data), _link({"judge": "dbscan-components"}))
     assert answer["judge"] == AS_FILTERED
@@ -130,7 +130,7 @@ def test_controls_of_a_network_without_artifacts_are_blank(source: Source) -> No
     assert f"{source.data.points('resnet34')}: " in answer["used"]
 
 
-def test_a_scorer_without_inputs_changes_nothing_and_gives_the_error(source: Source) -> None:
+def test_a_scorer_without_inputs_changes_nothing_but_an_error(source: Source) -> None:
     answer = adjust(source, NETWORK, _opened(source)["rule"], ALL, "judge", "knn_agreement")
     assert answer["used"] != _opened(source)["used"]
     assert answer["rule"] is no_update

@@ -53,7 +53,7 @@ def _by_sklearn(points: Points, limits: dict[int, Limit]) -> Any:
     limits=st.lists(st.builds(Limit, threshold=st.floats(0.01, 3), min_samples=st.integers(1, 9)), min_size=3),
     special=st.sets(st.integers(0, 2)),
 )
-def test_previewed_noise_is_that_of_dbscan_also_with_settings_by_class(
+def test_previewed_noise_is_dbscans_also_with_settings_by_class(
     n: int, seed: int, limits: list[Limit], special: set[int]
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -76,9 +76,7 @@ _VALUES = arrays.arrays(np.float64, 30, elements=st.floats(0, 1e6) | st.just(np.
 
 
 @given(values=_VALUES, thresholds=st.lists(st.floats(1e-6, 1e6), min_size=3, max_size=3))
-def test_the_decision_of_the_filter_is_restored_with_and_without_its_threshold(
-    values: Any, thresholds: list[float]
-) -> None:
+def test_the_filters_decision_is_restored_with_or_without_a_limit(values: Any, thresholds: list[float]) -> None:
     labels = np.arange(30) % 3
     points = points_of(np.zeros((30, 2)), labels, values=values, thresholds=np.array(thresholds)[labels])
     source = source_of(points)

@@ -44,7 +44,7 @@ def test_a_cell_selects_as_many_images_as_it_says(source: Source, points: Points
 
 
 @given(n_classes=st.integers(MAX_CLASSES + 1, 40))
-def test_of_many_classes_the_most_frequent_pairs_that_differ_are_listed(n_classes: int) -> None:
+def test_of_many_classes_the_most_frequent_pairs_are_listed(n_classes: int) -> None:
     rng = np.random.default_rng(n_classes)
     labels, predicted = rng.integers(0, n_classes, (2, 500))
     points = replace(points_of(np.zeros((500, 2)), labels, n_classes=n_classes), predicted=predicted)

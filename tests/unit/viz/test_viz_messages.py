@@ -42,7 +42,7 @@ def _check(name: str, texts: dict[str, Any], folder: Path) -> None:
 
 
 def test_messages_of_what_cannot_be_shown(data: DataPaths, source: Source, tmp_path: Path) -> None:
-    drawn = draw(source, _HERE, "class")["drawn"]
+    plotted = draw(source, _HERE, "class")["plotted"]
     texts = {
         f"an empty list: {which}": browse(source, _HERE, which, "suspect", 0)["grid"]
         for which in ("selection", "hand", "a", "planted")
@@ -55,10 +55,10 @@ def test_messages_of_what_cannot_be_shown(data: DataPaths, source: Source, tmp_p
         "its images": browse(source, _OTHER, "goes", "suspect", 0)["grid"],
         "its controls": adjust(source, "resnet34", None, ALL, None, None)["used"],
         "a network that comes": update_notice(source, NETWORK, None),
-        "a network that is gone": update_notice(source, "resnet34", drawn),
+        "a network that is gone": update_notice(source, "resnet34", plotted),
     }
     write_network(data, NETWORK, seed=1)
-    texts["new files"] = update_notice(source, NETWORK, drawn)
+    texts["new files"] = update_notice(source, NETWORK, plotted)
     texts["nothing has run"] = draw(Source(DataPaths(root=tmp_path / "empty")), _HERE, "class")["problem"]
     _check("visualizer_problems.txt", texts, tmp_path)
 

@@ -38,7 +38,7 @@ def _write_pairs(data: DataPaths, rule: str | None = "drop", pairs: list[tuple[i
     return n
 
 
-def test_what_stands_for_another_image_stays(data: DataPaths) -> None:
+def test_of_two_near_duplicates_one_stays(data: DataPaths) -> None:
     n = _write_pairs(data)
     preview = make_map_state(Source(data), NETWORK, None).preview
     assert set(np.flatnonzero(~preview.keep)) == {*_REDUNDANT, *range(n - 6, n)}
@@ -64,7 +64,7 @@ def test_other_settings_choose_again(data: DataPaths) -> None:
     assert set(np.flatnonzero(~preview.keep)) == {*_REDUNDANT, n - 1}
 
 
-def test_decisions_by_hand_come_first_and_the_review_keeps_its_images(data: DataPaths) -> None:
+def test_decisions_by_hand_come_first_and_the_review_stays(data: DataPaths) -> None:
     n = _write_pairs(data)
     source = Source(data)
     before = review_queue(make_map_state(source, NETWORK, None), "goes", "suspect", None)

@@ -195,14 +195,14 @@ def test_an_invalid_note_is_not_saved(
 
 
 def test_the_notice_reports_replaced_and_new_files(data: DataPaths, source: Source) -> None:
-    drawn = draw(source, MapControls(network=NETWORK), "class")["drawn"]
-    assert update_notice(source, NETWORK, drawn) is None
+    plotted = draw(source, MapControls(network=NETWORK), "class")["plotted"]
+    assert update_notice(source, NETWORK, plotted) is None
     assert update_notice(source, "resnet34", None) is None
-    assert update_notice(source, "resnet34", drawn)
+    assert update_notice(source, "resnet34", plotted)
     assert update_notice(source, NETWORK, None)
     write_network(data, NETWORK, seed=1)
-    assert update_notice(source, NETWORK, drawn)
-    again = draw(source, MapControls(network=NETWORK), "class")["drawn"]
+    assert update_notice(source, NETWORK, plotted)
+    again = draw(source, MapControls(network=NETWORK), "class")["plotted"]
     assert update_notice(source, NETWORK, again) is None
     data.points(NETWORK).unlink()
     assert update_notice(source, NETWORK, again)

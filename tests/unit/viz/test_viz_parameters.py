@@ -45,7 +45,7 @@ def _load(text: str) -> Any:
 
 
 @pytest.mark.parametrize("preset", quick_first(2, _CLUSTERING), ids=lambda path: path.stem)
-def test_a_radius_replaces_the_fraction_in_every_preset_with_dbscan(preset: Path) -> None:
+def test_a_radius_replaces_the_fraction_in_presets_with_dbscan(preset: Path) -> None:
     proposal = propose(preset, changes_for(_DBSCAN, eps=1.25))
     removed = [line for line in _differing(proposal.old_text, proposal.new_text) if line[0] == "-"]
     assert [line for line in _differing(proposal.old_text, proposal.new_text) if line[0] == "+"] == ["+   eps: 1.25\n"]
@@ -161,7 +161,7 @@ def test_every_way_to_write_the_section_is_kept(
     assert [mark for mark in kept if mark in text[start:end] and mark not in new] == []
 
 
-def test_a_file_without_a_last_newline_or_with_a_byte_order_mark_stays_so(tmp_path: Path) -> None:
+def test_a_missing_last_newline_and_a_byte_order_mark_stay(tmp_path: Path) -> None:
     file = tmp_path / "params.yaml"
     file.write_bytes(b"\xef\xbb\xbf" + _DIGITS.rstrip("\n").encode())
     write(propose(file, {"dask.scheduler": "local", "filter.drop_fraction": 0.1}))
@@ -251,7 +251,7 @@ def test_numbers_of_six_digits_come_back(tmp_path_factory: pytest.TempPathFactor
     assert changes["filter.drop_fraction"] == pytest.approx(share, rel=5e-6)
 
 
-def test_the_allocation_is_removed_as_one_threshold_is_for_all_classes(tmp_path: Path) -> None:
+def test_the_allocation_is_removed_with_one_threshold_for_all(tmp_path: Path) -> None:
     file = _file(tmp_path, _FILTER.rstrip() + "\n  allocation: balanced\n\n")
     assert load_params(file).filter.allocation == "balanced"
     assert "allocation" not in propose(file, changes_for(_DBSCAN, eps=2.0)).new_text

@@ -47,7 +47,7 @@ def test_a_moved_share_is_written_as_a_share(source: Source, tmp_path: Path) -> 
         ({"eps": 1.5, "drop_fraction": None}, _SHARE, "share"),
     ],
 )
-def test_the_dialog_opens_with_what_was_moved_or_else_with_what_the_file_has(
+def test_the_dialog_opens_with_moved_values_or_those_of_the_file(
     tmp_path: Path, limit: dict[str, Any], moved: Any, kind: str
 ) -> None:
     assert initial_kind(_file(tmp_path, **limit), moved) == kind

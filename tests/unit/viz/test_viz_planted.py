@@ -80,7 +80,7 @@ def test_the_csv_file_has_the_number_in_every_row(source: Source, points: Points
     assert {row["labels_changed_on_purpose"] for row in rows} == {"3"}
 
 
-def test_the_exported_page_shows_the_number_first_and_has_the_true_labels(source: Source, points: Points) -> None:
+def test_the_exported_page_has_the_number_first_and_true_labels(source: Source, points: Points) -> None:
     content = make_content(points, preview_filter(source, points, FilterSettings()), {})
     assert re.findall(r"\d+", content.about["notes"][0]) == ["3"]
     assert content.about["nPlanted"] == 3

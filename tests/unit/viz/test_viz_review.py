@@ -52,7 +52,7 @@ def test_an_image_of_another_list_is_not_shown(source: Source) -> None:
     assert (rows["asked"], rows["row"]) == (3, 79)
 
 
-def test_the_shown_image_has_its_text_and_its_neighbors_with_labels(source: Source, points: Points) -> None:
+def test_the_shown_image_has_its_text_and_labeled_neighbors(source: Source, points: Points) -> None:
     view = review(source, _HERE, "goes", "suspect", 78)["view"]
     text = text_of(view)
     assert f"/thumbnail/78.png?{points.images_stamp}" in text

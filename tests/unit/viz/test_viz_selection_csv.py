@@ -45,7 +45,7 @@ def test_rows_have_the_requested_order_and_all_columns(previewed: tuple[Points, 
     assert rows[0]["predicted_name"] == points.class_names[0]
 
 
-def test_the_corrected_label_is_that_of_a_relabel_else_the_given_one(previewed: tuple[Points, FilterPreview]) -> None:
+def test_the_corrected_label_is_of_a_relabel_or_the_given_one(previewed: tuple[Points, FilterPreview]) -> None:
     points, preview = previewed
     overrides = {
         row: Override(path="", sha256="", decision=decision, label=label, note="", timestamp="", line=0)
@@ -69,7 +69,7 @@ def test_half_a_millionth_is_rounded_up(previewed: tuple[Points, FilterPreview])
 
 
 @given(text=st.text(st.characters(codec="utf-8", exclude_characters="\0")) | st.from_regex(r"[=+\-@\t\r\n'＝].*"))
-def test_no_cell_starts_a_formula_and_removing_the_apostrophe_restores_the_text(
+def test_no_cell_starts_a_formula_and_its_text_can_be_restored(
     previewed: tuple[Points, FilterPreview], text: str
 ) -> None:
     points, preview = previewed

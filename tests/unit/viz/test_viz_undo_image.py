@@ -48,7 +48,7 @@ def test_an_image_decided_twice_goes_back_step_by_step(file: Path) -> None:
     assert _lines(file) == []
 
 
-def test_a_decision_of_another_window_is_cleared_and_comes_back_by_undo(file: Path) -> None:
+def test_another_windows_decision_is_cleared_and_undone(file: Path) -> None:
     Decisions(file).decide([_A], "keep", "theirs")
     before = file.read_bytes()
     mine = Decisions(file)
@@ -58,7 +58,7 @@ def test_a_decision_of_another_window_is_cleared_and_comes_back_by_undo(file: Pa
     assert file.read_bytes() == before
 
 
-def test_a_line_that_others_changed_is_cleared_and_comes_back_by_undo(file: Path) -> None:
+def test_a_line_that_others_changed_is_cleared_and_undone(file: Path) -> None:
     mine = Decisions(file)
     mine.decide([_A], "drop", "mine")
     Decisions(file).decide([_A], "keep", "theirs")

@@ -75,7 +75,7 @@ def test_a_short_link_has_only_what_differs() -> None:
     assert restore("?search=18", _NETWORKS)["search"] == "18"
 
 
-def test_page_without_a_link_compares_the_first_network_with_the_last() -> None:
+def test_without_a_link_the_first_and_last_network_are_compared() -> None:
     assert (_DEFAULTS["network"], _DEFAULTS["network-b"]) == ("resnet18", "resnet34")
     assert (_DEFAULTS["view"], _DEFAULTS["list"], _DEFAULTS["focus"]) == ("explore", "goes", None)
 

@@ -33,7 +33,7 @@ class Pictures {
     this.sheet((i - position) / (columns * columns)).then((sheet) => {
       const [x, y] = [position % columns, Math.floor(position / columns)];
       canvas.getContext("2d").drawImage(sheet, x * side, y * side, side, side, 0, 0, side, side);
-      canvas.dataset.drawn = "true";
+      canvas.dataset.plotted = "true";
     });
     return canvas;
   }

@@ -35,7 +35,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_weights(tmp_path_factory.mktemp("weights") / "w.safetensors")
 
 
-def test_the_wrong_labels_of_a_folder_come_first_and_nothing_is_written_there(photos: Path, weights: Path) -> None:
+def test_wrong_labels_of_a_folder_come_first_and_it_is_unchanged(photos: Path, weights: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in photos.rglob("*")}
     result = look(photos, network=NETWORK, weights=weights)
     assert set(result.to_pandas()["path"].head(2)) == set(WRONG)
@@ -112,7 +112,7 @@ def test_a_damaged_pil_image_is_named_by_its_number() -> None:
         look(given, labels, features=images.mean(axis=(1, 2)))
 
 
-def test_copies_are_near_duplicates_with_the_same_or_different_labels() -> None:
+def test_copies_are_near_duplicates_with_equal_or_different_labels() -> None:
     images, labels = colored()
     images[3], images[20] = images[2], images[5]
     result = look(images, labels, features=images.reshape(len(images), -1))
@@ -161,7 +161,7 @@ def test_images_that_are_all_one_leave_nothing_to_train_on() -> None:
         look(np.zeros((30, 4, 4, 3), np.uint8), ["a", "b"] * 15, network="resnet9")
 
 
-def test_published_weights_are_taken_at_the_newest_commit_and_then_from_the_cache(
+def test_published_weights_are_of_the_newest_commit_then_cached(
     photos: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = "timm/test_efficientnet.r160_in1k"

@@ -1,11 +1,11 @@
-"""benchmarks/elimination_rules.py: pruning rules on complete curves."""
+"""benchmarks/pruning_rules.py: pruning rules on complete curves."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.elimination_rules import complete_curves, epochs_per_trial, replay_rules, rows_of
+from benchmarks.pruning_rules import complete_curves, epochs_per_trial, replay_rules, rows_of
 from pipeline.errors import InputError
 
 CURVES = [[0.4, 0.4, 0.4], [0.25, 0.5, 0.6]]

@@ -4,7 +4,7 @@ All trials run at the same time, so that a rule's decisions depend on the accura
 curves take part: those that ran to the end, and those that `resume_pruned` trained to the end later. Each row gives the
 epochs that a rule trains, the share it saves, and by how much the final accuracy of its winner is below the best one.
 
-    python -m benchmarks.elimination_rules data/tune/sgd/curves.csv data/tune/lamb/curves.csv
+    python -m benchmarks.pruning_rules data/tune/sgd/curves.csv data/tune/lamb/curves.csv
 """
 
 import argparse

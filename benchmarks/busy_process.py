@@ -5,7 +5,7 @@ running. Every setting runs in a separate process, both on a quiet machine and w
 pause. The settings take turns. Each line gives medians over the rounds in milliseconds, and the slowdown relative to
 torch's default on a quiet machine.
 
-    python -m benchmarks.neighbors --work step extract tsne
+    python -m benchmarks.busy_process --work step extract tsne
 """
 
 import argparse
@@ -93,7 +93,7 @@ def time_here(arguments: argparse.Namespace) -> None:
 
 
 @contextmanager
-def _neighbor(*, busy: bool) -> Iterator[None]:
+def _busy_process(*, busy: bool) -> Iterator[None]:
     process = subprocess.Popen([sys.executable, "-c", _BUSY]) if busy else None
     try:
         yield
@@ -108,8 +108,8 @@ def _measure(work: str, setting: Mapping[str, str], arguments: argparse.Namespac
     # With an empty value the package does not set its default.
     environment |= setting or {"GOMP_SPINCOUNT": ""}
     options = ["--here", "--work", work, "--seconds", str(arguments.seconds), "--threads", str(arguments.threads)]
-    with _neighbor(busy=busy):
-        command = [sys.executable, "-m", "benchmarks.neighbors", *options]
+    with _busy_process(busy=busy):
+        command = [sys.executable, "-m", "benchmarks.busy_process", *options]
         answer = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     return float(answer.stdout)
 
