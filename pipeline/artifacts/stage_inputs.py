@@ -1,4 +1,6 @@
-"""The files of earlier stages that each stage reads. The user's overrides are none: they are meant to be edited."""
+"""The files of earlier stages that stages and commands read. The user's overrides are none: they are to be edited."""
+
+from collections.abc import Sequence
 
 from pipeline.artifacts.recorded import StageFiles
 from pipeline.config.params import Params
@@ -123,3 +125,38 @@ def report_inputs(params: Params, data: DataPaths) -> list[StageFiles]:
         if data.landscape(name).exists():
             inputs.append(StageFiles(stage="landscape", item=name, files=(data.landscape(name),)))
     return inputs
+
+
+def export_inputs(network: str, studies: Sequence[str], data: DataPaths, *, reads_images: bool) -> list[StageFiles]:
+    """Return what `export` reads of a network's filter and of the studies; an archive has no trained networks.
+
+    Args:
+        reads_images: whether it reads the prepared images, and not the files that they were made of.
+    """
+    images = tuple(map(data.images, _SPLITS)) if reads_images else ()
+    return [
+        StageFiles(stage="prepare", files=(*images, *map(data.manifest, _SPLITS), data.prepare_metrics)),
+        StageFiles(stage="filter", item=network, files=(data.points(network),)),
+        *(
+            StageFiles(stage="train", item=name, files=(data.runs(name), data.trained_weights(name)))
+            for name in studies
+            if data.trained_weights(name).exists()
+        ),
+    ]
+
+
+def comparison_inputs(studies: Sequence[str], networks: Sequence[str], data: DataPaths) -> list[StageFiles]:
+    """Return what `compare` reads of an experiment, which may lack test images and report.
+
+    Of the report it reads the record alone.
+    """
+    prepared = tuple(path for path in (data.manifest("test"), data.prepare_metrics) if path.exists())
+    return [
+        *([StageFiles(stage="prepare", files=prepared)] if prepared else []),
+        *(StageFiles(stage="train", item=name, files=(data.runs(name), data.correct(name))) for name in studies),
+        *(
+            StageFiles(stage="filter", item=name, files=(data.kept(name), data.filter_metrics(name)))
+            for name in networks
+        ),
+        *([StageFiles(stage="report", files=())] if data.provenance("report").exists() else []),
+    ]

@@ -11,6 +11,7 @@ networks/<study>/             the best network of each trained study: best.pt, m
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,8 @@ from numpy.typing import NDArray
 
 from pipeline.artifacts.files import open_array, remove_leftovers, write_array, write_text
 from pipeline.artifacts.prepared import ImageFiles, planted_note
+from pipeline.artifacts.recorded import check_recorded, unrecorded_note
+from pipeline.artifacts.stage_inputs import export_inputs
 from pipeline.artifacts.tables import write_csv
 from pipeline.commands import command_parser
 from pipeline.commands.exporting.decisions import (
@@ -67,8 +70,11 @@ def main(argv: Sequence[str]) -> int:
     if out.exists() and (not out.is_dir() or any(out.iterdir())) and not arguments.force:
         raise InputError(f"{out}: exists and is not empty; give a new folder, or add --force to overwrite an export")
     data = DataPaths(root=arguments.data)
-    decisions = read_decisions(data, network)
     folder = _folder_of_files(params.prepare)
+    inputs = export_inputs(network, list(params.studies), data, reads_images=folder is None)
+    if unrecorded := check_recorded(data, inputs):
+        print(unrecorded_note(unrecorded), file=sys.stderr)
+    decisions = read_decisions(data, network)
     readers = {split: _reader(data, decisions, split, folder) for split in ("train", "test")}
     masks = {"kept": decisions.keep, "dropped": ~decisions.keep}
     rows = {name: np.flatnonzero(mask).astype(np.int64) for name, mask in masks.items()}

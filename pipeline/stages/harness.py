@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from pipeline.artifacts.files import write_bytes
-from pipeline.artifacts.recorded import check_present, check_recorded
+from pipeline.artifacts.recorded import check_present, check_recorded, unrecorded_note
 from pipeline.artifacts.space import check_memory_limit, check_space
 from pipeline.artifacts.stage_inputs import stage_inputs
 from pipeline.config.largest_batch import with_recorded_sizes
@@ -180,7 +180,7 @@ def check_inputs(context: StageContext) -> list[str]:
 def log_unrecorded(context: StageContext, unrecorded: Sequence[str]) -> None:
     """Log the earlier stages without provenance, whose files could not be checked."""
     if unrecorded:
-        context.log.info(f"{context.name}: no provenance.json of {', '.join(unrecorded)}: their files were not checked")
+        context.log.info(f"{context.name}: {unrecorded_note(unrecorded)}")
 
 
 @contextmanager
