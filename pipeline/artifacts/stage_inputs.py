@@ -106,20 +106,45 @@ def study_tables(name: str, data: DataPaths) -> StageFiles:
     return StageFiles(stage="train", item=name, files=(data.runs(name), data.history(name), data.correct(name)))
 
 
+def network_results(network: str, data: DataPaths) -> list[StageFiles]:
+    """Return the results of a network and its filter."""
+    return [
+        StageFiles(stage="finetune", item=network, files=(data.finetune_metrics(network),)),
+        StageFiles(stage="reduce", item=network, files=(data.embedding(network, "test"), data.reduce_metrics(network))),
+        StageFiles(
+            stage="filter",
+            item=network,
+            files=(data.points(network), data.kept(network), data.filter_metrics(network)),
+            optional=(data.near_duplicates(network),),
+        ),
+    ]
+
+
+def map_inputs(network: str, data: DataPaths) -> list[StageFiles]:
+    """Return what the visualizer shows of a network, without the images, which may take many gigabytes."""
+    return [
+        StageFiles(stage="prepare", files=(data.manifest("train"), data.prepare_metrics)),
+        StageFiles(
+            stage="filter",
+            item=network,
+            files=(data.points(network), data.filter_metrics(network)),
+            optional=(data.near_duplicates(network),),
+        ),
+    ]
+
+
+def iteration_inputs(network: str, data: DataPaths) -> list[StageFiles]:
+    """Return what `iterate` reads of round 0."""
+    return [
+        StageFiles(stage="prepare", files=(data.manifest("train"), data.prepare_metrics)),
+        StageFiles(stage="finetune", item=network, files=(data.finetune_metrics(network),)),
+        StageFiles(stage="filter", item=network, files=(data.points(network),)),
+    ]
+
+
 def report_inputs(params: Params, data: DataPaths) -> list[StageFiles]:
     """Return what the report reads of every network and study, without the data set; only measured landscapes."""
-    inputs = []
-    for name in params.networks:
-        inputs += [
-            StageFiles(stage="finetune", item=name, files=(data.finetune_metrics(name),)),
-            StageFiles(stage="reduce", item=name, files=(data.embedding(name, "test"), data.reduce_metrics(name))),
-            StageFiles(
-                stage="filter",
-                item=name,
-                files=(data.points(name), data.kept(name), data.filter_metrics(name)),
-                optional=(data.near_duplicates(name),),
-            ),
-        ]
+    inputs = [group for name in params.networks for group in network_results(name, data)]
     for name in params.studies:
         inputs.append(study_tables(name, data))
         if data.landscape(name).exists():
