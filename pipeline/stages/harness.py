@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
@@ -222,8 +222,9 @@ def record_resources(context: StageContext) -> Iterator[None]:
             arms_joules=context.arm_joules,
         )
     except BaseException as error:
-        # Terminated and KeyboardInterrupt are logged too.
-        context.log.write_to_file(f"{type(error).__name__}: {error}")
+        # Terminated and KeyboardInterrupt are logged too. On a full disk the terminal alone has the error.
+        with suppress(OSError):
+            context.log.write_to_file(f"{type(error).__name__}: {error}")
         raise
     finally:
         context.log.close()

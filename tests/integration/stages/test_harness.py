@@ -17,7 +17,7 @@ from pipeline.config.params import load_params
 from pipeline.config.renamed_keys import with_old_keys
 from pipeline.energy import UNKNOWN_ENERGY, Energy, total_energy
 from pipeline.errors import InputError
-from pipeline.paths import DataPaths
+from pipeline.paths import DataPaths, WorkPaths
 from pipeline.stages import harness
 from pipeline.stages.harness import StageContext, run_stage
 from tests.fixtures.params import digits_tree
@@ -193,7 +193,7 @@ def test_stages_that_may_work_on_other_machines_are_those_that_read_dask() -> No
         (
             OSError(errno.EACCES, "Permission denied", "data"),
             2,
-            "error: data: Permission denied; correct its permissions\n",
+            "error: data: Permission denied; correct its permissions, or those of its folder\n",
         ),
     ],
 )
@@ -211,6 +211,18 @@ def test_errors_that_the_user_can_fix_are_one_line(
     assert capsys.readouterr().err == line
     assert not (tmp_path / "work" / "resources" / "prepare.json").exists()
     assert type(error).__name__ in (tmp_path / "work" / "logs" / "prepare.log").read_text()
+
+
+def test_an_error_is_printed_where_its_log_cannot_be_written(
+    argv: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    log = WorkPaths(root=tmp_path / "work").log("prepare")
+    log.parent.mkdir(parents=True)
+    log.symlink_to("/dev/full")
+    with pytest.raises(SystemExit) as raised:
+        run_stage("prepare", _raise(InputError("a.npy: has 3 rows; run it again")), argv=argv)
+    assert raised.value.code == 2
+    assert capsys.readouterr().err == "error: a.npy: has 3 rows; run it again\n"
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), OSError(errno.EINVAL, "no")])
