@@ -240,22 +240,41 @@ def hold_lock(context: StageContext) -> Iterator[None]:
 
 
 @contextmanager
-def file_lock(path: Path, name: str) -> Iterator[None]:
+def file_lock(path: Path, name: str, *, remove: bool = False) -> Iterator[None]:
     """Hold the lock file `path`; the kernel frees it when the process dies.
+
+    Args:
+        remove: whether to remove the file at the end, for folders whose files go elsewhere.
 
     Raises:
         InputError: another process holds it; the message calls it a run of `name`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as file:
-        if not _try_lock(file, within_s=_LOCK_GRACE_S):
-            file.seek(0)
-            holder = file.read().strip() or "unknown"
-            raise InputError(f"{name}: already running as process {holder}; wait for it or end it")
+    with _locked(path, name) as file:
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
-        yield
+        try:
+            yield
+        finally:
+            if remove:
+                path.unlink(missing_ok=True)
+
+
+def _locked(path: Path, name: str) -> IO[str]:
+    """Open a lock file and take its lock."""
+    while True:
+        file = path.open("a+", encoding="utf-8")
+        if not _try_lock(file, within_s=_LOCK_GRACE_S):
+            with file:
+                file.seek(0)
+                holder = file.read().strip() or "unknown"
+            raise InputError(f"{name}: already running as process {holder}; wait for it or end it")
+        # The process before may have removed the file that this one has opened.
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        file.close()
 
 
 def _try_lock(file: IO[str], *, within_s: float) -> bool:

@@ -1,5 +1,6 @@
 """`batchsieve export`: what other tools read is what the filter decided."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from pipeline.commands.starting.proposal import default_test_size
 from pipeline.commands.starting.survey import survey_folder
 from pipeline.paths import DataPaths
 from pipeline.run_log import RunLog
+from pipeline.stages import harness
+from pipeline.stages.harness import file_lock
 from tests.fixtures.damages import damage
 from tests.fixtures.images import run_prepare, split_tree, write_folder
 from tests.fixtures.printed_errors import printed_error
@@ -125,6 +128,24 @@ def test_a_folder_is_not_overwritten(project: Path, capsys: pytest.CaptureFixtur
     assert (out / "kept.txt").read_text() == "mine"
     _export(project, "--force")
     assert (out / "kept.txt").read_text() != "mine"
+
+
+def test_one_export_at_a_time_writes_to_a_folder(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "_LOCK_GRACE_S", 0.1)
+    out = project / "out"
+    for more in ([], ["--force"]):
+        with file_lock(out / ".export.lock", "an export", remove=True):
+            assert main(["export", str(out), *_options(project), *more]) == 2
+        error = printed_error(capsys.readouterr().err)
+        assert error.key == f"export {out}"
+        assert f" {os.getpid()};" in str(error)
+        assert list(out.iterdir()) == []
+    # The lock of one that was killed at its start is no content.
+    (out / ".export.lock").touch()
+    _export(project)
+    assert not (out / ".export.lock").exists()
 
 
 def test_what_a_killed_export_left_is_removed(project: Path) -> None:
