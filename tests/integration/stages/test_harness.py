@@ -222,7 +222,7 @@ def test_a_lock_that_is_removed_keeps_others_out(tmp_path: Path, monkeypatch: py
     assert not lock.exists()
 
 
-def test_a_lock_file_removed_while_another_waits_for_it_is_made_again(
+def test_a_lock_file_removed_while_another_waits_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The waiting process has opened the old file, which a third one would no longer find."""
