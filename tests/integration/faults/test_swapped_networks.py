@@ -69,7 +69,7 @@ def test_a_stage_notices(project: Path, stage: str, capsys: pytest.CaptureFixtur
         assert check_noticed(stage, project, path, _SWAPPED, capsys), path
 
 
-def test_a_whole_folder_of_another_network_is_noticed_by_its_record(
+def test_a_folder_of_another_network_is_noticed_by_its_record(
     project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = tmp_path / "copy"
