@@ -55,7 +55,7 @@ def inputs_of(stage: str, folder: Path) -> list[Path]:
     data = DataPaths(root=folder / "data")
     params = load_params(folder / "params.yaml")
     groups = stage_inputs(stage, ITEMS.get(stage), params, data)
-    files = {path for group in groups for path in (*group.files, *group.optional)}
+    files = {path for group in groups for path in (*group.files, *filter(Path.exists, group.optional))}
     return sorted(files | {data.provenance(group.stage, group.item) for group in groups})
 
 

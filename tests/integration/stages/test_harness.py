@@ -222,9 +222,7 @@ def test_a_lock_that_is_removed_keeps_others_out(tmp_path: Path, monkeypatch: py
     assert not lock.exists()
 
 
-def test_a_lock_file_removed_while_another_waits_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_file_removed_while_another_waits_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The waiting process has opened the old file, which a third one would no longer find."""
     lock, try_lock, opened = tmp_path / "lock", harness._try_lock, 0
 
