@@ -12,6 +12,7 @@ import pytest
 
 from pipeline.paths import DataPaths
 from tests.fixtures.interrupted_study import HOOKS, kill_one
+from tests.fixtures.slow import quick_first
 from tests.fixtures.training import alive, files_below, kill, run, start, wait_until
 from tests.fixtures.tuning import NAME, command, results_of, tune, write_search
 
@@ -77,11 +78,14 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(
     ("fault", "code"),
-    [
-        ("SIGKILL self journal.log 9", -signal.SIGKILL),
-        ("SIGKILL self /.step- 5", -signal.SIGKILL),
-        ("SIGTERM self /.step- 4", 75),
-    ],
+    quick_first(
+        2,
+        [
+            ("SIGKILL self journal.log 9", -signal.SIGKILL),
+            ("SIGTERM self /.step- 4", 75),
+            ("SIGKILL self /.step- 5", -signal.SIGKILL),
+        ],
+    ),
 )
 def test_a_short_search_ends_in_the_same_bytes(fault: str, code: int, short: dict[str, bytes], tmp_path: Path) -> None:
     """The signal arrives before an entry of the journal, or inside the save of a checkpoint."""
