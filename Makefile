@@ -44,6 +44,7 @@ viz: setup ## browse the embeddings and try other radii, in a browser
 docs: setup ## build README.md and docs/ as a site that works offline, into .work/site
 	@python docs/tooling/params_page.py
 	@python docs/tooling/refusals_page.py
+	@python docs/tooling/reliability_counts.py
 	@NO_MKDOCS_2_WARNING=1 mkdocs build --quiet
 	@echo "site: $(CURDIR)/.work/site/index.html"
 

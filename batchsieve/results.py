@@ -14,6 +14,8 @@ from batchsieve.study_results import StudyResults, read_study
 from pipeline.arms import arm_mask
 from pipeline.artifacts.files import read_json
 from pipeline.artifacts.prepared import PreparedData, count_planted, load_prepared, planted_note
+from pipeline.artifacts.recorded import check_recorded
+from pipeline.artifacts.stage_inputs import network_results
 from pipeline.artifacts.tables import list_column, read_parquet
 from pipeline.config.params import Params, load_params
 from pipeline.errors import InputError
@@ -138,9 +140,10 @@ class Results:
         """Read the results of a network; None for the first one.
 
         Raises:
-            InputError: there is no such network, or a file is missing or damaged.
+            InputError: there is no such network, or a file is missing, damaged or not what its stage wrote.
         """
         name = _chosen(name, self.networks, "network")
+        check_recorded(self.data, network_results(name, self.data))
         path = self.data.points(name)
         points, test = read_parquet(path), read_parquet(self.data.embedding(name, "test"), ["x", "y"])
         columns = {column: points[column].to_numpy() for column in ("label", "predicted", "score", "is_noise", "keep")}
@@ -165,7 +168,7 @@ class Results:
         """Read the results of a study; None for the first one.
 
         Raises:
-            InputError: there is no such study, or a file is missing or damaged.
+            InputError: there is no such study, or a file is missing, damaged or not what its stage wrote.
         """
         return read_study(_chosen(name, self.studies, "study"), self.params, self.data)
 

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import errno
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 _FIX_HINTS = {
     errno.ENOSPC: "free some space and run the same command again",
-    errno.EDQUOT: "free some space and run the same command again",
+    errno.EDQUOT: "free some space or ask for a larger quota, and run the same command again",
     errno.EFBIG: "raise the limit on file sizes (ulimit -f)",
-    errno.EACCES: "correct its permissions",
-    errno.EPERM: "correct its permissions",
+    errno.EACCES: "correct its permissions, or those of its folder",
+    errno.EPERM: "correct its permissions, or those of its folder",
     errno.EROFS: "mount it writable, or choose another folder",
+    errno.EIO: "its disk or the connection to it fails: see dmesg, and run the same command again",
     errno.EEXIST: "a folder is needed here; move the file away",
     errno.ENOTDIR: "a folder is needed here; move the file away",
     errno.EISDIR: "a file is needed here; move the folder away",
 }
+
+# Temporary files, which are gone when the error is printed, and lock files: what they are for.
+_STANDS_FOR = re.compile(r"\.(.+)\.(?:[0-9]+\.tmp|lock)")
 
 # Out-of-memory messages of CUDA and cuBLAS, of cuDNN before and since version 9, of torch's allocator on CPUs, of the
 # system, of C++, of threads and of libraries that are loaded. torch has an error class only for its allocator on GPUs.
@@ -96,8 +103,34 @@ def fix_hint(error: BaseException) -> str | None:
         return f"out of memory ({type(error).__name__}: {detail}); end other programs, or use a machine with more"
     if not isinstance(error, OSError):
         return None
-    fix = _FIX_HINTS.get(error.errno or 0)
-    return f"{error.filename or 'writing'}: {error.strerror}; {fix}" if fix else None
+    code = error.errno or 0
+    # Other libraries put more than the reason into `strerror`.
+    return f"{_file_of(error)}: {os.strerror(code)}; {_FIX_HINTS[code]}" if code in _FIX_HINTS else None
+
+
+def _file_of(error: OSError) -> str:
+    """Return the file that was to be written or read. Of a copy or a renaming it is the second file."""
+    name = error.filename2 or error.filename
+    if not isinstance(name, str | bytes | os.PathLike):
+        return "writing"
+    path = Path(os.fsdecode(name))
+    match = _STANDS_FOR.fullmatch(path.name)
+    return str(path.with_name(match[1]) if match else path)
+
+
+@contextmanager
+def explain_file_errors() -> Iterator[None]:
+    """Replace errors of the file system, for callers that print InputErrors alone.
+
+    Raises:
+        InputError: one line with the file and the fix; errors without a known fix pass unchanged.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not (line := fix_hint(error)):
+            raise
+        raise InputError(line) from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:

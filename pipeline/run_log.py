@@ -5,7 +5,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -47,9 +47,10 @@ class RunLog:
         return cls(None)
 
     def close(self) -> None:
-        """Close the log file."""
+        """Close the log file; lines that could not be written were reported when they were written."""
         if self._file:
-            self._file.close()
+            with suppress(OSError):
+                self._file.close()
 
     def info(self, message: str) -> None:
         """Print a line, and write it to the log file."""
@@ -73,7 +74,12 @@ class RunLog:
     def write_to_file(self, message: str) -> None:
         """Write a line with the time to the log file only."""
         if self._file:
-            self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
+            try:
+                self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
+            except OSError as error:
+                # The system names no file.
+                error.filename = self._file.name
+                raise
 
 
 class _NoProgress:

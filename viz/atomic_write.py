@@ -10,7 +10,7 @@ from typing import NamedTuple
 from filelock import FileLock, Timeout
 
 from pipeline.artifacts.files import atomic_path
-from pipeline.errors import InputError, fix_hint
+from pipeline.errors import InputError, explain_file_errors
 
 _LOCK_TIMEOUT_S = 30.0
 _POLL_INTERVAL_S = 0.02
@@ -42,18 +42,12 @@ def exclusive(file: Path) -> Iterator[None]:
             read-only folder.
     """
     target = file.resolve()
+    lock = FileLock(target.with_name(f".{target.name}.lock"), timeout=_LOCK_TIMEOUT_S, poll_interval=_POLL_INTERVAL_S)
     try:
-        with FileLock(
-            target.with_name(f".{target.name}.lock"), timeout=_LOCK_TIMEOUT_S, poll_interval=_POLL_INTERVAL_S
-        ):
+        with explain_file_errors(), lock:
             yield
     except Timeout:
         raise InputError(f"{file}: locked by another process for {_LOCK_TIMEOUT_S:g} s; try again") from None
-    except OSError as error:
-        hint = fix_hint(error)
-        if hint is None:
-            raise
-        raise InputError(hint) from error
 
 
 def file_state(file: Path) -> FileState | None:

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from pipeline.artifacts.files import open_array
 from pipeline.artifacts.overrides import Override, locate_overrides, read_overrides
 from pipeline.artifacts.prepared import planted_note, read_true_labels
+from pipeline.artifacts.recorded import check_recorded
+from pipeline.artifacts.stage_inputs import filter_inputs, map_inputs
 from pipeline.artifacts.tables import list_column, read_parquet
 from pipeline.errors import InputError
 from pipeline.filtering.inputs import input_files, load_network_data
@@ -138,7 +140,8 @@ class Source:
         """Return the network's points as currently on disk.
 
         Raises:
-            InputError: the network is unknown; a file is missing, damaged, or does not fit the others.
+            InputError: the network is unknown; a file is missing, damaged, not what its stage wrote, or does not fit
+                the others.
         """
         # The name becomes part of file names.
         if not re.fullmatch(r"(timm/)?[A-Za-z0-9_-]{1,64}(\.[a-z0-9_]{1,64})?(-r[0-9]{1,2})?", network):
@@ -196,7 +199,9 @@ class Source:
         Raises:
             InputError: a file is missing, damaged, or does not fit the others and the points.
         """
-        files, network = input_files(self.data, points.network), points.network
+        network = points.network
+        records = [self.data.provenance(stage, network) for stage in ("finetune", "extract", "reduce")]
+        files = [*input_files(self.data, network), *records]
         stamp = f"{points.stamp} {files_stamp(files)}"
         return self.cache.get(
             ("scorer inputs", network),
@@ -246,13 +251,15 @@ def _read_scorer_inputs(data: DataPaths, points: Points) -> ScorerInputs:
     if not same:
         file = data.points(points.network)
         raise InputError(f"{file}: is older than the inputs of the filter, or a stage is running; run `dvc repro`")
+    check_recorded(data, filter_inputs(points.network, data))
     return loaded.scorer_inputs
 
 
 def _files(data: DataPaths, network: str) -> tuple[Path, ...]:
     return (
         data.points(network), data.filter_metrics(network), data.images("train"), data.manifest("train"),
-        data.prepare_metrics, data.near_duplicates(network),
+        data.prepare_metrics, data.near_duplicates(network), data.provenance("prepare"),
+        data.provenance("filter", network),
     )  # fmt: skip
 
 
@@ -284,7 +291,7 @@ def _read_points(data: DataPaths, network: str) -> Points:
         raise InputError(
             f"{path}: belongs to another run of the filter than {file}; a stage is running, or run `dvc repro`"
         )
-    return Points(
+    points = Points(
         network=network,
         paths=table["path"],
         sha256=table["sha256"],
@@ -311,6 +318,9 @@ def _read_points(data: DataPaths, network: str) -> Points:
         images_stamp=files_stamp([data.images("train")]),
         stamp=files_stamp(_files(data, network)),
     )
+    # Last: what the files contradict says more than a hash.
+    check_recorded(data, map_inputs(network, data))
+    return points
 
 
 def _true_labels(data: DataPaths, names: Sequence[str]) -> NDArray[np.int64] | None:

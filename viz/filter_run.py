@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.config.params import load_params
-from pipeline.errors import InputError
+from pipeline.errors import InputError, explain_file_errors
 from pipeline.paths import DataPaths, WorkPaths
 
 _MAX_LINE = 300  # characters of a message
@@ -54,10 +54,11 @@ class FilterRun:
         """Start `dvc repro --single-item filter@NETWORK`, which runs no other stage.
 
         Raises:
-            InputError: the folder is no DVC project, params.yaml is wrong or lacks the network, or a run has not ended.
+            InputError: the folder is no DVC project, params.yaml is wrong or lacks the network, a run has not ended, or
+                its log cannot be written.
         """
         self._check(network)
-        with self._lock:
+        with self._lock, explain_file_errors():
             if self._process is not None and self._process.poll() is None:
                 raise InputError(f"the filter of {self._network} is running; wait until it has ended")
             self._network, self._started = network, time.monotonic()

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import DTypeLike, NDArray
 
-from pipeline.errors import InputError, is_out_of_memory, short_reason
+from pipeline.errors import InputError, fix_hint, is_out_of_memory, short_reason
 
 
 @contextmanager
@@ -26,14 +26,16 @@ def atomic_path(path: Path) -> Iterator[Path]:
     are flushed to the disk before the rename, so a power cut leaves the old file or the new one.
 
     Raises:
-        InputError: the disk is full.
+        InputError: the disk or a quota is full.
+        OSError: any other error of the system, with `errno` and `filename`.
     """
     try:
         with _replacing(path) as temporary:
             yield temporary
     except OSError as error:
+        error.filename = error.filename or str(path)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise InputError(f"{path}: the disk is full; free some space and run the same command again") from error
+            raise InputError(str(fix_hint(error))) from error
         raise
 
 

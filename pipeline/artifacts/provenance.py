@@ -12,7 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts.files import read_json, write_json
+from pipeline.artifacts.files import write_json
+from pipeline.artifacts.foreign import read_foreign_json
 from pipeline.errors import DataError, InputError
 
 _PROJECT = Path(__file__).resolve().parents[2]
@@ -168,8 +169,10 @@ def read_provenance(path: Path) -> dict[str, Any]:
         DataError: the file is missing, damaged, or has changed since it was written.
     """
     fix = "run the stage that writes it again"
+    if not path.exists():
+        raise DataError(f"{path}: missing; {fix}")
     try:
-        record = read_json(path)
+        record = read_foreign_json(path, may_be_link=True)
     except InputError as error:
         raise DataError(str(error)) from None
     if not isinstance(record, dict):
@@ -181,8 +184,11 @@ def read_provenance(path: Path) -> dict[str, Any]:
     for key in ("versions", "inputs", "outputs"):
         if not all(isinstance(value, str) for value in record[key].values()):
             raise DataError(f"{path}: its key {key} is damaged; {fix}")
-    stated = record.get("sha256")
-    if stated is not None and stated != _digest_of_record({key: record[key] for key in record if key != "sha256"}):
+    # No version wrote other keys: another one is a damaged `sha256`.
+    is_whole = not record.keys() - texts.keys() - {"sha256"}
+    if "sha256" in record:
+        is_whole &= record["sha256"] == _digest_of_record({key: record[key] for key in texts})
+    if not is_whole:
         raise DataError(f"{path}: has changed since it was written; {fix}")
     return record
 

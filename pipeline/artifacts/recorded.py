@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.artifacts.files import read_json, write_json
+from pipeline.artifacts.files import write_json
+from pipeline.artifacts.foreign import read_foreign_json
 from pipeline.artifacts.provenance import file_digest, read_provenance, sha256_of_file
 from pipeline.errors import DataError, InputError
 from pipeline.paths import DataPaths
@@ -54,6 +55,11 @@ def check_recorded(data: DataPaths, inputs: Sequence[StageFiles]) -> list[str]:
     return [group.writer for group in inputs if not _is_recorded(data, group, archived)]
 
 
+def unrecorded_note(writers: Sequence[str]) -> str:
+    """Return the note on stages without a provenance file, as `check_recorded` returns them."""
+    return f"no provenance.json of {', '.join(writers)}: their files were not checked"
+
+
 def check_present(inputs: Sequence[StageFiles]) -> None:
     """Check that no file is missing; the optional ones may.
 
@@ -75,7 +81,7 @@ def _archived_digests(data: DataPaths) -> dict[Path, str]:
     if not path.exists():
         return {}
     try:
-        digests = read_json(path)
+        digests = read_foreign_json(path, may_be_link=True)
     except InputError as error:
         raise DataError(str(error)) from None
     if not isinstance(digests, dict) or not all(isinstance(digest, str) for digest in digests.values()):

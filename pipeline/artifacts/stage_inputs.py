@@ -1,4 +1,6 @@
-"""The files of earlier stages that each stage reads. The user's overrides are none: they are meant to be edited."""
+"""The files of earlier stages that stages and commands read. The user's overrides are none: they are to be edited."""
+
+from collections.abc import Sequence
 
 from pipeline.artifacts.recorded import StageFiles
 from pipeline.config.params import Params
@@ -104,22 +106,82 @@ def study_tables(name: str, data: DataPaths) -> StageFiles:
     return StageFiles(stage="train", item=name, files=(data.runs(name), data.history(name), data.correct(name)))
 
 
+def network_results(network: str, data: DataPaths) -> list[StageFiles]:
+    """Return the results of a network and its filter."""
+    return [
+        StageFiles(stage="finetune", item=network, files=(data.finetune_metrics(network),)),
+        StageFiles(stage="reduce", item=network, files=(data.embedding(network, "test"), data.reduce_metrics(network))),
+        StageFiles(
+            stage="filter",
+            item=network,
+            files=(data.points(network), data.kept(network), data.filter_metrics(network)),
+            optional=(data.near_duplicates(network),),
+        ),
+    ]
+
+
+def map_inputs(network: str, data: DataPaths) -> list[StageFiles]:
+    """Return what the visualizer shows of a network, without the images, which may take many gigabytes."""
+    return [
+        StageFiles(stage="prepare", files=(data.manifest("train"), data.prepare_metrics)),
+        StageFiles(
+            stage="filter",
+            item=network,
+            files=(data.points(network), data.filter_metrics(network)),
+            optional=(data.near_duplicates(network),),
+        ),
+    ]
+
+
+def iteration_inputs(network: str, data: DataPaths) -> list[StageFiles]:
+    """Return what `iterate` reads of round 0."""
+    return [
+        StageFiles(stage="prepare", files=(data.manifest("train"), data.prepare_metrics)),
+        StageFiles(stage="finetune", item=network, files=(data.finetune_metrics(network),)),
+        StageFiles(stage="filter", item=network, files=(data.points(network),)),
+    ]
+
+
 def report_inputs(params: Params, data: DataPaths) -> list[StageFiles]:
     """Return what the report reads of every network and study, without the data set; only measured landscapes."""
-    inputs = []
-    for name in params.networks:
-        inputs += [
-            StageFiles(stage="finetune", item=name, files=(data.finetune_metrics(name),)),
-            StageFiles(stage="reduce", item=name, files=(data.embedding(name, "test"), data.reduce_metrics(name))),
-            StageFiles(
-                stage="filter",
-                item=name,
-                files=(data.points(name), data.kept(name), data.filter_metrics(name)),
-                optional=(data.near_duplicates(name),),
-            ),
-        ]
+    inputs = [group for name in params.networks for group in network_results(name, data)]
     for name in params.studies:
         inputs.append(study_tables(name, data))
         if data.landscape(name).exists():
             inputs.append(StageFiles(stage="landscape", item=name, files=(data.landscape(name),)))
     return inputs
+
+
+def export_inputs(network: str, studies: Sequence[str], data: DataPaths, *, reads_images: bool) -> list[StageFiles]:
+    """Return what `export` reads of a network's filter and of the studies; an archive has no trained networks.
+
+    Args:
+        reads_images: whether it reads the prepared images, and not the files that they were made of.
+    """
+    images = tuple(map(data.images, _SPLITS)) if reads_images else ()
+    return [
+        StageFiles(stage="prepare", files=(*images, *map(data.manifest, _SPLITS), data.prepare_metrics)),
+        StageFiles(stage="filter", item=network, files=(data.points(network),)),
+        *(
+            StageFiles(stage="train", item=name, files=(data.runs(name), data.trained_weights(name)))
+            for name in studies
+            if data.trained_weights(name).exists()
+        ),
+    ]
+
+
+def comparison_inputs(studies: Sequence[str], networks: Sequence[str], data: DataPaths) -> list[StageFiles]:
+    """Return what `compare` reads of an experiment, which may lack test images and report.
+
+    Of the report it reads the record alone.
+    """
+    prepared = tuple(path for path in (data.manifest("test"), data.prepare_metrics) if path.exists())
+    return [
+        *([StageFiles(stage="prepare", files=prepared)] if prepared else []),
+        *(StageFiles(stage="train", item=name, files=(data.runs(name), data.correct(name))) for name in studies),
+        *(
+            StageFiles(stage="filter", item=name, files=(data.kept(name), data.filter_metrics(name)))
+            for name in networks
+        ),
+        *([StageFiles(stage="report", files=())] if data.provenance("report").exists() else []),
+    ]

@@ -9,12 +9,14 @@ is no verdict.
 
 import argparse
 import json
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.artifacts.prepared import planted_note
+from pipeline.artifacts.recorded import unrecorded_note
 from pipeline.commands import command_parser
 from pipeline.commands.comparison.arms import compare_arms, table_lines
 from pipeline.commands.comparison.arms import to_dict as table_to_dict
@@ -116,7 +118,8 @@ def main(argv: Sequence[str]) -> int:
         0.
 
     Raises:
-        InputError: A or B is not an experiment, or they share no study; or as `read_runs`.
+        InputError: A or B is not an experiment, or they share no study; a file is not what its stage wrote; or as
+            `read_runs`.
     """
     arguments = make_parser().parse_args(argv)
     if arguments.arm:
@@ -125,6 +128,9 @@ def main(argv: Sequence[str]) -> int:
     _check_experiments(arguments)
     a, b = read_experiment(arguments.a), read_experiment(arguments.b)
     comparison = compare(a, b, resolve_margin(arguments.margin, b))
+    for experiment in (a, b):
+        if experiment.unrecorded:
+            print(f"{experiment.name}: {unrecorded_note(experiment.unrecorded)}", file=sys.stderr)
     print(json.dumps(to_dict(comparison), ensure_ascii=False, allow_nan=False) if arguments.json else _text(comparison))
     return 0
 

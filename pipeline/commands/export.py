@@ -11,6 +11,7 @@ networks/<study>/             the best network of each trained study: best.pt, m
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,8 @@ from numpy.typing import NDArray
 
 from pipeline.artifacts.files import open_array, remove_leftovers, write_array, write_text
 from pipeline.artifacts.prepared import ImageFiles, planted_note
+from pipeline.artifacts.recorded import check_recorded, unrecorded_note
+from pipeline.artifacts.stage_inputs import export_inputs
 from pipeline.artifacts.tables import write_csv
 from pipeline.commands import command_parser
 from pipeline.commands.exporting.decisions import (
@@ -38,8 +41,10 @@ from pipeline.datasets.image_set import DatasetOptions
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from pipeline.run_log import RunLog
+from pipeline.stages.harness import file_lock
 
 _SHARD = "data/{split}-00000-of-00001.parquet"
+_LOCK = ".export.lock"
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -58,18 +63,48 @@ def main(argv: Sequence[str]) -> int:
         0.
 
     Raises:
-        InputError: the folder is not empty, the network is unknown, or files of the stages are missing or changed.
+        InputError: the folder is not empty, another export writes to it, the network is unknown, or files of the
+            stages are missing or changed.
     """
     arguments = make_parser().parse_args(argv)
     out: Path = arguments.folder
     params = load_params(arguments.params, accept_old_keys=True)
     network = _network(params, arguments.network)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())) and not arguments.force:
-        raise InputError(f"{out}: exists and is not empty; give a new folder, or add --force to overwrite an export")
+    _check_target(out, force=arguments.force)
     data = DataPaths(root=arguments.data)
-    decisions = read_decisions(data, network)
     folder = _folder_of_files(params.prepare)
+    inputs = export_inputs(network, list(params.studies), data, reads_images=folder is None)
+    if unrecorded := check_recorded(data, inputs):
+        print(unrecorded_note(unrecorded), file=sys.stderr)
+    decisions = read_decisions(data, network)
     readers = {split: _reader(data, decisions, split, folder) for split in ("train", "test")}
+    with file_lock(out / _LOCK, f"export {out}", remove=True):
+        # Another export may have ended since.
+        _check_target(out, force=arguments.force)
+        _write_images(out, decisions, readers, has_metadata=folder is not None)
+        networks = _write_networks(out, decisions, params, data)
+    n_kept = int(decisions.keep.sum())
+    print(f"{out}: {n_kept:,} images kept, {len(decisions.keep) - n_kept:,} dropped by the filter of {network}")
+    if folder is None:
+        print(
+            f"the images are PNG files of {params.prepare.stored_size} pixels, as prepared, since the originals are no "
+            "files of a folder; there is no metadata.csv"
+        )
+    for study in networks:
+        print(f"{out / 'networks' / study}: best network of study {study}, with a model card")
+    if decisions.n_planted is not None:
+        print(planted_note(decisions.n_planted))
+    return 0
+
+
+def _check_target(out: Path, *, force: bool) -> None:
+    empty = not out.exists() or (out.is_dir() and all(path.name == _LOCK for path in out.iterdir()))
+    if not empty and not force:
+        raise InputError(f"{out}: exists and is not empty; give a new folder, or add --force to overwrite an export")
+
+
+def _write_images(out: Path, decisions: DecidedImages, readers: dict[str, ImageReader], *, has_metadata: bool) -> None:
+    """Write everything but the networks."""
     masks = {"kept": decisions.keep, "dropped": ~decisions.keep}
     rows = {name: np.flatnonzero(mask).astype(np.int64) for name, mask in masks.items()}
     # A killed export left them; they would be uploaded with the others.
@@ -83,22 +118,15 @@ def main(argv: Sequence[str]) -> int:
         if name == "kept":
             shard("test", np.arange(len(decisions.images["test"]), dtype=np.int64))
     write_csv(out / "label_issues.csv", cleanlab_table(decisions))
-    if folder is not None:
+    if has_metadata:
         write_csv(out / "metadata.csv", metadata_table(decisions))
+
+
+def _write_networks(out: Path, decisions: DecidedImages, params: Params, data: DataPaths) -> list[str]:
+    """Write the networks, and return their studies."""
     note = "" if decisions.n_planted is None else f"{planted_note(decisions.n_planted)}."
     n_test = len(decisions.images["test"])
-    networks = write_networks(data, list(params.studies), out / "networks", n_test=n_test, note=note)
-    print(f"{out}: {len(rows['kept']):,} images kept, {len(rows['dropped']):,} dropped by the filter of {network}")
-    if folder is None:
-        print(
-            f"the images are PNG files of {params.prepare.stored_size} pixels, as prepared, since the originals are no "
-            "files of a folder; there is no metadata.csv"
-        )
-    for study in networks:
-        print(f"{out / 'networks' / study}: best network of study {study}, with a model card")
-    if decisions.n_planted is not None:
-        print(planted_note(decisions.n_planted))
-    return 0
+    return write_networks(data, list(params.studies), out / "networks", n_test=n_test, note=note)
 
 
 def _network(params: Params, given: str | None) -> str:

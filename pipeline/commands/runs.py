@@ -11,7 +11,8 @@ folder of the project, with the same images, it gives the same report:
     python -m pipeline.stages.prepare
     python -m pipeline.stages.report
 
-With --ledger it also has the runs of the studies as they were recorded, so that `verify` can train them again.
+With --ledger it also has the runs of the studies as they were recorded, so that `verify` can train them again and
+`runs import` takes them. They have no weights: a study that keeps weights trains those runs again.
 """
 
 import argparse
@@ -38,7 +39,7 @@ from pipeline.stages.harness import file_lock
 from pipeline.training.code_families import code_name
 from pipeline.training.result_cache import RunCache
 from pipeline.training.run_key import RunKey, machine_info, training_code_digest, worker_machine_info
-from pipeline.training.run_record import CHECKED_FILES, CHECKSUMS
+from pipeline.training.run_record import CHECKED_FILES, CHECKSUMS, WEIGHTS, lacks_weights
 
 
 def pack(target: Path, *, params: Path, data: DataPaths, work: WorkPaths, ledger: bool = False) -> int:
@@ -88,7 +89,7 @@ def _recorded_files(params: Params, data: DataPaths, work: WorkPaths) -> list[Pa
             folder = RunCache(work.ledger).folder(key)
             if not folder.is_dir():
                 raise InputError(f"{folder}: missing, a run of study {name}; run `dvc repro`, or leave --ledger out")
-            names = [CHECKSUMS, *(file for file in CHECKED_FILES if file != "weights.pt")]
+            names = [CHECKSUMS, *(file for file in CHECKED_FILES if file != WEIGHTS)]
             files += [folder / file for file in names if (folder / file).exists()]
     return files
 
@@ -158,11 +159,17 @@ def import_runs(source: Path, target: Path, params: Params) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # The train stage writes to the same ledger.
     with file_lock(work.lock("train"), "train or runs import"):
-        new = sum([_import_run(ours, other, key, params, device) for key in usable])
+        imported = [key for key in usable if _import_run(ours, other, key, params, device)]
         plans = copy_registered_plans(WorkPaths(root=source).plans_folder, work.plans_folder)
-    print(f"{source}: {len(run_keys)} runs, {new} imported, {len(usable) - new} known already", end="")
+    n_new = len(imported)
+    print(f"{source}: {len(run_keys)} runs, {n_new} imported, {len(usable) - n_new} known already", end="")
     n_other_code = len(run_keys) - len(usable)
     print(f", {n_other_code} of another version of the training code left out" if n_other_code else "")
+    if n_lacking := sum(lacks_weights(other.folder(key.fingerprint)) for key in imported):
+        print(
+            f"{source}: {n_lacking} of the imported runs came without their weights; a study that keeps the weights of "
+            "such a run trains it again"
+        )
     if plans:
         print(f"{source}: {plans} registered plans imported")
 

@@ -28,6 +28,9 @@ _DAMAGED_DATA = (zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error, E
 _DAMAGE = (*_DAMAGED_DATA, tarfile.TarError, ValueError, NotImplementedError)
 _ENCRYPTED = 1
 _CHUNK_BYTES = 1 << 20
+_OF_THE_DISK = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
+)  # fmt: skip
 
 
 def fetch(url: str, path: Path, *, sha256: str, progress: ProgressFactory) -> None:
@@ -86,8 +89,8 @@ def _download(url: str, path: Path, progress: ProgressFactory) -> str:
 
 
 def _is_local(error: Exception) -> bool:
-    """Return whether the disk caused the error, not the network."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    """Return whether the disk caused the error, not the network: urllib's errors have no number."""
+    return isinstance(error, OSError) and error.errno in _OF_THE_DISK
 
 
 def open_archive(path: Path) -> "TarSource | ZipSource":

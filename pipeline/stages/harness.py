@@ -7,13 +7,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
 from pipeline.artifacts.files import write_bytes
-from pipeline.artifacts.recorded import check_present, check_recorded
+from pipeline.artifacts.recorded import check_present, check_recorded, unrecorded_note
 from pipeline.artifacts.space import check_memory_limit, check_space
 from pipeline.artifacts.stage_inputs import stage_inputs
 from pipeline.config.largest_batch import with_recorded_sizes
@@ -180,7 +180,7 @@ def check_inputs(context: StageContext) -> list[str]:
 def log_unrecorded(context: StageContext, unrecorded: Sequence[str]) -> None:
     """Log the earlier stages without provenance, whose files could not be checked."""
     if unrecorded:
-        context.log.info(f"{context.name}: no provenance.json of {', '.join(unrecorded)}: their files were not checked")
+        context.log.info(f"{context.name}: {unrecorded_note(unrecorded)}")
 
 
 @contextmanager
@@ -222,8 +222,9 @@ def record_resources(context: StageContext) -> Iterator[None]:
             arms_joules=context.arm_joules,
         )
     except BaseException as error:
-        # Terminated and KeyboardInterrupt are logged too.
-        context.log.write_to_file(f"{type(error).__name__}: {error}")
+        # Terminated and KeyboardInterrupt are logged too. On a full disk the terminal alone has the error.
+        with suppress(OSError):
+            context.log.write_to_file(f"{type(error).__name__}: {error}")
         raise
     finally:
         context.log.close()
@@ -239,22 +240,41 @@ def hold_lock(context: StageContext) -> Iterator[None]:
 
 
 @contextmanager
-def file_lock(path: Path, name: str) -> Iterator[None]:
+def file_lock(path: Path, name: str, *, remove: bool = False) -> Iterator[None]:
     """Hold the lock file `path`; the kernel frees it when the process dies.
+
+    Args:
+        remove: whether to remove the file at the end, for folders whose files go elsewhere.
 
     Raises:
         InputError: another process holds it; the message calls it a run of `name`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as file:
-        if not _try_lock(file, within_s=_LOCK_GRACE_S):
-            file.seek(0)
-            holder = file.read().strip() or "unknown"
-            raise InputError(f"{name}: already running as process {holder}; wait for it or end it")
+    with _locked(path, name) as file:
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
-        yield
+        try:
+            yield
+        finally:
+            if remove:
+                path.unlink(missing_ok=True)
+
+
+def _locked(path: Path, name: str) -> IO[str]:
+    """Open a lock file and take its lock."""
+    while True:
+        file = path.open("a+", encoding="utf-8")
+        if not _try_lock(file, within_s=_LOCK_GRACE_S):
+            with file:
+                file.seek(0)
+                holder = file.read().strip() or "unknown"
+            raise InputError(f"{name}: already running as process {holder}; wait for it or end it")
+        # The process before may have removed the file that this one has opened.
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        file.close()
 
 
 def _try_lock(file: IO[str], *, within_s: float) -> bool:

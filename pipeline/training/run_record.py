@@ -14,7 +14,9 @@ from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.errors import InputError
 
 CHECKSUMS = "checksums.json"
-CHECKED_FILES = ("result.json", "correct.npy", "identity.json", "timing.json", "weights.pt")
+WEIGHTS = "weights.pt"
+"""The only file of a run that an archive of results leaves out."""
+CHECKED_FILES = ("result.json", "correct.npy", "identity.json", "timing.json", WEIGHTS)
 _MAX_JSON_BYTES = 64_000_000
 _MAX_ARRAY_BYTES = 1_000_000_000
 # As text, dates sort by time only in one format.
@@ -85,8 +87,11 @@ def write_checksums(folder: Path) -> None:
     write_json(folder / CHECKSUMS, digests)
 
 
-def check_checksums(folder: Path) -> None:
+def check_checksums(folder: Path, *, may_lack_weights: bool = False) -> None:
     """Check the files of a run against their checksums; entries of earlier versions have none.
+
+    Args:
+        may_lack_weights: whether recorded weights may be missing, as in an archive.
 
     Raises:
         InputError: a file is missing or has changed.
@@ -98,12 +103,26 @@ def check_checksums(folder: Path) -> None:
         raise damaged(folder, f"{CHECKSUMS} does not list its files")
     for name in CHECKED_FILES:
         path = folder / name
+        if name == WEIGHTS and may_lack_weights and not path.exists():
+            continue
         if path.exists() != (name in digests):
             raise damaged(folder, f"{name} is {'not listed' if path.exists() else 'missing'}")
         if path.exists():
             check_regular(path)
             if sha256_of_file(path) != digests[name]:
                 raise damaged(folder, f"{name} has changed since it was written")
+
+
+def lacks_weights(folder: Path) -> bool:
+    """Return whether a run was recorded with weights that are not in its folder.
+
+    Raises:
+        InputError: the checksums are damaged.
+    """
+    if not (folder / CHECKSUMS).exists() or (folder / WEIGHTS).exists():
+        return False
+    digests = read_small_json(folder / CHECKSUMS)
+    return isinstance(digests, dict) and WEIGHTS in digests
 
 
 def read_record(folder: Path) -> tuple[dict[str, Any], dict[str, Any], NDArray[np.bool_] | None]:

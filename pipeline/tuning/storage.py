@@ -59,7 +59,7 @@ class TrialStorage:
     def _read(self, path: Path) -> None:
         """Load the lines, which are JSON, with Optuna."""
         has_content = path.exists() and path.stat().st_size > 0
-        storage = JournalStorage(JournalFileBackend(str(path), lock_obj=_NoLock(str(path))))
+        storage = JournalStorage(_JournalFile(str(path), lock_obj=_NoLock(str(path))))
         if has_content and _NAME not in optuna.get_all_study_names(storage):
             raise ValueError("no search starts in this file")
         self._study = optuna.create_study(
@@ -145,6 +145,17 @@ class TrialStorage:
             return
         self._study.tell(trial, accuracy if status == "finished" else None, state=_STATES[status])
         self._ended[trial] = True
+
+
+class _JournalFile(JournalFileBackend):
+    """Optuna's file, named in the errors of the system."""
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        try:
+            super().append_logs(logs)
+        except OSError as error:
+            error.filename = error.filename or self._file_path
+            raise
 
 
 class _NoLock(JournalFileOpenLock):

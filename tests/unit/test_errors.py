@@ -1,13 +1,22 @@
 """Recognition of out-of-memory errors of every library, and their messages."""
 
 import errno
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from pipeline.errors import InputError, OutOfMemory, explain_out_of_memory, fix_hint, is_out_of_memory
+from pipeline.errors import (
+    InputError,
+    OutOfMemory,
+    explain_file_errors,
+    explain_out_of_memory,
+    fix_hint,
+    is_out_of_memory,
+)
 
 _HUGE = 2**50
 
@@ -107,3 +116,36 @@ def test_a_message_obeys_no_terminal_and_fills_no_screen() -> None:
     assert str(error).endswith("is unknown; rename\\u202e it é 犬")
     assert len(str(error)) < 1600
     assert error.key == "labels.csv"
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("data/.kept.csv.123.tmp", "data/kept.csv"),
+        ("data/.overrides.csv.lock", "data/overrides.csv"),
+        ("work/locks/train.lock", "work/locks/train.lock"),
+        (b"data/a.npy", "data/a.npy"),
+        (Path("data"), "data"),
+        (3, "writing"),
+        (None, "writing"),
+    ],
+)
+def test_the_file_is_the_one_that_was_to_be_written(name: object, named: str) -> None:
+    line = fix_hint(OSError(errno.EROFS, "Failed to open 'data/.kept.csv.123.tmp'", name))
+    assert line is not None
+    assert InputError(line).key == named
+    assert line.startswith(f"{named}: {os.strerror(errno.EROFS)}; ")
+
+
+def test_of_a_copy_the_second_file_is_named() -> None:
+    line = fix_hint(OSError(errno.ENOSPC, "", "theirs/weights.pt", None, "ours/.weights.pt.1.tmp"))
+    assert line is not None
+    assert line.startswith("ours/weights.pt: ")
+
+
+def test_only_known_errors_of_files_are_explained() -> None:
+    with pytest.raises(InputError) as raised, explain_file_errors():
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), "a.npy")
+    assert raised.value.key == "a.npy"
+    with pytest.raises(BlockingIOError), explain_file_errors():
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), "a.npy")

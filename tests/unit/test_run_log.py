@@ -1,5 +1,6 @@
 """Messages of a long run on a terminal, in a pipe and in its log file."""
 
+import errno
 import io
 import json
 import platform
@@ -46,6 +47,14 @@ def test_log_file_keeps_earlier_runs(tmp_path: Path) -> None:
         log.info(message)
         log.close()
     assert len((tmp_path / "stage.log").read_text().splitlines()) == 2
+
+
+def test_a_log_on_a_full_disk_is_named() -> None:
+    log = RunLog(Path("/dev/full"))
+    with pytest.raises(OSError) as raised:  # noqa: PT011 - its number is checked below
+        log.info("half way")
+    assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, "/dev/full")
+    log.close()
 
 
 def test_a_pipe_gets_a_line_with_the_time_left_every_ten_seconds(clock: list[float]) -> None:

@@ -14,9 +14,11 @@ import pyarrow as pa
 from pipeline.artifacts.files import open_array
 from pipeline.artifacts.foreign import read_foreign_json
 from pipeline.artifacts.prepared import PLANTED_COLUMN, count_planted
+from pipeline.artifacts.recorded import check_recorded
 from pipeline.artifacts.spreadsheets import restore_cells
+from pipeline.artifacts.stage_inputs import comparison_inputs
 from pipeline.artifacts.tables import read_csv, read_parquet
-from pipeline.errors import InputError
+from pipeline.errors import DataError, InputError
 from pipeline.paths import DataPaths
 from pipeline.stats.formatting import count
 
@@ -194,6 +196,7 @@ class Experiment:
         n_planted: number of training labels changed on purpose; None if zero or unknown.
         margin: `report.margin` of its report, in percentage points; None without one.
         confidence: `report.confidence` of its report; None without one.
+        unrecorded: stages without a provenance file, whose files are not compared with it.
     """
 
     name: str
@@ -204,6 +207,7 @@ class Experiment:
     n_planted: int | None
     margin: float | None
     confidence: float | None
+    unrecorded: Sequence[str] = ()
 
 
 def is_margin(points: object) -> bool:
@@ -215,7 +219,8 @@ def read_experiment(name: str) -> Experiment:
     """Read a folder with data/, a data folder, or a git revision; a folder takes precedence over a revision.
 
     Raises:
-        InputError: there is neither, it has no results, they are not in DVC's cache, or a file is damaged.
+        InputError: there is neither, it has no results, they are not in DVC's cache, or a file is damaged or is not
+            what its stage wrote.
     """
     folder = Path(name)
     if folder.is_dir():
@@ -225,6 +230,9 @@ def read_experiment(name: str) -> Experiment:
         fetch(name, _PATHS, _is_wanted, root, is_optional=_is_prepared)
         try:
             return _read(name, root)
+        except DataError as error:
+            # The command that it names writes the file where the revision is checked out.
+            raise DataError(f"{str(error).replace(temporary, name)} in a checkout of {name}") from None
         except InputError as error:
             # Name the revision, not the temporary folder.
             raise InputError(str(error).replace(temporary, name)) from None
@@ -232,7 +240,7 @@ def read_experiment(name: str) -> Experiment:
 
 def _is_wanted(path: Path) -> bool:
     """Return whether `_read` reads the file."""
-    is_of_report = path.parent.name == "report" or path.name.endswith(".provenance.json")
+    is_of_report = path.parent.name == "report" or path.name.endswith("provenance.json")
     is_wanted_name = path.name in ("kept.csv", "metrics.json") or path.name.endswith(".correct.npy")
     return is_wanted_name or _is_study(path) or is_of_report or _is_prepared(path)
 
@@ -255,8 +263,10 @@ def _read(name: str, root: Path) -> Experiment:
         raise InputError(
             f"{name}: no study in {root / 'train'}; use a folder with data/, or a git revision whose dvc.lock has some"
         )
+    unrecorded = check_recorded(data, comparison_inputs(studies, networks, data))
     return Experiment(
         name=name,
+        unrecorded=unrecorded,
         studies={study: _read_study(data.runs(study)) for study in studies},
         filters={network: _read_filter(data, network) for network in networks},
         n_images=_count_images(data, studies),

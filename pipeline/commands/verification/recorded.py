@@ -21,13 +21,12 @@ from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.training.result_cache import RunCache, RunResult
 from pipeline.training.run_key import RunKey
-from pipeline.training.run_record import CHECKED_FILES, CHECKSUMS, read_small_json
+from pipeline.training.run_record import CHECKED_FILES, CHECKSUMS, WEIGHTS, read_small_json
 from pipeline.training.runs import HISTORY_SCHEMA, RUNS_SCHEMA
 from pipeline.training.settings import ImageFormat, TrainSettings
 from pipeline.training.state import ChainLink, HistoryRecord
 
 _MAX_ROWS = 1_000_000
-_PACKED_WITHOUT = "weights.pt"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +143,7 @@ def _check_checksums(folder: Path, findings: Findings) -> None:
         path = folder / name
         if not path.exists():
             # `runs pack` leaves weights out.
-            if name in digests and name != _PACKED_WITHOUT:
+            if name in digests and name != WEIGHTS:
                 findings.wrong(path, "missing")
             continue
         check_regular(path)

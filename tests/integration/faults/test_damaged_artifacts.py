@@ -20,11 +20,11 @@ from pipeline.stages.prepare import prepare
 from pipeline.stages.reduce import reduce
 from pipeline.stages.report import report
 from tests.fixtures import training
-from tests.fixtures.damages import KINDS, damage
+from tests.fixtures.damages import KINDS, NETWORKS, damage
 from tests.fixtures.made_up_runs import MadeUpRuns
 from tests.fixtures.projects import NETWORK, folder_arguments
 from tests.fixtures.records import record, record_again
-from tests.fixtures.report import params_tree, params_with, write_artifacts, write_evidence
+from tests.fixtures.report import params_tree, params_with, write_artifacts, write_evidence, write_network
 
 _SERIAL: Mapping[str, tuple[Callable[..., None], str | None]] = {
     "prepare": (prepare, None),
@@ -50,17 +50,18 @@ def exit_code_of(stage: str, folder: Path) -> int:
     return 0
 
 
-def _inputs(stage: str, folder: Path) -> list[Path]:
+def inputs_of(stage: str, folder: Path) -> list[Path]:
     """Return the files that a stage reads, with the records that they are compared with."""
     data = DataPaths(root=folder / "data")
     params = load_params(folder / "params.yaml")
     groups = stage_inputs(stage, ITEMS.get(stage), params, data)
-    files = {path for group in groups for path in (*group.files, *group.optional)}
+    files = {path for group in groups for path in (*group.files, *filter(Path.exists, group.optional))}
     return sorted(files | {data.provenance(group.stage, group.item) for group in groups})
 
 
 @contextmanager
-def _damaged(path: Path, kind: str) -> Iterator[bool]:
+def damaged(path: Path, kind: str) -> Iterator[bool]:
+    """Damage a file within the block; yields whether the kind of damage applies to it."""
     before = path.read_bytes()
     try:
         yield damage(path, kind)
@@ -68,21 +69,23 @@ def _damaged(path: Path, kind: str) -> Iterator[bool]:
         path.write_bytes(before)
 
 
-def _check_noticed(stage: str, folder: Path, path: Path, kind: str, errors: pytest.CaptureFixture[str]) -> None:
-    with _damaged(path, kind) as changed:
+def check_noticed(stage: str, folder: Path, path: Path, kind: str, errors: pytest.CaptureFixture[str]) -> bool:
+    """Check that a stage refuses a damaged file in one line that names it; return whether the damage applies."""
+    with damaged(path, kind) as changed:
         if not changed:
-            return
+            return False
         errors.readouterr()
         code = exit_code_of(stage, folder)
         shown = errors.readouterr().err.splitlines()
     if path.name.endswith("provenance.json") and kind == "missing" and stage != "report":
         assert code == 0
         assert any("no provenance.json of" in line for line in shown)
-        return
+        return True
     assert code == 2, (stage, path, kind, shown)
     named = shown[-1].removeprefix("error: ").partition(": ")[0]
     assert named in (str(path), str(path.parent)) or "provenance" in path.name, (stage, path, kind, shown)
     assert "`python -m pipeline" in shown[-1] or "missing; run" in shown[-1], (stage, path, kind, shown)
+    return True
 
 
 @pytest.fixture(scope="module")
@@ -90,10 +93,12 @@ def made_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Everything that filter and report read, made up."""
     folder = tmp_path_factory.mktemp("made_up")
     data = DataPaths(root=folder / "data")
-    write_artifacts(data, params_with())
-    write_evidence(data, NETWORK)
+    write_artifacts(data, params_with(list(NETWORKS)))
+    for seed, network in enumerate(NETWORKS):
+        write_network(data, network, dropped=6 - seed, seed=seed)
+        write_evidence(data, network)
     write_overrides(data.overrides, [])
-    YAML().dump(params_tree(), folder / "params.yaml")
+    YAML().dump(params_tree(list(NETWORKS)), folder / "params.yaml")
     return folder
 
 
@@ -101,13 +106,13 @@ def test_sampled_damages_are_noticed(made_up: Path, capsys: pytest.CaptureFixtur
     cases = [
         (stage, path, kind)
         for stage in ("filter", "report")
-        for path in _inputs(stage, made_up)
+        for path in inputs_of(stage, made_up)
         for kind in KINDS
         if not (path.name.endswith("provenance.json") and kind == "missing")
     ]
     for row in np.random.default_rng(0).choice(len(cases), _N_SAMPLED, replace=False):
         stage, path, kind = cases[row]
-        _check_noticed(stage, made_up, path, kind, capsys)
+        check_noticed(stage, made_up, path, kind, capsys)
 
 
 @pytest.fixture(scope="module")
@@ -134,10 +139,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", [*ITEMS, "report"])
 def test_every_damage_is_noticed(project: Path, stage: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for path in _inputs(stage, project):
+    for path in inputs_of(stage, project):
         for kind in KINDS:
             if not (path.name.endswith("provenance.json") and kind == "missing" and stage == "finetune"):
-                _check_noticed(stage, project, path, kind, capsys)
+                check_noticed(stage, project, path, kind, capsys)
 
 
 @pytest.mark.slow
@@ -148,7 +153,7 @@ def test_a_stage_reads_no_other_file(project: Path, stage: str, tmp_path: Path) 
     data = DataPaths(root=copy / "data")
     # The report lists the versions of all stages.
     records = list((project / "data").rglob("*provenance.json")) if stage == "report" else []
-    for path in {*_inputs(stage, project), *records, project / "data/overrides.csv", project / "params.yaml"}:
+    for path in {*inputs_of(stage, project), *records, project / "data/overrides.csv", project / "params.yaml"}:
         target = copy / path.relative_to(project)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
@@ -174,9 +179,11 @@ def test_without_records_no_damage_is_a_traceback(
         for path in data.root.rglob("*provenance.json"):
             path.unlink()
     rng = np.random.default_rng(0)
-    for path in [path for path in _inputs(stage, copy) if path.exists() and not path.name.endswith("provenance.json")]:
+    for path in [
+        path for path in inputs_of(stage, copy) if path.exists() and not path.name.endswith("provenance.json")
+    ]:
         for kind in rng.choice(KINDS, _KINDS_PER_FILE, replace=False):
-            with _damaged(path, kind):
+            with damaged(path, kind):
                 record_again(data)
                 code = exit_code_of(stage, copy)
             assert code in (0, 2), (path, kind, capsys.readouterr().err)

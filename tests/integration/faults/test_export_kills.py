@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from pipeline.__main__ import main
 from pipeline.paths import DataPaths
 from tests.fixtures.interrupted_study import HOOKS
 from tests.fixtures.projects import NETWORK, folder_arguments
 from tests.fixtures.report import params_tree, params_with, write_artifacts
+from tests.fixtures.slow import quick_first
 from tests.fixtures.training import run
+from viz.__main__ import main as show
 
-pytestmark = [pytest.mark.slow, pytest.mark.subprocess]
+pytestmark = pytest.mark.subprocess
 
 
 @pytest.fixture(scope="module")
@@ -25,40 +28,60 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _export(project: Path, module: str, out: Path, *options: str, kill_at: int | None = None) -> int:
-    """Export, with SIGKILL before the `kill_at`-th call that opens, renames or removes a file of the export."""
-    files = folder_arguments(project)[:4]  # parameters and artifacts
+@pytest.fixture(scope="module")
+def whole(project: Path) -> dict[str, str]:
+    """Digests of the files of an undisturbed export."""
+    assert main(_arguments(project, project / "whole")) == 0
+    return _digests(project / "whole")
+
+
+def _arguments(project: Path, out: Path, *options: str) -> list[str]:
+    return ["export", str(out), *folder_arguments(project)[:4], *options]  # parameters and artifacts
+
+
+def _kill(project: Path, module: str, out: Path, sent: signal.Signals, *, kill_at: int) -> None:
+    """Export, with a signal before the `kill_at`-th call that opens, renames or removes a file of the export."""
     # A page is written under a temporary name next to it.
     part = f"/.{out.name}" if out.suffix else str(out)
-    fault = {} if kill_at is None else {"PYTHONPATH": str(HOOKS), "FAULT": f"SIGKILL self {part} {kill_at}"}
-    done = run([sys.executable, "-m", module, "export", str(out), *files, *options], environ=fault)
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr
-    return done.returncode
+    fault = {"PYTHONPATH": str(HOOKS), "FAULT": f"{sent.name} self {part} {kill_at}"}
+    done = run([sys.executable, "-m", module, *_arguments(project, out)], environ=fault)
+    assert done.returncode == -sent, done.stderr
 
 
 def _digests(folder: Path) -> dict[str, str]:
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in folder.rglob("*")
-        if path.is_file() and not path.name.endswith(".tmp")
+        if path.is_file() and path.suffix not in (".tmp", ".lock")
     }
 
 
-@pytest.mark.parametrize("kill_at", [1, 5, 12, 20])
-def test_a_folder(project: Path, kill_at: int, tmp_path: Path) -> None:
-    assert _export(project, "pipeline", tmp_path / "whole") == 0
-    whole, killed = _digests(tmp_path / "whole"), tmp_path / "killed"
-    assert _export(project, "pipeline", killed, kill_at=kill_at) == -signal.SIGKILL
+@pytest.mark.parametrize(
+    ("sent", "kill_at"),
+    quick_first(
+        2,
+        [
+            (signal.SIGKILL, 12), (signal.SIGTERM, 7),
+            (signal.SIGKILL, 1), (signal.SIGKILL, 5), (signal.SIGKILL, 20), (signal.SIGTERM, 16),
+        ],
+    ),
+)  # fmt: skip
+def test_a_folder(project: Path, whole: dict[str, str], sent: signal.Signals, kill_at: int, tmp_path: Path) -> None:
+    killed = tmp_path / "killed"
+    _kill(project, "pipeline", killed, sent, kill_at=kill_at)
     assert _digests(killed).items() < whole.items(), "each file is whole or absent"
-    assert _export(project, "pipeline", killed, "--force") == 0
+    assert main(_arguments(project, killed, "--force")) == 0
     assert _digests(killed) == whole
-    assert not list(killed.rglob(".*.tmp"))
+    assert not [path for path in killed.rglob(".*") if path.suffix in (".tmp", ".lock")]
 
 
-def test_a_page(project: Path, tmp_path: Path) -> None:
-    page = tmp_path / "map.html"
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
+def test_a_page(project: Path, sent: signal.Signals, tmp_path: Path) -> None:
+    page, undisturbed = tmp_path / "map.html", tmp_path / "undisturbed.html"
     page.write_text("the page before")
-    assert _export(project, "viz", page, kill_at=0) == -signal.SIGKILL
+    _kill(project, "viz", page, sent, kill_at=0)
     assert page.read_text() == "the page before"
-    assert _export(project, "viz", page) == 0
-    assert page.read_text() != "the page before"
+    for file in (page, undisturbed):
+        assert show(_arguments(project, file)) == 0
+    assert page.read_bytes() == undisturbed.read_bytes()

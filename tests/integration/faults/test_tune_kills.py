@@ -12,8 +12,9 @@ import pytest
 
 from pipeline.paths import DataPaths
 from tests.fixtures.interrupted_study import HOOKS, kill_one
+from tests.fixtures.slow import quick_first
 from tests.fixtures.training import alive, files_below, kill, run, start, wait_until
-from tests.fixtures.tuning import command, results_of, write_search
+from tests.fixtures.tuning import NAME, command, results_of, tune, write_search
 
 SEARCH: dict[str, Any] = {
     "sampler": {"name": "tpe", "n_startup_trials": 2},
@@ -22,6 +23,7 @@ SEARCH: dict[str, Any] = {
     "epochs": 4,
     "resume_pruned": 1,
 }
+_SHORT: dict[str, Any] = {"trials": 2, "epochs": 2, "max_concurrent_trials": 1}
 _REPORT = 7  # Optuna's operation code of an accuracy after an epoch
 
 
@@ -65,7 +67,36 @@ def checkpointed(folder: Path) -> set[str]:
     return {path.name for path in files_below(folder, "step-*.pt")}
 
 
-# The quick one of its kind is test_a_search_resumes_after_sigterm.
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The results of an undisturbed search of two trials."""
+    folder = tmp_path_factory.mktemp("short")
+    data = write_search(folder, **_SHORT)
+    assert tune(folder) == 0
+    return results_of(data)
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    quick_first(
+        2,
+        [
+            ("SIGKILL self journal.log 9", -signal.SIGKILL),
+            ("SIGTERM self /.step- 4", 75),
+            ("SIGKILL self /.step- 5", -signal.SIGKILL),
+        ],
+    ),
+)
+def test_a_short_search_ends_in_the_same_bytes(fault: str, code: int, short: dict[str, bytes], tmp_path: Path) -> None:
+    """The signal arrives before an entry of the journal, or inside the save of a checkpoint."""
+    data = write_search(tmp_path, **_SHORT)
+    ended = run(command(tmp_path), environ={"PYTHONPATH": str(HOOKS), "FAULT": fault})
+    assert ended.returncode == code, ended.stderr
+    assert not data.tuning_provenance(NAME).exists()
+    assert tune(tmp_path) == 0
+    assert results_of(data) == short
+
+
 @pytest.mark.slow
 def test_killed_three_times_and_ended_by_the_same_command(uninterrupted: DataPaths, tmp_path: Path) -> None:
     rng, data = random.Random(5), write_search(tmp_path, **SEARCH)

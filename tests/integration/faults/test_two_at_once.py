@@ -151,6 +151,16 @@ def test_a_command_that_writes_one_file(project: Path, command: str, tmp_path: P
 
 
 @pytest.mark.subprocess
+def test_exports_to_one_folder(project: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pipeline", "export", str(tmp_path / "one"), *folder_arguments(project)[:4]]
+    done = run(command)
+    assert done.returncode == 0, done.stderr
+    command[4] = str(tmp_path / "two")
+    _two_at_once([*command, "--force"])
+    assert _digests(tmp_path / "two") == _digests(tmp_path / "one")
+
+
+@pytest.mark.subprocess
 def test_dvc(tmp_path: Path) -> None:
     """DVC refuses a stage that another DVC runs; the same command then ends in the result of one."""
     reference = write_tiny_project(tmp_path / "reference", train_size=0.15, steps=(6, 6))

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -17,9 +18,9 @@ from pipeline.config.params import load_params
 from pipeline.config.renamed_keys import with_old_keys
 from pipeline.energy import UNKNOWN_ENERGY, Energy, total_energy
 from pipeline.errors import InputError
-from pipeline.paths import DataPaths
+from pipeline.paths import DataPaths, WorkPaths
 from pipeline.stages import harness
-from pipeline.stages.harness import StageContext, run_stage
+from pipeline.stages.harness import StageContext, file_lock, run_stage
 from tests.fixtures.params import digits_tree
 from tests.fixtures.printed_errors import key_within, printed_error
 
@@ -193,7 +194,7 @@ def test_stages_that_may_use_other_machines_read_dask() -> None:
         (
             OSError(errno.EACCES, "Permission denied", "data"),
             2,
-            "error: data: Permission denied; correct its permissions\n",
+            "error: data: Permission denied; correct its permissions, or those of its folder\n",
         ),
     ],
 )
@@ -211,6 +212,43 @@ def test_errors_that_the_user_can_fix_are_one_line(
     assert capsys.readouterr().err == line
     assert not (tmp_path / "work" / "resources" / "prepare.json").exists()
     assert type(error).__name__ in (tmp_path / "work" / "logs" / "prepare.log").read_text()
+
+
+def test_a_lock_that_is_removed_keeps_others_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "_LOCK_GRACE_S", 0.05)
+    lock = tmp_path / "lock"
+    with file_lock(lock, "one", remove=True), pytest.raises(InputError), file_lock(lock, "another", remove=True):
+        pass
+    assert not lock.exists()
+
+
+def test_a_lock_file_removed_while_another_waits_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The waiting process has opened the old file, which a third one would no longer find."""
+    lock, try_lock, opened = tmp_path / "lock", harness._try_lock, 0
+
+    def remove_first(file: IO[str], *, within_s: float) -> bool:
+        nonlocal opened
+        opened += 1
+        if opened == 1:
+            lock.unlink()
+        return try_lock(file, within_s=within_s)
+
+    monkeypatch.setattr(harness, "_try_lock", remove_first)
+    with file_lock(lock, "one"):
+        assert lock.read_text() == str(os.getpid())
+    assert opened == 2
+
+
+def test_an_error_is_printed_where_its_log_cannot_be_written(
+    argv: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    log = WorkPaths(root=tmp_path / "work").log("prepare")
+    log.parent.mkdir(parents=True)
+    log.symlink_to("/dev/full")
+    with pytest.raises(SystemExit) as raised:
+        run_stage("prepare", _raise(InputError("a.npy: has 3 rows; run it again")), argv=argv)
+    assert raised.value.code == 2
+    assert capsys.readouterr().err == "error: a.npy: has 3 rows; run it again\n"
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), OSError(errno.EINVAL, "no")])

@@ -47,7 +47,26 @@ def test_full_disk_is_bad_input(tmp_path: Path, number: int) -> None:
     with pytest.raises(InputError) as refused:
         fill_the_disk()
     assert refused.value.key == str(tmp_path / "file.txt")
+    assert ("quota" in str(refused.value)) == (number == errno.EDQUOT)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EIO])
+def test_errors_of_the_system_without_a_name_get_that_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    target = tmp_path / "file.txt"
+    write_text(target, "old")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - its number is checked below
+        write_text(target, "new")
+    assert (caught.value.errno, caught.value.filename) == (number, str(target))
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
 
 
 def test_callers_that_can_do_without_a_file_get_the_errno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -119,6 +120,16 @@ def test_a_changed_digit_of_the_record_is_found(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("0.5", "0.6"))
     with pytest.raises(DataError, match="has changed since"):
         read_provenance(path)
+
+
+@pytest.mark.parametrize("damaged", ['"sha257": "\\1"', '"stage": "\\1"', '"sha256": null'])
+def test_a_record_whose_own_digest_is_damaged_is_refused(tmp_path: Path, damaged: str) -> None:
+    """It would else count as one of a version that wrote none."""
+    path = _project(tmp_path).provenance("filter", _NETWORK)
+    path.write_text(re.sub('"sha256": "([0-9a-f]{64})"', damaged, path.read_text()))
+    with pytest.raises(DataError) as raised:
+        read_provenance(path)
+    assert raised.value.key == str(path)
 
 
 def test_a_record_of_a_version_without_its_own_digest_is_read(tmp_path: Path) -> None:

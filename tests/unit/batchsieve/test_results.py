@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.tables import read_parquet
 from pipeline.reporting.inputs import load_report_inputs
 from pipeline.stats.study import study_summary
+from tests.fixtures.damages import damage
 from tests.fixtures.report import CLASS_NAMES, params_tree, params_with, write_artifacts
 
 
@@ -101,6 +103,30 @@ def test_missing_files_are_named_when_they_are_read(tmp_path: Path) -> None:
             read()
     with pytest.raises(InputError, match="no such file"):
         open_results(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("filter/resnet18/points.parquet", Results.network),
+        ("reduce/resnet18.test.parquet", Results.network),
+        ("train/digits.history.parquet", Results.study),
+        ("train/digits.correct.npy", Results.study),
+        ("prepare/test.parquet", Results.study),
+    ],
+)
+def test_files_that_their_stage_did_not_write_are_refused(
+    name: str, read: Callable[[Results], object], results: Results
+) -> None:
+    path = results.data.root / name
+    whole = path.read_bytes()
+    try:
+        assert damage(path, "a value changed")
+        with pytest.raises(InputError) as raised:
+            read(results)
+    finally:
+        path.write_bytes(whole)
+    assert raised.value.key == str(path)
 
 
 def test_costs_are_those_of_the_stages(results: Results) -> None:

@@ -6,15 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.__main__ import main
-from pipeline.artifacts.files import write_json
-from pipeline.paths import DataPaths
-from tests.fixtures.experiments import gains, run_rows, write_experiment
+from pipeline.artifacts.provenance import sha256_of_file
+from pipeline.artifacts.tables import read_parquet, write_parquet
+from tests.fixtures.damages import damage
+from tests.fixtures.experiments import edit_record, gains, run_rows, state_planted, write_experiment
 from tests.fixtures.golden import check_golden
+from tests.fixtures.printed_errors import printed_error
 
 KEPT = {"resnet18": ["a", "b", "c"], "resnet34": ["a"]}
 CAT, DOG, CLEANED = ("image 1", "cat"), ("image 2", "dog"), ("image 3", "dog")
@@ -48,8 +51,8 @@ def test_the_text(
     """With paths relative to the folder, as lines are wrapped."""
     monkeypatch.chdir(tmp_path)
     a, b = folders
-    write_json(DataPaths(root=a / "data").prepare_metrics, {"n_planted": 1440})
-    write_json(DataPaths(root=b).prepare_metrics, {"n_planted": None})
+    state_planted(a / "data", 1440)
+    state_planted(b, None)
     tables = {
         "full": run_rows(arms=["full"], change=gains(noise)),
         "worse": run_rows(seeds=range(8), change=gains(lambda row: noise(row) - 0.05)),
@@ -73,8 +76,8 @@ def test_each_side_has_the_number_of_labels_changed_on_purpose(
     folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     a, b = folders
-    write_json(DataPaths(root=a / "data").prepare_metrics, {"n_planted": 1440})
-    write_json(DataPaths(root=b).prepare_metrics, {"n_planted": None})
+    state_planted(a / "data", 1440)
+    state_planted(b, None)
     result = json.loads(printed_by(capsys, a, b, "--json"))
     assert (result["n_planted_a"], result["n_planted_b"]) == (1440, None)
 
@@ -198,26 +201,24 @@ def no_provenance(data: Path) -> None:
 
 
 def _prepared_again(data: Path, name: str) -> None:
-    path = data / "prepare/provenance.json"
-    recorded = json.loads(path.read_text())
-    recorded["outputs"][name] = "others"
-    path.write_text(json.dumps(recorded))
+    digest = sha256_of_file(data / "prepare" / name)
+    edit_record(data / "prepare/provenance.json", lambda record: record["outputs"].update({name: digest}))
 
 
 def other_pixels_since(data: Path) -> None:
+    (data / "prepare/test.npy").write_text("others")
     _prepared_again(data, "test.npy")
 
 
 def relabeled_since(data: Path) -> None:
     """The labels of the study's test images are no longer known, though the network saw the same pixels."""
+    table = read_parquet(data / "prepare/test.parquet")
+    write_parquet(data / "prepare/test.parquet", table.set_column(1, "label_name", pa.array(["cat"] * len(table))))
     _prepared_again(data, "test.parquet")
 
 
 def from_before_labels_were_recorded(data: Path) -> None:
-    path = data / "train/digits.provenance.json"
-    recorded = json.loads(path.read_text())
-    del recorded["inputs"]["../prepare/test.parquet"]
-    path.write_text(json.dumps(recorded))
+    edit_record(data / "train/digits.provenance.json", lambda record: record["inputs"].pop("../prepare/test.parquet"))
 
 
 def test_unknown_test_images_get_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -292,6 +293,52 @@ def test_what_cannot_be_compared_is_one_line_and_code_2(
     assert captured.err.startswith("error: ")
     assert captured.err.count("\n") == 1
     assert named in captured.err
+
+
+_COMMANDS = {
+    "prepare": "python -m pipeline.stages.prepare",
+    "train": "python -m pipeline.stages.train --study digits",
+    "filter": "python -m pipeline.stages.filter --network resnet18",
+    "report": "python -m pipeline.stages.report",
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "prepare/metrics.json", "prepare/test.parquet", "prepare/provenance.json", "train/digits.parquet",
+        "train/digits.correct.npy", "train/digits.provenance.json", "filter/resnet18/kept.csv",
+        "filter/resnet18/metrics.json", "filter/resnet18/provenance.json", "report/provenance.json",
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_named_with_the_command_that_writes_it(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a = write_experiment(tmp_path / "a", {"digits": run_rows()})
+    b = write_experiment(tmp_path / "b", {"digits": run_rows(change=gains(noise))}, {"resnet18": ["a"]}, margin=0.5)
+    state_planted(b, 1)
+    assert main(["compare", str(a), str(b)]) == 0
+    whole = (b / name).read_bytes()
+    for kind in ("bit in the middle", "a value changed", "a row less", "empty", "a list"):
+        if damage(b / name, kind):
+            capsys.readouterr()
+            assert main(["compare", str(a), str(b)]) == 2, kind
+            captured = capsys.readouterr()
+            assert captured.out == ""
+            error = printed_error(captured.err)
+            assert error.key == str(b / name)
+            assert f"`{_COMMANDS[name.partition('/')[0]]}`" in str(error)
+        (b / name).write_bytes(whole)
+
+
+def test_stages_without_a_record_are_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = write_experiment(tmp_path / "a", {"digits": run_rows()}, KEPT)
+    (a / "filter/resnet34/provenance.json").unlink()
+    assert main(["compare", str(a), str(a), "--json"]) == 0
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 1
+    assert "filter@resnet34:" in captured.err
+    assert "filter@resnet18" not in captured.err
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
+from tests.fixtures.damages import damage
 from tests.fixtures.experiments import gains, run_rows, write_experiment
+from tests.fixtures.printed_errors import printed_error
 
 pytestmark = pytest.mark.slow
 
@@ -94,6 +96,21 @@ def test_a_revision_with_missing_test_images_gets_no_verdict(
     _, reasons = study["no_verdict"].split("of A, ")
     of_a, _ = reasons.split("of B, ")
     assert of_a.startswith("prepare/test.parquet ")
+
+
+def test_damage_in_the_cache_of_dvc_is_named_with_the_revision(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(repository, tmp_path / "copy")
+    digest = hashlib.md5((copy / "data/train/digits.parquet").read_bytes(), usedforsecurity=False).hexdigest()
+    cached = copy / ".dvc/cache/files/md5" / digest[:2] / digest[2:]
+    cached.chmod(0o644)
+    assert damage(cached, "bit in the middle")
+    monkeypatch.chdir(copy)
+    assert main(["compare", "HEAD~1", "HEAD"]) == 2
+    error = printed_error(capsys.readouterr().err)
+    assert error.key == "HEAD/data/train/digits.parquet"
+    assert str(error).endswith("`python -m pipeline.stages.train --study digits` in a checkout of HEAD")
 
 
 def test_a_revision_is_compared_with_the_folder_here(

@@ -1,5 +1,6 @@
 """`batchsieve export`: what other tools read is what the filter decided."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -8,17 +9,23 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from numpy.typing import NDArray
+from ruamel.yaml import YAML
 
 from batchsieve.cli import main
-from pipeline.artifacts.files import read_json, write_json
+from pipeline.artifacts.files import read_json, write_bytes, write_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.commands.starting.proposal import default_test_size
 from pipeline.commands.starting.survey import survey_folder
 from pipeline.paths import DataPaths
 from pipeline.run_log import RunLog
+from pipeline.stages import harness
+from pipeline.stages.harness import file_lock
+from tests.fixtures.damages import damage
 from tests.fixtures.images import run_prepare, split_tree, write_folder
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK
+from tests.fixtures.records import record
+from tests.fixtures.report import params_tree, params_with, write_artifacts
 
 _KEEP = np.array([True, True, False, True, True, False, True, True])
 _CAT, _DOG = 0, 1
@@ -45,12 +52,16 @@ def project(tmp_path: Path) -> Path:
     for name, values in added.items():
         images = images.append_column(name, pa.array(values))
     write_parquet(data.points(NETWORK), images)
+    record(data, "filter", NETWORK)
     return tmp_path
 
 
+def _options(project: Path) -> list[str]:
+    return ["--params", str(project / "params.yaml"), "--data", str(project / "data")]
+
+
 def _export(project: Path, *more: str) -> Path:
-    options = ["--params", str(project / "params.yaml"), "--data", str(project / "data")]
-    assert main(["export", str(project / "out"), *options, *more]) == 0
+    assert main(["export", str(project / "out"), *_options(project), *more]) == 0
     return project / "out"
 
 
@@ -111,13 +122,30 @@ def test_columns_are_those_of_cleanlab(project: Path) -> None:
 def test_a_folder_is_not_overwritten(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = _export(project)
     (out / "kept.txt").write_text("mine")
-    options = ["--params", str(project / "params.yaml"), "--data", str(project / "data")]
     capsys.readouterr()
-    assert main(["export", str(out), *options]) == 2
+    assert main(["export", str(out), *_options(project)]) == 2
     assert printed_error(capsys.readouterr().err).key == str(out)
     assert (out / "kept.txt").read_text() == "mine"
     _export(project, "--force")
     assert (out / "kept.txt").read_text() != "mine"
+
+
+def test_one_export_at_a_time_writes_to_a_folder(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "_LOCK_GRACE_S", 0.1)
+    out = project / "out"
+    for more in ([], ["--force"]):
+        with file_lock(out / ".export.lock", "an export", remove=True):
+            assert main(["export", str(out), *_options(project), *more]) == 2
+        error = printed_error(capsys.readouterr().err)
+        assert error.key == f"export {out}"
+        assert f" {os.getpid()};" in str(error)
+        assert list(out.iterdir()) == []
+    # The lock of one that was killed at its start is no content.
+    (out / ".export.lock").touch()
+    _export(project)
+    assert not (out / ".export.lock").exists()
 
 
 def test_what_a_killed_export_left_is_removed(project: Path) -> None:
@@ -133,12 +161,62 @@ def test_what_a_killed_export_left_is_removed(project: Path) -> None:
 def test_changed_images_are_named_and_planted_labels_stated(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = DataPaths(root=project / "data")
     write_json(data.prepare_metrics, {**read_json(data.prepare_metrics), "n_planted": 3})
+    record(data, "prepare")
     out = _export(project)
     assert "labels changed on purpose: 3" in capsys.readouterr().out
     for table in (_shard(out / "kept"), pyarrow.csv.read_csv(out / "label_issues.csv")):
         assert set(table["labels_changed_on_purpose"].to_pylist()) == {3}
     changed = next((project / "photos/train/cat").iterdir())
     changed.write_bytes(b"other")
-    options = ["--params", str(project / "params.yaml"), "--data", str(project / "data"), "--force"]
-    assert main(["export", str(out), *options]) == 2
+    assert main(["export", str(out), *_options(project), "--force"]) == 2
     assert printed_error(capsys.readouterr().err).key == str(changed)
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [
+        ("filter/resnet18/points.parquet", "filter --network resnet18"),
+        ("filter/resnet18/provenance.json", "filter --network resnet18"),
+        ("prepare/train.parquet", "prepare"),
+        ("prepare/test.parquet", "prepare"),
+        ("prepare/metrics.json", "prepare"),
+        ("prepare/provenance.json", "prepare"),
+        ("train/digits.parquet", "train --study digits"),
+        ("train/digits/best.pt", "train --study digits"),
+        ("train/digits.provenance.json", "train --study digits"),
+    ],
+)
+def test_a_damaged_file_is_named_with_the_command_that_writes_it(
+    name: str, stage: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, out = DataPaths(root=project / "data"), project / "out"
+    write_parquet(data.runs("digits"), pa.table({"top1": [0.5, 0.75]}))
+    write_bytes(data.trained_weights("digits"), b"weights")
+    record(data, "train", "digits")
+    whole = (data.root / name).read_bytes()
+    for kind in ("bit in the middle", "a value changed", "a row less", "empty"):
+        if damage(data.root / name, kind):
+            assert main(["export", str(out), *_options(project)]) == 2, kind
+            error = printed_error(capsys.readouterr().err)
+            assert error.key == str(data.root / name)
+            assert f"`python -m pipeline.stages.{stage}`" in str(error)
+            assert not out.exists()
+        (data.root / name).write_bytes(whole)
+
+
+def test_prepared_images_are_checked_where_they_are_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Images of an archive have no files, so that those of `prepare` are written."""
+    data = DataPaths(root=tmp_path / "data")
+    write_artifacts(data, params_with([NETWORK]))
+    YAML().dump(params_tree([NETWORK]), tmp_path / "params.yaml")
+    assert damage(data.images("test"), "a value changed")
+    assert main(["export", str(tmp_path / "out"), *_options(tmp_path)]) == 2
+    assert printed_error(capsys.readouterr().err).key == str(data.images("test"))
+
+
+def test_a_filter_without_a_record_is_noted(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    DataPaths(root=project / "data").provenance("filter", NETWORK).unlink()
+    _export(project)
+    assert f"filter@{NETWORK}:" in capsys.readouterr().err

@@ -28,6 +28,7 @@ from tests.fixtures.iteration import (
 )
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK
+from tests.fixtures.records import record
 from tests.fixtures.slow import quick_first
 
 
@@ -94,6 +95,7 @@ def test_round_0_may_have_dropped_near_duplicates(tmp_path: Path) -> None:
     keep = points["keep"].to_numpy() & ~duplicates
     columns = {**{name: points[name] for name in points.column_names}, "keep": keep, "near_duplicate": duplicates}
     write_parquet(data.points(NETWORK), pa.table(columns))
+    record(data, "filter", NETWORK)
     first = read_first_round(load_params(tmp_path / "params.yaml"), data, NETWORK)
     np.testing.assert_array_equal(first.result.keep, keep)
 

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from pipeline.training.run_key import RunKey, machine_info, training_code_digest
 from pipeline.training.run_record import write_checksums
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.training import command, run, stage, write_project
+from tests.fixtures.verified import STUDY_NAME, folders, train, write_verified_project
 
 _STUDY = {"models": ["small_cnn"], "arms": ["full"], "seeds": [0], "batch_sizes": [20]}
 
@@ -94,6 +96,29 @@ def test_a_second_import_changes_nothing(tmp_path: Path, node: Path, capsys: pyt
         assert _import(node / "work", tmp_path) == 0
         assert _counts(capsys.readouterr().out) == expected
     assert read_json(_entry(tmp_path / "work") / "result.json")["imported_from"] is None
+
+
+def test_a_packed_ledger_is_imported_without_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A study that keeps weights trains those runs again, and no other."""
+    project = write_verified_project(tmp_path / "project")
+    trained = {path.name: path.stat().st_mtime_ns for path in (project / ".work/cells").glob("[0-9a-f]*")}
+    packed = tmp_path / "results.tar.xz"
+    assert main(["runs", "pack", str(packed), "--ledger", *folders(project)]) == 0
+    with tarfile.open(packed) as archive:
+        archive.extractall(tmp_path / "theirs", filter="data")
+    with_weights = {path.parent.name for path in (project / ".work/cells").glob("*/weights.pt")}
+    assert 0 < len(with_weights) < len(trained)
+    shutil.move(project / ".work", tmp_path / "earlier")
+    capsys.readouterr()
+    assert main(["runs", "import", str(tmp_path / "theirs/.work"), *folders(project)[::2]]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert _counts("\n".join(lines)) == [len(trained), len(trained), 0]
+    assert [line for line in lines if "without their weights" in line and f": {len(with_weights)} of" in line]
+    imported = {path.name: path.stat().st_mtime_ns for path in (project / ".work/cells").glob("[0-9a-f]*")}
+    assert imported.keys() == trained.keys()
+    train(project, STUDY_NAME)
+    now = {path.name: path.stat().st_mtime_ns for path in (project / ".work/cells").glob("[0-9a-f]*")}
+    assert {name for name in now if now[name] != imported[name]} == with_weights
 
 
 def test_plans_come_along_with_the_dates_of_plans_and_runs(

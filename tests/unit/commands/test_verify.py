@@ -188,6 +188,15 @@ def test_each_of_several_edits_is_a_line_with_file_and_value(project: Path, caps
         assert any(file in line and words in line for line in _differing(lines)), (edit, lines)
 
 
+def test_the_record_of_another_network_is_named(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its digests are right, of files that no one asked about."""
+    path = data_of(project).provenance("filter", "resnet18")
+    edit_json(path, stage="filter@resnet34")
+    code, lines = _verify(project, capsys)
+    assert code == 1
+    assert f"DIFFERS  {path}: stage: filter@resnet34, expected filter@resnet18" in lines
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("edit", [*_EDITS, *_OTHER_EDITS])
 def test_one_edit_is_found_alone(edit: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """Downloads from a real server on the loopback interface."""
 
+import errno
 import hashlib
 import os
 import signal
@@ -14,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.datasets import archives
 from pipeline.datasets.archives import check_sha256, fetch
-from pipeline.errors import InputError
+from pipeline.errors import InputError, explain_file_errors
 from tests.fixtures.images import no_progress
 
 _CONTENT = os.urandom(3_000_000)
@@ -115,6 +117,20 @@ def test_no_network_says_which_file_to_put_where(tmp_path: Path) -> None:
             fetch(url, tmp_path / "archive", sha256=_SHA256, progress=no_progress)
     assert raised.value.key == url
     assert str(tmp_path / "archive") in str(raised.value)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO])
+def test_an_error_of_the_disk_is_none_of_the_network(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(url: str, path: Path, progress: object) -> str:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(archives, "_download", refuse)
+    with pytest.raises(InputError) as raised, explain_file_errors():
+        fetch("http://127.0.0.1/archive", tmp_path / "archive", sha256=_SHA256, progress=no_progress)
+    assert raised.value.key == str(tmp_path / "archive")
+    assert "http" not in str(raised.value)
 
 
 def test_a_killed_download_leaves_nothing_that_counts(server: Server, tmp_path: Path) -> None:

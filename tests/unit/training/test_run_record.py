@@ -19,7 +19,7 @@ from pipeline.errors import InputError
 from pipeline.training import result_cache
 from pipeline.training.result_cache import RunCache
 from pipeline.training.run_key import RunKey
-from pipeline.training.run_record import CHECKSUMS
+from pipeline.training.run_record import CHECKED_FILES, CHECKSUMS, WEIGHTS, lacks_weights
 from tests.fixtures.golden import check_golden, refusals
 from tests.unit.training.test_result_cache import DIVERGED, FINISHED, KEY, OTHER_KEY
 
@@ -192,6 +192,61 @@ def test_weights_that_change_after_the_check_are_not_imported(
     assert ours.import_run(ledger, KEY, KEY)
     assert ours.weights(KEY.fingerprint).read_bytes() == b"sound"
     assert not list((tmp_path / "ours").glob(".*"))
+
+
+@pytest.fixture
+def with_weights(ledger: RunCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCache:
+    """A ledger whose run has weights; whether they are a network is not asked."""
+    (tmp_path / WEIGHTS).write_bytes(b"weights")
+    ledger.add(K, _RESULT, tmp_path / WEIGHTS)
+    monkeypatch.setattr(result_cache, "load_trained", lambda _: None)
+    return ledger
+
+
+def test_a_run_whose_weights_were_left_out_is_imported(with_weights: RunCache, tmp_path: Path) -> None:
+    """As `runs pack --ledger` leaves them out."""
+    ours, weights = RunCache(tmp_path / "ours"), with_weights.weights(K.fingerprint)
+    whole = weights.read_bytes()
+    assert not lacks_weights(with_weights.folder(K.fingerprint))
+    weights.unlink()
+    assert lacks_weights(with_weights.folder(K.fingerprint))
+    assert ours.import_run(with_weights, K, K)
+    assert ours.get(K.fingerprint).top1 == _RESULT.top1
+    assert ours.has(K.fingerprint)
+    assert not ours.has(K.fingerprint, with_weights=True)
+    assert ours.set_aside_damaged([K.fingerprint], _LABELS) == []
+    # Whoever has them brings them later.
+    weights.write_bytes(whole)
+    assert ours.import_run(with_weights, K, K)
+    assert ours.weights(K.fingerprint).read_bytes() == whole
+
+
+@pytest.mark.parametrize("name", [name for name in CHECKED_FILES if name != WEIGHTS])
+@pytest.mark.parametrize("harm", ["missing", "changed"])
+def test_without_weights_all_other_files_are_checked(
+    with_weights: RunCache, tmp_path: Path, name: str, harm: str
+) -> None:
+    entry = with_weights.folder(K.fingerprint)
+    with_weights.weights(K.fingerprint).unlink()
+    if harm == "missing":
+        (entry / name).unlink()
+    else:
+        (entry / name).write_bytes((entry / name).read_bytes() + b"\n")
+    ours = RunCache(tmp_path / "ours")
+    with pytest.raises(InputError):
+        ours.import_run(with_weights, K, K)
+    assert not ours.has(K.fingerprint)
+
+
+def test_weights_that_differ_from_their_checksum_are_refused(with_weights: RunCache, tmp_path: Path) -> None:
+    with_weights.weights(K.fingerprint).write_bytes(b"others")
+    with pytest.raises(InputError):
+        RunCache(tmp_path / "ours").import_run(with_weights, K, K)
+
+
+def test_here_weights_that_are_missing_are_damage(with_weights: RunCache) -> None:
+    with_weights.weights(K.fingerprint).unlink()
+    assert len(with_weights.set_aside_damaged([K.fingerprint], _LABELS)) == 1
 
 
 def test_a_plan_that_changes_after_it_was_checked_is_not_imported(

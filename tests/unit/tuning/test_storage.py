@@ -1,9 +1,12 @@
 """Samplers repeat the values of a search; the journal keeps the results of a killed one."""
 
+import errno
+import os
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -108,6 +111,20 @@ def test_the_journal_is_read_back_even_after_half_a_line(tmp_path: Path) -> None
     again.start(0, sampled, to_distributions(tuning.space))
     again.start(3, sampled, to_distributions(tuning.space))
     assert TrialStorage(path).result(TrialStep(3, 1)) is None
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO])
+def test_an_error_of_the_disk_names_the_journal(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuning, path = search(), tmp_path / "journal.log"
+    journal = _take_up(path, tuning)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", Mock(side_effect=OSError(number, os.strerror(number))))
+        with pytest.raises(OSError) as raised:  # noqa: PT011 - its file is checked below
+            journal.add(TrialStep(0, 1), StepResult(0.5), seconds=2.0, switch_seconds=0.5)
+    assert raised.value.filename == str(path)
+    again = _take_up(path, tuning)
+    again.add(TrialStep(0, 1), StepResult(0.5), seconds=2.0, switch_seconds=0.5)
+    assert TrialStorage(path).result(TrialStep(0, 1)) == StepResult(0.5)
 
 
 @pytest.mark.parametrize("damaged", [b"\xff\xfe" * 9, b'{"op_code": 8, "tri'])

@@ -161,9 +161,11 @@ def test_files_replaced_while_they_are_read_are_never_mixed(
 def _run_stages(data: DataPaths, made: DataPaths, stop: threading.Event) -> None:
     """Run `reduce` and `filter` repeatedly. DVC removes the outputs of a stage before it runs."""
     write_prepared(made)
+    # A stage writes its record last.
+    reduced, filtered = (data.provenance(stage, NETWORK) for stage in ("reduce", "filter"))
     stages = (
-        [data.embeddings(NETWORK), data.components(NETWORK), data.embedding(NETWORK)],
-        [data.points(NETWORK), data.filter_metrics(NETWORK)],
+        [data.embeddings(NETWORK), data.components(NETWORK), data.embedding(NETWORK), reduced],
+        [data.points(NETWORK), data.filter_metrics(NETWORK), filtered],
     )
     for generation in itertools.count(1):
         if stop.is_set():

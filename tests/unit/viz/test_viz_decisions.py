@@ -251,7 +251,7 @@ def test_a_file_that_keeps_changing_is_not_written(file: Path, monkeypatch: pyte
     assert list(_lines(file)) == [_B]
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG, errno.EROFS])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO])
 def test_a_disk_error_keeps_the_old_file_and_the_undo_history(
     file: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
@@ -261,8 +261,9 @@ def test_a_disk_error_keeps_the_old_file_and_the_undo_history(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", Mock(side_effect=OSError(number, os.strerror(number))))
         for action in (lambda: chosen.decide([_B], "keep", ""), chosen.undo):
-            with pytest.raises(InputError):
+            with pytest.raises(InputError) as refused:
                 action()
+            assert refused.value.key == str(file)
     assert file.read_bytes() == before
     assert {path.name for path in file.parent.iterdir()} == {file.name, ".overrides.csv.lock"}
     assert chosen.undo() is not None

@@ -1,6 +1,7 @@
 """Threads and processes that write at the same time lose nothing, and a killed one leaves a valid file."""
 
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -64,11 +65,14 @@ def test_threads_that_share_an_object_lose_nothing(file: Path) -> None:
     assert file.read_text() == _HEADER
 
 
+_N_DECISIONS = 60
 _WRITER = """
 import sys
 from pathlib import Path
+from viz import decisions as module
 from viz.decisions import Decisions, Image
 
+module._now = lambda: "2026-01-01T00:00:00+00:00"
 decisions = Decisions(Path(sys.argv[1]))
 for number in range(int(sys.argv[3])):
     decisions.decide([Image(f"{sys.argv[2]}-{number}.png", "00")], "drop", "")
@@ -89,16 +93,18 @@ def test_processes_that_write_at_once_lose_nothing(file: Path) -> None:
     assert _decided(file) == {f"{name}-{n}.png" for name in "abcd" for n in range(25)}
 
 
-def test_a_killed_process_leaves_a_valid_file_with_its_decisions(file: Path) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_process_leaves_a_valid_file_with_its_decisions(file: Path, sent: signal.Signals) -> None:
     rng = random.Random(0)
     acknowledged: set[str] = set()
-    for attempt in range(6):
+    for attempt in range(3):
         with _writer(file, str(attempt), 10_000) as writer:
             assert writer.stdout is not None
             first = writer.stdout.readline()
             time.sleep(rng.uniform(0, 0.1))
-            writer.kill()
+            writer.send_signal(sent)
             numbers = [first, *writer.stdout.read().splitlines()]
+        assert writer.returncode == -sent
         acknowledged |= {f"{attempt}-{int(number)}.png" for number in numbers}
         decided = _decided(file)
         assert acknowledged <= decided
@@ -106,3 +112,18 @@ def test_a_killed_process_leaves_a_valid_file_with_its_decisions(file: Path) -> 
         assert len(decided - acknowledged) <= attempt + 1
     Decisions(file).decide([_A], "keep", "")
     assert {path.name for path in file.parent.iterdir()} == {file.name, ".overrides.csv.lock"}
+
+
+def test_decisions_sent_again_after_kills_give_the_same_bytes(file: Path, tmp_path: Path) -> None:
+    """As a page that got no answer sends them again."""
+    whole, rng = tmp_path / "whole.csv", random.Random(1)
+    whole.write_text(_HEADER)
+    _writer(whole, "a", _N_DECISIONS).communicate(timeout=60)
+    for sent in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
+        with _writer(file, "a", _N_DECISIONS) as writer:
+            assert writer.stdout is not None
+            for _ in range(rng.randint(1, _N_DECISIONS // 4)):
+                writer.stdout.readline()
+            writer.send_signal(sent)
+    _writer(file, "a", _N_DECISIONS).communicate(timeout=60)
+    assert file.read_bytes() == whole.read_bytes()

@@ -11,6 +11,7 @@ from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.paths import DataPaths
 from tests.fixtures.dash_components import text_of
 from tests.fixtures.projects import NETWORK
+from tests.fixtures.records import record
 from viz.callbacks.embedding import MapControls, draw
 from viz.callbacks.file_watch import filter_changes, update_notice
 from viz.data import Points, Source
@@ -20,6 +21,7 @@ def _write_kept(data: DataPaths, kept: NDArray[np.bool_]) -> None:
     table = read_parquet(data.points(NETWORK))
     index = table.column_names.index("keep")
     write_parquet(data.points(NETWORK), table.set_column(index, "keep", pa.array(kept)))
+    record(data, "filter", NETWORK)
 
 
 def test_a_filter_that_ran_again_is_compared_with_the_one_shown(

@@ -12,6 +12,7 @@ from pipeline.artifacts.files import read_json, write_json
 from pipeline.paths import DataPaths
 from pipeline.scoring import density
 from tests.fixtures.projects import NETWORK
+from tests.fixtures.records import record
 from tests.fixtures.report import CLASS_NAMES, EPS, write_network
 from tests.fixtures.view import points_of, source_of, text_of
 from viz import values
@@ -151,6 +152,7 @@ def test_the_table_counts_dropped_images_next_to_the_filter(source: Source) -> N
 @pytest.mark.parametrize(("dataset", "shown"), [("cifar10", True), ("digits", False), (None, False)])
 def test_the_paper_is_quoted_next_to_its_data_alone(data: DataPaths, dataset: str | None, shown: bool) -> None:
     write_json(data.prepare_metrics, read_json(data.prepare_metrics) | ({"dataset": dataset} if dataset else {}))
+    record(data, "prepare")
     table = summarize(Source(data), NETWORK, None, ALL)[1]
     assert ("6.21%" in text_of(table)) == shown
 

@@ -101,6 +101,15 @@ def test_data_of_another_project_is_refused(tmp_path: Path) -> None:
         run.start(NETWORK)
 
 
+def test_a_log_that_cannot_be_written_is_a_message(tmp_path: Path) -> None:
+    run = _project(tmp_path, "open('started', 'w')")
+    (tmp_path / ".work").write_text("a file in place of the folder")
+    text, style, disabled = answer(run, NETWORK)
+    assert text.startswith(f"Not started: {tmp_path / '.work'}")
+    assert (style, disabled) == ("failed", False)
+    assert not (tmp_path / "started").exists()
+
+
 def test_the_page_has_the_button() -> None:
     buttons = [
         button

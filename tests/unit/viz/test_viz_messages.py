@@ -13,6 +13,7 @@ from tests.fixtures.dash_components import all_of, text_of
 from tests.fixtures.golden import check_golden
 from tests.fixtures.planted import say_planted
 from tests.fixtures.projects import NETWORK, write_params
+from tests.fixtures.records import record
 from tests.fixtures.report import write_network
 from tests.fixtures.view import decide
 from viz.callbacks.compare import draw_comparison
@@ -92,6 +93,7 @@ def test_messages_of_decisions(data: DataPaths, source: Source, points: Points, 
 def test_texts_of_images_and_settings(data: DataPaths, source: Source, points: Points, tmp_path: Path) -> None:
     write_network(data, "resnet34", dropped=10)
     write_json(data.prepare_metrics, read_json(data.prepare_metrics) | {"dataset": "cifar10"})
+    record(data, "prepare")
     decide(data, points, {79: "keep", 0: "drop"})
     params = write_params(tmp_path, filter={"drop_fraction": 0.05})
     own = settings_to_json(FilterSettings(scorer_choice="dbscan", per_class={1: Limit(threshold=0.5)}))

@@ -11,6 +11,7 @@ from pipeline.figures.style import Groups
 from pipeline.paths import DataPaths
 from tests.fixtures.dash_components import text_of
 from tests.fixtures.projects import NETWORK
+from tests.fixtures.records import record
 from tests.fixtures.view import decide
 from viz.color_by import colors_by
 from viz.components import point_lines
@@ -35,6 +36,7 @@ def _write_pairs(data: DataPaths, rule: str | None = "drop", pairs: list[tuple[i
     metrics = read_json(data.filter_metrics(NETWORK))
     metrics["settings"]["near_duplicates"] = rule
     write_json(data.filter_metrics(NETWORK), metrics)
+    record(data, "filter", NETWORK)
     return n
 
 

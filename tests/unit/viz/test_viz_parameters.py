@@ -1,7 +1,12 @@
 """A proposal changes its keys and no other byte. Written files are valid and were shown before."""
 
 import difflib
+import random
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -309,3 +314,31 @@ def test_mode_stays_and_a_read_only_file_too(tmp_path: Path) -> None:
         write(propose(file, {"filter.drop_fraction": 0.2}))
     assert refused.value.key == str(file)
     assert file.read_text() == proposal.new_text
+
+
+_WRITER = """
+import itertools, sys
+from pathlib import Path
+from viz.parameters import propose, write
+
+file = Path(sys.argv[1])
+for fraction in itertools.cycle((0.125, 0.25)):
+    write(propose(file, {"filter.drop_fraction": fraction}))
+    print(fraction, flush=True)
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_process_leaves_the_old_text_or_the_new_one(sent: signal.Signals, tmp_path: Path) -> None:
+    file, rng = _file(tmp_path), random.Random(0)
+    texts = {propose(file, {"filter.drop_fraction": fraction}).new_text for fraction in (0.125, 0.25)}
+    for _ in range(3):
+        with subprocess.Popen([sys.executable, "-c", _WRITER, str(file)], stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            time.sleep(rng.uniform(0, 0.05))
+            writer.send_signal(sent)
+        assert writer.returncode == -sent
+        assert file.read_text() in texts
+    write(propose(file, {"filter.drop_fraction": 0.5}))
+    assert load_params(file).filter.drop_fraction == 0.5
