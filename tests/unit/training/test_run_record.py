@@ -198,27 +198,27 @@ def test_weights_that_change_after_the_check_are_not_imported(
 def with_weights(ledger: RunCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCache:
     """A ledger whose run has weights; whether they are a network is not asked."""
     (tmp_path / WEIGHTS).write_bytes(b"weights")
-    ledger.add(K, _RESULT, tmp_path / WEIGHTS)
+    ledger.add(KEY, _RESULT, tmp_path / WEIGHTS)
     monkeypatch.setattr(result_cache, "load_trained", lambda _: None)
     return ledger
 
 
 def test_a_run_whose_weights_were_left_out_is_imported(with_weights: RunCache, tmp_path: Path) -> None:
     """As `runs pack --ledger` leaves them out."""
-    ours, weights = RunCache(tmp_path / "ours"), with_weights.weights(K.fingerprint)
+    ours, weights = RunCache(tmp_path / "ours"), with_weights.weights(KEY.fingerprint)
     whole = weights.read_bytes()
-    assert not lacks_weights(with_weights.folder(K.fingerprint))
+    assert not lacks_weights(with_weights.folder(KEY.fingerprint))
     weights.unlink()
-    assert lacks_weights(with_weights.folder(K.fingerprint))
-    assert ours.import_run(with_weights, K, K)
-    assert ours.get(K.fingerprint).top1 == _RESULT.top1
-    assert ours.has(K.fingerprint)
-    assert not ours.has(K.fingerprint, with_weights=True)
-    assert ours.set_aside_damaged([K.fingerprint], _LABELS) == []
+    assert lacks_weights(with_weights.folder(KEY.fingerprint))
+    assert ours.import_run(with_weights, KEY, KEY)
+    assert ours.get(KEY.fingerprint).top1 == _RESULT.top1
+    assert ours.has(KEY.fingerprint)
+    assert not ours.has(KEY.fingerprint, with_weights=True)
+    assert ours.set_aside_damaged([KEY.fingerprint], _LABELS) == []
     # Whoever has them brings them later.
     weights.write_bytes(whole)
-    assert ours.import_run(with_weights, K, K)
-    assert ours.weights(K.fingerprint).read_bytes() == whole
+    assert ours.import_run(with_weights, KEY, KEY)
+    assert ours.weights(KEY.fingerprint).read_bytes() == whole
 
 
 @pytest.mark.parametrize("name", [name for name in CHECKED_FILES if name != WEIGHTS])
@@ -226,27 +226,27 @@ def test_a_run_whose_weights_were_left_out_is_imported(with_weights: RunCache, t
 def test_without_weights_all_other_files_are_checked(
     with_weights: RunCache, tmp_path: Path, name: str, harm: str
 ) -> None:
-    entry = with_weights.folder(K.fingerprint)
-    with_weights.weights(K.fingerprint).unlink()
+    entry = with_weights.folder(KEY.fingerprint)
+    with_weights.weights(KEY.fingerprint).unlink()
     if harm == "missing":
         (entry / name).unlink()
     else:
         (entry / name).write_bytes((entry / name).read_bytes() + b"\n")
     ours = RunCache(tmp_path / "ours")
     with pytest.raises(InputError):
-        ours.import_run(with_weights, K, K)
-    assert not ours.has(K.fingerprint)
+        ours.import_run(with_weights, KEY, KEY)
+    assert not ours.has(KEY.fingerprint)
 
 
 def test_weights_that_differ_from_their_checksum_are_refused(with_weights: RunCache, tmp_path: Path) -> None:
-    with_weights.weights(K.fingerprint).write_bytes(b"others")
+    with_weights.weights(KEY.fingerprint).write_bytes(b"others")
     with pytest.raises(InputError):
-        RunCache(tmp_path / "ours").import_run(with_weights, K, K)
+        RunCache(tmp_path / "ours").import_run(with_weights, KEY, KEY)
 
 
 def test_here_weights_that_are_missing_are_damage(with_weights: RunCache) -> None:
-    with_weights.weights(K.fingerprint).unlink()
-    assert len(with_weights.set_aside_damaged([K.fingerprint], _LABELS)) == 1
+    with_weights.weights(KEY.fingerprint).unlink()
+    assert len(with_weights.set_aside_damaged([KEY.fingerprint], _LABELS)) == 1
 
 
 def test_a_plan_that_changes_after_it_was_checked_is_not_imported(
