@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchsieve.notebook_output import NotebookOutput, aligned_lines
+from batchsieve.notebook_output import NotebookOutput
 from pipeline.errors import InputError
+from pipeline.stats.formatting import aligned_lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,7 +73,8 @@ class SuspectTable(ABC):
     def _lines(self, rows: NDArray[np.int64]) -> list[str]:
         columns = self._with_positions()
         shown = [name for name in ("sample", "label", "suggested_label", "score", "reason") if name in columns]
-        return [*aligned_lines([shown, *([_cell(columns[name][row]) for name in shown] for row in rows.tolist())])]
+        cells = [[_cell(columns[name][row]) for name in shown] for row in rows.tolist()]
+        return [*aligned_lines([shown, *cells], left=len(shown))]
 
     def _table(self, rows: NDArray[np.int64]) -> str:
         columns = self._with_positions()

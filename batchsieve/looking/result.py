@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from batchsieve.issues import LabelIssues
 from batchsieve.looking.cards import SmallPictures, cards_of, gallery
-from batchsieve.notebook_output import NotebookOutput, aligned_lines
+from batchsieve.notebook_output import NotebookOutput
 from batchsieve.suspect_table import SHOWN, check_shown
 from pipeline.artifacts.files import atomic_path
 from pipeline.artifacts.spreadsheets import protect_cells
 from pipeline.artifacts.tables import write_csv
 from pipeline.errors import InputError
 from pipeline.reduction.near_duplicates import NearDuplicates
+from pipeline.stats.formatting import aligned_lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -156,4 +157,4 @@ class Look:
                 for row in self.suspects()[:n].tolist()
             ),
         ]
-        yield from aligned_lines(rows)
+        yield from aligned_lines(rows, left=len(rows[0]))
