@@ -19,7 +19,7 @@ from pipeline.artifacts.provenance import code_digest, import_closure
 from pipeline.artifacts.recorded import check_recorded
 from pipeline.artifacts.stage_inputs import stage_inputs
 from pipeline.commands.tuning.outputs import check_values_are_writable, tuned_text, write_outputs
-from pipeline.commands.tuning.report import context_switch_text, late_bloomers_text
+from pipeline.commands.tuning.report import context_switch_text, late_bloomers_text, leaderboard_lines
 from pipeline.config.base import Duration
 from pipeline.config.params import Params
 from pipeline.config.study import Study, TrainConfig
@@ -27,7 +27,7 @@ from pipeline.config.tuning import Tuning
 from pipeline.distributed import World, visible_gpus
 from pipeline.errors import InputError, Terminated
 from pipeline.parallel import task_pool
-from pipeline.paths import DataPaths, WorkPaths
+from pipeline.paths import TUNING_FIGURES, DataPaths, WorkPaths
 from pipeline.run_log import RunLog
 from pipeline.stages.harness import StageContext
 from pipeline.stages.train import resolve_runs
@@ -278,7 +278,7 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def outcome_lines(result: SearchResult, name: str, data: DataPaths) -> list[str]:
-    """Return the outcome of a search as lines of text."""
+    """Return the outcome of a search, whose outputs are written, as lines of text."""
     summary, epochs = result.summary(), result.tuning.epochs
     trials, winner = summary["trials"], summary["winner"]
     values = ", ".join(f"{key}: {json.dumps(value)}" for key, value in winner["values"].items())
@@ -296,9 +296,15 @@ def outcome_lines(result: SearchResult, name: str, data: DataPaths) -> list[str]
         lines[3] += f"; {summary['epochs_afterwards']} more were trained afterwards and are not counted"
     if (n_planted := count_planted(data)) is not None:
         lines.append(planted_note(n_planted))
+    figures = [path for figure in TUNING_FIGURES if (path := data.tuning_figure(name, figure)).exists()]
     return [
         *lines,
         late_bloomers_text(summary),
         context_switch_text(summary),
+        "",
+        *leaderboard_lines(result),
+        "",
+        f"all trials: {data.leaderboard(name)}",
+        f"charts: {', '.join(map(str, [data.tuning_page(name), *figures]))}",
         f"to use it: cp {data.tuned(name)} params.yaml",
     ]
