@@ -5,7 +5,7 @@ with one line that names the argument, the value and the fix. The command line `
 
     look           find labels that are probably wrong in a folder of images, with a page to see them
     find_issues    score each sample's label by class probabilities, features or both
-    sieve          keep mask of the paper's filter: PCA, t-SNE and DBSCAN for each class, or another scorer
+    sieve          choose samples by the paper's filter: PCA, t-SNE and DBSCAN for each class, or by another scorer
     compare_runs   paired verdict on the accuracies of two sets of runs
     load_trained   load a network that the pipeline trained
     open_results   read what the pipeline wrote: networks, filters and studies, for notebooks
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from batchsieve.comparison import RunComparison as RunComparison
     from batchsieve.comparison import compare_runs as compare_runs
+    from batchsieve.filter_result import FilterResult as FilterResult
     from batchsieve.filtering import sieve as sieve
     from batchsieve.issues import LabelIssues as LabelIssues
     from batchsieve.issues import find_issues as find_issues
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _MODULES = {
+    "FilterResult": "batchsieve.filter_result",
     "InputError": "pipeline.errors",
     "LabelIssues": "batchsieve.issues",
     "Look": "batchsieve.looking.result",
@@ -54,6 +56,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "FilterResult",
     "InputError",
     "LabelIssues",
     "Look",

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from PIL import Image
 
 from pipeline.config.base import MAX_SEED
 from pipeline.errors import InputError
@@ -100,6 +101,13 @@ def _checked_class_names(names: Sequence[int] | Sequence[str], kind: str) -> NDA
     if len(np.unique(classes)) != len(classes):
         raise InputError("class_names: contains a name twice; give each class once, in the order of the columns")
     return classes
+
+
+def holds_images(values: object) -> bool:
+    """Return whether an argument holds images: PIL images, or an array of four dimensions."""
+    if isinstance(values, Sequence) and values and isinstance(values[0], Image.Image):
+        return True
+    return np.ndim(np.asanyarray(values)) == 4
 
 
 def checked_features(features: ArrayLike, n: int) -> NDArray[np.float32]:

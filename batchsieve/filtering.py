@@ -1,8 +1,9 @@
-"""`sieve`: choose the samples to keep, by the pipeline's filter on any features."""
+"""`sieve`: choose the samples to keep, by the pipeline's filter on images or any features."""
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +16,7 @@ from batchsieve.arrays import (
     checked_fraction,
     checked_labels,
     checked_probabilities,
+    holds_images,
     probability_columns,
 )
 from batchsieve.evidence import (
@@ -26,6 +28,7 @@ from batchsieve.evidence import (
     tsne_coordinates,
     voted_probabilities,
 )
+from batchsieve.filter_result import FilterResult
 from pipeline.config.base import describe_validation_error
 from pipeline.config.filter import FilterConfig
 from pipeline.errors import InputError
@@ -34,19 +37,25 @@ from pipeline.filtering.apply import sieve as apply_filter
 from pipeline.scoring.base import ScorerInputs
 from pipeline.scoring.registry import SCORERS, check_scorer
 
+if TYPE_CHECKING:
+    from batchsieve.looking.sources import Images
+
 _NETWORK = "features"
 _FOLDS = 5
-_VOTING_NEIGHBORS = 10
+_NEIGHBORS = 10
+"""In reasons, for class probabilities and for suggested labels."""
 
 # Keys of params.yaml in messages -> arguments of `sieve`.
 _ARGUMENTS = {"filter.": ""}
 
 
 def sieve(
-    features: ArrayLike,
+    features: "Images",
     labels: ArrayLike,
     pred_probs: ArrayLike | None = None,
     *,
+    network: str | None = None,
+    weights: Path | str | None = None,
     scorer: str | Mapping[str, Any] = "dbscan",
     drop_fraction: float | Literal["estimated"] | None = None,
     eps: float | Literal["knee", "tuned"] | None = None,
@@ -58,20 +67,23 @@ def sieve(
     perplexity: float = 30.0,
     n_jobs: int = 2,
     seed: int = 0,
-) -> NDArray[np.bool_]:
-    """Return the keep mask of N samples by the filter of Gahlot et al. (2020), or another scorer.
+) -> FilterResult:
+    """Choose which of N samples to keep, by the filter of Gahlot et al. (2020) or another scorer.
 
     The paper's filter reduces the features to principal components, embeds all classes together by t-SNE, and drops
     the samples that DBSCAN classifies as noise within their class. Other scorers use components, neighbors or class
-    probabilities; inputs that are not given are computed as in `find_issues`, with 5 folds and 10 neighbors. The mask
+    probabilities; inputs that are not given are computed as in `find_issues`, with 5 folds and 10 neighbors. The result
     does not depend on the order of the samples, except for duplicates.
 
     Give at most one of `drop_fraction`, `eps` and `threshold`. Without any of them, DBSCAN uses `eps="knee"`.
 
     Args:
-        features: (N, D) numbers.
+        features: (N, D) numbers; or N images, uint8 (N, H, W, 3), RGB, or PIL images, of which a pretrained network
+            computes the features.
         labels: (N,) integers or strings. DBSCAN and the other scorers of distances also accept a single class.
         pred_probs: (N, C) out-of-fold probabilities, for the scorers that need them.
+        network: of images: `timm/NAME`, or `resnet18` to `resnet152`. None: `timm/tf_efficientnet_lite0`.
+        weights: of the network, as of `look`.
         scorer: name of a scorer of `filter.scorer` in params.yaml, or a mapping of its `name` and options, e.g.
             `{"name": "dbscan", "space": "components", "min_samples": 10}`. `space: components` needs no t-SNE.
         drop_fraction: fraction of the samples to drop, 0 to 1: the most suspect ones, as close to it as ties allow.
@@ -90,11 +102,12 @@ def sieve(
         seed: of t-SNE and of the folds.
 
     Returns:
-        (N,) bool, True for samples to keep.
+        The keep mask, with scores, reasons and suggested labels, in the order of the samples.
 
     Raises:
         InputError: naming the argument, the value and the fix: lengths that differ, values that are not finite, too
-            few samples for the perplexity or for DBSCAN's `min_samples`, a class that would lose all its samples.
+            few samples for the perplexity or for DBSCAN's `min_samples`, a class that would lose all its samples, no
+            weights of the network.
 
     Example:
         >>> import numpy as np
@@ -102,34 +115,48 @@ def sieve(
         >>> labels = np.repeat([0, 1], 60)
         >>> features = np.random.default_rng(0).normal(size=(120, 4)) + 8 * labels[:, None]
         >>> labels[0] = 1  # far from the rest of its class
-        >>> keep = sieve(features, labels, scorer={"name": "dbscan", "space": "components"}, drop_fraction=1 / 120)
-        >>> np.flatnonzero(~keep)
+        >>> result = sieve(features, labels, scorer={"name": "dbscan", "space": "components"}, drop_fraction=1 / 120)
+        >>> np.flatnonzero(~result.keep)
         array([0])
+        >>> result.show(1)  # in a notebook a table, or pictures of images
+        FilterResult(119 of 120 samples kept, scorer='dbscan')
+        sample  label  suggested_label  score  reason
+        0       1      0                ...
     """
     columns = None if pred_probs is None else probability_columns(pred_probs)
     checked = checked_labels(labels, n_columns=None if columns is None else columns.shape[1], class_names=class_names)
     n = len(checked.codes)
     check_seed(seed)
-    values = checked_features(features, n)
+    images = features if holds_images(features) else None
+    if images is None and (network or weights):
+        raise InputError(f"features: are given, and {network or weights} too; leave it out, or give images")
     input_probabilities = None if columns is None else checked_probabilities(columns, n)
     config = _config(scorer, drop_fraction, eps, threshold, allocation, allow_empty)
+    settings = config.scorer.model_dump()
+    _check_inputs(config, checked, n)
+    needs = _needs(settings) | ({"probabilities"} if drop_fraction == "estimated" else set())
+    if images is None:
+        values = checked_features(np.asanyarray(features), n)
+    else:
+        from batchsieve.looking.features import image_features  # torch, which features need not
+
+        values = image_features(images, labels, network=network, weights=weights)
     order = content_order(values, checked.codes)
     ordered = Labels(codes=checked.codes[order], classes=checked.classes)
-    settings = config.scorer.model_dump()
-    _check_inputs(config, ordered, n)
-    needs = _needs(settings) | ({"probabilities"} if drop_fraction == "estimated" else set())
     components = principal_components(values[order], n_components)
     embeddings = neighbors = probabilities = None
     if "embedding" in needs:
         embedding = tsne_coordinates(components, ordered.codes, perplexity=perplexity, n_jobs=n_jobs, seed=seed)
         embeddings = embedding[None]
-    if "neighbors" in needs:
-        neighbors = neighbor_rows(components, _max_neighbors(settings), key="scorer.k", seed=seed)
+    # In a single class neighbors say nothing about labels.
+    if ordered.codes[0] != ordered.codes[-1]:
+        k = max(min(_NEIGHBORS, n - 1), _max_neighbors(settings) if "neighbors" in needs else 1)
+        neighbors = neighbor_rows(components, k, key="scorer.k", seed=seed)
     if input_probabilities is not None:
         probabilities = input_probabilities[order]
     elif "probabilities" in needs:
-        voters = neighbor_rows(components, min(_VOTING_NEIGHBORS, n - 1), key="labels", seed=seed)
-        probabilities = voted_probabilities(components, voters, ordered, folds=_FOLDS, seed=seed)
+        assert neighbors is not None, "scorers of probabilities need two classes"
+        probabilities = voted_probabilities(components, neighbors[:, :_NEIGHBORS], ordered, folds=_FOLDS, seed=seed)
     inputs = ScorerInputs(
         labels=ordered.codes,
         embeddings=embeddings,
@@ -144,9 +171,19 @@ def sieve(
         sieved = apply_filter(inputs, config, context, fix="give more samples")
     except InputError as error:
         raise _naming_arguments(error) from None
-    keep = np.empty(n, dtype=bool)
-    keep[order] = sieved.keep
-    return keep
+    inverse = np.argsort(order)
+    suggestion = sieved.suggestion
+    return FilterResult(
+        keep=sieved.keep[inverse],
+        score=sieved.decision.scores[inverse],
+        reason=np.array(sieved.reasons, dtype=object)[inverse],
+        label=checked.classes[checked.codes],
+        suggested_label=None if suggestion is None else checked.classes[suggestion.labels[inverse]],
+        suggested_probability=None if suggestion is None else suggestion.probabilities[inverse],
+        scorer=config.scorer.name,
+        wrong_share=sieved.estimate,
+        images=images,
+    )
 
 
 def _config(

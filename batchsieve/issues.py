@@ -1,9 +1,8 @@
 """`find_issues`: find labels that are probably wrong, by class probabilities, features, or both."""
 
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +17,7 @@ from batchsieve.arrays import (
     probability_columns,
 )
 from batchsieve.evidence import N_COMPONENTS, content_order, neighbor_rows, principal_components, voted_probabilities
+from batchsieve.suspect_table import SuspectTable
 from pipeline.errors import InputError
 from pipeline.scoring.base import ScorerInputs, neighbor_phrases
 from pipeline.scoring.registry import SCORERS
@@ -25,20 +25,16 @@ from pipeline.scoring.suggestion import suggest_labels
 from pipeline.scoring.thresholds import threshold_for_share
 from pipeline.scoring.wrong_share import WrongShare, estimate_wrong_share
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 LabelScorer = Literal[
     "label_odds", "margin", "self_confidence", "el2n", "confident_learning", "smoothed_confidence", "knn_agreement"
 ]
 """Scorers of `find_issues`. The last two need features, the others class probabilities, given or estimated."""
 
 _NEIGHBOR_SCORERS = ("smoothed_confidence", "knn_agreement")
-_SHOWN = 5  # rows in a notebook
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class LabelIssues:
+class LabelIssues(SuspectTable):
     """Result of `find_issues` for N samples, in their order.
 
     Attributes:
@@ -69,14 +65,6 @@ class LabelIssues:
         for array in arrays:
             array.flags.writeable = False
 
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        return len(self.score)
-
-    def ranked(self) -> NDArray[np.int64]:
-        """Return the positions (N,) of the samples, the most suspect first; equal scores keep the order of samples."""
-        return np.argsort(-self.score, kind="stable")
-
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return label, score, is_issue, suggested_label, suggested_probability and reason, by sample."""
         return {
@@ -88,29 +76,8 @@ class LabelIssues:
             "reason": self.reason,
         }
 
-    def to_pandas(self) -> "pd.DataFrame":
-        """Return `columns` as a data frame with one row for each sample, the most suspect first.
-
-        The index, named `sample`, is the position in the input arrays.
-        """
-        import pandas as pd
-
-        frame = pd.DataFrame(self.columns(), index=pd.RangeIndex(len(self), name="sample"))
-        return frame.iloc[self.ranked()]
-
     def __repr__(self) -> str:
         return f"LabelIssues({int(self.is_issue.sum()):,} of {len(self):,} samples, scorer={self.scorer!r})"
-
-    def _repr_html_(self) -> str:
-        """Show the most suspect samples in notebooks."""
-        columns = {"sample": np.arange(len(self)), **self.columns()}
-        head = "".join(f"<th>{name}</th>" for name in columns)
-        rows = [
-            "".join(f"<td>{html.escape(_cell(values[row]))}</td>" for values in columns.values())
-            for row in self.ranked()[:_SHOWN]
-        ]
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
-        return f"<p>{html.escape(repr(self))}</p><table><tr>{head}</tr>{body}</table>"
 
 
 def find_issues(
@@ -184,6 +151,10 @@ def find_issues(
         (np.int64(3), 'cat')
         >>> issues.reason[3]
         'labeled dog (...), predicted cat (...); 10 of 10 nearest ... are cat'
+        >>> issues.show(1)  # in a notebook a table, or with `images` pictures
+        LabelIssues(1 of 100 samples, scorer='label_odds')
+        sample  label  suggested_label  score  reason
+        3       dog    cat              ...
         >>> find_issues([0, 1, 1], pred_probs=[[0.9, 0.1], [0.2, 0.8], [0.9, 0.1]]).score.round(2).tolist()
         [0.1, 0.2, 0.9]
     """
@@ -274,7 +245,3 @@ def _reasons(inputs: ScorerInputs, names: Sequence[str]) -> list[str]:
     if inputs.neighbors is not None:
         parts.append(neighbor_phrases(inputs.neighbors, inputs.labels, names))
     return ["; ".join(phrases) for phrases in zip(*parts, strict=True)]
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.3f}" if isinstance(value, float | np.floating) else str(value)

@@ -1,21 +1,16 @@
 """One offline page of a `Look`: the suspects with pictures and neighbors, and the map of all images."""
 
-import base64
-import io
 import json
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
-import jinja2
 import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
-from PIL import Image
 from plotly.io.json import to_json_plotly
 
+from batchsieve.looking.cards import SmallPictures, asset, cards_of, template
 from batchsieve.looking.result import Look
-from batchsieve.looking.sources import jpeg
 from pipeline.figures.explorer import RING, explorer_map
 from pipeline.figures.rendering import PLOTLY_CONFIG, plotly_script
 from pipeline.figures.style import Groups, class_color
@@ -30,21 +25,18 @@ MAX_POINTS = 5_000
 MAX_DUPLICATES = 50
 """Pairs of near duplicates on a page with different labels, and with the same."""
 
-_SMALL = 64  # pixels
-_SHOWN_NEIGHBORS = 4
-
 
 def page_of(look: Look) -> str:
     """Return the page; equal results give equal text."""
     suspects = look.suspects()
-    script, plotly = _asset("look.js"), plotly_script()
-    small = _SmallPictures(look)
+    script, plotly = asset("look.js"), plotly_script()
+    small = SmallPictures(look)
     classes, codes = np.unique(look.issues.label, return_inverse=True)
-    return _template("look.html").render(
+    return template("look.html").render(
         look=look,
         headline=look.headline[0].upper() + look.headline[1:],
         n_suspects=len(suspects),
-        cards=_cards(look, suspects[:MAX_CARDS], small),
+        cards=cards_of(look, suspects[:MAX_CARDS], small),
         pairs=_pairs(look, suspects[:MAX_CARDS]),
         duplicates=[
             (same, len(pairs), _duplicates(look, pairs[:MAX_DUPLICATES], small))
@@ -58,53 +50,10 @@ def page_of(look: Look) -> str:
         n_points=min(len(look), MAX_POINTS),
         data=Markup(_json_in_html(_map(look, suspects, codes, list(map(str, classes)), small))),
         policy=content_security_policy(plotly, script),
-        style=Markup(_asset("look.css")),
+        style=Markup(asset("look.css")),
         script=Markup(script),
         plotly=Markup(plotly),
     )
-
-
-def gallery_of(look: Look, rows: NDArray[np.int64]) -> str:
-    """Return the cards of these images as a part of a page, for notebooks."""
-    return _template("gallery.html").render(
-        look=look,
-        cards=_cards(look, rows, _SmallPictures(look)),
-        style=Markup(_asset("look.css")),
-    )
-
-
-class _SmallPictures:
-    """Small pictures as data URIs, each encoded once."""
-
-    def __init__(self, look: Look) -> None:
-        self._look = look
-        self._encoded: dict[int, str] = {}
-
-    def __getitem__(self, row: int) -> str:
-        if row not in self._encoded:
-            with Image.open(io.BytesIO(self._look.thumbnails[row])) as picture:
-                self._encoded[row] = _data_uri(jpeg(picture, _SMALL))
-        return self._encoded[row]
-
-
-def _cards(look: Look, rows: NDArray[np.int64], small: _SmallPictures) -> list[dict[str, Any]]:
-    issues = look.issues
-    return [
-        {
-            "row": row,
-            "picture": _data_uri(look.thumbnails[row]),
-            "path": str(look.path[row]),
-            "label": str(issues.label[row]),
-            "suggested": str(issues.suggested_label[row]),
-            "probability": f"{100 * issues.suggested_probability[row]:.0f} %",
-            "reason": str(issues.reason[row]),
-            "neighbors": [
-                {"picture": small[other], "label": str(issues.label[other]), "path": str(look.path[other])}
-                for other in look.neighbors[row, :_SHOWN_NEIGHBORS].tolist()
-            ],
-        }
-        for row in rows.tolist()
-    ]
 
 
 def _pairs(look: Look, rows: NDArray[np.int64]) -> list[tuple[str, str, int]]:
@@ -116,7 +65,7 @@ def _pairs(look: Look, rows: NDArray[np.int64]) -> list[tuple[str, str, int]]:
     return [(*pair, count) for pair, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
 
 
-def _duplicates(look: Look, pairs: NDArray[np.int64], small: _SmallPictures) -> list[list[dict[str, str]]]:
+def _duplicates(look: Look, pairs: NDArray[np.int64], small: SmallPictures) -> list[list[dict[str, str]]]:
     return [
         [{"picture": small[row], "label": str(look.issues.label[row]), "path": str(look.path[row])} for row in pair]
         for pair in pairs.tolist()
@@ -124,7 +73,7 @@ def _duplicates(look: Look, pairs: NDArray[np.int64], small: _SmallPictures) -> 
 
 
 def _map(
-    look: Look, suspects: NDArray[np.int64], codes: NDArray[np.int64], names: Sequence[str], small: _SmallPictures
+    look: Look, suspects: NDArray[np.int64], codes: NDArray[np.int64], names: Sequence[str], small: SmallPictures
 ) -> dict[str, Any]:
     """Return the figure, and picture and texts of each of its images by row."""
     is_suspect = np.zeros(len(look), dtype=bool)
@@ -155,26 +104,6 @@ def _map(
     return {"figure": json.loads(to_json_plotly(figure)), "config": config, "images": texts}
 
 
-def _template(name: str) -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("batchsieve.looking", "assets"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template(name)
-
-
 def _json_in_html(value: Mapping[str, Any]) -> str:
     """Return JSON that cannot end the element around it."""
     return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def _data_uri(content: bytes) -> str:
-    return f"data:image/jpeg;base64,{base64.b64encode(content).decode('ascii')}"
-
-
-def _asset(name: str) -> str:
-    return files("batchsieve.looking").joinpath("assets", name).read_text(encoding="utf-8")

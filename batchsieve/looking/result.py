@@ -10,16 +10,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from batchsieve.issues import LabelIssues
+from batchsieve.looking.cards import SmallPictures, cards_of, gallery
+from batchsieve.notebook_output import NotebookOutput
+from batchsieve.suspect_table import SHOWN, check_shown
 from pipeline.artifacts.files import atomic_path
 from pipeline.artifacts.spreadsheets import protect_cells
 from pipeline.artifacts.tables import write_csv
 from pipeline.errors import InputError
 from pipeline.reduction.near_duplicates import NearDuplicates
+from pipeline.stats.formatting import aligned_lines
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_SHOWN = 12
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -102,15 +104,18 @@ class Look:
         frame = pd.DataFrame(self.columns(), index=pd.RangeIndex(len(self), name="image"))
         return frame.iloc[self.issues.ranked()]
 
-    def show(self, n: int = _SHOWN) -> "Gallery":
+    def show(self, n: int = SHOWN) -> NotebookOutput:
         """Return the first `n` suspects with pictures, which a notebook shows as the output of a cell.
 
         Raises:
             InputError: `n` is below 1.
         """
-        if n < 1:
-            raise InputError(f"n: {n}; give 1 or more")
-        return Gallery(self, self.suspects()[:n])
+        check_shown(n)
+        rows = self.suspects()[:n]
+        return NotebookOutput(
+            text="\n".join([repr(self), *self.lines(n)]),
+            html=gallery(self.name, f": {self.headline}. {self.network}.", cards_of(self, rows, SmallPictures(self))),
+        )
 
     def save(self, path: Path | str) -> Path:
         """Write all results: .html, an offline page with pictures and the map; .csv, the table of `to_pandas`.
@@ -152,21 +157,4 @@ class Look:
                 for row in self.suspects()[:n].tolist()
             ),
         ]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for cells in rows:
-            yield "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
-
-
-class Gallery:
-    """Images of a `Look`, shown with pictures in a notebook and as a table elsewhere."""
-
-    def __init__(self, look: Look, rows: NDArray[np.int64]) -> None:
-        self._look, self._rows = look, rows
-
-    def __repr__(self) -> str:
-        return "\n".join([repr(self._look), *self._look.lines(len(self._rows))])
-
-    def _repr_html_(self) -> str:
-        from batchsieve.looking.page import gallery_of
-
-        return gallery_of(self._look, self._rows)
+        yield from aligned_lines(rows, left=len(rows[0]))

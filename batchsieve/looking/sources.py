@@ -82,14 +82,13 @@ def open_arrays(images: Images, labels: ArrayLike, side: int) -> tuple[ImageSet,
     Raises:
         InputError: naming `images` or `labels`.
     """
-    pictures = _checked_images(images)
     checked = checked_labels(labels)
-    if len(pictures) != len(checked.codes):
-        raise InputError(f"images: {len(pictures)} of them for {len(checked.codes)} labels; give one for each")
+    pictures = checked_images(images, len(checked.codes))
     samples = tuple(Sample(path=str(row), label=int(code)) for row, code in enumerate(checked.codes))
 
     def decode() -> Iterator[DecodedImage]:
-        for row, picture in enumerate(pictures):
+        for row, image in enumerate(pictures):
+            picture = _picture(image)
             pixels = _decoded(picture, row, side)
             digest = hashlib.sha256(f"{picture.size}".encode() + picture.tobytes()).hexdigest()
             yield DecodedImage(path=str(row), pixels=pixels, sha256=digest)
@@ -111,18 +110,39 @@ def _decoded(picture: Image.Image, row: int, side: int) -> NDArray[np.uint8]:
         raise InputError(f"images: number {row}: damaged ({error}); leave it out or give another image") from None
 
 
-def _checked_images(images: Images) -> list[Image.Image]:
+def checked_images(images: Images, n: int) -> list[Image.Image] | NDArray[np.uint8]:
+    """Check that these are n images, and return them.
+
+    Raises:
+        InputError: naming `images`.
+    """
+    checked: list[Image.Image] | NDArray[np.uint8]
     if isinstance(images, Sequence) and images and isinstance(images[0], Image.Image):
         for row, picture in enumerate(images):
             if not isinstance(picture, Image.Image):
                 raise InputError(f"images: {row} is a {type(picture).__name__}; give PIL images or one array")
-        return list(images)
-    array = np.asanyarray(images)
-    if array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] != 3:
-        raise InputError(
-            f"images: {array.dtype} of shape {array.shape}; give a folder, PIL images or uint8 (N, H, W, 3)"
-        )
-    return [Image.fromarray(np.ascontiguousarray(pixels)) for pixels in array]
+        checked = list(images)
+    else:
+        checked = np.asanyarray(images)
+        if checked.dtype != np.uint8 or checked.ndim != 4 or checked.shape[3] != 3:
+            raise InputError(f"images: {checked.dtype} of shape {checked.shape}; give PIL images or uint8 (N, H, W, 3)")
+    if len(checked) != n:
+        raise InputError(f"images: {len(checked)} of them for {n} labels; give one for each")
+    return checked
+
+
+def thumbnails_of(images: Images, rows: Sequence[int], n: int) -> list[bytes]:
+    """Return the thumbnails of these rows of n images.
+
+    Raises:
+        InputError: naming `images`.
+    """
+    checked = checked_images(images, n)
+    return [_thumbnail(_decoded(_picture(checked[row]), row, THUMBNAIL_SIDE)) for row in rows]
+
+
+def _picture(image: Image.Image | NDArray[np.uint8]) -> Image.Image:
+    return image if isinstance(image, Image.Image) else Image.fromarray(np.ascontiguousarray(image))
 
 
 def read_pictures(

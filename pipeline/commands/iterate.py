@@ -11,8 +11,10 @@ code or overrides restart the rounds.
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.artifacts.prepared import count_planted, planted_note
 from pipeline.commands import command_parser
@@ -20,6 +22,7 @@ from pipeline.commands.iteration.processes import StageFailedError, StageProcess
 from pipeline.commands.iteration.round_dir import RoundsDir, changed_inputs
 from pipeline.commands.iteration.rounds import (
     FirstRound,
+    RoundResult,
     compare,
     has_converged,
     iterate,
@@ -122,7 +125,12 @@ def _run_rounds(arguments: argparse.Namespace, params: Params, rounds_dir: Round
     with closing(stderr_log(rounds_dir.work.log(f"iterate@{network}"))) as log, processes.forwarding_signals():
         first, inputs = _inputs(params, rounds_dir)
         copied = rounds_dir.begin(arguments.params, inputs, log)
-        next_round = partial(rounds_dir.run_round, params=copied, processes=processes, log=log)
+
+        def next_round(number: int, keep: NDArray[np.bool_]) -> RoundResult:
+            result = rounds_dir.run_round(number, keep, params=copied, processes=processes, log=log)
+            log.info(round_line(number, arguments.rounds, rounds_dir.seconds(number)))
+            return result
+
         results = iterate(first.result, next_round, rounds=arguments.rounds, min_jaccard=min_jaccard)
         if changed := changed_inputs(inputs, _inputs(load_params(arguments.params), rounds_dir)[1]):
             raise InputError(f"{changed}: changed while the rounds ran; run the same command again to start over")
@@ -139,6 +147,12 @@ def _run_rounds(arguments: argparse.Namespace, params: Params, rounds_dir: Round
         *([] if n_planted is None else [planted_note(n_planted)]),
         f"to use round {last}: cp {data.recursive_overrides(network)} {data.overrides} && dvc repro",
     ]
+
+
+def round_line(number: int, rounds: int, seconds: float) -> str:
+    """Return how many of at most `rounds` rounds have ended, and how long the others take if each takes `seconds`."""
+    line = f"round {number} of at most {rounds}: {seconds:.0f} s"
+    return f"{line}, at most {(rounds - number) * seconds:.0f} s left" if number < rounds else line
 
 
 def _inputs(params: Params, rounds_dir: RoundsDir) -> tuple[FirstRound, dict[str, Any]]:

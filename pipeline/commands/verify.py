@@ -20,6 +20,7 @@ from pipeline.artifacts.foreign import check_special_files
 from pipeline.commands import check_minimums, command_parser
 from pipeline.commands.verification.findings import Findings
 from pipeline.commands.verification.plans import check_plans
+from pipeline.commands.verification.progress import with_progress
 from pipeline.commands.verification.recorded import Project, read_project
 from pipeline.commands.verification.report import check_digests, check_filters, check_report
 from pipeline.commands.verification.retraining import Retrain, audit, choose_runs, retrainer
@@ -28,6 +29,7 @@ from pipeline.commands.verification.segments import choose_segments, segment_ret
 from pipeline.commands.verification.studies import VerifiedStudy, check_leftovers, check_study
 from pipeline.errors import InputError, printable
 from pipeline.paths import DataPaths, WorkPaths
+from pipeline.run_log import stderr_log
 
 _SEEDS = 2**32
 
@@ -75,12 +77,14 @@ def main(argv: Sequence[str]) -> int:
     if arguments.retrain:
         seed = secrets.randbelow(_SEEDS) if arguments.seed is None else arguments.seed
         with distributed.join_process_group(1) as world:
+            log = stderr_log(None)
             retrain: Retrain
             if arguments.segments:
-                choose, retrain = choose_segments, segment_retrainer(project, world)
+                choose, retrain = choose_segments, segment_retrainer(project, world, log)
             else:
-                choose, retrain = choose_runs, retrainer(project, world)
+                choose, retrain = choose_runs, retrainer(project, world, log)
             sample = choose(project, studies, count=arguments.retrain, seed=seed, world=world)
+            retrain = with_progress(retrain, project, sample, log)
             wrong |= audit(project, sample, retrain, world=world, seed=seed, out=_print)
     print("result   " + ("something differs" if wrong else "nothing that was checked differs"))
     return 1 if wrong else 0

@@ -62,7 +62,9 @@ BEST_WARMUPS = {7680: 5.0, 30720: 10.0}
 """Batch size -> best warm-up (epochs) of ResNet-50 on ImageNet: text of figs. 6 and 7 of McCord and Dash (2021)."""
 BEST_WARMUPS_SOURCE = f"{_MCCORD}, ResNet-50 on ImageNet"
 
-_CIFAR10, _IMAGENET = "CIFAR-10's 50,000 training images, cut to 28 × 28 pixels", "ImageNet"
+CIFAR10 = "CIFAR-10's 50,000 training images, cut to 28 × 28 pixels"
+"""Data of table I and of all accuracies of Gahlot et al. (2020)."""
+_IMAGENET = "ImageNet"
 
 _TRAINING = (
     "learning rate, its schedule and warm-up; momentum of SGD",
@@ -106,20 +108,20 @@ _MCCORD_OPEN = (
 PUBLISHED: Mapping[PaperFigure, Published] = {
     "gahlot-2020-table1": Published(
         source=f"{_GAHLOT}, table I",
-        data=_CIFAR10,
+        data=CIFAR10,
         statement="The table states how many images each extractor's filter keeps (see Images kept); it does "
         "not state the accuracy of networks trained on the five sets.",
         left_open=(*_FILTER, *_TRAINING),
     ),
     "gahlot-2020-fig4": Published(
         source=f"{_GAHLOT}, fig. 4",
-        data=_CIFAR10,
+        data=CIFAR10,
         statement="At each learning rate some batch size reaches the highest accuracy (section IV-A).",
         left_open=("which learning rates", "weight decay", *_TRAINING),
     ),
     "gahlot-2020-fig5": Published(
         source=f"{_GAHLOT}, fig. 5",
-        data=_CIFAR10,
+        data=CIFAR10,
         statement="Accuracy rises up to a batch size and falls beyond it; the networks' curves peak together at low "
         "learning rates and part at high ones, and fall suddenly for large networks (section IV-A).",
         left_open=(
@@ -132,7 +134,7 @@ PUBLISHED: Mapping[PaperFigure, Published] = {
     ),
     "gahlot-2020-fig6": Published(
         source=f"{_GAHLOT}, fig. 6",
-        data=_CIFAR10,
+        data=CIFAR10,
         statement="Filtered is always above random, and best at the smallest weight decay (section IV-B1). Each "
         "accuracy is stated at the weight decay that was best for its arm, so arms differ in it.",
         points=(
@@ -148,7 +150,7 @@ PUBLISHED: Mapping[PaperFigure, Published] = {
     ),
     "gahlot-2020-fig7": Published(
         source=f"{_GAHLOT}, fig. 7",
-        data=_CIFAR10,
+        data=CIFAR10,
         statement="Means of 4 runs: filtered is above full from batch 6,272 to 10,368 and within its error bars "
         "below 6,000, and above random at every size (section IV-B2).",
         points=(_fig7("filtered", 6272, 0.775), _fig7("full", 6272, 0.752)),
@@ -184,9 +186,9 @@ PUBLISHED: Mapping[PaperFigure, Published] = {
 NETWORK_FIGURES: Mapping[str, Published] = {
     "map": Published(
         source=f"{_GAHLOT}, fig. 2",
-        data=_CIFAR10,
-        statement="The test images on a t-SNE embedding of ResNet-152's features, which shows that the network "
-        "separates the classes (section III-B3).",
+        data=CIFAR10,
+        statement="The test images on a t-SNE embedding of ResNet-152's features, which shows that the network separates "
+        "the classes (section III-B3).",
         left_open=(
             *_FILTER,
             "whether the test images have a separate embedding or share that of the training images",
@@ -194,7 +196,7 @@ NETWORK_FIGURES: Mapping[str, Published] = {
     ),
     "noise": Published(
         source=f"{_GAHLOT}, fig. 3",
-        data=_CIFAR10,
+        data=CIFAR10,
         statement="DBSCAN's noise in one class, automobile, on the embedding of the training images (section III-B4).",
         left_open=("whose network's embedding it is", *_FILTER),
     ),

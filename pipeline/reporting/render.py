@@ -15,7 +15,7 @@ from pipeline.config.params import Params
 from pipeline.figures.rendering import data_uri, plotly_script
 from pipeline.figures.style import N_CLASS_COLORS, NOISE, class_color
 from pipeline.replication.compare_published import claim_table, slope_table
-from pipeline.replication.published import NETWORK_FIGURES, THROUGHPUT
+from pipeline.replication.published import CIFAR10, NETWORK_FIGURES, THROUGHPUT
 from pipeline.reporting import comparison_tables, tables, warmup
 from pipeline.reporting.comparison_tables import best_batch_table
 from pipeline.reporting.convergence import convergence_sections
@@ -46,7 +46,7 @@ def report_content(
         landscapes: measurements of `python -m pipeline landscape`; may be empty.
         plans: the recorded plans of studies with a `plan` section. All else comes from `params` and `summary`.
     """
-    confidence = params.report.confidence
+    confidence, table_one = params.report.confidence, is_about_table_one(summary)
     return {
         "params": params,
         "parameters_yaml": _as_yaml(params),
@@ -61,7 +61,7 @@ def report_content(
         "tables": {
             "verdicts": comparison_tables.verdict_table(summary["studies"], confidence),
             "sentences": claim_table(summary["sentences"], confidence),
-            "kept": tables.kept_table(summary["networks"]),
+            "kept": tables.kept_table(summary["networks"], table_one=table_one),
             "agreements": tables.agreement_table(summary["agreements"]),
             "extractors": tables.extractor_table(summary["networks"], confidence),
             "classes": tables.class_table(summary["networks"]),
@@ -74,6 +74,7 @@ def report_content(
             for network in summary["networks"]
             if network["near_duplicates"]
         },
+        "table_one": table_one,
         "claims_are_tested": any(study["published"] for study in summary["studies"]),
         "network_figures": NETWORK_FIGURES,
         "throughput": THROUGHPUT,
@@ -87,6 +88,12 @@ def report_content(
         ],
         "warmup_slopes": [warmup.slope_sentence(law, confidence) for law in summary["warmup_laws"]],
     }
+
+
+def is_about_table_one(summary: Summary) -> bool:
+    """Return whether table I of Gahlot et al. is about these images: CIFAR-10, by its name or by a study's figure."""
+    figures = [study["published"] for study in summary["studies"] if study["published"]]
+    return summary["data"][0]["dataset"] == "cifar10" or any(figure["data"] == CIFAR10 for figure in figures)
 
 
 def templates(*, autoescape: bool) -> jinja2.Environment:

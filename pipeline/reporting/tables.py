@@ -11,8 +11,12 @@ from pipeline.stats.tables import Table, make_table
 _SEARCHED = {"knee": "searched: knee of the k-distances", "tuned": "searched: tuned on planted images"}
 
 
-def kept_table(networks: Sequence[Mapping[str, Any]]) -> Table:
-    """Build the paper's Table I next to this run's shares."""
+def kept_table(networks: Sequence[Mapping[str, Any]], *, table_one: bool) -> Table:
+    """Build the table of kept images.
+
+    Args:
+        table_one: whether to add the shares of the paper's Table I, and those of DBSCAN at its library's defaults.
+    """
     rows = [
         (
             network["name"],
@@ -20,8 +24,7 @@ def kept_table(networks: Sequence[Mapping[str, Any]]) -> Table:
             count(network["n_kept"]),
             percent(network["kept_share"]),
             percent(1 - network["kept_share"]),
-            percent(network["paper_kept_share"]),
-            percent(network["default_kept_share"]),
+            *(percent(network[key]) for key in ("paper_kept_share", "default_kept_share") if table_one),
             network["scorer"],
             number(network["eps"]),
             _share_origin(network),
@@ -29,9 +32,9 @@ def kept_table(networks: Sequence[Mapping[str, Any]]) -> Table:
         )
         for network in networks
     ]
+    published = "paper, CIFAR-10: kept (%); at DBSCAN's defaults, eps 0.5: kept (%); " if table_one else ""
     return make_table(
-        "network; images; kept; kept (%); dropped (%); paper, CIFAR-10: kept (%); "
-        "at DBSCAN's defaults, eps 0.5: kept (%); scorer; threshold; "
+        f"network; images; kept; kept (%); dropped (%); {published}scorer; threshold; "
         "origin of the share; changed by hand (images)",
         rows,
         text="network; scorer; origin of the share",

@@ -46,6 +46,11 @@ class MedianEstimate:
     low: float
     high: float
 
+    @property
+    def has_sign(self) -> bool:
+        """Whether the rounds show that a difference is above or below 0, or exactly 0 in all of them."""
+        return self.low > 0 or self.high < 0 or self.low == self.high == 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:

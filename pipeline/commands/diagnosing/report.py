@@ -13,6 +13,7 @@ from pipeline.commands.diagnosing.bottleneck import (
     StepTimes,
     estimate,
 )
+from pipeline.stats.formatting import MISSING
 
 _ADVICE = {
     "compute": "compute faster: use more workers, `precision: bf16` or `compile: true` on a GPU, or a smaller network "
@@ -39,8 +40,11 @@ def diagnosis_lines(
     yield f"{'part of a step':16} {'ms':>9} {'share':>7}  {CONFIDENCE:.0%} interval of the share"
     for name, seconds in diagnosis.parts.items():
         share = diagnosis.shares[name]
-        yield f"{name:16} {1e3 * seconds.median:9.2f} {share.median:7.1%}  {share.low:.1%} to {share.high:.1%}"
+        cells = (f"{1e3 * seconds.median:.2f}", f"{share.median:.1%}") if share.has_sign else (MISSING, MISSING)
+        yield f"{name:16} {cells[0]:>9} {cells[1]:>7}  {share.low:.1%} to {share.high:.1%}"
     yield f"{'step':16} {1e3 * diagnosis.step.median:9.2f} {batch_size / diagnosis.step.median:,.0f} images/s"
+    if not all(share.has_sign for share in diagnosis.shares.values()):
+        yield f"{MISSING}: the interval contains 0, so the rounds do not show whether this part takes time"
     yield ""
     yield from _comparisons(diagnosis, times, single_rank_seconds)
     yield ""
@@ -72,8 +76,10 @@ def _comparisons(diagnosis: Diagnosis, times: StepTimes, single_rank_seconds: fl
         yield "one process: no exchange of gradients, and no waiting"
         return
     yield f"with exchange: {_text(full)} ms; without exchange: {_text(local)} ms"
-    communication = diagnosis.parts["communication"].median
-    ratio = f"{diagnosis.parts['compute'].median / communication:.1f}" if communication > 0 else "none measured"
+    communication = diagnosis.parts["communication"]
+    ratio = "none measured"
+    if communication.median > 0 and diagnosis.shares["communication"].has_sign:
+        ratio = f"{diagnosis.parts['compute'].median / communication.median:.1f}"
     yield f"scaling ratio, computation to exposed communication: {ratio}"
     if single_rank_seconds is None:
         yield f"one rank of {world_size} alone: not measured, because your torchrun started all ranks"
@@ -81,12 +87,13 @@ def _comparisons(diagnosis: Diagnosis, times: StepTimes, single_rank_seconds: fl
         efficiency = single_rank_seconds / diagnosis.step.median
         seconds = f"{1e3 * single_rank_seconds:.2f} ms"
         yield f"one rank of {world_size} alone: {seconds} a step, efficiency {efficiency:.0%}"
-    by_rank = np.median(times.local.mean(axis=-1), axis=0)
-    slowest = int(by_rank.argmax())
-    yield (
-        f"ranks without exchange: {1e3 * by_rank.min():.2f} to {1e3 * by_rank.max():.2f} ms; rank {slowest} is the "
-        f"slowest, by {by_rank.max() / by_rank.min() - 1:.0%}"
-    )
+    seconds_of_ranks = times.local.mean(axis=-1)
+    by_rank = np.median(seconds_of_ranks, axis=0)
+    slowest, fastest = int(by_rank.argmax()), int(by_rank.argmin())
+    line = f"ranks without exchange: {1e3 * by_rank[fastest]:.2f} to {1e3 * by_rank[slowest]:.2f} ms"
+    if estimate(seconds_of_ranks[:, slowest] - seconds_of_ranks[:, fastest]).low > 0:
+        line += f"; rank {slowest} is the slowest, by {by_rank[slowest] / by_rank[fastest] - 1:.0%}"
+    yield line
 
 
 def _ms(values: NDArray[np.float64]) -> MedianEstimate:

@@ -24,10 +24,12 @@ from pipeline.figures.tuning_curves import (
     tuning_chart,
     tuning_figure,
 )
+from pipeline.stats.formatting import MISSING, aligned_lines
 from pipeline.tuning.results import SearchResult
 from pipeline.tuning.storage import to_distributions, to_optuna_params
 
 _MAX_TICKS = 5  # of a numeric axis
+_PRINTED_TRIALS = 5
 
 
 def late_bloomers_text(summary: Mapping[str, Any]) -> str:
@@ -56,6 +58,20 @@ def context_switch_text(summary: Mapping[str, Any]) -> str:
         f"switching between trials (restore and save) took {cost['median_seconds']:.2f} s, {cost['median_share']:.1%} "
         f"of an epoch (medians of {cost['epochs']} epochs)"
     )
+
+
+def leaderboard_lines(result: SearchResult) -> list[str]:
+    """Return the first trials of the leaderboard as a table: rank, trial, status, accuracy, epochs, values of the keys.
+
+    The accuracy, 0 to 1, is that on the val rows after the trial's last epoch; a trial that failed at once has none.
+    """
+    rows = [("rank", "trial", "status", "accuracy", "epochs", *result.tuning.space)]
+    for rank, trial in enumerate(result.ranking[:_PRINTED_TRIALS], start=1):
+        curve, values = result.accuracies[trial], result.values[trial]
+        accuracy = f"{curve[-1]:.4f}" if curve else MISSING
+        cells = (f"{rank}", f"{trial}", result.status(trial), accuracy, f"{result.outcome.epochs[trial]}")
+        rows.append((*cells, *(json.dumps(values[key]) for key in result.tuning.space)))
+    return [*aligned_lines(rows, left=len(rows[0]))]
 
 
 def search_figures(result: SearchResult) -> dict[str, Figure]:

@@ -5,7 +5,7 @@ import json
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import metadata
@@ -19,7 +19,7 @@ from pipeline.artifacts.provenance import code_digest, import_closure
 from pipeline.artifacts.recorded import check_recorded
 from pipeline.artifacts.stage_inputs import stage_inputs
 from pipeline.commands.tuning.outputs import check_values_are_writable, tuned_text, write_outputs
-from pipeline.commands.tuning.report import context_switch_text, late_bloomers_text
+from pipeline.commands.tuning.report import context_switch_text, late_bloomers_text, leaderboard_lines
 from pipeline.config.base import Duration
 from pipeline.config.params import Params
 from pipeline.config.study import Study, TrainConfig
@@ -27,19 +27,19 @@ from pipeline.config.tuning import Tuning
 from pipeline.distributed import World, visible_gpus
 from pipeline.errors import InputError, Terminated
 from pipeline.parallel import task_pool
-from pipeline.paths import DataPaths, WorkPaths
-from pipeline.run_log import RunLog
+from pipeline.paths import TUNING_FIGURES, DataPaths, WorkPaths
+from pipeline.run_log import Progress, RunLog
 from pipeline.stages.harness import StageContext
 from pipeline.stages.train import resolve_runs
 from pipeline.training.checkpointing import STALE_AFTER_S
 from pipeline.training.run_key import machine_info, training_code_digest
 from pipeline.training.settings import DatasetInfo
 from pipeline.tuning.results import SearchResult
-from pipeline.tuning.search import EpochMapFn, Search, trials_to_resume
+from pipeline.tuning.search import EpochMapFn, Search, count_trials, trials_to_resume
 from pipeline.tuning.sources import TrialData, make_trial_data, val_rows
 from pipeline.tuning.storage import TrialStorage
 from pipeline.tuning.trial import TrainValRows, trial_processes, trial_run
-from pipeline.tuning.worker import EpochResult
+from pipeline.tuning.worker import EpochResult, EpochTask
 
 # Modules that decide a search in addition to the training code: the course of a search, and how a trial is made from
 # its values, trained and evaluated.
@@ -186,7 +186,13 @@ def run_search(
             f"earlier in {folder.parent}, which would resume with the earlier inputs"
         )
     storage = TrialStorage(folder / "journal.log")
-    with _stopped_by_sigterm(), _task_map(params, tuning) as map_tasks:
+    epochs = (count_trials(tuning) * tuning.epochs - len(storage.epoch_times)) * tuning.seeds
+    with (
+        _stopped_by_sigterm(),
+        _task_map(params, tuning) as map_epochs,
+        # Pruned and failed trials train fewer.
+        log.progress(f"tune {name}", epochs, "epochs at most") as progress,
+    ):
         search = Search(
             tuning,
             make_run=lambda values: trial_run(params, name, values, inputs.summary, inputs.rows),
@@ -194,7 +200,7 @@ def run_search(
             source=inputs.source,
             storage=storage,
             checkpoints=(folder / "checkpoints").resolve(),
-            map_tasks=map_tasks,
+            map_tasks=counted(map_epochs, progress),
             log=log,
         )
         outcome = search.run()
@@ -255,6 +261,18 @@ def _task_map(params: Params, tuning: Tuning) -> AbstractContextManager[EpochMap
     return nullcontext(map)
 
 
+def counted(map_epochs: EpochMapFn, progress: Progress) -> EpochMapFn:
+    """Return a map that also counts each epoch when it ends; one whose worker died is trained again."""
+
+    def mapped(function: Callable[[EpochTask], EpochResult], tasks: Iterable[EpochTask]) -> Iterator[EpochResult]:
+        for result in map_epochs(function, tasks):
+            if not result.killed:
+                progress.update()
+            yield result
+
+    return mapped
+
+
 def split_gpus(gpus: Sequence[str], size: int) -> list[str]:
     """Split GPUs into groups of `size`, in the form of CUDA_VISIBLE_DEVICES. Fewer GPUs than `size` form one group."""
     n_groups = max(1, len(gpus) // size)
@@ -278,7 +296,7 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def outcome_lines(result: SearchResult, name: str, data: DataPaths) -> list[str]:
-    """Return the outcome of a search as lines of text."""
+    """Return the outcome of a search, whose outputs are written, as lines of text."""
     summary, epochs = result.summary(), result.tuning.epochs
     trials, winner = summary["trials"], summary["winner"]
     values = ", ".join(f"{key}: {json.dumps(value)}" for key, value in winner["values"].items())
@@ -296,9 +314,15 @@ def outcome_lines(result: SearchResult, name: str, data: DataPaths) -> list[str]
         lines[3] += f"; {summary['epochs_afterwards']} more were trained afterwards and are not counted"
     if (n_planted := count_planted(data)) is not None:
         lines.append(planted_note(n_planted))
+    figures = [path for figure in TUNING_FIGURES if (path := data.tuning_figure(name, figure)).exists()]
     return [
         *lines,
         late_bloomers_text(summary),
         context_switch_text(summary),
+        "",
+        *leaderboard_lines(result),
+        "",
+        f"all trials: {data.leaderboard(name)}",
+        f"charts: {', '.join(map(str, [data.tuning_page(name), *figures]))}",
         f"to use it: cp {data.tuned(name)} params.yaml",
     ]

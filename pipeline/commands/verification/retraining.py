@@ -186,8 +186,8 @@ def measured_hashes() -> Hashes:
     return canonical_hashes()
 
 
-def retrainer(project: Project, world: World) -> Trainer:
-    """Return the function that trains a run of `project` again in this process, as it was trained."""
+def retrainer(project: Project, world: World, log: RunLog) -> Trainer:
+    """Return the function that trains a run of `project` again in this process, as it was trained; `log` shows it."""
     prepared = project.prepared
     splits = LoadedSplits(
         train_images=prepared.train.source, test_images=prepared.test.source, test_labels=prepared.test.labels,
@@ -198,10 +198,11 @@ def retrainer(project: Project, world: World) -> Trainer:
         recorded, recipe = project.runs[run.fingerprint], _recipe(project, run.study)
         torch.set_num_threads(_threads(recorded))
         return execute_run(
-            run.spec, splits, run.rows, world=world, log=RunLog.silent(), weights=None,
+            run.spec, splits, run.rows, world=world, log=log, weights=None,
             eval_batch_size=recipe.eval_batch_size,
             options=RunOptions(
-                micro_batch=recorded.result.micro_batch, comm=comm_config_from(recipe), checkpointer=checkpointer
+                title=f"verify {run.study}: {described(run.spec)}", micro_batch=recorded.result.micro_batch,
+                comm=comm_config_from(recipe), checkpointer=checkpointer,
             ),
         )  # fmt: skip
 

@@ -53,9 +53,9 @@ def choose_segments(
     return AuditSample(decidable=segments, undecidable=undecidable, chosen=[segments[names[i]] for i in order])
 
 
-def segment_retrainer(project: Project, world: World) -> Retrain:
-    """Return the function that trains a segment again; what is before it is as recorded."""
-    train = retrainer(project, world)
+def segment_retrainer(project: Project, world: World, log: RunLog) -> Retrain:
+    """Return the function that trains a segment again; what is before it is as recorded. `log` shows the training."""
+    train = retrainer(project, world, log)
 
     def retrain(segment: StudyRun) -> RunResult:
         recorded = project.runs[segment.fingerprint].result

@@ -287,6 +287,9 @@ def test_a_verdict_names_what_bounds_the_step(fault: str) -> None:
 def test_diagnose_prints_parts_comparisons_and_verdict() -> None:
     """Each verdict; one process and two, whose rank alone was timed or not."""
     slow_rank, one_rank = made_up_times(0.1, slow_rank=0.05, communication=0.02), made_up_times(0.1, shape=(8, 1, 5))
+    even = made_up_times(0.1)
+    factors = np.array([0.97, 1.04, 0.98, 1.02, 0.99, 1.03, 1.01, 0.96])[:, None, None]
+    varying = replace(even, full=even.full * factors, local=even.local * factors[::-1])
     reports = {
         "two processes, one of them slow": diagnosis_lines(
             diagnose(slow_rank), slow_rank, batch_size=64, single_rank_seconds=0.085
@@ -294,6 +297,7 @@ def test_diagnose_prints_parts_comparisons_and_verdict() -> None:
         "two processes, not started by the command": diagnosis_lines(
             diagnose(slow_rank), slow_rank, batch_size=64, single_rank_seconds=None
         ),
+        "rounds that vary": diagnosis_lines(diagnose(varying), varying, batch_size=64, single_rank_seconds=0.1),
         "one process": diagnosis_lines(diagnose(one_rank), one_rank, batch_size=64, single_rank_seconds=None),
         "images": verdict_lines(diagnose(made_up_times(0.1, input=0.2))),
         "gradients": verdict_lines(diagnose(made_up_times(0.1, communication=0.2))),

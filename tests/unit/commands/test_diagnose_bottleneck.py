@@ -135,3 +135,26 @@ def test_intervals_cover_the_median_as_often_as_they_say(n: int) -> None:
     draws = rng.exponential(size=(4000, n))
     covered = np.mean([result.low <= np.log(2) <= result.high for result in map(estimate, draws)])
     assert covered >= 0.9 - 0.015
+
+
+@pytest.mark.parametrize(
+    ("values", "has_sign"),
+    [([0.1] * 8, True), ([-0.1] * 8, True), ([0.0] * 8, True), ([-0.1] * 3 + [0.1] * 5, False), ([0, 0, 0.1], False)],
+)
+def test_a_difference_has_a_sign_where_its_interval_lacks_0(values: list[float], has_sign: bool) -> None:
+    assert estimate(np.array(values)).has_sign == has_sign
+
+
+def test_noise_seldom_has_a_sign_and_a_long_exchange_always_does() -> None:
+    """An interval of 90 % or more lacks a true 0 in at most a tenth of all cases."""
+    signs = {
+        communication: [
+            diagnose(_noisy(made_up_times(0.1, communication=communication), 0.02, seed))
+            .shares["communication"]
+            .has_sign
+            for seed in range(200)
+        ]
+        for communication in (0.0, 0.1)
+    }
+    assert np.mean(signs[0.0]) <= 0.1
+    assert all(signs[0.1])

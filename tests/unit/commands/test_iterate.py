@@ -1,17 +1,19 @@
 """`iterate`: stopping, the table of the rounds, and the overrides that it writes."""
 
 import itertools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pipeline.artifacts.files import write_json
 from pipeline.artifacts.overrides import Override, read_overrides
-from pipeline.commands.iterate import table
+from pipeline.commands.iterate import round_line, table
 from pipeline.commands.iteration.processes import decisions, write_results
 from pipeline.commands.iteration.rounds import FirstRound, RoundResult, compare, has_converged, iterate
 from pipeline.paths import DataPaths
@@ -117,3 +119,8 @@ def test_decisions_on_planted_labels_say_so(tmp_path: Path) -> None:
         write_results(data, "resnet18", first, verdicts, 0.95)
         notes = {override.note for override in read_overrides(data.recursive_overrides("resnet18"))}
         assert notes == {f"recursive filter, round 1{suffix}"}
+
+
+@pytest.mark.parametrize(("number", "numbers"), [(1, [1, 3, 12, 25]), (3, [3, 3, 12])])
+def test_a_line_after_each_round_has_the_longest_time_left(number: int, numbers: list[int]) -> None:
+    assert [int(word) for word in re.findall(r"\d+", round_line(number, 3, 12.4))] == numbers

@@ -4,7 +4,7 @@ import re
 import signal
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from xml.etree import ElementTree
 
 import numpy as np
@@ -18,12 +18,13 @@ from optuna.trial import TrialState, create_trial
 from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json, write_array, write_json
 from pipeline.commands.tuning.report import importances, key_axis
-from pipeline.commands.tuning.run import SearchInputs, read_inputs
+from pipeline.commands.tuning.run import SearchInputs, counted, read_inputs
 from pipeline.config.params import load_params
 from pipeline.config.tuning import Domain
 from pipeline.paths import TUNING_FIGURES, DataPaths
 from pipeline.tuning.scheduler import SearchOutcome
 from pipeline.tuning.search import Search
+from pipeline.tuning.worker import EpochResult
 from tests.fixtures.dask_cluster import running_scheduler
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK
@@ -131,6 +132,25 @@ def test_a_value_lies_on_its_keys_axis_where_its_ticks_say() -> None:
         "0.01", "20", "0.05", '{"name": "sgd"}', '"resnet18"',
     ]  # fmt: skip
     assert [(min(axis.ticks), max(axis.ticks)) for axis in axes] == [(0, 1)] * 4 + [(0.5, 0.5)]
+
+
+def test_each_epoch_counts_once_when_it_ends() -> None:
+    """One whose worker died is trained again, and counts then."""
+    ended: list[int] = []
+
+    class Counting:
+        def update(self, n: int = 1, note: str = "") -> None:
+            ended.append(n)
+
+    results = [
+        EpochResult(accuracy=0.5, seconds=1.0),
+        EpochResult(accuracy=None, reason="died", seconds=0.0, killed=True),
+        EpochResult(accuracy=None, reason="diverged", seconds=0.0),
+    ]
+    tasks: Any = range(3)
+    mapped = counted(map, Counting())(lambda task: results[cast("int", task)], tasks)
+    assert list(mapped) == results
+    assert sum(ended) == 2
 
 
 def test_optuna_alone_reads_the_journal(round_robin: Path) -> None:

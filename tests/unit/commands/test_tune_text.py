@@ -9,7 +9,7 @@ import pytest
 from pipeline.artifacts.files import write_json
 from pipeline.artifacts.tables import write_csv
 from pipeline.commands.tuning.outputs import write_comparison
-from pipeline.commands.tuning.report import context_switch_text, late_bloomers_text, page
+from pipeline.commands.tuning.report import context_switch_text, late_bloomers_text, leaderboard_lines, page
 from pipeline.commands.tuning.run import outcome_lines
 from pipeline.config.tuning import Tuning
 from pipeline.paths import DataPaths
@@ -79,6 +79,20 @@ class _Words(HTMLParser):
             self.lines.append(" ".join(data.split()))
 
 
+def test_the_printed_leaderboard_has_the_first_five_trials() -> None:
+    result = _found()
+    n = 7
+    outcome = SearchOutcome(winner=1, epochs=(4,) * n, eliminated_after=(None,) * n, failed=(False,) * n)
+    many = _found(
+        outcome=outcome, values=[*result.values, *result.values[:2]], accuracies=[[0.1 * trial] for trial in range(n)],
+        reasons=[""] * n,
+    )  # fmt: skip
+    heading, *lines = leaderboard_lines(many)
+    assert heading.split() == ["rank", "trial", "status", "accuracy", "epochs", *_TUNING.space]
+    assert [line.split()[:2] for line in lines] == [["1", "1"], ["2", "6"], ["3", "5"], ["4", "4"], ["5", "3"]]
+    assert [line.split()[3] for line in lines] == ["0.1000", "0.6000", "0.5000", "0.4000", "0.3000"]
+
+
 def test_tune_prints_outcome_leaderboard_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     data = DataPaths()
@@ -94,6 +108,7 @@ def test_tune_prints_outcome_leaderboard_and_page(tmp_path: Path, monkeypatch: p
         failed_afterwards={}, epochs_afterwards=0,
     )  # fmt: skip
     write_csv(data.leaderboard("lr"), result.leaderboard())
+    data.tuning_figure("lr", "curves").touch()
     searches = {"lr": result, "adam": winner_failed}
     parts = {
         "printed": outcome_lines(result, "lr", data),

@@ -72,6 +72,14 @@ def test_all_segments_of_an_honest_run_are_equal(honest: Path, capsys: pytest.Ca
     assert {path: path.read_bytes() for path in honest.rglob("*") if path.is_file()} == before
 
 
+def test_a_line_after_each_segment_says_how_many_are_left(honest: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["verify", str(honest), "--retrain", "3", "--segments", "--seed", "1"]) == 0
+    lines = _starting("verify: ", capsys.readouterr().err.splitlines())
+    assert [line.split(",")[0] for line in lines] == [f"verify: {count} of 3 segments" for count in (1, 2, 3)]
+    assert [line.endswith(" left") for line in lines] == [True, True, False]
+
+
 def test_the_seed_chooses_the_segments(honest: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def chosen(seed: int) -> str:
         capsys.readouterr()

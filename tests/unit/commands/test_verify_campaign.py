@@ -22,6 +22,7 @@ from pipeline.commands.verification.retraining import audit_runs, choose_runs, r
 from pipeline.commands.verification.studies import StudyRun, VerifiedStudy
 from pipeline.commands.verify import verify
 from pipeline.paths import DataPaths, WorkPaths
+from pipeline.run_log import RunLog
 from pipeline.stats.audit import chance_of_detection
 from pipeline.training.result_cache import RunResult
 from tests.fixtures.forgeries import FORGERIES, Forgery
@@ -61,7 +62,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained_again(honest: Path) -> Mapping[str, RunResult]:
     """Each run of the honest project, trained again: a forgery leaves the keys of runs as they are."""
     project, studies, _ = _verified(honest)
-    retrain = retrainer(project, ALONE)
+    retrain = retrainer(project, ALONE, RunLog.silent())
     return {run.fingerprint: retrain(run) for run in studies["digits"].runs}
 
 
@@ -72,7 +73,7 @@ def _is_found(folder: Path, seed: int, trained_again: Mapping[str, RunResult]) -
     assert len(sample.chosen) == _AUDITED or findings.differences
 
     def retrain(run: StudyRun) -> RunResult:
-        return trained_again.get(run.fingerprint) or retrainer(project, ALONE)(run)
+        return trained_again.get(run.fingerprint) or retrainer(project, ALONE, RunLog.silent())(run)
 
     outcomes = [outcome for outcome, _ in audit_runs(project, sample, retrain, confirm=lambda *_: "")]
     return bool(findings.differences), "differs" in outcomes
@@ -159,7 +160,7 @@ def test_honest_projects(first: int, tmp_path: Path) -> None:
             write_report(folder)
         project, studies, findings = _verified(folder)
         sample = choose_runs(project, studies, count=2, seed=number, world=ALONE)
-        outcomes = list(audit_runs(project, sample, retrainer(project, ALONE), confirm=lambda *_: ""))
+        outcomes = list(audit_runs(project, sample, retrainer(project, ALONE, RunLog.silent()), confirm=lambda *_: ""))
         audited += len(outcomes)
         if findings.differences or any(outcome != "equal" for outcome, _ in outcomes):
             named.append((number, findings.differences[:3], outcomes))

@@ -53,7 +53,9 @@ def render(params: Params, data: DataPaths) -> tuple[str, list[Table]]:
     """The document, and the tables that the page shows."""
     summary = build_summary(load_report_inputs(params, data))
     content = report_content(params, summary)
-    shown = [table for name, table in content["tables"].items() if name not in ("agreements", "verdicts", "warmups")]
+    # The page has no table of these for a study without a published figure.
+    absent = ("agreements", "verdicts", "warmups", "sentences")
+    shown = [table for name, table in content["tables"].items() if name not in absent]
     for study in content["studies"]:
         shown += [study["accuracy_table"], study["pooled_table"], study["difference_table"]]
         shown += study["class_tables"].values()
@@ -73,6 +75,16 @@ def test_every_table_of_the_page_is_there_cell_for_cell(made: tuple[str, list[Ta
     for table in tables:
         for cells in (table.columns, *table.rows):
             assert [" ".join(cell.split()) for cell in cells] in rows
+
+
+@pytest.mark.parametrize("figure", [None, "gahlot-2020-fig4"])
+def test_claims_are_in_a_document_that_has_a_published_figure(figure: str | None, tmp_path: Path) -> None:
+    data, params = DataPaths(root=tmp_path), params_with(["resnet18"], paper_figure=figure)
+    write_artifacts(data, params)
+    summary = build_summary(load_report_inputs(params, data))
+    document = render_document(params, summary, FIGURES)
+    content = report_content(params, summary)
+    assert (markdown_table(content["tables"]["sentences"]) in document) == (figure is not None)
 
 
 class Notes(HTMLParser):
@@ -100,7 +112,7 @@ class Notes(HTMLParser):
 
 
 OF_THE_PAGE = (
-    "Share of the training images that exceed",
+    "The scales of maps and feature spaces differ",
     "The most suspect first",
     "Not measured for these runs",
     "Steps and images until",

@@ -12,6 +12,7 @@ from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.paths import DataPaths
 from pipeline.reporting.inputs import load_report_inputs
+from pipeline.reporting.render import report_content
 from pipeline.reporting.summary import build_summary
 from pipeline.reporting.tables import kept_table
 from pipeline.scoring.density import release_radii_by_class
@@ -34,7 +35,7 @@ def _network(data: DataPaths) -> dict[str, Any]:
 
 
 def _row(network: dict[str, Any]) -> dict[str, str]:
-    table = kept_table([network])
+    table = kept_table([network], table_one=True)
     (cells,) = table.rows
     return dict(zip(table.columns, cells, strict=True))
 
@@ -43,6 +44,32 @@ def test_table_one_is_compared_with_the_paper(data: DataPaths) -> None:
     row = _row(_network(data))
     assert (row["kept (%)"], row["paper, CIFAR-10: kept (%)"]) == ("92.50", "93.79")
     assert row["origin of the share"].startswith("requested: 5.00 %")
+
+
+def test_the_papers_columns_are_those_of_table_one_alone(data: DataPaths) -> None:
+    network = _network(data)
+    plain, compared = (kept_table([network], table_one=table_one) for table_one in (False, True))
+    added = {"paper, CIFAR-10: kept (%)", "at DBSCAN's defaults, eps 0.5: kept (%)"}
+    assert set(compared.columns) - set(plain.columns) == added
+    shown = [cell for name, cell in zip(compared.columns, compared.rows[0], strict=True) if name not in added]
+    assert shown == list(plain.rows[0])
+
+
+@pytest.mark.parametrize(
+    ("dataset", "figure", "shown"),
+    [
+        ("digits", None, False),
+        ("cifar10", None, True),
+        ("image_folder", "gahlot-2020-table1", True),
+        ("image_folder", "mccord-2021-fig8", False),
+    ],
+)
+def test_table_one_is_about_cifar10(data: DataPaths, dataset: str, figure: str | None, shown: bool) -> None:
+    params = params_with(["resnet18"], paper_figure=figure)
+    summary = build_summary(load_report_inputs(params, data))
+    summary["data"] = [{**summary["data"][0], "dataset": dataset}]
+    content = report_content(params, summary)
+    assert content["table_one"] == ("paper, CIFAR-10: kept (%)" in content["tables"]["kept"].columns) == shown
 
 
 def test_the_share_at_the_defaults_is_that_of_scikit_learns_dbscan(data: DataPaths) -> None:
