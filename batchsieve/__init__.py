@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from batchsieve.comparison import RunComparison as RunComparison
     from batchsieve.comparison import compare_runs as compare_runs
     from batchsieve.filter_result import FilterResult as FilterResult
+    from batchsieve.filter_result import KeepMask as KeepMask
     from batchsieve.filtering import sieve as sieve
     from batchsieve.issues import LabelIssues as LabelIssues
     from batchsieve.issues import find_issues as find_issues
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "FilterResult": "batchsieve.filter_result",
     "InputError": "pipeline.errors",
+    "KeepMask": "batchsieve.filter_result",
     "LabelIssues": "batchsieve.issues",
     "Look": "batchsieve.looking.result",
     "NetworkResults": "batchsieve.results",
@@ -58,6 +60,7 @@ _MODULES = {
 __all__ = [
     "FilterResult",
     "InputError",
+    "KeepMask",
     "LabelIssues",
     "Look",
     "NetworkResults",

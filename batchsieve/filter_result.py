@@ -1,4 +1,4 @@
-"""The result of `sieve`: which samples to keep, and why the others are dropped."""
+"""What `sieve` returns: the keep mask, and the evidence for it."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,12 +11,14 @@ from batchsieve.suspect_table import SHOWN, SuspectTable
 from pipeline.scoring.wrong_share import WrongShare
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from batchsieve.looking.sources import Images
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class FilterResult(SuspectTable):
-    """Result of `sieve` for N samples, in their order. NumPy takes it as its keep mask: `labels[result]`.
+    """Evidence behind a keep mask for N samples, in their order.
 
     Attributes:
         keep: (N,) bool, True for samples to keep.
@@ -46,10 +48,6 @@ class FilterResult(SuspectTable):
         for array in (self.score, *self.columns().values()):
             array.flags.writeable = False
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return the keep mask."""
-        return np.array(self.keep, dtype=dtype, copy=copy)
-
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return label, score, keep, suggested_label, suggested_probability and reason, by sample."""
         columns = {"label": self.label, "score": self.score, "keep": self.keep}
@@ -74,3 +72,33 @@ class FilterResult(SuspectTable):
 
     def __repr__(self) -> str:
         return f"FilterResult({int(self.keep.sum()):,} of {len(self):,} samples kept, scorer={self.scorer!r})"
+
+
+class KeepMask(np.ndarray[tuple[int], np.dtype[np.bool_]]):
+    """(N,) bool, True for samples to keep. An array, which also has the evidence.
+
+    What NumPy computes or copies from it has none, and its `result` raises AttributeError.
+
+    Attributes:
+        result: scores, reasons and suggested labels.
+    """
+
+    result: FilterResult
+
+    def __new__(cls, result: FilterResult) -> "KeepMask":
+        """Return the mask of a result."""
+        mask = result.keep.copy().view(cls)
+        mask.result = result
+        return mask
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        """Return what NumPy has computed from a mask as a plain array or number."""
+        return array[()] if return_scalar else np.asarray(array)
+
+    def show(self, n: int = SHOWN, *, images: "Images | None" = None) -> NotebookOutput:
+        """Return the `n` most suspect samples, as `FilterResult.show`."""
+        return self.result.show(n, images=images)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return the evidence as a data frame, as `FilterResult.to_pandas`."""
+        return self.result.to_pandas()

@@ -28,7 +28,7 @@ from batchsieve.evidence import (
     tsne_coordinates,
     voted_probabilities,
 )
-from batchsieve.filter_result import FilterResult
+from batchsieve.filter_result import FilterResult, KeepMask
 from pipeline.config.base import describe_validation_error
 from pipeline.config.filter import FilterConfig
 from pipeline.errors import InputError
@@ -67,7 +67,7 @@ def sieve(
     perplexity: float = 30.0,
     n_jobs: int = 2,
     seed: int = 0,
-) -> FilterResult:
+) -> KeepMask:
     """Choose which of N samples to keep, by the filter of Gahlot et al. (2020) or another scorer.
 
     The paper's filter reduces the features to principal components, embeds all classes together by t-SNE, and drops
@@ -102,7 +102,7 @@ def sieve(
         seed: of t-SNE and of the folds.
 
     Returns:
-        The keep mask, with scores, reasons and suggested labels, in the order of the samples.
+        (N,) bool, True for samples to keep, in their order. `result` has scores, reasons and suggested labels.
 
     Raises:
         InputError: naming the argument, the value and the fix: lengths that differ, values that are not finite, too
@@ -115,10 +115,10 @@ def sieve(
         >>> labels = np.repeat([0, 1], 60)
         >>> features = np.random.default_rng(0).normal(size=(120, 4)) + 8 * labels[:, None]
         >>> labels[0] = 1  # far from the rest of its class
-        >>> result = sieve(features, labels, scorer={"name": "dbscan", "space": "components"}, drop_fraction=1 / 120)
-        >>> np.flatnonzero(~result.keep)
+        >>> keep = sieve(features, labels, scorer={"name": "dbscan", "space": "components"}, drop_fraction=1 / 120)
+        >>> np.flatnonzero(~keep)
         array([0])
-        >>> result.show(1)  # in a notebook a table, or pictures of images
+        >>> keep.show(1)  # in a notebook a table, or pictures of images
         FilterResult(119 of 120 samples kept, scorer='dbscan')
         sample  label  suggested_label  score  reason
         0       1      0                ...
@@ -173,7 +173,7 @@ def sieve(
         raise _naming_arguments(error) from None
     inverse = np.argsort(order)
     suggestion = sieved.suggestion
-    return FilterResult(
+    result = FilterResult(
         keep=sieved.keep[inverse],
         score=sieved.decision.scores[inverse],
         reason=np.array(sieved.reasons, dtype=object)[inverse],
@@ -184,6 +184,7 @@ def sieve(
         wrong_share=sieved.estimate,
         images=images,
     )
+    return KeepMask(result)
 
 
 def _config(

@@ -187,8 +187,8 @@ NETWORK_FIGURES: Mapping[str, Published] = {
     "map": Published(
         source=f"{_GAHLOT}, fig. 2",
         data=CIFAR10,
-        statement="The test images on a t-SNE embedding of ResNet-152's features, which shows that the network separates "
-        "the classes (section III-B3).",
+        statement="The test images on a t-SNE embedding of ResNet-152's features, which shows that the network "
+        "separates the classes (section III-B3).",
         left_open=(
             *_FILTER,
             "whether the test images have a separate embedding or share that of the training images",

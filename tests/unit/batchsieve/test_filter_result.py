@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from batchsieve import FilterResult, InputError, sieve
+from batchsieve import FilterResult, InputError, KeepMask, sieve
 from tests.fixtures.looking import NETWORK, colored, write_weights
 from tests.fixtures.projects import class_blobs
 
@@ -21,8 +21,8 @@ def planted() -> tuple[FilterResult, np.ndarray]:
     names = np.array(["ant", "bee", "<c>"])
     labels = truth.copy()
     labels[[3, 10]] = (truth[[3, 10]] + 1) % 3
-    result = sieve(10 * features, names[labels], scorer=_ON_COMPONENTS, drop_fraction=2 / 60)
-    return result, names[truth]
+    keep = sieve(10 * features, names[labels], scorer=_ON_COMPONENTS, drop_fraction=2 / 60)
+    return keep.result, names[truth]
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +51,23 @@ def test_the_table_has_the_columns_and_the_order_of_suspicion(planted: tuple[Fil
     assert frame["keep"].tolist() == [False] * 2 + [True] * 58
 
 
-def test_numpy_takes_the_result_as_its_mask(planted: tuple[FilterResult, np.ndarray]) -> None:
+def test_the_mask_is_an_array_that_shows_its_evidence(planted: tuple[FilterResult, np.ndarray]) -> None:
     result, truth = planted
-    np.testing.assert_array_equal(truth[np.asarray(result)], truth[result.keep])
-    np.testing.assert_array_equal(np.arange(60)[result], np.flatnonzero(result.keep))  # type: ignore[index]
+    keep = KeepMask(result)
+    assert (keep.dtype, keep.shape, keep.sum()) == (np.bool_, (60,), 58)
+    np.testing.assert_array_equal(truth[keep], truth[result.keep])
+    assert type(~keep) is type(keep & keep) is np.ndarray
+    assert keep.to_pandas().equals(result.to_pandas())
+    assert repr(keep.show(2)) == repr(result.show(2))
+    keep[3] = True  # by hand
+    assert not result.keep[3]
+    with pytest.raises(AttributeError):
+        keep[:2].show()
 
 
 def test_a_single_class_has_no_suggested_labels() -> None:
     features = np.random.default_rng(0).normal(size=(50, 3))
-    result = sieve(features, np.zeros(50, int), scorer=_ON_COMPONENTS)
+    result = sieve(features, np.zeros(50, int), scorer=_ON_COMPONENTS).result
     assert result.suggested_label is None
     assert "suggested_label" not in result.to_pandas()
     assert repr(result.show(1)).splitlines()[1].split() == ["sample", "label", "score", "reason"]
@@ -71,7 +79,7 @@ def test_given_probabilities_suggest_the_most_probable_class() -> None:
     probabilities[11] = 0.2, 0.8
     probabilities[12] = 0.3, 0.7
     features = np.random.default_rng(0).normal(size=(50, 3))
-    result = sieve(features, labels, probabilities, scorer="margin", threshold=0.5)
+    result = sieve(features, labels, probabilities, scorer="margin", threshold=0.5).result
     assert result.suggested_label is not None
     assert np.flatnonzero(result.suggested_label != labels).tolist() == [12]
     assert result.suggested_probability is not None
@@ -83,11 +91,11 @@ def test_images_are_filtered_by_a_network_and_shown(weights: Path, as_pil: bool)
     images, labels = colored()
     labels[4] = "blue"
     given: Any = [Image.fromarray(pixels) for pixels in images] if as_pil else images
-    result = sieve(
+    keep = sieve(
         given, labels, network=NETWORK, weights=weights, scorer={"name": "knn_agreement", "k": 5}, drop_fraction=1 / 30
     )
-    assert np.flatnonzero(~result.keep).tolist() == [4]
-    page = result.show(3)._repr_html_()
+    assert np.flatnonzero(~keep).tolist() == [4]
+    page = keep.show(3)._repr_html_()
     assert page.count("data:image/jpeg;base64,") == page.count("<article") == 3
     assert "<s>blue</s> → <b>red</b>" in page
 

@@ -41,14 +41,14 @@ def _planted(seed: int = 0, per_class: int = 40) -> tuple[np.ndarray, np.ndarray
 )
 def test_sieve_drops_planted_labels(scorer: Any) -> None:
     features, labels, planted = _planted()
-    keep = sieve(features, labels, scorer=scorer, drop_fraction=0.05).keep
+    keep = sieve(features, labels, scorer=scorer, drop_fraction=0.05)
     assert keep.dtype == bool
     np.testing.assert_array_equal(keep, ~planted)
 
 
 def test_sieve_on_the_embedding_drops_planted_labels() -> None:
     features, labels, planted = _planted(per_class=60)
-    keep = sieve(features, labels, perplexity=10, n_jobs=1, drop_fraction=0.05).keep
+    keep = sieve(features, labels, perplexity=10, n_jobs=1, drop_fraction=0.05)
     assert (keep == ~planted).mean() > 0.98
 
 
@@ -72,7 +72,7 @@ def test_sieve_is_the_filter_of_the_pipeline(tmp_path: Path) -> None:
     files = ["--features", str(tmp_path / "f.npy"), "--labels", str(tmp_path / "y.csv"), "--out", str(tmp_path / "out")]
     assert main(["filter-features", "--params", str(params), *files]) == 0
     expected = read_parquet(tmp_path / "out/points.parquet")["keep"].to_numpy(zero_copy_only=False)
-    keep = sieve(features, labels, scorer=scorer, perplexity=10, n_jobs=1, allow_empty=True).keep
+    keep = sieve(features, labels, scorer=scorer, perplexity=10, n_jobs=1, allow_empty=True)
     np.testing.assert_array_equal(keep, expected)
     assert 0 < keep.sum() < len(keep)
 
@@ -82,22 +82,22 @@ def test_sieve_is_the_filter_of_the_pipeline(tmp_path: Path) -> None:
 def test_sieve_follows_a_permutation_and_names_of_classes(seed: int, scorer: dict[str, Any]) -> None:
     features, labels, _ = _planted(seed, per_class=20)
     order = np.random.default_rng(seed).permutation(len(labels))
-    keep = sieve(features, labels, scorer=scorer, drop_fraction=0.1).keep
+    keep = sieve(features, labels, scorer=scorer, drop_fraction=0.1)
     names = np.array(["ant", "bee", "cat"])
     np.testing.assert_array_equal(
-        sieve(features[order], names[labels[order]], scorer=scorer, drop_fraction=0.1).keep, keep[order]
+        sieve(features[order], names[labels[order]], scorer=scorer, drop_fraction=0.1), keep[order]
     )
 
 
 def test_sieve_takes_a_single_class_and_given_probabilities() -> None:
     features = np.random.default_rng(0).normal(size=(50, 3))
     features[7] += 50
-    keep = sieve(features, np.zeros(50, int), scorer=ON_COMPONENTS).keep
+    keep = sieve(features, np.zeros(50, int), scorer=ON_COMPONENTS)
     assert not keep[7]
     labels = np.arange(50) % 2
     probabilities = np.where(np.eye(2)[labels] > 0, 0.9, 0.1)
     probabilities[11] = probabilities[11, ::-1]
-    keep = sieve(features, labels, probabilities, scorer="margin", threshold=0.5).keep
+    keep = sieve(features, labels, probabilities, scorer="margin", threshold=0.5)
     assert np.flatnonzero(~keep).tolist() == [11]
 
 
@@ -105,7 +105,7 @@ def test_the_estimated_share_is_dropped() -> None:
     features, truth = class_blobs(np.random.default_rng(0), n_classes=3, per_class=100, dimensions=8)
     planted = np.arange(len(truth)) % 10 == 7
     labels = np.where(planted, (truth + 1) % 3, truth)
-    keep = sieve(10 * features, labels, scorer=ON_COMPONENTS, drop_fraction="estimated").keep
+    keep = sieve(10 * features, labels, scorer=ON_COMPONENTS, drop_fraction="estimated")
     assert (~keep).sum() == pytest.approx(planted.sum(), abs=6)
 
 
