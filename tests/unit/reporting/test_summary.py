@@ -271,9 +271,9 @@ def test_filters_are_compared_with_each_other_and_with_chance(tmp_path: Path) ->
     # Of the last six images of one filter, the other drops three, and three more.
     noise = np.isin(np.arange(N_TRAIN), [0, 1, 2, N_TRAIN - 3, N_TRAIN - 2, N_TRAIN - 1])
     write_parquet(data.points("resnet34"), points.set_column(column, "is_noise", [noise]))
-    between, over_maps = build_summary(load_report_inputs(params, data))["agreements"]
+    between, over_embeddings = build_summary(load_report_inputs(params, data))["agreements"]
     assert (between["first"], between["second"], between["jaccard"]) == ("resnet18", "resnet34", 3 / 9)
     assert between["chance"] == pytest.approx(0.075**2 / (0.15 - 0.075**2))
-    assert over_maps["second"].startswith("resnet34, map 1 ")
-    assert over_maps["jaccard"] == 0.25
+    assert over_embeddings["second"].startswith("resnet34, embedding 1 ")
+    assert over_embeddings["jaccard"] == 0.25
     assert agreement_table([between]).rows[0] == ("resnet18", "resnet34", "0.3333", "0.03896")
