@@ -118,10 +118,11 @@ def checked_images(images: Images, n: int) -> list[Image.Image] | NDArray[np.uin
     """
     checked: list[Image.Image] | NDArray[np.uint8]
     if isinstance(images, Sequence) and images and isinstance(images[0], Image.Image):
+        checked = []
         for row, picture in enumerate(images):
             if not isinstance(picture, Image.Image):
                 raise InputError(f"images: {row} is a {type(picture).__name__}; give PIL images or one array")
-        checked = list(images)
+            checked.append(picture)
     else:
         checked = np.asanyarray(images)
         if checked.dtype != np.uint8 or checked.ndim != 4 or checked.shape[3] != 3:
