@@ -2,15 +2,9 @@
 
 import errno
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import IO
 
 import pytest
 
@@ -20,7 +14,7 @@ from pipeline.energy import UNKNOWN_ENERGY, Energy, total_energy
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.stages import harness
-from pipeline.stages.harness import StageContext, file_lock, run_stage
+from pipeline.stages.harness import StageContext, run_stage
 from tests.fixtures.params import digits_tree
 from tests.fixtures.printed_errors import key_within, printed_error
 
@@ -214,31 +208,6 @@ def test_errors_that_the_user_can_fix_are_one_line(
     assert type(error).__name__ in (tmp_path / "work" / "logs" / "prepare.log").read_text()
 
 
-def test_a_lock_that_is_removed_keeps_others_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(harness, "_LOCK_GRACE_S", 0.05)
-    lock = tmp_path / "lock"
-    with file_lock(lock, "one", remove=True), pytest.raises(InputError), file_lock(lock, "another", remove=True):
-        pass
-    assert not lock.exists()
-
-
-def test_a_lock_file_removed_while_another_waits_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The waiting process has opened the old file, which a third one would no longer find."""
-    lock, try_lock, opened = tmp_path / "lock", harness._try_lock, 0
-
-    def remove_first(file: IO[str], *, within_s: float) -> bool:
-        nonlocal opened
-        opened += 1
-        if opened == 1:
-            lock.unlink()
-        return try_lock(file, within_s=within_s)
-
-    monkeypatch.setattr(harness, "_try_lock", remove_first)
-    with file_lock(lock, "one"):
-        assert lock.read_text() == str(os.getpid())
-    assert opened == 2
-
-
 def test_an_error_is_printed_where_its_log_cannot_be_written(
     argv: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -283,82 +252,3 @@ def test_bad_parameters_stop_the_stage_before_its_body(
 
 
 # A stage as a process: it prints a line when it works, then waits.
-_WAITING_STAGE = """
-import sys, time
-from pipeline.stages.harness import run_stage
-
-def body(context):
-    print("working", flush=True)
-    time.sleep(60)
-
-run_stage("prepare", body, argv=sys.argv[1:])
-"""
-
-
-def _start(argv: list[str], **environment: str) -> "subprocess.Popen[str]":
-    process = subprocess.Popen(
-        [sys.executable, "-c", _WAITING_STAGE, *argv],
-        cwd=_ROOT,
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # Background jobs of a shell ignore SIGINT, and children inherit this.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "working\n"
-    return process
-
-
-@pytest.mark.slow
-def test_a_second_run_is_refused_until_the_first_has_ended(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with _start(argv) as first:
-        with pytest.raises(SystemExit) as raised:
-            run_stage("prepare", _raise(AssertionError()), argv=argv)
-        assert raised.value.code == 2
-        error = printed_error(capsys.readouterr().err)
-        assert error.key == "prepare"
-        assert f" {first.pid};" in str(error)
-        first.kill()
-    # The killed run could not clean up, and still nobody has to delete a file.
-    run_stage("prepare", lambda context: None, argv=argv)
-
-
-def test_interrupt_from_the_keyboard_ends_with_130(argv: list[str]) -> None:
-    with _start(argv) as stage:
-        stage.send_signal(signal.SIGINT)
-        _, error = stage.communicate(timeout=20)
-    assert stage.returncode == 130
-    assert error == "interrupted; run the same command again to resume\n"
-
-
-def test_under_dvc_the_stage_dies_with_its_parent(argv: list[str], tmp_path: Path) -> None:
-    """A DVC that is killed by SIGKILL leaves no process that writes during the next `dvc repro`."""
-    (tmp_path / "stage.py").write_text(_WAITING_STAGE)
-    parent_code = (
-        "import subprocess, sys; stage = subprocess.Popen([sys.executable, *sys.argv[1:]], stdout=subprocess.PIPE);"
-        "stage.stdout.readline(); print(stage.pid, flush=True); stage.wait()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", parent_code, str(tmp_path / "stage.py"), *argv],
-        cwd=_ROOT,
-        env={**os.environ, "DVC_ROOT": str(_ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as parent:
-        assert parent.stdout is not None
-        stage = int(parent.stdout.readline())
-        parent.kill()
-    deadline = time.monotonic() + 20
-    while _alive(stage):
-        assert time.monotonic() < deadline, f"process {stage} outlived its parent"
-        time.sleep(0.05)
-
-
-def _alive(process: int) -> bool:
-    try:
-        state = Path("/proc", str(process), "stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"

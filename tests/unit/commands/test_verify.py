@@ -37,7 +37,6 @@ from tests.fixtures.forgeries import (
     statements,
     work_of,
 )
-from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.training import ALONE
 from tests.fixtures.verified import STUDY_NAME, folders, write_report, write_verified_project
 
@@ -336,19 +335,3 @@ def test_a_damaged_file_is_a_line_and_the_other_checks_go_on(project: Path, caps
     assert code == 1
     assert any("result.json" in line for line in _differing(lines))
     assert any("summary.json" in line for line in _differing(lines))
-
-
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        (["--retrain", "-1"], "--retrain -1"),
-        (["--seed", "-2"], "--seed -2"),
-        (["--published", "xyz"], "--published xyz"),
-        (["--params", "no-such.yaml"], "no-such.yaml"),
-    ],
-)
-def test_bad_options_are_one_line(
-    options: list[str], key: str, honest: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["verify", str(honest), *options]) == 2
-    assert printed_error(capsys.readouterr().err).key.endswith(key)

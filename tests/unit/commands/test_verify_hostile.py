@@ -215,3 +215,19 @@ def test_deep_values_are_a_line(project: Path, capsys: pytest.CaptureFixture[str
         code, lines = _verify(project, capsys)
         assert code == 1
         assert any(line.startswith("DIFFERS") and "summary.json" in line for line in lines), depth
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        (["--retrain", "-1"], "--retrain -1"),
+        (["--seed", "-2"], "--seed -2"),
+        (["--published", "xyz"], "--published xyz"),
+        (["--params", "no-such.yaml"], "no-such.yaml"),
+    ],
+)
+def test_bad_options_are_one_line(
+    options: list[str], key: str, honest: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(honest), *options]) == 2
+    assert printed_error(capsys.readouterr().err).key.endswith(key)

@@ -112,7 +112,7 @@ class Notes(HTMLParser):
 
 
 OF_THE_PAGE = (
-    "The scales of maps and feature spaces differ",
+    "The scales of embeddings and feature spaces differ",
     "The most suspect first",
     "Not measured for these runs",
     "Steps and images until",
