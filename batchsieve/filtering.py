@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,14 +29,15 @@ from batchsieve.evidence import (
     tsne_coordinates,
     voted_probabilities,
 )
-from batchsieve.filter_result import FilterResult, KeepMask
+from batchsieve.filter_result import Explanation, FilterResult, KeepMask
 from pipeline.config.base import describe_validation_error
 from pipeline.config.filter import FilterConfig
 from pipeline.errors import InputError
-from pipeline.filtering.apply import FilterContext, check_estimate
+from pipeline.filtering.apply import FilterContext, check_estimate, reasons_of
 from pipeline.filtering.apply import sieve as apply_filter
 from pipeline.scoring.base import ScorerInputs
 from pipeline.scoring.registry import SCORERS, check_scorer
+from pipeline.scoring.suggestion import suggest_labels
 
 if TYPE_CHECKING:
     from batchsieve.looking.sources import Images
@@ -129,7 +131,8 @@ def sieve(
     check_seed(seed)
     images = features if holds_images(features) else None
     if images is None and (network or weights):
-        raise InputError(f"features: are given, and {network or weights} too; leave it out, or give images")
+        argument, value = ("network", network) if network else ("weights", weights)
+        raise InputError(f"{argument}: {value}, but features are given; leave it out, or give images")
     input_probabilities = None if columns is None else checked_probabilities(columns, n)
     config = _config(scorer, drop_fraction, eps, threshold, allocation, allow_empty)
     settings = config.scorer.model_dump()
@@ -140,7 +143,7 @@ def sieve(
     else:
         from batchsieve.looking.features import image_features  # torch, which features need not
 
-        values = image_features(images, labels, network=network, weights=weights)
+        values = checked_features(image_features(images, labels, network=network, weights=weights), n)
     order = content_order(values, checked.codes)
     ordered = Labels(codes=checked.codes[order], classes=checked.classes)
     components = principal_components(values[order], n_components)
@@ -148,15 +151,13 @@ def sieve(
     if "embedding" in needs:
         embedding = tsne_coordinates(components, ordered.codes, perplexity=perplexity, n_jobs=n_jobs, seed=seed)
         embeddings = embedding[None]
-    # In a single class neighbors say nothing about labels.
-    if ordered.codes[0] != ordered.codes[-1]:
-        k = max(min(_NEIGHBORS, n - 1), _max_neighbors(settings) if "neighbors" in needs else 1)
-        neighbors = neighbor_rows(components, k, key="scorer.k", seed=seed)
+    if "neighbors" in needs:
+        neighbors = neighbor_rows(components, _max_neighbors(settings), key="scorer.k", seed=seed)
     if input_probabilities is not None:
         probabilities = input_probabilities[order]
     elif "probabilities" in needs:
-        assert neighbors is not None, "scorers of probabilities need two classes"
-        probabilities = voted_probabilities(components, neighbors[:, :_NEIGHBORS], ordered, folds=_FOLDS, seed=seed)
+        voters = neighbor_rows(components, min(_NEIGHBORS, n - 1), key="labels", seed=seed)
+        probabilities = voted_probabilities(components, voters, ordered, folds=_FOLDS, seed=seed)
     inputs = ScorerInputs(
         labels=ordered.codes,
         embeddings=embeddings,
@@ -172,15 +173,26 @@ def sieve(
     except InputError as error:
         raise _naming_arguments(error) from None
     inverse = np.argsort(order)
-    suggestion = sieved.suggestion
+
+    def explain() -> Explanation:
+        given = inputs
+        if inputs.neighbors is None and inputs.has("classes"):
+            nearest = neighbor_rows(components, min(_NEIGHBORS, n - 1), key="labels", seed=seed)
+            given = replace(inputs, neighbors=nearest)
+        suggestion = suggest_labels(given)
+        reasons = reasons_of(given, config, sieved.decision, suggestion, context)
+        return Explanation(
+            reason=np.array(reasons, dtype=object)[inverse],
+            suggested_label=None if suggestion is None else checked.classes[suggestion.labels[inverse]],
+            suggested_probability=None if suggestion is None else suggestion.probabilities[inverse],
+        )
+
     result = FilterResult(
         keep=sieved.keep[inverse],
         score=sieved.decision.scores[inverse],
-        reason=np.array(sieved.reasons, dtype=object)[inverse],
         label=checked.classes[checked.codes],
-        suggested_label=None if suggestion is None else checked.classes[suggestion.labels[inverse]],
-        suggested_probability=None if suggestion is None else suggestion.probabilities[inverse],
         scorer=config.scorer.name,
+        explain=explain,
         wrong_share=sieved.estimate,
         images=images,
     )

@@ -114,8 +114,11 @@ def _file_of(error: OSError) -> str:
     if not isinstance(name, str | bytes | os.PathLike):
         return "writing"
     path = Path(os.fsdecode(name))
-    match = _STANDS_FOR.fullmatch(path.name)
-    return str(path.with_name(match[1]) if match else path)
+    if not (match := _STANDS_FOR.fullmatch(path.name)):
+        return str(path)
+    meant = path.with_name(match[1])
+    # A lock may be that of its folder.
+    return str(meant if path.suffix == ".tmp" or meant.exists() else path.parent)
 
 
 @contextmanager

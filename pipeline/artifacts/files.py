@@ -27,13 +27,15 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
     Raises:
         InputError: the disk or a quota is full.
-        OSError: any other error of the system, with `errno` and `filename`.
+        OSError: any other error of the system, with `errno`.
     """
     try:
         with _replacing(path) as temporary:
             yield temporary
     except OSError as error:
-        error.filename = error.filename or str(path)
+        # Others may be of a file that the caller reads.
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
+            error.filename = error.filename or str(path)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise InputError(str(fix_hint(error))) from error
         raise

@@ -1,4 +1,4 @@
-"""The files of earlier stages that stages and commands read. The user's overrides are none: they are to be edited."""
+"""The files of earlier stages that stages and commands read. Users edit overrides, so they are not among them."""
 
 from collections.abc import Sequence
 

@@ -169,7 +169,7 @@ def sieve(
     elif not keep.any():
         raise InputError(f"filter.{_rule_key(config)}: drops every image; drop fewer, or {fix}")
     suggestion = suggest_labels(inputs)
-    reasons = _reasons(inputs, config, decision, suggestion, context)
+    reasons = reasons_of(inputs, config, decision, suggestion, context)
     for row, other in duplicate_of.items():
         assert context.duplicates is not None
         reasons[row] = f"{context.duplicates.describe(other)}; {reasons[row]}"
@@ -231,13 +231,14 @@ def _rule_key(config: FilterConfig) -> str:
     return next(key for key in ("drop_fraction", "eps", "threshold") if getattr(config, key) is not None)
 
 
-def _reasons(
+def reasons_of(
     inputs: ScorerInputs,
     config: FilterConfig,
     decision: FilterDecision,
     suggestion: SuggestedLabels | None,
     context: FilterContext,
 ) -> list[str]:
+    """Return a reason for each image: of the scorer, of its neighbors where `inputs` has them, and the suggestion."""
     class_names = context.class_names
     name, options = split_options(_with_seed_offset(config.scorer.model_dump(), context.replicate))
     scored = ScoredImages(

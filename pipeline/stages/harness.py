@@ -250,7 +250,7 @@ def file_lock(path: Path, name: str, *, remove: bool = False) -> Iterator[None]:
         InputError: another process holds it; the message calls it a run of `name`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(path, name) as file:
+    with _locked(path, name, removed=remove) as file:
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
@@ -261,8 +261,12 @@ def file_lock(path: Path, name: str, *, remove: bool = False) -> Iterator[None]:
                 path.unlink(missing_ok=True)
 
 
-def _locked(path: Path, name: str) -> IO[str]:
-    """Open a lock file and take its lock."""
+def _locked(path: Path, name: str, *, removed: bool) -> IO[str]:
+    """Open a lock file and take its lock.
+
+    Args:
+        removed: whether processes remove it at their end.
+    """
     while True:
         file = path.open("a+", encoding="utf-8")
         if not _try_lock(file, within_s=_LOCK_GRACE_S):
@@ -270,6 +274,8 @@ def _locked(path: Path, name: str) -> IO[str]:
                 file.seek(0)
                 holder = file.read().strip() or "unknown"
             raise InputError(f"{name}: already running as process {holder}; wait for it or end it")
+        if not removed:
+            return file
         # The process before may have removed the file that this one has opened.
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):

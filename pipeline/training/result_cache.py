@@ -193,7 +193,8 @@ class RunCache:
             if not folder.exists():
                 continue
             try:
-                check_checksums(folder)
+                # Where weights are needed, the run is missing without them.
+                check_checksums(folder, may_lack_weights=True)
                 _read_named_key(folder)
                 result = self.get(folder.name)
                 if result.correct is not None and result.balanced_accuracy is not None:

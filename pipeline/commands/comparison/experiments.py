@@ -227,7 +227,7 @@ def read_experiment(name: str) -> Experiment:
         return _read(name, folder / "data" if (folder / "data").is_dir() else folder)
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary) / "data"
-        fetch(name, _PATHS, _is_wanted, root, is_optional=_is_prepared)
+        fetch(name, _PATHS, _is_wanted, root, is_optional=_is_optional)
         try:
             return _read(name, root)
         except DataError as error:
@@ -243,6 +243,11 @@ def _is_wanted(path: Path) -> bool:
     is_of_report = path.parent.name == "report" or path.name.endswith("provenance.json")
     is_wanted_name = path.name in ("kept.csv", "metrics.json") or path.name.endswith(".correct.npy")
     return is_wanted_name or _is_study(path) or is_of_report or _is_prepared(path)
+
+
+def _is_optional(path: Path) -> bool:
+    """Return whether a revision may lack the file: prepared images, and the record of a filter."""
+    return _is_prepared(path) or (path.name == "provenance.json" and "filter" in path.parts)
 
 
 def _is_prepared(path: Path) -> bool:

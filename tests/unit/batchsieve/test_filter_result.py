@@ -1,5 +1,6 @@
 """The result of `batchsieve.sieve` on features and on images: the keep mask, scores, suggestions and reasons."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from batchsieve import FilterResult, InputError, KeepMask, sieve
+from batchsieve import FilterResult, InputError, KeepMask, filtering, sieve
+from batchsieve.evidence import neighbor_rows
 from tests.fixtures.looking import NETWORK, colored, write_weights
 from tests.fixtures.projects import class_blobs
 
@@ -61,8 +63,34 @@ def test_the_mask_is_an_array_that_shows_its_evidence(planted: tuple[FilterResul
     assert repr(keep.show(2)) == repr(result.show(2))
     keep[3] = True  # by hand
     assert not result.keep[3]
-    with pytest.raises(AttributeError):
-        keep[:2].show()
+    for without in (keep[:2], keep.copy()):
+        with pytest.raises(AttributeError):
+            without.show()
+
+
+def test_a_pickled_mask_has_its_evidence(planted: tuple[FilterResult, np.ndarray]) -> None:
+    keep = KeepMask(planted[0])
+    keep[3] = True
+    again = pickle.loads(pickle.dumps(keep))
+    assert again.tolist() == keep.tolist()
+    assert again.to_pandas().equals(keep.to_pandas())
+    assert type(pickle.loads(pickle.dumps(keep[:2]))) is np.ndarray
+
+
+def test_a_mask_needs_no_neighbors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their search takes most of the time for a million samples."""
+    searches = []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        searches.append(arguments)
+        return neighbor_rows(*arguments, **options)
+
+    monkeypatch.setattr(filtering, "neighbor_rows", counted)
+    features = np.random.default_rng(0).normal(size=(50, 3))
+    keep = sieve(features, np.arange(50) % 2, scorer=_ON_COMPONENTS, drop_fraction=0.1)
+    assert (keep.sum(), keep.result.score.shape, len(searches)) == (45, (50,), 0)
+    keep.show(), keep.to_pandas()
+    assert len(searches) == 1
 
 
 def test_a_single_class_has_no_suggested_labels() -> None:
@@ -103,16 +131,19 @@ def test_images_are_filtered_by_a_network_and_shown(weights: Path, as_pil: bool)
 @pytest.mark.parametrize(
     ("options", "key"),
     [
-        ({"features": np.zeros((12, 2)), "network": NETWORK}, "features"),
+        ({"features": np.zeros((12, 2)), "network": NETWORK}, "network"),
         ({"network": "resnet9"}, "network"),
         ({"network": "no_such"}, "network"),
         ({"network": NETWORK, "weights": "no_such.safetensors"}, "weights"),
         ({"features": np.zeros((12, 8, 8, 3))}, "images"),
         ({"features": np.zeros((11, 8, 8, 3), dtype=np.uint8)}, "images"),
+        ({"network": NETWORK}, "features"),  # of equal images
     ],
 )
-def test_images_that_cannot_be_filtered_are_refused(options: dict[str, Any], key: str) -> None:
-    images = np.zeros((12, 8, 8, 3), dtype=np.uint8)
+def test_images_that_cannot_be_filtered_are_refused(options: dict[str, Any], key: str, weights: Path) -> None:
+    given = {"features": np.zeros((12, 8, 8, 3), dtype=np.uint8), "labels": np.arange(12) % 2, "eps": 1.0}
+    if key == "features":
+        given["weights"] = weights
     with pytest.raises(InputError) as raised:
-        sieve(**{"features": images, "labels": np.arange(12) % 2, "scorer": _ON_COMPONENTS, "eps": 1.0, **options})
+        sieve(**{**given, "scorer": _ON_COMPONENTS, **options})
     assert str(raised.value).partition(": ")[0] == key

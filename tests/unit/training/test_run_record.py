@@ -244,9 +244,12 @@ def test_weights_that_differ_from_their_checksum_are_refused(with_weights: RunCa
         RunCache(tmp_path / "ours").import_run(with_weights, KEY, KEY)
 
 
-def test_here_weights_that_are_missing_are_damage(with_weights: RunCache) -> None:
+def test_a_run_without_its_weights_is_missing_where_they_are_needed(with_weights: RunCache) -> None:
+    """Not damaged: an archive of results has none."""
     with_weights.weights(KEY.fingerprint).unlink()
-    assert len(with_weights.set_aside_damaged([KEY.fingerprint], _LABELS)) == 1
+    assert with_weights.set_aside_damaged([KEY.fingerprint], _LABELS) == []
+    assert with_weights.has(KEY.fingerprint)
+    assert not with_weights.has(KEY.fingerprint, with_weights=True)
 
 
 def test_a_plan_that_changes_after_it_was_checked_is_not_imported(
