@@ -33,7 +33,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         with _replacing(path) as temporary:
             yield temporary
     except OSError as error:
-        # Others may be of a file that the caller reads.
+        # Others, of the caller, may be of a file that it reads.
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
             error.filename = error.filename or str(path)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -79,9 +79,13 @@ def _replacing(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
-        _flush(temporary)
-        temporary.replace(path)
-        _flush(path.parent)
+        try:
+            _flush(temporary)
+            temporary.replace(path)
+            _flush(path.parent)
+        except OSError as error:
+            error.filename = error.filename or str(path)
+            raise
     finally:
         temporary.unlink(missing_ok=True)
 

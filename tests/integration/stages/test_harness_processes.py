@@ -84,7 +84,7 @@ def test_a_lock_file_removed_while_another_waits_is_made_again(tmp_path: Path, m
         return try_lock(file, within_s=within_s)
 
     monkeypatch.setattr(harness, "_try_lock", remove_first)
-    with file_lock(lock, "one"):
+    with file_lock(lock, "one", remove=True):
         assert lock.read_text() == str(os.getpid())
     assert opened == 2
 
