@@ -244,7 +244,7 @@ def test_weights_that_differ_from_their_checksum_are_refused(with_weights: RunCa
         RunCache(tmp_path / "ours").import_run(with_weights, KEY, KEY)
 
 
-def test_a_run_without_its_weights_is_missing_where_they_are_needed(with_weights: RunCache) -> None:
+def test_a_run_without_weights_is_missing_where_they_are_needed(with_weights: RunCache) -> None:
     """Not damaged: an archive of results has none."""
     with_weights.weights(KEY.fingerprint).unlink()
     assert with_weights.set_aside_damaged([KEY.fingerprint], _LABELS) == []
