@@ -31,11 +31,13 @@
       return at < 0 ? queue?.row ?? null : queue.window[at + by] ?? null;
     },
 
-    /** The next row without a decision after a row, which may be ahead of the server; null if there is none. */
+    /** The next row without a decision after a row, which may be ahead of the server; null if none is known. */
     next: (row) => {
       const undecided = queue?.undecided ?? [];
       const at = undecided.indexOf(row);
-      const others = [...undecided.slice(at + 1), ...undecided.slice(0, Math.max(at, 0))];
+      // The first row follows the last one only if the server has sent all.
+      const before = queue?.complete ? undecided.slice(0, Math.max(at, 0)) : [];
+      const others = [...undecided.slice(at + 1), ...before];
       return others.find((other) => !decided.has(other)) ?? null;
     },
 

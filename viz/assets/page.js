@@ -15,10 +15,18 @@
   // Part of the selection that the buttons decide.
   let offered = { generation: null, rows: [] };
 
+  let announcing = false;
+
   function focus(row, generation) {
     focused = { row, generation };
     outline();
-    props("focus", { data: row });
+    // Keys faster than the page renders are announced together.
+    if (announcing) return;
+    announcing = true;
+    setTimeout(() => {
+      announcing = false;
+      props("focus", { data: focused.row });
+    });
   }
 
   function outline() {

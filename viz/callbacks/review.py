@@ -9,7 +9,7 @@ from pipeline.errors import InputError
 from viz import components
 from viz.callbacks.embedding import MAP_CONTROLS, MapControls, parse_controls, require_generation
 from viz.data import Source
-from viz.review import decision_list, review_queue, review_view
+from viz.review import AHEAD, decision_list, review_queue, review_view
 
 
 def review(
@@ -21,7 +21,7 @@ def review(
     *,
     selection: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """Return the view, the decisions, and the rows for the keys; see assets/review.js.
+    """Return the view, the decisions, and the rows for the keys; see assets/keys.js.
 
     Args:
         source: of the images.
@@ -36,13 +36,15 @@ def review(
     except InputError as error:
         return {"view": components.problem(str(error)), "decisions": None, "queue": None}
     queue = review_queue(state, which, order, focus, selection=selection)
+    undecided = queue.undecided()
     rows = {
         "generation": state.points.generation,
         "images": state.points.images_stamp,
         "asked": focus,
         "row": queue.row,
         "window": queue.window(),
-        "undecided": queue.undecided(),
+        "undecided": undecided,
+        "complete": len(undecided) < AHEAD,
     }
     return {"view": review_view(state, queue), "decisions": decision_list(state), "queue": rows}
 
