@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,15 +100,12 @@ def test_any_decision_is_undone_and_n_finds_its_image(served: Served, page: Page
     _shown(page, rows[3])
 
 
-def test_keys_faster_than_the_page_are_announced_once(served: Served, page: Page) -> None:
+def test_fast_keys_stop_at_the_last_image_known(served: Served, page: Page) -> None:
     rows = np.argsort(-served.points.scores, kind="stable")[:N_TO_REVIEW].tolist()
     _open(page, f"{served.url}?view=review")
     _shown(page, rows[0])
-    asked = []
-    page.on("request", lambda request: asked.append(json.loads(request.post_data or "{}").get("output", "")))
     page.evaluate("""() => {
         for (let i = 0; i < 70; i++) document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "n", bubbles: true }));
     }""")
     # The browser knows 60 images in advance, and does not go back to the first one.
     _shown(page, rows[60])
-    assert sum("review.children" in output for output in asked) == 1
