@@ -27,13 +27,15 @@ from pipeline.artifacts.tables import write_csv
 from pipeline.commands import command_parser
 from pipeline.commands.exporting.decisions import (
     DecidedImages,
+    ImageReader,
     cleanlab_table,
     metadata_table,
+    png_reader,
     read_decisions,
     shard_columns,
+    write_shard,
 )
 from pipeline.commands.exporting.networks import write_networks
-from pipeline.commands.exporting.shards import ImageReader, png_reader, write_shard
 from pipeline.config.params import Params, load_params
 from pipeline.config.prepare import PrepareConfig
 from pipeline.datasets.image_folder import open_image_folder

@@ -5,8 +5,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from pipeline.commands.comparison.pairing import ColumnDifference, PairSetting
-from pipeline.commands.comparison.verdicts import FilterComparison, SettingVerdict, StudyComparison
+from pipeline.commands.comparison.verdicts import (
+    ColumnDifference,
+    FilterComparison,
+    PairSetting,
+    SettingVerdict,
+    StudyComparison,
+)
 from pipeline.stats.comparisons import in_points
 from pipeline.stats.estimates import Estimate
 from pipeline.stats.formatting import (
