@@ -18,8 +18,13 @@ from numpy.typing import NDArray
 
 from pipeline.artifacts.prepared import count_planted, planted_note
 from pipeline.commands import command_parser
-from pipeline.commands.iteration.processes import StageFailedError, StageProcesses, write_results
-from pipeline.commands.iteration.round_dir import RoundsDir, changed_inputs
+from pipeline.commands.iteration.running import (
+    RoundsDir,
+    StageFailedError,
+    StageProcesses,
+    changed_inputs,
+    write_results,
+)
 from pipeline.commands.iteration.rounds import (
     FirstRound,
     RoundResult,

@@ -18,6 +18,15 @@ from pipeline.errors import InputError
 from pipeline.stats.replicates import complete_seeds
 from pipeline.stats.verdict import DecisionRule, Verdict, pooled_verdicts, verdicts_by_setting
 
+# Columns of results, and columns that identify the run.
+_RESULTS = frozenset(
+    {"study", "fingerprint", "status", "reason", "top1", "balanced_accuracy", "loss", "skipped_steps"}
+    | {"critical_batch", "critical_batch_low", "critical_batch_high", "chain_end", "settings"}
+)
+
+Differences = Mapping[tuple[str, int], float]
+"""Differences of one setting: (draw of the filter, seed) -> B - A in top-1, -1 to 1."""
+
 
 class PairSetting(NamedTuple):
     """The settings that both runs of a pair share, in addition to the seed and the draw of the filter.
@@ -95,13 +104,6 @@ class ColumnDifference:
     b: Any
 
 
-# Columns of results, and columns that identify the run.
-_RESULTS = frozenset(
-    {"study", "fingerprint", "status", "reason", "top1", "balanced_accuracy", "loss", "skipped_steps"}
-    | {"critical_batch", "critical_batch_low", "critical_batch_high", "chain_end", "settings"}
-)
-
-
 def pair_runs(a: Sequence[Row], b: Sequence[Row]) -> Pairing:
     """Match the runs of a study in experiment A with those in B.
 
@@ -162,10 +164,6 @@ def _key(row: Row) -> PairKey:
     filtered = row["arm"] != "full"
     values["filter_network"] = base_architecture(row["filter_network"]) if filtered else ""
     return PairKey(setting=PairSetting(**values), draw=row["filter_network"] if filtered else "", seed=row["seed"])
-
-
-Differences = Mapping[tuple[str, int], float]
-"""Differences of one setting: (draw of the filter, seed) -> B - A in top-1, -1 to 1."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,17 @@ Removing a smaller part would make training faster by a ninth at most, about the
 CONFIDENCE = 0.9
 """Minimum probability with which an interval covers its median."""
 
+_ADVICE = {
+    "compute": "compute faster: use more workers, `precision: bf16` or `compile: true` on a GPU, or a smaller network "
+    "or image",
+    "communication": "send less often: use larger batch_sizes, fewer workers with more images each, or post_local_sgd "
+    "with a longer period; send less: use `communication.compression`; `reduction: ddp` hides more communication than "
+    "`tree`",
+    "input": "read faster: prepare the images no larger than the crop needs, keep them in memory (`prepare.storage: "
+    "array`), or give each worker more cores to decode with (fewer workers a node)",
+    "synchronization": "find what slows the slowest rank above: other load on its cores, GPU or disk, or a power limit",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
@@ -144,18 +155,6 @@ def _candidates(shares: Mapping[str, MedianEstimate]) -> tuple[str, ...]:
         return (largest, *close)
     # The likelier one first.
     return (largest, *close, "compute") if overheads[largest].median >= THRESHOLD else ("compute", largest, *close)
-
-
-_ADVICE = {
-    "compute": "compute faster: use more workers, `precision: bf16` or `compile: true` on a GPU, or a smaller network "
-    "or image",
-    "communication": "send less often: use larger batch_sizes, fewer workers with more images each, or post_local_sgd "
-    "with a longer period; send less: use `communication.compression`; `reduction: ddp` hides more communication than "
-    "`tree`",
-    "input": "read faster: prepare the images no larger than the crop needs, keep them in memory (`prepare.storage: "
-    "array`), or give each worker more cores to decode with (fewer workers a node)",
-    "synchronization": "find what slows the slowest rank above: other load on its cores, GPU or disk, or a power limit",
-}
 
 
 def diagnosis_lines(

@@ -30,6 +30,14 @@ _POINTS = {
 _SUGGESTION = "suggested_label_name"
 _IMAGES = {"path": pa.string(), "sha256": pa.string(), "label": pa.int64(), "label_name": pa.string()}
 
+_IMAGE_FIELD = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+# A row is a complete image file: few of them are in memory at a time.
+_ROWS = 64
+_FEATURES = {pa.float64(): "float64", pa.string(): "string", pa.int64(): "int64"}
+
+ImageReader = Callable[[int], tuple[bytes, str]]
+"""From a row of the split to the content and the path of an image file."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DecidedImages:
@@ -144,15 +152,6 @@ def shard_columns(decisions: DecidedImages, rows: NDArray[np.int64], split: str)
     return _with_note(table, decisions.n_planted)
 
 
-_IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
-# A row is a complete image file: few of them are in memory at a time.
-_ROWS = 64
-_FEATURES = {pa.float64(): "float64", pa.string(): "string", pa.int64(): "int64"}
-
-ImageReader = Callable[[int], tuple[bytes, str]]
-"""From a row of the split to the content and the path of an image file."""
-
-
 def write_shard(
     path: Path, columns: pa.Table, rows: NDArray[np.int64], read: ImageReader, names: Sequence[str]
 ) -> None:
@@ -163,7 +162,7 @@ def write_shard(
         rows: of the split, for `read`.
         names: by class number.
     """
-    fields = [pa.field("image", _IMAGE), *columns.schema]
+    fields = [pa.field("image", _IMAGE_FIELD), *columns.schema]
     features = {"image": {"_type": "Image"}, **{field.name: _feature(field, names) for field in columns.schema}}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     schema = pa.schema(fields, metadata=metadata)
@@ -171,7 +170,7 @@ def write_shard(
         for start in range(0, len(rows), _ROWS):
             images = [_struct(*read(row)) for row in rows[start : start + _ROWS].tolist()]
             part = columns.slice(start, _ROWS)
-            writer.write_table(pa.table([pa.array(images, _IMAGE), *part.columns], schema=schema))
+            writer.write_table(pa.table([pa.array(images, _IMAGE_FIELD), *part.columns], schema=schema))
 
 
 def _struct(content: bytes, path: str) -> dict[str, Any]:
