@@ -32,11 +32,13 @@ from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.spreadsheets import protect_cells
 from pipeline.artifacts.tables import write_csv, write_parquet
 from pipeline.commands import command_parser
-from pipeline.commands.feature_filtering.pictures import (
+from pipeline.commands.feature_filtering.outputs import (
     RowPictures,
     check_options,
     decisions_to_apply,
+    filter_decisions,
     read_pictures,
+    suspect_lines,
     write_pictures,
 )
 from pipeline.config.filter import FilterConfig
@@ -44,9 +46,8 @@ from pipeline.embedding import EmbeddingResult, ReducedFeatures, embed, reduce_f
 from pipeline.errors import InputError
 from pipeline.features.linear import cross_validated_probabilities, probe_folds
 from pipeline.filtering.apply import FilterContext, check_estimate, sieve
-from pipeline.filtering.external_features import ExternalFeatures, agreement, read_external_features
-from pipeline.filtering.feature_settings import FEATURE_SCORERS, FeatureSettings, feature_settings, needs_embedding
-from pipeline.filtering.suspects import filter_decisions, suspect_lines
+from pipeline.commands.feature_filtering.inputs import ExternalFeatures, agreement, read_external_features
+from pipeline.commands.feature_filtering.settings import FEATURE_SCORERS, FeatureSettings, feature_settings, needs_embedding
 from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_table
 from pipeline.parallel import task_pool
 from pipeline.run_log import stderr_log

@@ -33,7 +33,7 @@ from pipeline.config.params import load_params
 from pipeline.datasets.image_folder import open_image_folder
 from pipeline.datasets.labels import locate_labels, read_label_file
 from pipeline.errors import InputError, fix_hint
-from pipeline.filtering.external_features import read_external_features
+from pipeline.commands.feature_filtering.inputs import read_external_features
 from pipeline.simulator.fitting import load_all_reduce_times
 from pipeline.simulator.machine import load_machine
 from pipeline.training.pretrained import load_weights

@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from sklearn.linear_model import LogisticRegression
 
 from pipeline.errors import InputError
-from pipeline.filtering.external_features import ExternalFeatures, _label_records, class_order, read_external_features
+from pipeline.commands.feature_filtering.inputs import ExternalFeatures, _label_records, class_order, read_external_features
 from tests.fixtures.golden import check_golden, refusals
 
 _LABELS = ["cat", "dog", "yak"] * 4
