@@ -30,7 +30,7 @@ from pipeline.reporting.summary import Summary
 from pipeline.reporting.tables import cost_table, resource_table
 from pipeline.stats import formatting
 from pipeline.stats import tables as stats_tables
-from pipeline.stats.equivalent_batch import equivalent_batch_table
+from pipeline.stats.batch_size import equivalent_batch_table
 from pipeline.stats.tables import Table
 
 

@@ -18,7 +18,7 @@ from pipeline.commands.verification.studies import StudyRun, VerifiedStudy, desc
 from pipeline.distributed import World
 from pipeline.errors import InputError, OutOfMemory
 from pipeline.run_log import RunLog
-from pipeline.stats.audit import chance_of_detection, excluded_count, excluded_share
+from pipeline.stats.estimates import chance_of_detection, excluded_count, excluded_share
 from pipeline.training.canonical_runs import canonical_hashes
 from pipeline.training.checkpointing import CheckpointScheduler
 from pipeline.training.code_families import Hashes, find_family, read_families

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pipeline.stats.audit import chance_of_detection, excluded_count, excluded_share
+from pipeline.stats.estimates import chance_of_detection, excluded_count, excluded_share
 
 sizes = st.integers(1, 200).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(0, n)))
 
