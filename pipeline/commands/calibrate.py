@@ -1,7 +1,7 @@
 """`python -m pipeline calibrate`: find the embedding, space, min_samples and eps with which DBSCAN works best.
 
 The objective needs no test images: five times, `--planted-fraction` of the training images move to another class, and
-DBSCAN must find them (`scoring.eps_search`). That fraction is the noise that the found eps assumes. Evaluates the
+DBSCAN must find them (`scoring.density`). That fraction is the noise that the found eps assumes. Evaluates the
 embedding, every embedding of `reduce.extra_embeddings` and the principal components with each of `--min-samples`.
 """
 
@@ -23,8 +23,7 @@ from pipeline.errors import InputError
 from pipeline.filtering.inputs import load_filter_inputs
 from pipeline.paths import DataPaths
 from pipeline.scoring.base import ScorerInputs, Space
-from pipeline.scoring.density import release_radii_by_class
-from pipeline.scoring.eps_search import k_distances, knee, search_planted
+from pipeline.scoring.density import k_distances, knee, release_radii_by_class, search_planted
 from pipeline.stats.formatting import aligned_lines
 
 _DEFAULT_FRACTION = TunedEps(name="tuned").planted_fraction
