@@ -17,8 +17,7 @@ from pipeline.figures.style import N_CLASS_COLORS, NOISE, class_color
 from pipeline.replication.compare_published import claim_table, slope_table
 from pipeline.replication.published import CIFAR10, NETWORK_FIGURES, THROUGHPUT
 from pipeline.reporting import comparison_tables, tables, warmup
-from pipeline.reporting.comparison_tables import best_batch_table
-from pipeline.reporting.convergence import convergence_sections
+from pipeline.reporting.comparison_tables import best_batch_table, convergence_sections
 from pipeline.reporting.costs import ArmCost, Records
 from pipeline.reporting.figures import DroppedImage
 from pipeline.reporting.label_noise import planted_headline, planted_sentences

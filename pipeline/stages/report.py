@@ -10,11 +10,10 @@ from pipeline.reporting.costs import arm_costs
 from pipeline.reporting.inputs import ReportInputs, load_report_inputs, result_files, stage_names
 from pipeline.reporting.label_noise import planted_headline, planted_sentences
 from pipeline.reporting.landscape import load_landscapes
-from pipeline.reporting.metrics import chosen_metrics
+from pipeline.reporting.summary import Summary, build_summary, chosen_metrics
 from pipeline.reporting.near_duplicates import pair_pictures
 from pipeline.reporting.plans import load_plans
 from pipeline.reporting.render import PageFigures, render_costs, render_document, render_page
-from pipeline.reporting.summary import Summary, build_summary
 from pipeline.stages.harness import StageContext, run_stage
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from pipeline.paths import DataPaths
 from pipeline.reporting.inputs import load_report_inputs
-from pipeline.reporting.metrics import chosen_metrics
-from pipeline.reporting.summary import build_summary
+from pipeline.reporting.summary import build_summary, chosen_metrics
 from tests.fixtures.report import params_with, write_artifacts
 
 

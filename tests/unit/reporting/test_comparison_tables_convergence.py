@@ -8,7 +8,7 @@ import pytest
 from pipeline.config.params import Params, check_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
-from pipeline.reporting.convergence import convergence_sections
+from pipeline.reporting.comparison_tables import convergence_sections
 from pipeline.reporting.figures import figure_files, study_charts
 from pipeline.reporting.inputs import load_report_inputs
 from pipeline.reporting.render import report_content
