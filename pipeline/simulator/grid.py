@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from pipeline.distributed import CommConfig
 from pipeline.simulator.job import Job, with_local_batch
 from pipeline.simulator.machine import Machine
-from pipeline.simulator.messages import Negotiation
-from pipeline.simulator.model import CommunicationModel, ScalingPoint, strong_scaling, weak_scaling
+from pipeline.simulator.model import CommunicationModel, Negotiation, ScalingPoint, strong_scaling, weak_scaling
 
 _HOUR_S = 3600.0
 _MIB = 2.0**20
