@@ -12,7 +12,7 @@ from flask import request
 from pipeline.config.largest_batch import with_recorded_sizes
 from pipeline.config.params import load_params
 from pipeline.errors import InputError
-from pipeline.figures.gallery import thumbnail
+from pipeline.figures.rendering import thumbnail
 from viz import callbacks, components, layout
 from viz.callbacks import training
 from viz.callbacks.training import training_page

@@ -25,7 +25,7 @@ from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.commands import check_minimums, command_parser
 from pipeline.errors import InputError, explain_out_of_memory
 from pipeline.figures.rendering import svg, with_note
-from pipeline.figures.run_curves import slice_figure
+from pipeline.figures.curves import slice_figure
 from pipeline.landscape.study import SCHEMA, SPLITS, Method, NetworkMeasurer, measured_rows
 from pipeline.paths import DataPaths
 from pipeline.reporting.landscape import slice_panels

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.figure import Figure
 
-from pipeline.figures.gallery import image_grid, thumbnail
-from pipeline.figures.rendering import data_uri
+from pipeline.figures.rendering import data_uri, image_grid, thumbnail
 from pipeline.reporting.inputs import NetworkInputs, ReportInputs
 from pipeline.stats.formatting import plural
 

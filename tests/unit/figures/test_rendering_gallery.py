@@ -3,8 +3,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from pipeline.figures.gallery import image_grid, thumbnail
-from pipeline.figures.rendering import png
+from pipeline.figures.rendering import image_grid, png, thumbnail
 
 
 def test_small_images_keep_every_pixel() -> None:
