@@ -29,8 +29,7 @@ from numpy.typing import NDArray
 from pipeline.artifacts.files import write_array, write_json
 from pipeline.artifacts.overrides import Override, locate_overrides, read_overrides, write_overrides
 from pipeline.artifacts.provenance import write_provenance
-from pipeline.artifacts.spreadsheets import protect_cells
-from pipeline.artifacts.tables import write_csv, write_parquet
+from pipeline.artifacts.tables import protect_cells, write_csv, write_parquet
 from pipeline.commands import command_parser
 from pipeline.commands.feature_filtering.outputs import (
     RowPictures,

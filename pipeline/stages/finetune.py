@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline import distributed
-from pipeline.artifacts.dynamics import write_dynamics
+from pipeline.artifacts.metrics import write_dynamics
 from pipeline.artifacts.files import remove_leftovers, write_array, write_json
 from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_digest
 from pipeline.artifacts.provenance import sha256_of_file, write_provenance

@@ -20,7 +20,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.artifacts.dynamics import read_dynamics, write_dynamics
+from pipeline.artifacts.metrics import read_dynamics, write_dynamics
 from pipeline.artifacts.files import open_array, write_json
 from pipeline.artifacts.overrides import Override, locate_overrides, read_overrides, write_overrides
 from pipeline.artifacts.plans import copy_registered_plans, read_run_dates, register_plan, write_run_dates

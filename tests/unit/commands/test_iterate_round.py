@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.artifacts.dynamics import read_dynamics, write_dynamics
+from pipeline.artifacts.metrics import read_dynamics, write_dynamics
 from pipeline.artifacts.files import read_json, write_array
 from pipeline.artifacts.prepared import count_planted, load_prepared
 from pipeline.artifacts.tables import read_parquet

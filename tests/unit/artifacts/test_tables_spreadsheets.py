@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.artifacts.spreadsheets import protect_cells, restore_cells
-from pipeline.artifacts.tables import read_csv, write_csv
+from pipeline.artifacts.tables import protect_cells, read_csv, restore_cells, write_csv
 
 _CELLS = st.lists(st.text(st.sampled_from("=+-@\t\r\n'\" ,;ａ＝a1é"), max_size=5), min_size=1, max_size=8)
 

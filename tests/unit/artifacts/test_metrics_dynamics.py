@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.artifacts.dynamics import read_dynamics, write_dynamics
+from pipeline.artifacts.metrics import read_dynamics, write_dynamics
 from pipeline.errors import InputError
 
 _MARGIN = np.array([1.5, -2, np.nan], dtype=np.float32)
