@@ -9,7 +9,7 @@ from dash import Dash, Input, html
 from dash.exceptions import DependencyException
 from flask import request
 
-from pipeline.config.largest_batch import with_recorded_sizes
+from pipeline.config.batch_sizes import with_recorded_sizes
 from pipeline.config.params import load_params
 from pipeline.errors import InputError
 from pipeline.figures.rendering import thumbnail

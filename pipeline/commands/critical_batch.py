@@ -18,7 +18,7 @@ from pipeline.artifacts.prepared import load_prepared, prepared_digest
 from pipeline.artifacts.recorded import check_recorded
 from pipeline.artifacts.stage_inputs import stage_inputs
 from pipeline.commands import check_minimums, command_parser, positive_float
-from pipeline.config.equivalent_batch import CONTROL
+from pipeline.config.batch_sizes import CONTROL
 from pipeline.distributed import World
 from pipeline.errors import InputError
 from pipeline.stages.harness import StageContext, exit_codes, make_context

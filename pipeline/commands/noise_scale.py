@@ -27,7 +27,7 @@ from pipeline.artifacts.recorded import check_recorded
 from pipeline.artifacts.stage_inputs import prepared_inputs, study_tables
 from pipeline.artifacts.tables import read_parquet
 from pipeline.commands import check_minimums, command_parser
-from pipeline.config.equivalent_batch import CONTROL, TREATED
+from pipeline.config.batch_sizes import CONTROL, TREATED
 from pipeline.distributed import World
 from pipeline.errors import InputError
 from pipeline.models.resnet import Network

@@ -9,9 +9,16 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from pipeline.config.base import Budget, Duration, KeyOfSize, NonNegativeFloat, Positive, PositiveFloat, Section, Seed
-from pipeline.config.equivalent_batch import CONTROL, TREATED, EquivalentBatch
+from pipeline.config.batch_sizes import (
+    CONTROL,
+    TREATED,
+    BatchSize,
+    EquivalentBatch,
+    check_largest,
+    known_sizes,
+    stated_sizes,
+)
 from pipeline.config.extractors import NetworkName
-from pipeline.config.largest_batch import BatchSize, check_largest, known_sizes, stated_sizes
 from pipeline.config.recipe import ModelName, Recipe, TorchvisionName
 from pipeline.config.renamed_keys import with_old_keys
 from pipeline.config.runtime import ReportConfig

@@ -16,7 +16,7 @@ from pipeline.artifacts.files import write_bytes
 from pipeline.artifacts.recorded import check_present, check_recorded, unrecorded_note
 from pipeline.artifacts.space import check_memory_limit, check_space
 from pipeline.artifacts.stage_inputs import stage_inputs
-from pipeline.config.largest_batch import with_recorded_sizes
+from pipeline.config.batch_sizes import with_recorded_sizes
 from pipeline.config.params import Params, load_params
 from pipeline.config.runtime import DaskConfig
 from pipeline.energy import UNKNOWN_ENERGY, Energy, measure_energy, total_energy

@@ -15,7 +15,7 @@ from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_di
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.space import check_space
 from pipeline.artifacts.tables import write_parquet
-from pipeline.config.largest_batch import LARGEST
+from pipeline.config.batch_sizes import LARGEST
 from pipeline.config.study import KeepWeights, TrainConfig, build_plan, plan_hash
 from pipeline.distributed import World
 from pipeline.energy import UNKNOWN_ENERGY, total_energy

@@ -12,7 +12,7 @@ from pipeline.config.params import Params, check_params
 from pipeline.config.recipe import Recipe
 from pipeline.config.study import TrainConfig
 from pipeline.config.tuning import apply_values
-from pipeline.config.tuning_checks import process_requirement
+from pipeline.config.checks import process_requirement
 from pipeline.durations import to_steps
 from pipeline.errors import InputError
 from pipeline.training.grid import grid_points

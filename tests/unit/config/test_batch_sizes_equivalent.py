@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.config.equivalent_batch import EquivalentBatch
+from pipeline.config.batch_sizes import EquivalentBatch
 from pipeline.config.params import Params, check_params
 from pipeline.config.study import build_plan, plan_hash
 from pipeline.errors import InputError
