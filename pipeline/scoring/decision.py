@@ -1,4 +1,4 @@
-"""Decide on images from a scorer's inputs: which to drop, which near duplicates are redundant, which labels to suggest."""
+"""Decide which images to drop, which near duplicates are redundant, and which labels to suggest."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

@@ -16,7 +16,7 @@ from pipeline.artifacts.metrics import write_dynamics
 from pipeline.artifacts.files import remove_leftovers, write_array, write_json
 from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_digest
 from pipeline.artifacts.provenance import sha256_of_file, write_provenance
-from pipeline.artifacts.space import check_space
+from pipeline.processes import check_space
 from pipeline.artifacts.tables import read_parquet
 from pipeline.config.extractors import base_architecture, replicate_number
 from pipeline.config.finetune import FinetuneConfig

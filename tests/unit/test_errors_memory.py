@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pipeline.artifacts.files import open_array
-from pipeline.artifacts.space import MIN_MEMORY, check_memory_limit
+from pipeline.processes import MIN_MEMORY, check_memory_limit
 from pipeline.artifacts.tables import read_csv, read_parquet
 from pipeline.datasets.decode import decode_image
 from pipeline.errors import InputError, fix_hint

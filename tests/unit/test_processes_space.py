@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.artifacts.space import MIN_BYTES, check_space
+from pipeline.processes import MIN_BYTES, check_space
 from pipeline.errors import InputError, fix_hint
 
 
