@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.datasets import parquet_images
 from pipeline.datasets.decode import decode_image
-from pipeline.datasets.hub_names import card_class_names, split_of
+from pipeline.datasets.table_labels import card_class_names, split_of
 from pipeline.datasets.image_folder import open_image_folder
 from pipeline.datasets.image_set import DecodedImage, ImageSet, UnreadableImage
 from pipeline.errors import InputError

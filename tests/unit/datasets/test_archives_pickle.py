@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.datasets.plain_pickle import load_plain_pickle
+from pipeline.datasets.archives import load_plain_pickle
 from pipeline.errors import InputError
 from tests.fixtures.images import python2_pickle
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from pipeline.datasets.builtin import open_digits
+from pipeline.datasets.registry import open_digits
 from pipeline.datasets.image_set import DecodedImage
 from tests.fixtures.images import dataset_options
 

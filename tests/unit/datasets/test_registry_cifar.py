@@ -12,7 +12,7 @@ import torchvision.datasets
 from numpy.typing import NDArray
 
 from pipeline.artifacts.provenance import sha256_of_file
-from pipeline.datasets.builtin import CIFAR10, CIFAR100, CifarArchive, open_cifar
+from pipeline.datasets.registry import CIFAR10, CIFAR100, CifarArchive, open_cifar
 from pipeline.datasets.image_set import DecodedImage, ImageSet, Sample
 from pipeline.errors import InputError
 from tests.fixtures.images import cifar10_archive, dataset_options, python2_pickle, write_tar
@@ -90,7 +90,7 @@ def test_nothing_is_unpickled_before_the_checksum_is_right(archive: Path, monkey
         raise AssertionError("unpickled")
 
     monkeypatch.setattr(pickle, "Unpickler", never)
-    monkeypatch.setattr("pipeline.datasets.builtin.load_plain_pickle", never)
+    monkeypatch.setattr("pipeline.datasets.registry.load_plain_pickle", never)
     with pytest.raises(InputError) as refused:
         open_cifar(CIFAR10, dataset_options(archive))
     assert CIFAR10.sha256 in str(refused.value)
