@@ -24,8 +24,7 @@ from pipeline.commands.starting.project import (
     start_repositories,
     write_project,
 )
-from pipeline.commands.starting.proposal import default_test_size, propose
-from pipeline.commands.starting.survey import FolderSurvey, survey_folder
+from pipeline.commands.starting.proposal import FolderSurvey, default_test_size, propose, survey_folder
 from pipeline.config.params import Params
 from pipeline.errors import InputError
 from pipeline.run_log import stderr_log

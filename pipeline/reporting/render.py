@@ -18,7 +18,7 @@ from pipeline.replication.compare_published import claim_table, slope_table
 from pipeline.replication.published import CIFAR10, NETWORK_FIGURES, THROUGHPUT
 from pipeline.reporting import comparison_tables, tables, warmup
 from pipeline.reporting.comparison_tables import best_batch_table, convergence_sections
-from pipeline.reporting.costs import ArmCost, Records
+from pipeline.reporting.tables import ArmCost, Records, cost_table, resource_table
 from pipeline.reporting.figures import DroppedImage
 from pipeline.reporting.label_noise import planted_headline, planted_sentences
 from pipeline.reporting.landscape import Landscapes, landscape_sentences, landscape_table
@@ -26,7 +26,6 @@ from pipeline.reporting.near_duplicates import KINDS, PictureOfPair, duplicates_
 from pipeline.reporting.overview import study_card
 from pipeline.reporting.plans import PlanHistories, plan_sentences
 from pipeline.reporting.summary import Summary
-from pipeline.reporting.tables import cost_table, resource_table
 from pipeline.stats import formatting
 from pipeline.stats import tables as stats_tables
 from pipeline.stats.batch_size import equivalent_batch_table

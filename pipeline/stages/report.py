@@ -6,7 +6,7 @@ from typing import Any
 from pipeline.artifacts.files import atomic_path, read_json, remove_leftovers, write_json, write_text
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.reporting import figures as reporting_figures
-from pipeline.reporting.costs import arm_costs
+from pipeline.reporting.tables import arm_costs
 from pipeline.reporting.inputs import ReportInputs, load_report_inputs, result_files, stage_names
 from pipeline.reporting.label_noise import planted_headline, planted_sentences
 from pipeline.reporting.landscape import load_landscapes

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.commands.starting.proposal import batch_sizes, default_test_size, propose
-from pipeline.commands.starting.survey import FolderSurvey
+from pipeline.commands.starting.proposal import FolderSurvey, batch_sizes, default_test_size, propose
 from pipeline.commands.starting.weights import NETWORK
 from pipeline.config.batch_sizes import known_sizes
 from pipeline.config.params import Params
