@@ -32,8 +32,7 @@ from pipeline.figures.study_curves import (
 )
 from pipeline.replication.published import BEST_WARMUPS, BEST_WARMUPS_SOURCE
 from pipeline.reporting.inputs import NetworkInputs, ReportInputs
-from pipeline.reporting.label_noise import planted_headline
-from pipeline.reporting.near_duplicates import duplicates_figure
+from pipeline.reporting.data_quality import duplicates_figure, planted_headline
 from pipeline.reporting.summary import Summary
 from pipeline.stats.runs import Quantity
 
