@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.tuning.halving import Rung, hyperband, promoted, successive_halving
-from pipeline.tuning.scheduler import SearchOutcome, TrialStep, run_halving
+from pipeline.tuning.scheduler import (
+    Rung,
+    SearchOutcome,
+    TrialStep,
+    hyperband,
+    promoted,
+    run_halving,
+    successive_halving,
+)
 
 
 def _pairs(rungs: list[Rung]) -> list[tuple[int, int]]:
