@@ -116,13 +116,13 @@ def test_the_headline_opens_with_its_runs_and_filter(tmp_path: Path) -> None:
     _unpacked(_HEADLINE / "2026-11-25-filter/filter.tar.xz", tmp_path)
     _unpacked(_HEADLINE / "2026-11-25-runs/ledger.tar.xz", tmp_path)
     results = open_results(tmp_path)
-    (network,) = results.networks
+    network = results.networks[0]
     assert "batch_6272" in results.studies
     keep = read_parquet(results.data.points(network), ["keep"])["keep"].to_numpy()
     with results.data.kept(network).open(newline="") as file:
         assert keep.sum() == sum(1 for _ in csv.reader(file)) - 1
     with pytest.raises(InputError, match=re.escape(str(results.data.embedding(network, "test")))):
-        results.network()
+        results.network(network)
     with pytest.raises(InputError, match="batch_6272"):
         results.study("batch_6272")
     ledger = RunCache(WorkPaths(root=tmp_path / ".work").ledger)
