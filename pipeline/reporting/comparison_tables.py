@@ -120,7 +120,7 @@ def verdict_table(studies: Sequence[Mapping[str, Any]], confidence: float) -> Ta
     ]
     return make_table(
         f"study; difference; equal; verdict; mean (points); {100 * confidence:g} % interval (points); "
-        "seeds, or draws; needed for the margin",
+        "seeds, or replicates; needed for the margin",
         rows if len(_with_primary(studies)) > FEW else [],
         text="study; difference; equal; verdict",
     )
@@ -154,8 +154,8 @@ def pooled_table(study: Mapping[str, Any]) -> Table:
     return make_table(
         f"difference; mean (points); sd (points); {100 * confidence:g} % t interval (points); "
         f"{100 * confidence:g} % bootstrap interval, also over test images (points); "
-        f"{100 * (2 * confidence - 1):g} % interval of the equivalence test (points); draws; seeds; settings; "
-        "needed for the margin (seeds, or draws); verdict",
+        f"{100 * (2 * confidence - 1):g} % interval of the equivalence test (points); replicates; seeds; settings; "
+        "needed for the margin (seeds, or replicates); verdict",
         rows,
         text="difference; verdict",
     )
@@ -194,7 +194,7 @@ def published_table(published: Mapping[str, Any], confidence: float) -> Table:
     ]
     return make_table(
         "arm; batch size; weight decay; published (%); place; "
-        f"measured, mean (%); {100 * confidence:g} % interval (%); n (seeds, or draws of the filter); "
+        f"measured, mean (%); {100 * confidence:g} % interval (%); n (seeds, or replicates of the filter); "
         "measured − published (points); measured as",
         rows,
         text="arm; place; measured as",

@@ -12,7 +12,7 @@ from pipeline.config.params import Params
 from pipeline.config.study import Study, build_plan, diff_plans, plan_hash
 from pipeline.paths import WorkPaths
 from pipeline.stats.estimates import Estimate
-from pipeline.stats.formatting import percent, plural, points, points_interval
+from pipeline.stats.formatting import UNIT_NAMES, percent, plural, points, points_interval
 
 _CONTROLS = {
     "full": "training on all images",
@@ -190,7 +190,7 @@ def study_card(
         )
     estimate, margin = Estimate(**row["estimate"]), study["plan"]["margin"]
     level = "" if estimate.low is None else f"{100 * (1 - study['plan']['alpha']):g} % interval "
-    interval = f"{level}{points_interval(estimate)}; {plural(estimate.n, row['verdict']['unit'])}"
+    interval = f"{level}{points_interval(estimate)}; {plural(estimate.n, UNIT_NAMES[row['verdict']['unit']])}"
     return StudyCard(
         name=study["name"],
         outcome=row["verdict"]["outcome"],
@@ -205,7 +205,7 @@ def short_sentence(row: Mapping[str, Any], margin: float) -> str:
     """Return the verdict of one pooled comparison in at most 20 words; `margin` in percentage points."""
     outcome, mean, control = row["verdict"]["outcome"], row["estimate"]["mean"], _CONTROLS[row["control"]]
     if outcome == "undecided":
-        seen = plural(row["estimate"]["n"], row["verdict"]["unit"])
+        seen = plural(row["estimate"]["n"], UNIT_NAMES[row["verdict"]["unit"]])
         verb = "does" if row["estimate"]["n"] == 1 else "do"
         return f"{seen} {verb} not show whether dropping these images beats {control}."
     if outcome == "equivalent":

@@ -76,7 +76,7 @@ class ArmCost:
 
     Attributes:
         runs: number of trained runs, without skipped ones.
-        choosing: fine-tuning, extraction, embedding and scoring for all draws of the filter; 0 for arms that the filter
+        choosing: fine-tuning, extraction, embedding and scoring for all filter replicates; 0 for arms that the filter
             does not choose.
         memory_mb: peak of the largest process of any of these stages; None without a record.
         gpu_memory_mb: the same for GPU memory; None without a record.

@@ -324,7 +324,7 @@ def equivalent_batch_table(values: Values, confidence: float, margin: float) -> 
         )
     return make_table(
         "batch size of full; of filtered; verdict; filtered − full, mean (points); sd (points); "
-        f"{100 * confidence:g} % interval (points); n (paired seeds, or draws); p, t test; p, sign flips; "
+        f"{100 * confidence:g} % interval (points); n (paired seeds, or replicates); p, t test; p, sign flips; "
         f"p, equivalence within ±{margin:.2f}; after Holm: p, difference; after Holm: p, equivalence",
         rows,
         text="verdict",

@@ -25,11 +25,11 @@ _RESULTS = frozenset(
 )
 
 Differences = Mapping[tuple[str, int], float]
-"""Differences of one setting: (draw of the filter, seed) -> B - A in top-1, -1 to 1."""
+"""Differences of one setting: (replicate of the filter, seed) -> B - A in top-1, -1 to 1."""
 
 
 class PairSetting(NamedTuple):
-    """The settings that both runs of a pair share, in addition to the seed and the draw of the filter.
+    """The settings that both runs of a pair share, in addition to the seed and the replicate of the filter.
 
     `filter_network` has no replicate number, and is empty for the arm `full`, which uses no filter.
     """
@@ -204,7 +204,7 @@ class StudyComparison:
         differing: columns and settings that differ within pairs, other than results.
         no_verdict: why accuracies of A and B cannot be compared, as the end of a sentence; then there are no verdicts.
         pooled: verdict of each arm with pairs, `filtered` first.
-        settings: verdicts of the settings with a seed that all draws of the filter have.
+        settings: verdicts of the settings with a seed that all replicates of the filter have.
         only_a, only_b: settings of only one experiment.
     """
 
