@@ -192,5 +192,5 @@ def estimate_pipeline(params: Params, *, n_train: int, n_test: int, n_classes: i
         runs[f"finetune@{network}"] = [finetune_run(params, network, size)]
     speeds = measure_all((run for of_stage in runs.values() for run in of_stage), budget_s=_QUICK_BUDGET_S)
     costs = stage_costs(params, frozenset(graph), size, runs, speeds)
-    suspects = [cost for stage, cost in costs.items() if not stage.startswith(("train", "report"))]
+    suspects = [one for stage, one in costs.items() if not stage.startswith(("train", "report"))]
     return TimeEstimate(suspects_s=total_cost(suspects).seconds, total_s=total_cost(list(costs.values())).seconds)
