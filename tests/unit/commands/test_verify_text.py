@@ -12,10 +12,11 @@ import torch
 from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.tables import read_parquet
+from pipeline.config.study import plan_hash
 from pipeline.training.run_record import write_checksums
-from tests.fixtures.forgeries import data_of, edit_json, edit_params, statements, work_of
+from tests.fixtures.forgeries import data_of, edit_json, statements, work_of
 from tests.fixtures.golden import check_golden
-from tests.fixtures.verified import STUDY_NAME, write_verified_project
+from tests.fixtures.verified import STUDY_NAME, write_report, write_verified_project
 
 # What differs between machines and days, and what stands for it.
 _HIDDEN = {
@@ -58,6 +59,18 @@ def _edit_run(folder: Path, arm: str, seed: int, edit: Callable[[dict[str, Any]]
     write_checksums(result.parent)
 
 
+def _state_change_of_plan(folder: Path) -> None:
+    """State the plan with fewer seeds before the runs, and the present one after them; write the report again."""
+    (statement,) = statements(folder)
+    plan = read_json(statement)["plan"]
+    statement.unlink()
+    for date, changes in (("2026-01-01T00:00:00.000000Z", {"seeds": [0, 1, 2]}), ("2099-01-01T00:00:00.000000Z", {})):
+        stated = {**plan, **changes}
+        path = work_of(folder).plans(STUDY_NAME) / f"{date.replace(':', '')}-{plan_hash(stated)[:12]}.json"
+        write_json(path, {"date": date, "plan": stated, "sha256": plan_hash(stated)})
+    write_report(folder)
+
+
 def _other_rate(record: dict[str, Any]) -> dict[str, Any]:
     return {**record, "history": [{**record["history"][0], "lr": 0.3}, *record["history"][1:]]}
 
@@ -70,9 +83,8 @@ def test_the_text_of_a_verification(tmp_path: Path, capsys: pytest.CaptureFixtur
     folder = write_verified_project(tmp_path / "project")
     texts = {"as recorded": _text(folder, capsys, "--retrain", "8", "--seed", "1")}
     data_of(folder).provenance("filter", "resnet18").unlink()
-    edit_params(folder, "study", seeds=[0, 1, 2])
-    texts["another plan, and a missing record"] = _text(folder, capsys)
-    edit_params(folder, "study", seeds=[0, 1, 2, 3])
+    _state_change_of_plan(folder)
+    texts["a change of the plan, and a missing record"] = _text(folder, capsys)
     _edit_run(folder, "filtered", 0, _other_rate)
     _edit_run(folder, "random", 1, _moved_link)
     edit_json(statements(folder)[0], sha256="0" * 64)
