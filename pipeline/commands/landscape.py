@@ -24,8 +24,8 @@ from pipeline.artifacts.stage_inputs import prepared_inputs, study_tables
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.commands import check_minimums, command_parser
 from pipeline.errors import InputError, explain_out_of_memory
-from pipeline.figures.rendering import svg, with_note
 from pipeline.figures.curves import slice_figure
+from pipeline.figures.rendering import svg, with_note
 from pipeline.landscape.study import SCHEMA, SPLITS, Method, NetworkMeasurer, measured_rows
 from pipeline.paths import DataPaths
 from pipeline.reporting.landscape import slice_panels

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 
 from pipeline.datasets.decode import IMAGE_SUFFIXES, UnreadableError
 from pipeline.datasets.file_tree import FileSource, FileTree, check_name, unsafe_name
+from pipeline.datasets.labels import read_label_records
 from pipeline.datasets.table_labels import (
     DEFAULT_COLUMN,
     LabeledRows,
@@ -19,7 +20,6 @@ from pipeline.datasets.table_labels import (
     list_images,
     split_of_folders,
 )
-from pipeline.datasets.labels import read_label_records
 from pipeline.errors import InputError
 
 NAME = "metadata.csv"

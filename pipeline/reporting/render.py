@@ -18,8 +18,6 @@ from pipeline.replication.compare_published import claim_table, slope_table
 from pipeline.replication.published import CIFAR10, NETWORK_FIGURES, THROUGHPUT
 from pipeline.reporting import comparison_tables, tables, warmup
 from pipeline.reporting.comparison_tables import best_batch_table, convergence_sections
-from pipeline.reporting.tables import ArmCost, Records, cost_table, resource_table
-from pipeline.reporting.figures import DroppedImage
 from pipeline.reporting.data_quality import (
     KINDS,
     PictureOfPair,
@@ -27,9 +25,11 @@ from pipeline.reporting.data_quality import (
     planted_headline,
     planted_sentences,
 )
+from pipeline.reporting.figures import DroppedImage
 from pipeline.reporting.landscape import Landscapes, landscape_sentences, landscape_table
 from pipeline.reporting.overview import PlanHistories, plan_sentences, study_card
 from pipeline.reporting.summary import Summary
+from pipeline.reporting.tables import ArmCost, Records, cost_table, resource_table
 from pipeline.stats import formatting
 from pipeline.stats import tables as stats_tables
 from pipeline.stats.batch_size import equivalent_batch_table

@@ -14,8 +14,8 @@ from pipeline.config.extractors import base_architecture
 from pipeline.replication import ClaimCriteria
 from pipeline.replication.compare_published import claim_values, compare_with_published, slope_values
 from pipeline.replication.published import KEPT_SHARES
-from pipeline.reporting.inputs import NetworkInputs, ReportInputs, StudyInputs
 from pipeline.reporting.data_quality import planted_summary
+from pipeline.reporting.inputs import NetworkInputs, ReportInputs, StudyInputs
 from pipeline.reporting.warmup import warmup_laws
 from pipeline.scoring.thresholds import jaccard, suspicion_from_score
 from pipeline.stats import wilson_interval

@@ -14,13 +14,6 @@ from typing import IO
 
 from pipeline.artifacts.files import write_bytes
 from pipeline.artifacts.recorded import check_present, check_recorded, unrecorded_note
-from pipeline.processes import (
-    check_memory_limit,
-    check_space,
-    freeze_imported_objects,
-    is_adopted,
-    set_parent_death_signal,
-)
 from pipeline.artifacts.stage_inputs import stage_inputs
 from pipeline.config.batch_sizes import with_recorded_sizes
 from pipeline.config.params import Params, load_params
@@ -28,6 +21,13 @@ from pipeline.config.runtime import DaskConfig
 from pipeline.energy import UNKNOWN_ENERGY, Energy, measure_energy, total_energy
 from pipeline.errors import InputError, Terminated, fix_hint
 from pipeline.paths import DataPaths, WorkPaths
+from pipeline.processes import (
+    check_memory_limit,
+    check_space,
+    freeze_imported_objects,
+    is_adopted,
+    set_parent_death_signal,
+)
 from pipeline.run_log import ResourceMeter, RunLog, stderr_log
 
 _LOCK_GRACE_S = 5.0

@@ -14,6 +14,7 @@ from pipeline.config.tuning import Tuning
 from pipeline.errors import InputError
 from pipeline.run_log import RunLog
 from pipeline.training.checkpointing import Checkpoints
+from pipeline.tuning.processes import train_next_epoch
 from pipeline.tuning.scheduler import (
     Rung,
     SearchOutcome,
@@ -25,7 +26,6 @@ from pipeline.tuning.scheduler import (
     run_threshold_pruning,
     successive_halving,
 )
-from pipeline.tuning.processes import train_next_epoch
 from pipeline.tuning.sources import TrialData, write_mark
 from pipeline.tuning.storage import StepResult, TrialSampler, TrialStorage, from_optuna_params, to_distributions
 from pipeline.tuning.trial import TrainValRows, TrialRun

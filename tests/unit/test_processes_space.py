@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.processes import MIN_BYTES, check_space
 from pipeline.errors import InputError, fix_hint
+from pipeline.processes import MIN_BYTES, check_space
 
 
 @contextmanager

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from ruamel.yaml import YAML
 
-from pipeline.artifacts.metrics import read_dynamics, write_dynamics
 from pipeline.artifacts.files import open_array, read_json, write_array, write_bytes, write_json
+from pipeline.artifacts.metrics import read_dynamics, write_dynamics
 from pipeline.artifacts.overrides import Override, write_overrides
 from pipeline.artifacts.prepared import count_planted, planted_note
 from pipeline.artifacts.tables import read_parquet

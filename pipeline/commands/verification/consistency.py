@@ -7,12 +7,12 @@ are checked against params.yaml and the dates of the runs.
 import itertools
 import json
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from bisect import bisect_left
 
 from pipeline.artifacts.foreign import read_foreign_json
 from pipeline.artifacts.plans import RegisteredPlan, read_registered_plans, read_run_dates

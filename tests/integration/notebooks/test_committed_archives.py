@@ -54,7 +54,7 @@ def _unpacked(packed: Path, folder: Path) -> None:
 
 
 def _opened(name: str, folder: Path) -> Results:
-    """Unpack an archive, with stand-ins for what `prepare` makes of the images: labels of the test images, and names."""
+    """Unpack an archive, with stand-ins for what `prepare` writes: labels of the test images, and names of classes."""
     _unpacked(_RESULTS / name / "results.tar.xz", folder)
     results = open_results(folder)
     study, _ = _PUBLISHED[name]

@@ -14,8 +14,13 @@ from hypothesis import strategies as st
 from numpy.typing import DTypeLike, NDArray
 from sklearn.linear_model import LogisticRegression
 
+from pipeline.commands.feature_filtering.inputs import (
+    ExternalFeatures,
+    _label_records,
+    class_order,
+    read_external_features,
+)
 from pipeline.errors import InputError
-from pipeline.commands.feature_filtering.inputs import ExternalFeatures, _label_records, class_order, read_external_features
 from tests.fixtures.golden import check_golden, refusals
 
 _LABELS = ["cat", "dog", "yak"] * 4

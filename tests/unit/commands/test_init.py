@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from batchsieve.cli import main
-from pipeline.commands.starting import weights
 from pipeline.commands.planning.jobs import TimeEstimate
+from pipeline.commands.starting import weights
 from pipeline.commands.starting.project import packaged_path
 from pipeline.commands.starting.weights import NETWORK, find_weights
 from pipeline.config.params import load_params

@@ -46,7 +46,8 @@ def _text(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> st
         text = re.sub(pattern, shown, text)
     lines: list[str] = []
     for word, group in groupby(text.splitlines(), key=lambda line: line.split()[0]):
-        lines += sorted(group) if word in _OF_RUNS else group
+        of_word = list(group)
+        lines += sorted(of_word) if word in _OF_RUNS else of_word
     return "\n".join([*lines, f"exit     {code}", ""])
 
 

@@ -12,8 +12,8 @@ import torchvision.datasets
 from numpy.typing import NDArray
 
 from pipeline.artifacts.provenance import sha256_of_file
-from pipeline.datasets.registry import CIFAR10, CIFAR100, CifarArchive, open_cifar
 from pipeline.datasets.image_set import DecodedImage, ImageSet, Sample
+from pipeline.datasets.registry import CIFAR10, CIFAR100, CifarArchive, open_cifar
 from pipeline.errors import InputError
 from tests.fixtures.images import cifar10_archive, dataset_options, python2_pickle, write_tar
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from pipeline.datasets.registry import open_digits
 from pipeline.datasets.image_set import DecodedImage
+from pipeline.datasets.registry import open_digits
 from tests.fixtures.images import dataset_options
 
 

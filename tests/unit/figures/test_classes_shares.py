@@ -1,8 +1,8 @@
 import numpy as np
 from matplotlib.patches import Rectangle
 
-from pipeline.figures.rendering import svg
 from pipeline.figures.classes import class_share_chart, class_share_figure, eps_chart, eps_figure
+from pipeline.figures.rendering import svg
 
 
 def test_class_bars_keep_the_order_and_escape_the_names() -> None:

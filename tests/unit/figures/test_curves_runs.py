@@ -1,5 +1,5 @@
-from pipeline.figures.rendering import plotly_html
 from pipeline.figures.curves import RunCurve, RunCurves, run_chart
+from pipeline.figures.rendering import plotly_html
 from pipeline.figures.style import LineKey, line_styles
 
 SOUND = RunCurve(name="seed 0", points=[(1, 2.0), (5, 1.0)], diverged=False)

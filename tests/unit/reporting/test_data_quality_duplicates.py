@@ -8,9 +8,9 @@ from markupsafe import escape
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.paths import DataPaths
+from pipeline.reporting.data_quality import pair_pictures
 from pipeline.reporting.figures import figure_files
 from pipeline.reporting.inputs import load_report_inputs
-from pipeline.reporting.data_quality import pair_pictures
 from pipeline.reporting.summary import build_summary
 from tests.fixtures.report import params_with, write_artifacts
 from tests.unit.reporting.test_render_document import render as render_document

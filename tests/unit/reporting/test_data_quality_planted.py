@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from pipeline.paths import DataPaths
+from pipeline.reporting.data_quality import detection, planted_headline, planted_sentences
 from pipeline.reporting.figures import dropped_images, figure_files
 from pipeline.reporting.inputs import ReportInputs, load_report_inputs
-from pipeline.reporting.data_quality import detection, planted_headline, planted_sentences
 from pipeline.reporting.summary import build_summary
 from tests.fixtures.golden import check_golden
 from tests.fixtures.planted import say_planted

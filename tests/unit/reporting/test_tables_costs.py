@@ -7,9 +7,9 @@ import pytest
 
 from pipeline.energy import UNKNOWN_ENERGY, Energy
 from pipeline.paths import DataPaths
-from pipeline.reporting.tables import ArmCost, RunCost, arm_costs, cost_table, resource_table
 from pipeline.reporting.inputs import StudyInputs, load_report_inputs
 from pipeline.reporting.render import render_costs
+from pipeline.reporting.tables import ArmCost, RunCost, arm_costs, cost_table, resource_table
 from tests.fixtures.golden import check_golden
 from tests.fixtures.report import default_outcome, params_with, write_artifacts
 from tests.unit.reporting.test_render_golden import Prose

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.stats.comparisons import comparisons
 from pipeline.stats.batch_size import equivalent_batch_table, equivalent_batch_values, equivalent_comparison
+from pipeline.stats.comparisons import comparisons
 from pipeline.stats.replicates import seed_differences
 from pipeline.stats.runs import Run
 from pipeline.stats.study import study_summary
