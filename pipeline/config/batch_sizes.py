@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 LARGEST: Literal["largest"] = "largest"
 BatchSize = Annotated[Positive, Field(ge=2)] | Literal["largest"]
-TREATED, CONTROL = "filtered", "full"
-"""Arms of the test."""
+TEST_ARMS = TREATED, CONTROL = "filtered", "full"
+"""Arms of the test of the effective batch."""
 
 
 def stated_sizes(sizes: Sequence[int | Literal["largest"]]) -> tuple[int, ...]:
