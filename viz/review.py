@@ -12,7 +12,7 @@ from viz import components
 from viz.gallery import listed_rows, sort_rows
 from viz.state import MapState
 
-AHEAD = 60
+AHEAD = 500
 """Number of images before and after the shown one that the browser knows, so that keys need not wait for the server."""
 
 MAX_LISTED = 200
@@ -39,10 +39,10 @@ class ReviewQueue:
         return None if self.position is None else int(self.rows[self.position])
 
     def undecided(self) -> list[int]:
-        """Return rows without a decision after the shown one, then those before it; at most `AHEAD`."""
+        """Return rows without a decision from the shown one on, then those before it; at most `AHEAD`."""
         if self.position is None:
             return []
-        order = np.roll(np.arange(len(self.rows)), -self.position - 1)[:-1]
+        order = np.roll(np.arange(len(self.rows)), -self.position)
         found: list[int] = self.rows[order[~self.decided[order]]][:AHEAD].tolist()
         return found
 

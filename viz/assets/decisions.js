@@ -1,6 +1,6 @@
 // Decisions go to the server one by one, in order. One that is not saved drops those after it.
 (() => {
-  const TIMEOUT_MS = 5000;
+  const TIMEOUT_MS = 10000;
 
   async function ask(command) {
     const request = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(command) };

@@ -15,7 +15,7 @@
     update: (rows, focused) => {
       queue = rows;
       if (!rows || rows.row === null) return null;
-      preload(rows.undecided.slice(0, AHEAD), rows.images);
+      preload(rows.undecided.slice(0, AHEAD + 1), rows.images);
       return rows.row !== rows.asked && rows.asked === focused ? rows.row : null;
     },
 
@@ -31,14 +31,19 @@
       return at < 0 ? queue?.row ?? null : queue.window[at + by] ?? null;
     },
 
-    /** The next row without a decision after a row, which may be ahead of the server; null if none is known. */
+    /** The next row without a decision after a row; null if none is known. */
     next: (row) => {
-      const undecided = queue?.undecided ?? [];
+      const undecided = (queue?.undecided ?? []).filter((other) => other === row || !decided.has(other));
       const at = undecided.indexOf(row);
+      const place = queue?.window.indexOf(row) ?? -1;
+      // The server has not answered for this row yet, which has a decision or is before the rows that it sent.
+      if (at < 0 && place >= 0 && row !== queue.row) {
+        const next = queue.window.slice(place + 1).find((other) => undecided.includes(other));
+        if (next !== undefined) return next;
+      }
       // The first row follows the last one only if the server has sent all.
       const before = queue?.complete ? undecided.slice(0, Math.max(at, 0)) : [];
-      const others = [...undecided.slice(at + 1), ...before];
-      return others.find((other) => !decided.has(other)) ?? null;
+      return [...undecided.slice(at + 1), ...before][0] ?? null;
     },
 
     note: (action, row) => {

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 expect = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed").expect
-# A busy machine is slow, not wrong.
-expect.set_options(timeout=30_000)
 
 
 # Returns whether exactly these rows are highlighted on a map.

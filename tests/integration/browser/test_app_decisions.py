@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Page, Route
 
 expect = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed").expect
-# A busy machine is slow, not wrong.
-expect.set_options(timeout=30_000)
 
 FOCUSED = "#grid .tile.focus"
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 expect = playwright.expect
-# A busy machine is slow, not wrong.
-expect.set_options(timeout=30_000)
 
 
 def _enter(page: Page, box: str, text: str) -> None:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 expect = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed").expect
-expect.set_options(timeout=60_000)
 
 
 MAX_PLOTTED = 2_000

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 expect = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed").expect
-expect.set_options(timeout=30_000)
 
 pytestmark = pytest.mark.slow
 

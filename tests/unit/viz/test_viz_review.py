@@ -1,6 +1,7 @@
 """The view Review: the list, what is decided of it, the image to show, and the decisions so far."""
 
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from viz.callbacks.embedding import MapControls
 from viz.callbacks.overrides import OverrideSessions, run_command
 from viz.callbacks.review import review
 from viz.data import Points, Source
-from viz.review import AHEAD, decision_list, review_queue
+from viz.review import decision_list, review_queue
 
 _HERE = MapControls(network=NETWORK)
 
@@ -31,7 +32,7 @@ def test_a_decision_removes_no_image_from_the_list(data: DataPaths, source: Sour
     decide(data, points, {79: "keep", 78: "drop", 3: "drop"})
     after = _rows(source)
     assert after["window"] == before["window"]
-    assert (after["row"], after["undecided"]) == (77, [76, 75, 74])
+    assert (after["row"], after["undecided"]) == (77, [77, 76, 75, 74])
 
 
 def test_the_progress_counts_the_decided_images_of_the_list(data: DataPaths, source: Source, points: Points) -> None:
@@ -43,8 +44,8 @@ def test_the_progress_counts_the_decided_images_of_the_list(data: DataPaths, sou
 def test_the_chosen_image_is_shown_also_if_it_is_decided(data: DataPaths, source: Source, points: Points) -> None:
     decide(data, points, {79: "keep"})
     assert (_rows(source, 79)["row"], _rows(source, 76)["row"]) == (79, 76)
-    # The undecided ones follow it, then come those before it.
-    assert _rows(source, 76)["undecided"] == [75, 74, 78, 77]
+    # It is the first, as it is undecided; those before it come last.
+    assert _rows(source, 76)["undecided"] == [76, 75, 74, 78, 77]
 
 
 def test_an_image_of_another_list_is_not_shown(source: Source) -> None:
@@ -82,13 +83,15 @@ def test_every_undecided_image_of_the_list_is_reached(n: int, decided: set[int],
     while True:
         state = MapControls(network="made-up").state(source_of(points, by_hand))
         queue = review_queue(state, "goes", "suspect", focus)
-        assert len(queue.undecided()) <= AHEAD
-        assert len(queue.window()) <= 2 * AHEAD + 1
-        assert queue.row in queue.window()
+        with mock.patch("viz.review.AHEAD", 60):
+            following, window = queue.undecided(), queue.window()
+        assert len(following) <= 60
+        assert len(window) <= 121
+        assert queue.row in window
         if queue.row is not None and queue.row not in by_hand:
             by_hand[queue.row] = "drop"
             reached.append(queue.row)
-        following = queue.undecided()
+        following = [row for row in following if row != queue.row]
         if not following:
             break
         focus = following[0]
