@@ -6,7 +6,7 @@ from typing import Any
 from dash import dcc, html
 
 from pipeline.figures.curves import CURVE_HEIGHT
-from pipeline.figures.embeddings import no_map
+from pipeline.figures.explorer import no_map
 from pipeline.figures.rendering import PLOTLY_CONFIG
 from viz.color_by import COLORINGS
 from viz.components import hint

@@ -6,7 +6,7 @@ from typing import Any
 from dash import Dash, Input, Output, Patch, State, no_update
 
 from pipeline.errors import InputError
-from pipeline.figures.embeddings import POINTS, Box, explorer_map, no_map, selection_marks
+from pipeline.figures.explorer import POINTS, Box, explorer_map, no_map, selection_marks
 from viz import components
 from viz.callbacks.embedding import (
     MAP_CONTROLS,

@@ -11,17 +11,8 @@ from dash.exceptions import PreventUpdate
 from numpy.typing import NDArray
 
 from pipeline.errors import InputError
-from pipeline.figures.embeddings import (
-    MAX_PLOTTED,
-    POINTS,
-    Box,
-    NamePlace,
-    explorer_map,
-    name_places,
-    no_map,
-    recolored,
-    rows_to_draw,
-)
+from pipeline.figures.class_names import NamePlace, name_places
+from pipeline.figures.explorer import MAX_PLOTTED, POINTS, Box, explorer_map, no_map, recolored, rows_to_draw
 from viz import components
 from viz.color_by import colors_by
 from viz.components import differences

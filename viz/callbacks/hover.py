@@ -6,7 +6,7 @@ from typing import Any
 from dash import Dash, Input, Output, Patch, State, no_update
 
 from pipeline.errors import InputError
-from pipeline.figures.embeddings import RING, ring_at
+from pipeline.figures.explorer import RING, ring_at
 from viz import components
 from viz.callbacks.embedding import MapControls, is_map_current, require_generation
 from viz.data import Source

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.artifacts.files import write_array
-from pipeline.figures.embeddings import POINTS, RING
+from pipeline.figures.explorer import POINTS, RING
 from pipeline.paths import DataPaths
 from tests.fixtures.projects import NETWORK
 from tests.fixtures.report import CLASS_NAMES, N_TRAIN, write_network, write_prepared
