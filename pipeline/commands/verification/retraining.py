@@ -11,9 +11,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 
-from pipeline.commands.verification.consistency import is_of_this_code
 from pipeline.commands.verification.findings import shown
 from pipeline.commands.verification.recorded import Project, StoredRun
+from pipeline.commands.verification.runs import is_of_this_code
 from pipeline.commands.verification.studies import StudyRun, VerifiedStudy, described
 from pipeline.distributed import World
 from pipeline.errors import InputError, OutOfMemory
