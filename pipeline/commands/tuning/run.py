@@ -16,7 +16,7 @@ import torch
 
 from pipeline.artifacts.prepared import count_planted, load_prepared, planted_note
 from pipeline.artifacts.provenance import code_digest, import_closure
-from pipeline.artifacts.recorded import check_recorded
+from pipeline.artifacts.recorded import check_with_note
 from pipeline.artifacts.stage_inputs import stage_inputs
 from pipeline.commands.tuning.outputs import check_values_are_writable, tuned_text, write_outputs
 from pipeline.commands.tuning.report import context_switch_text, late_bloomers_text, leaderboard_lines
@@ -78,7 +78,7 @@ def read_inputs(params: Params, tuning: Tuning, data: DataPaths) -> SearchInputs
     Raises:
         InputError: a file is missing or does not fit the others, or no image is flagged.
     """
-    check_recorded(data, stage_inputs("train", tuning.study, params, data))
+    check_with_note(data, stage_inputs("train", tuning.study, params, data))
     prepared = load_prepared(data, folder=params.prepare.folder)
     val = val_rows(data)
     if not val.any():
