@@ -3,10 +3,9 @@
 import hashlib
 import json
 import shutil
-import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -25,11 +24,11 @@ from pipeline.config.params import Params
 from pipeline.config.study import Study, TrainConfig
 from pipeline.config.tuning import Tuning
 from pipeline.distributed import World, visible_gpus
-from pipeline.errors import InputError, Terminated
+from pipeline.errors import InputError
 from pipeline.parallel import task_pool
 from pipeline.paths import TUNING_FIGURES, DataPaths, WorkPaths
 from pipeline.run_log import Progress, RunLog
-from pipeline.stages.harness import StageContext
+from pipeline.stages.harness import StageContext, leaving_at_sigterm
 from pipeline.stages.train import resolve_runs
 from pipeline.training.checkpointing import STALE_AFTER_S
 from pipeline.training.run_key import machine_info, training_code_digest
@@ -188,7 +187,7 @@ def run_search(
     storage = TrialStorage(folder / "journal.log")
     epochs = (count_trials(tuning) * tuning.epochs - len(storage.epoch_times)) * tuning.seeds
     with (
-        _stopped_by_sigterm(),
+        leaving_at_sigterm("the results of the trials are kept"),
         _task_map(params, tuning) as map_epochs,
         # Pruned and failed trials train fewer.
         log.progress(f"tune {name}", epochs, "epochs at most") as progress,
@@ -234,20 +233,6 @@ def run_search(
     write_outputs(result, params, tuned, name, data)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return result
-
-
-@contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-    """Leave the block at SIGTERM, in this process or on workers. A run in this process saves its state first."""
-
-    def terminate(*_: object) -> None:
-        raise Terminated("the results of the trials are kept")
-
-    handler = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, handler)
 
 
 def _task_map(params: Params, tuning: Tuning) -> AbstractContextManager[EpochMapFn]:
