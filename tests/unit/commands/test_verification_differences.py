@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -103,7 +102,7 @@ def test_one_step_between_two_links_is_named() -> None:
 
 
 def _part(recorded: RunResult, kept: tuple[int, ...]) -> tuple[int, int | None]:
-    run = StudyRun(study="tiny", spec=cast("Any", SimpleNamespace()), rows=cast("Any", None), fingerprint="one")
+    run = StudyRun(study="tiny", spec=cast("Any", None), rows=cast("Any", None), fingerprint="one")
     part = differing_part(run, recorded, _TRUE, is_kept=kept.__contains__)
     return part.first_link, part.n_links
 
