@@ -46,9 +46,7 @@ def differences(recorded: RunResult, again: RunResult) -> list[str]:
     return found
 
 
-def differing_part(
-    run: StudyRun, recorded: RunResult, again: RunResult, *, is_kept: Callable[[int], bool]
-) -> StudyRun:
+def differing_part(run: StudyRun, recorded: RunResult, again: RunResult, *, is_kept: Callable[[int], bool]) -> StudyRun:
     """Return the part of a run that shows a difference from its record: from a checkpoint before it to the next link.
 
     Args:
