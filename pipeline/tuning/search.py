@@ -170,8 +170,9 @@ class Search:
                 yield step, _over_seeds(epochs)
         # A dying worker also loses the tasks in its queue. Retry each alone: one that dies alone is the cause.
         for step, epochs in killed:
-            yield step, _over_seeds(
-                [self._retried(step, seed) if epochs[seed].killed else epochs[seed] for seed in seeds]
+            yield (
+                step,
+                _over_seeds([self._retried(step, seed) if epochs[seed].killed else epochs[seed] for seed in seeds]),
             )
 
     def _retried(self, step: TrialStep, seed: int) -> EpochResult:

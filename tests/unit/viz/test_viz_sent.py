@@ -51,7 +51,7 @@ def _moved(controls: MapControls) -> MapControls:
 
 def test_the_first_map_has_four_bytes_for_each_coordinate(source: Source, points: Points) -> None:
     text = _sent(draw(source, _HERE, "decision")["figure"])
-    assert len(text) < 20 * N
+    assert len(text) < 24 * N
     trace = json.loads(text)["data"][POINTS]
     rows = np.array(trace["customdata"])
     assert sorted(rows.tolist()) == list(range(N))
