@@ -98,6 +98,10 @@ def _stores(edited: str) -> list[Any]:
         "offered": {"generation": None, "rows": []},  # shown part of the selection, which the buttons decide
         "focus": None,  # row of the chosen image
         "edited": edited,
+        # What a view hides keeps the values that it had before; see assets/page.js.
+        "map-focus": None,  # row of the chosen image on the maps and the card
+        "map-edited": edited,  # decisions on the maps, the card and the gallery
+        "review-focus": None,  # row of the chosen image in the view Review
     }  # fmt: skip
     stores = [dcc.Store(id=name, data=value) for name, value in initial.items()]
     return [dcc.Location(id="url", refresh=False), dcc.Interval(id="clock", interval=5000), *stores]

@@ -242,10 +242,18 @@ def explorer_map(
             hoverinfo="skip",
         )
     )
-    for name in names:
-        # Without an arrow, annotations let the pointer through.
-        figure.add_annotation(x=name.x, y=name.y, text=plotly_text(name.name), showarrow=False, font={"size": 13})
+    if names:
+        figure.layout.annotations = name_annotations(names)
     return figure
+
+
+def name_annotations(names: Sequence[NamePlace]) -> list[dict[str, Any]]:
+    """Return the names of the classes as annotations of the map."""
+    # Without an arrow, annotations let the pointer through.
+    return [
+        {"x": name.x, "y": name.y, "text": plotly_text(name.name), "showarrow": False, "font": {"size": 13}}
+        for name in names
+    ]
 
 
 def selection_marks(rows: NDArray[np.int64], selected: Sequence[int]) -> dict[str, Any]:

@@ -258,6 +258,14 @@
       return window.dash_clientside.no_update;
     },
 
+    // The chosen image and the decisions, for what the view shows. The rest follows when it is shown again, so that
+    // a key in the view Review asks the server only for the review.
+    show: (view, row, edited, ...before) => {
+      const [mapRow, mapEdited, reviewRow] = before;
+      const after = view === "review" ? [mapRow, mapEdited, row] : [row, edited, reviewRow];
+      return after.map((value, at) => (value === before[at] ? window.dash_clientside.no_update : value));
+    },
+
     // Rows of the view Review from the server.
     reviewed: (rows) => {
       const row = review.update(rows, focused?.row ?? null);

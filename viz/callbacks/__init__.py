@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dash import Dash, Input, Output
+from dash import Dash, Input, Output, State
 
 from viz.callbacks import (
     compare,
@@ -74,6 +74,15 @@ def _register_in_browser(app: Dash) -> None:
         Output("grid", "title"),
         Input("focus", "data"),
         Input("grid", "children"),
+    )
+    shown = [("map-focus", "data"), ("map-edited", "data"), ("review-focus", "data")]
+    app.clientside_callback(
+        "(...values) => window.batchsieve.show(...values)",
+        *(Output(*store) for store in shown),
+        Input("view", "value"),
+        Input("focus", "data"),
+        Input("edited", "data"),
+        *(State(*store) for store in shown),
     )
     app.clientside_callback(
         "(queue) => window.batchsieve.reviewed(queue)",
