@@ -190,7 +190,8 @@ class Study(Section):
             return self
         if missing := [arm for arm in TEST_ARMS if arm not in self.arms]:
             raise ValueError(
-                f"equivalent_batch: compares {' with '.join(TEST_ARMS)}, and arms are {list(self.arms)}; add {missing[0]}"
+                f"equivalent_batch: compares {' with '.join(TEST_ARMS)}, and arms are {list(self.arms)}; "
+                f"add {missing[0]}"
             )
         sizes = self.equivalent_batch.batch_sizes or ()
         if unknown := [size for size in sizes if size not in self.batch_sizes]:
