@@ -93,8 +93,10 @@ def list_column(table: pa.Table, name: str, path: Path) -> NDArray[Any]:
     """Convert a column of N lists of equal length k >= 1 to an array (N, k); `path` is named in errors.
 
     Raises:
-        InputError: the lists differ in length, or are empty.
+        InputError: there is no such column, or the lists differ in length or are empty.
     """
+    if name not in table.column_names:
+        raise InputError(f"{path}: has no column {name}, as in some archives of results; run `dvc repro`")
     column = table[name].combine_chunks()
     flat = column.flatten().to_numpy(zero_copy_only=False)
     n = len(column)

@@ -71,7 +71,7 @@ def test_a_study_has_the_published_verdicts(name: str, tmp_path: Path) -> None:
     published, effects = _PUBLISHED[name]
     study = results.study(published)
     assert len(study.finished) == len(study.runs)
-    assert np.allclose([run.top1 for run in study.runs], study.correct.mean(axis=1))
+    assert [run.top1 for run in study.runs] == pytest.approx(study.correct.mean(axis=1))
     assert {one.control: (one.outcome, one.effect) for one in study.verdicts()} == effects
 
 
@@ -85,6 +85,11 @@ def test_a_network_has_the_images_that_were_trained_on(name: str, tmp_path: Path
         scores = network.score[network.dropped()]
         assert (np.diff(scores) <= 0).all()
         assert network.coordinates.shape == (len(network), 2)
+        if "neighbours" in network.points.column_names:
+            assert network.neighbors.shape[0] == len(network)
+        else:
+            with pytest.raises(InputError, match="has no column neighbours"):
+                assert network.neighbors
 
 
 @pytest.mark.slow
@@ -127,5 +132,5 @@ def test_the_headline_opens_with_its_runs_and_filter(tmp_path: Path) -> None:
         results.study("batch_6272")
     ledger = RunCache(WorkPaths(root=tmp_path / ".work").ledger)
     runs = [ledger.get(key.fingerprint) for key in ledger.run_keys()]
-    assert sorted(run.top1 for run in runs) == [0.5958, 0.6005, 0.6033, 0.8108, 0.8139]
+    assert {run.top1 for run in runs} == {0.5958, 0.6005, 0.6033, 0.8108, 0.8139}
     assert all(run.top1 == pytest.approx(run.correct.mean()) for run in runs if run.correct is not None)

@@ -13,7 +13,7 @@ from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.tables import read_parquet
 from pipeline.config.study import plan_hash
-from pipeline.training.run_record import write_checksums
+from pipeline.training.run_record import CHECKSUMS, write_checksums
 from tests.fixtures.forgeries import data_of, edit_json, statements, work_of
 from tests.fixtures.golden import check_golden
 from tests.fixtures.verified import STUDY_NAME, write_report, write_verified_project
@@ -21,10 +21,10 @@ from tests.fixtures.verified import STUDY_NAME, write_report, write_verified_pro
 # What differs between machines and days, and what stands for it.
 _HIDDEN = {
     r"\d{4}-\d\d-\d\dT[\d:.]+Z": "DATE",
-    r"\b[0-9a-f]{12,}\b": "HEX",
     r"took \d+ s": "took N s",
     r"\d+ values of summary.json, \d+ lines": "N values of summary.json, N lines",
     r"-?\d+\.\d{4,}": "NUMBER",
+    r"\b[0-9a-f]{12,}\b": "HEX",
 }
 # Runs are in the order of their fingerprints, which other machines have others of.
 _OF_RUNS = ("equal", "DIFFERS")
@@ -51,11 +51,16 @@ def _text(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> st
     return "\n".join([*lines, f"exit     {code}", ""])
 
 
-def _edit_run(folder: Path, arm: str, seed: int, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Change the recorded result of a run, with the checksums that belong to it."""
+def _run(folder: Path, arm: str, seed: int) -> Path:
+    """Return the folder of a run in the ledger."""
     rows = read_parquet(data_of(folder).runs(STUDY_NAME), ["arm", "seed", "fingerprint"]).to_pylist()
     name = next(row["fingerprint"] for row in rows if (row["arm"], row["seed"]) == (arm, seed))
-    result = work_of(folder).ledger / name / "result.json"
+    return work_of(folder).ledger / str(name)
+
+
+def _edit_run(folder: Path, arm: str, seed: int, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Change the recorded result of a run, with the checksums that belong to it."""
+    result = _run(folder, arm, seed) / "result.json"
     write_json(result, edit(read_json(result)))
     write_checksums(result.parent)
 
@@ -83,9 +88,9 @@ def _moved_link(record: dict[str, Any]) -> dict[str, Any]:
 def test_the_text_of_a_verification(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_verified_project(tmp_path / "project")
     texts = {"as recorded": _text(folder, capsys, "--retrain", "8", "--seed", "1")}
-    data_of(folder).provenance("filter", "resnet18").unlink()
     _state_change_of_plan(folder)
-    texts["a change of the plan, and a missing record"] = _text(folder, capsys)
+    (_run(folder, "random", 3) / CHECKSUMS).unlink()
+    texts["a change of the plan, and a run of an earlier version"] = _text(folder, capsys)
     _edit_run(folder, "filtered", 0, _other_rate)
     _edit_run(folder, "random", 1, _moved_link)
     edit_json(statements(folder)[0], sha256="0" * 64)
