@@ -10,7 +10,18 @@ import numpy as np
 import pytest
 
 from pipeline.config.params import load_params
-from tests.fixtures.browser_app import N_DROPPED, N, Served, alone, hover, lasso, open_page, pick, place_of, serve_points
+from tests.fixtures.browser_app import (
+    N_DROPPED,
+    N,
+    Served,
+    alone,
+    hover,
+    lasso,
+    open_page,
+    pick,
+    place_of,
+    serve_points,
+)
 from tests.fixtures.points import CLASS_NAMES, NETWORK
 from viz.data import Source
 from viz.filter_settings import FilterSettings, Limit, preview_filter
