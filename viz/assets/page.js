@@ -266,8 +266,10 @@
       return after.map((value, at) => (value === before[at] ? window.dash_clientside.no_update : value));
     },
 
-    // Rows of the view Review from the server.
-    reviewed: (rows) => {
+    // Rows and components of the view Review from the server.
+    reviewed: (rows, view, decisions) => {
+      review.build("review", view);
+      review.build("decisions", decisions);
       const row = review.update(rows, focused?.row ?? null);
       if (row !== null) focus(row, rows.generation);
       else if (rows && rows.row === focused?.row) focused.generation ??= rows.generation;

@@ -85,9 +85,11 @@ def _register_in_browser(app: Dash) -> None:
         *(State(*store) for store in shown),
     )
     app.clientside_callback(
-        "(queue) => window.batchsieve.reviewed(queue)",
+        "(...values) => window.batchsieve.reviewed(...values)",
         Output("decisions", "title"),
         Input("queue", "data"),
+        Input("review-parts", "data"),
+        Input("decision-parts", "data"),
         prevent_initial_call=True,
     )
     app.clientside_callback(

@@ -134,6 +134,9 @@ def register(app: Dash, source: Source) -> None:
         plotted: Any,
     ) -> Mapping[str, Any]:
         require_generation(source, map_controls[0], plotted)
+        if comparison[0] == "review":
+            # The gallery is hidden, and its components would slow each key; see assets/keys.js.
+            return dict.fromkeys(("place", "page", "previous", "next"), no_update) | {"grid": None}
         new_page = {"previous": page - 1, "next": page + 1, "map-edited": page}.get(str(ctx.triggered_id), 0)
         other = parse_comparison(*comparison)
         return browse(

@@ -53,7 +53,7 @@ def review(
         "complete": len(undecided) < AHEAD,
         "listed": listed,
     }
-    # The list has up to `MAX_LISTED` images, which the browser would render again at each key.
+    # The list has up to `MAX_LISTED` images, which the browser would build again at each key.
     same = isinstance(before, Mapping) and before.get("listed") == listed
     return {
         "view": review_view(state, queue),
@@ -73,12 +73,12 @@ def _decisions_digest(source: Source, map_controls: MapControls) -> str:
 
 
 def register(app: Dash, source: Source) -> None:
-    """Register the callback."""
+    """Register the callback. Its components are data: the browser renders them without Dash, see assets/keys.js."""
 
     @app.callback(
         output={
-            "view": Output("review", "children"),
-            "decisions": Output("decisions", "children"),
+            "view": Output("review-parts", "data"),
+            "decisions": Output("decision-parts", "data"),
             "queue": Output("queue", "data"),
         },
         inputs={

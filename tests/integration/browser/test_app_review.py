@@ -138,7 +138,7 @@ def test_a_key_asks_the_server_for_the_review_alone(served: Served, page: Page) 
         page.keyboard.press("n")
         _shown(page, row)
     page.wait_for_load_state("networkidle")
-    review = "..review.children...decisions.children...queue.data.."
+    review = "..review-parts.data...decision-parts.data...queue.data.."
     assert asked == [review] * 5
     asked.clear()
     page.keyboard.press("k")
