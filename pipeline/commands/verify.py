@@ -19,11 +19,11 @@ from pathlib import Path
 from pipeline import distributed
 from pipeline.artifacts.foreign import check_special_files
 from pipeline.commands import check_minimums, command_parser
-from pipeline.commands.verification.consistency import check_plans, check_runs
 from pipeline.commands.verification.findings import Findings
 from pipeline.commands.verification.recorded import Project, read_project
 from pipeline.commands.verification.report import check_digests, check_filters, check_report
 from pipeline.commands.verification.retraining import Retrain, audit, choose_runs, retrainer
+from pipeline.commands.verification.runs import check_plans, check_runs
 from pipeline.commands.verification.segments import choose_segments, segment_retrainer, with_progress
 from pipeline.commands.verification.studies import VerifiedStudy, check_leftovers, check_study
 from pipeline.errors import InputError, printable

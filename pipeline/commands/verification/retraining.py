@@ -9,9 +9,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 
-from pipeline.commands.verification.consistency import is_of_this_code
 from pipeline.commands.verification.differences import differences, differing_part
 from pipeline.commands.verification.recorded import Project, StoredRun
+from pipeline.commands.verification.runs import is_of_this_code
 from pipeline.commands.verification.studies import StudyRun, VerifiedStudy, described
 from pipeline.distributed import World
 from pipeline.errors import InputError, OutOfMemory

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline.commands.verification.consistency import check_runs
 from pipeline.commands.verification.findings import Findings
 from pipeline.commands.verification.recorded import read_project
+from pipeline.commands.verification.runs import check_runs
 from pipeline.paths import DataPaths, WorkPaths
 from tests.fixtures.verified import write_verified_project
 
