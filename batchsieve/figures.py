@@ -12,16 +12,15 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 import pipeline.figures.embeddings
-import pipeline.figures.gallery
+import pipeline.figures.rendering
 from batchsieve.results import NetworkResults
 from batchsieve.study_results import StudyResults
 from pipeline.artifacts.files import atomic_path
 from pipeline.errors import InputError
 from pipeline.figures.batch_curves import batch_figure
-from pipeline.figures.classes import class_difference_figure
+from pipeline.figures.classes import class_difference_figure, class_share_figure, eps_figure
 from pipeline.figures.curves import LOSS, learning_figure
 from pipeline.figures.rendering import matplotlib_style, png
-from pipeline.figures.shares import class_share_figure, eps_figure
 from pipeline.figures.study_curves import (
     POINTS_TITLE,
     TOP1_TITLE,
@@ -74,7 +73,7 @@ def picture(figure: Figure, *, width: int | None = _WIDTH, dpi: int = 150) -> Pi
 
 def image_grid(images: Sequence[NDArray[np.uint8]] | NDArray[np.uint8], captions: Sequence[str]) -> Picture:
     """Return images (H, W, 3) in rows of ten, each with its caption above."""
-    return picture(pipeline.figures.gallery.image_grid(list(images), captions), width=None, dpi=100)
+    return picture(pipeline.figures.rendering.image_grid(list(images), captions), width=None, dpi=100)
 
 
 def class_map(

@@ -16,8 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from batchsieve.issues import LabelIssues, LabelScorer, find_issues
-from pipeline.artifacts.spreadsheets import protect_cells
-from pipeline.artifacts.tables import write_csv
+from pipeline.artifacts.tables import protect_cells, write_csv
 from pipeline.errors import InputError
 
 

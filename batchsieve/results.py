@@ -14,7 +14,7 @@ from batchsieve.study_results import StudyResults, read_study
 from pipeline.arms import arm_mask
 from pipeline.artifacts.files import read_json
 from pipeline.artifacts.prepared import PreparedData, count_planted, load_prepared, planted_note
-from pipeline.artifacts.recorded import check_recorded
+from pipeline.artifacts.recorded import check_with_note
 from pipeline.artifacts.stage_inputs import network_results
 from pipeline.artifacts.tables import list_column, read_parquet
 from pipeline.config.params import Params, load_params
@@ -42,7 +42,7 @@ class NetworkResults:
         score: (N,) 0 to 1, higher is more suspect.
         is_noise: (N,) the filter's decision before overrides.
         keep: (N,) its decision with them.
-        neighbors: (N, k) rows of the most similar images, most similar first.
+        points_file: the file of `points`.
     """
 
     name: str
@@ -58,7 +58,7 @@ class NetworkResults:
     score: NDArray[np.float64]
     is_noise: NDArray[np.bool_]
     keep: NDArray[np.bool_]
-    neighbors: NDArray[np.int32]
+    points_file: Path
 
     def __len__(self) -> int:
         """Return the number of training images."""
@@ -66,6 +66,16 @@ class NetworkResults:
 
     def __repr__(self) -> str:
         return f"NetworkResults({self.name}: {len(self) - int(self.keep.sum()):,} of {len(self):,} images dropped)"
+
+    @cached_property
+    def neighbors(self) -> NDArray[np.int32]:
+        """Rows (N, k) of the most similar images, most similar first.
+
+        Raises:
+            InputError: the file has no neighbors, which an archive of results may leave out.
+        """
+        rows: NDArray[np.int32] = list_column(self.points, "neighbours", self.points_file)
+        return rows
 
     def dropped(self) -> NDArray[np.int64]:
         """Return the rows of the dropped images, the most suspect first."""
@@ -143,7 +153,7 @@ class Results:
             InputError: there is no such network, or a file is missing, damaged or not what its stage wrote.
         """
         name = _chosen(name, self.networks, "network")
-        check_recorded(self.data, network_results(name, self.data))
+        check_with_note(self.data, network_results(name, self.data))
         path = self.data.points(name)
         points, test = read_parquet(path), read_parquet(self.data.embedding(name, "test"), ["x", "y"])
         columns = {column: points[column].to_numpy() for column in ("label", "predicted", "score", "is_noise", "keep")}
@@ -161,7 +171,7 @@ class Results:
             score=columns["score"],
             is_noise=columns["is_noise"],
             keep=columns["keep"],
-            neighbors=list_column(points, "neighbours", path),
+            points_file=path,
         )
 
     def study(self, name: str | None = None) -> StudyResults:

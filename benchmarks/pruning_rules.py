@@ -21,7 +21,6 @@ from pipeline.artifacts.files import read_json
 from pipeline.artifacts.tables import read_csv
 from pipeline.errors import InputError
 from pipeline.stages.harness import exit_codes
-from pipeline.tuning.halving import successive_halving
 from pipeline.tuning.scheduler import (
     SearchOutcome,
     Tolerance,
@@ -29,6 +28,7 @@ from pipeline.tuning.scheduler import (
     TrialStep,
     run_halving,
     run_threshold_pruning,
+    successive_halving,
 )
 
 _COLUMNS = {"trial": pa.int64(), "epoch": pa.int64(), "accuracy": pa.float64(), "afterwards": pa.bool_()}

@@ -51,7 +51,7 @@ SKEWS = (0.0, 0.5, 1.0)
 MARGIN_IN_SD = 1.2
 EFFECTS_IN_SD = (0.6, 1.2, 1.7)
 DRAW_IN_SD = 0.5
-"""Standard deviation between draws of the filter, in studies that wrongly count the seeds of three draws."""
+"""Standard deviation between replicates of the filter, in studies that wrongly count the seeds of three draws."""
 
 BATCH_SIZES = (256, 2048, 6272, 20480)
 
@@ -62,7 +62,7 @@ class Design:
 
     Attributes:
         shared_control: whether all draws are compared with the same runs, as with `full`.
-        draw_spread: standard deviation between draws of the filter; 0 for one draw.
+        draw_spread: standard deviation between replicates of the filter; 0 for one draw.
         seed_spread: standard deviation of the effect of a seed on the treated arm of every draw, not on the control.
     """
 
@@ -154,7 +154,7 @@ def family_rates(design: Design, rng: np.random.Generator, simulations: int) -> 
 
 
 def pseudo_replication_rates(design: Design, rng: np.random.Generator, simulations: int) -> Iterator[Row]:
-    """Yield the error of a verdict on one draw of the filter that is read as one on all draws."""
+    """Yield the error of a verdict on one replicate of the filter that is read as one on all draws."""
     pooled = design.differences(rng, simulations).mean(axis=-1)
     p = level_mean(pooled).p_difference()
     yield design.row("t, read beyond its draw", "type I", ALPHA, p <= ALPHA)

@@ -1,6 +1,7 @@
-"""Functions of the operating system: parents and children of processes, working folders, git, and memory."""
+"""Functions of the operating system: processes, working folders, git, memory, and room for files."""
 
 import ctypes
+import errno
 import gc
 import os
 import resource
@@ -9,10 +10,18 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+from pipeline.errors import InputError, MachineError
+
 _STATUS = Path("/proc/self/status")
 _PR_SET_PDEATHSIG = 1
 # Numbers of options in glibc's malloc.h, each with the value that keeps freed memory.
 _MALLOC_OPTIONS = {"M_MMAP_MAX": (-4, 0), "M_TRIM_THRESHOLD": (-1, -1)}
+
+MIN_BYTES = 1 << 20
+"""Room that every stage needs for tables, logs and records."""
+
+MIN_MEMORY = 512 << 20
+"""Address space that every stage needs above that of its libraries."""
 
 
 def set_parent_death_signal(sent: signal.Signals) -> None:
@@ -117,3 +126,49 @@ def peak_memory_kib() -> int:
     lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines() if _STATUS.exists() else []
     peaks = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
     return peaks[0] if peaks else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def check_memory_limit() -> None:
+    """Check that a limit on the address space (`ulimit -v`, RLIMIT_AS) leaves `MIN_MEMORY` to this process.
+
+    With less, libraries do not fail: OpenBLAS asks for its 32 MB again for ever, and OpenMP ends the process.
+
+    Raises:
+        MachineError: with the bytes and the fix.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    if limit - used < MIN_MEMORY:
+        raise MachineError(
+            f"ulimit -v: {limit >> 20:,} MiB of memory, of which the libraries take {used >> 20:,}; leave a stage "
+            f"{MIN_MEMORY >> 20} MiB or more"
+        )
+
+
+def check_space(folder: Path, n_bytes: int = 0) -> None:
+    """Check that a file of `n_bytes`, or of `MIN_BYTES` if that is more, can be made in `folder`, and remove it.
+
+    A number of free bytes would say nothing of quotas, limits on file sizes, and rights.
+
+    Raises:
+        InputError: with the bytes and the fix; nothing is left behind.
+    """
+    probe, n_bytes = folder / f".space.{os.getpid()}.tmp", max(n_bytes, MIN_BYTES)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with probe.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, n_bytes)
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            # `fix_hint` has the words for rights and for files in place of folders.
+            error.filename = str(folder)
+            raise
+        raise InputError(
+            f"{folder}: {error.strerror}: the stage will write {n_bytes / 1e6:,.1f} MB here; free some space or raise "
+            "the limit, and run the same command again"
+        ) from None

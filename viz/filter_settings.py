@@ -11,8 +11,8 @@ from pydantic import AfterValidator, Field
 
 from pipeline.artifacts.overrides import Override
 from pipeline.scoring.base import Space
+from pipeline.scoring.decision import redundant_rows
 from pipeline.scoring.density import ROUNDING
-from pipeline.scoring.redundant import redundant_rows
 from pipeline.scoring.registry import SCORERS
 from pipeline.scoring.thresholds import score, threshold_for_share
 from viz.data import Points, Source

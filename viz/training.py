@@ -17,8 +17,8 @@ from pipeline.config.params import Params
 from pipeline.config.study import Study
 from pipeline.errors import InputError
 from pipeline.figures.batch_curves import batch_chart
+from pipeline.figures.curves import run_chart
 from pipeline.figures.rendering import PLOTLY_CONFIG
-from pipeline.figures.run_curves import run_chart
 from pipeline.figures.study_curves import POINTS_TITLE, TOP1_TITLE, accuracy_curves, difference_curves, run_curves
 from pipeline.paths import DataPaths
 from pipeline.stats.comparisons import AnalysisPlan

@@ -14,8 +14,7 @@ from batchsieve.looking.cards import SmallPictures, cards_of, gallery
 from batchsieve.notebook_output import NotebookOutput
 from batchsieve.suspect_table import SHOWN, check_shown
 from pipeline.artifacts.files import atomic_path
-from pipeline.artifacts.spreadsheets import protect_cells
-from pipeline.artifacts.tables import write_csv
+from pipeline.artifacts.tables import protect_cells, write_csv
 from pipeline.errors import InputError
 from pipeline.reduction.near_duplicates import NearDuplicates
 from pipeline.stats.formatting import aligned_lines

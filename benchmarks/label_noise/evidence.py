@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.artifacts.dynamics import read_dynamics
 from pipeline.artifacts.files import open_array, read_json
+from pipeline.artifacts.metrics import read_dynamics
 from pipeline.artifacts.tables import read_parquet
 from pipeline.filtering.inputs import load_filter_inputs
 from pipeline.paths import DataPaths

@@ -11,11 +11,11 @@ from benchmarks.label_noise.case_images import CaseImages
 from benchmarks.label_noise.cases import Case
 from benchmarks.label_noise.evidence import read_predictions
 from benchmarks.label_noise.folders import hard_link
-from pipeline.artifacts.dynamics import read_dynamics, write_dynamics
 from pipeline.artifacts.files import open_array, read_json, write_array, write_bytes, write_json
+from pipeline.artifacts.metrics import read_dynamics, write_dynamics
 from pipeline.artifacts.tables import write_parquet
-from pipeline.commands.iteration.round_dir import install_extractor
 from pipeline.commands.iteration.rounds import write_kept_images
+from pipeline.commands.iteration.running import install_extractor
 from pipeline.config.extractors import base_architecture, replicate_number
 from pipeline.paths import DataPaths
 from pipeline.scoring.registry import SCORERS

@@ -1,4 +1,7 @@
-"""Read and write Parquet and CSV tables: atomic writes, and readers that check columns and types."""
+"""Read and write Parquet and CSV tables: atomic writes, and readers that check columns and types.
+
+Text in CSV files is protected: people open them in a spreadsheet, which runs some cells as formulas.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,12 +9,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
 from pipeline.artifacts.files import atomic_path
 from pipeline.errors import InputError, is_out_of_memory, short_reason
+
+# OWASP, "CSV Injection"; full-width signs act alike in some locales. The apostrophe makes the way back unique.
+_STARTS = r"^[=+\-@＝＋－＠\t\r\n']"
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
@@ -86,8 +93,10 @@ def list_column(table: pa.Table, name: str, path: Path) -> NDArray[Any]:
     """Convert a column of N lists of equal length k >= 1 to an array (N, k); `path` is named in errors.
 
     Raises:
-        InputError: the lists differ in length, or are empty.
+        InputError: there is no such column, or the lists differ in length or are empty.
     """
+    if name not in table.column_names:
+        raise InputError(f"{path}: has no column {name}, as in some archives of results; run `dvc repro`")
     column = table[name].combine_chunks()
     flat = column.flatten().to_numpy(zero_copy_only=False)
     n = len(column)
@@ -127,3 +136,21 @@ def read_csv(path: Path, columns: dict[str, pa.DataType], *, optional: Sequence[
     if sorted(name for name in table.column_names if name not in optional) != sorted(columns):
         raise InputError(f"{path}: has the columns {table.column_names}; give exactly {list(columns)}")
     return table.select(list(columns))
+
+
+def protect_cells(table: pa.Table) -> pa.Table:
+    """Put an apostrophe before each text that a spreadsheet could run, and before each that starts with one."""
+    return _replace_texts(table, _STARTS, r"'\0")
+
+
+def restore_cells(table: pa.Table) -> pa.Table:
+    """Return the texts before `protect_cells`; texts that were never protected stay, unless an apostrophe is first."""
+    return _replace_texts(table, "^'", "")
+
+
+def _replace_texts(table: pa.Table, pattern: str, replacement: str) -> pa.Table:
+    for number, field in enumerate(table.schema):
+        if pa.types.is_string(field.type):
+            replaced = pc.replace_substring_regex(table[number], pattern=pattern, replacement=replacement)
+            table = table.set_column(number, field.name, replaced)
+    return table

@@ -1,7 +1,7 @@
 """`python -m pipeline calibrate`: find the embedding, space, min_samples and eps with which DBSCAN works best.
 
 The objective needs no test images: five times, `--planted-fraction` of the training images move to another class, and
-DBSCAN must find them (`scoring.eps_search`). That fraction is the noise that the found eps assumes. Evaluates the
+DBSCAN must find them (`scoring.density`). That fraction is the noise that the found eps assumes. Evaluates the
 embedding, every embedding of `reduce.extra_embeddings` and the principal components with each of `--min-samples`.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.artifacts.files import read_json
-from pipeline.artifacts.recorded import StageFiles, check_recorded
+from pipeline.artifacts.recorded import StageFiles, check_with_note
 from pipeline.artifacts.stage_inputs import filter_inputs
 from pipeline.commands import command_parser
 from pipeline.config.filter import TunedEps
@@ -23,8 +23,7 @@ from pipeline.errors import InputError
 from pipeline.filtering.inputs import load_filter_inputs
 from pipeline.paths import DataPaths
 from pipeline.scoring.base import ScorerInputs, Space
-from pipeline.scoring.density import release_radii_by_class
-from pipeline.scoring.eps_search import k_distances, knee, search_planted
+from pipeline.scoring.density import k_distances, knee, release_radii_by_class, search_planted
 from pipeline.stats.formatting import aligned_lines
 
 _DEFAULT_FRACTION = TunedEps(name="tuned").planted_fraction
@@ -65,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
         raise InputError(f"--planted-fraction {fraction:g}: not above 0 and below 0.5; give one like 0.05")
     data = DataPaths(root=arguments.data)
     metrics = StageFiles(stage="reduce", item=arguments.network, files=(data.reduce_metrics(arguments.network),))
-    check_recorded(data, [*filter_inputs(arguments.network, data), metrics])
+    check_with_note(data, [*filter_inputs(arguments.network, data), metrics])
     inputs = load_filter_inputs(data, arguments.network).scorer_inputs
     if not inputs.has("classes"):
         raise InputError("calibrate: there is only one class, and planted images need another; set filter.eps: knee")

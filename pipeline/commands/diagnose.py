@@ -17,10 +17,9 @@ import torch
 
 from pipeline import distributed
 from pipeline.commands import command_parser, positive_float
-from pipeline.commands.diagnosing.bottleneck import diagnose
-from pipeline.commands.diagnosing.report import diagnosis_lines
+from pipeline.commands.diagnosing.bottleneck import diagnose, diagnosis_lines
 from pipeline.commands.diagnosing.timing import Training, measure, one_rank_share, step_seconds, steps_in, trace
-from pipeline.config.largest_batch import known_sizes
+from pipeline.config.batch_sizes import known_sizes
 from pipeline.distributed import World
 from pipeline.errors import InputError
 from pipeline.stages.harness import StageContext, exit_codes, make_context

@@ -29,24 +29,29 @@ from numpy.typing import NDArray
 from pipeline.artifacts.files import write_array, write_json
 from pipeline.artifacts.overrides import Override, locate_overrides, read_overrides, write_overrides
 from pipeline.artifacts.provenance import write_provenance
-from pipeline.artifacts.spreadsheets import protect_cells
-from pipeline.artifacts.tables import write_csv, write_parquet
+from pipeline.artifacts.tables import protect_cells, write_csv, write_parquet
 from pipeline.commands import command_parser
-from pipeline.commands.feature_filtering.pictures import (
+from pipeline.commands.feature_filtering.inputs import ExternalFeatures, agreement, read_external_features
+from pipeline.commands.feature_filtering.outputs import (
     RowPictures,
     check_options,
     decisions_to_apply,
+    filter_decisions,
     read_pictures,
+    suspect_lines,
     write_pictures,
+)
+from pipeline.commands.feature_filtering.settings import (
+    FEATURE_SCORERS,
+    FeatureSettings,
+    feature_settings,
+    needs_embedding,
 )
 from pipeline.config.filter import FilterConfig
 from pipeline.embedding import EmbeddingResult, ReducedFeatures, embed, reduce_features
 from pipeline.errors import InputError
 from pipeline.features.linear import cross_validated_probabilities, probe_folds
 from pipeline.filtering.apply import FilterContext, check_estimate, sieve
-from pipeline.filtering.external_features import ExternalFeatures, agreement, read_external_features
-from pipeline.filtering.feature_settings import FEATURE_SCORERS, FeatureSettings, feature_settings, needs_embedding
-from pipeline.filtering.suspects import filter_decisions, suspect_lines
 from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_table
 from pipeline.parallel import task_pool
 from pipeline.run_log import stderr_log

@@ -15,17 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.commands import command_parser
-from pipeline.commands.starting.packaged import packaged_path
 from pipeline.commands.starting.project import (
     SCHEMA,
     check_new,
     check_tools,
     is_pipeline,
+    packaged_path,
     start_repositories,
     write_project,
 )
-from pipeline.commands.starting.proposal import default_test_size, propose
-from pipeline.commands.starting.survey import FolderSurvey, survey_folder
+from pipeline.commands.starting.proposal import FolderSurvey, default_test_size, propose, survey_folder
 from pipeline.config.params import Params
 from pipeline.errors import InputError
 from pipeline.run_log import stderr_log
@@ -198,9 +197,9 @@ def _proposed(params: Params) -> Iterator[str]:
 
 def _next_steps(params: Params, survey: FolderSurvey) -> Iterator[str]:
     from pipeline.commands.plan import duration
-    from pipeline.commands.starting.estimate import estimate
+    from pipeline.commands.planning.jobs import estimate_pipeline
 
-    counted = estimate(params, n_train=survey.n_train, n_test=survey.n_test, n_classes=len(survey.class_names))
+    counted = estimate_pipeline(params, n_train=survey.n_train, n_test=survey.n_test, n_classes=len(survey.class_names))
     yield (
         f"time on this machine: {duration(counted.suspects_s)} to the suspects, {duration(counted.total_s)} with the "
         "study and the report; estimated, right within a factor of about two"

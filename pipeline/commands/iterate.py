@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from pipeline.artifacts.prepared import count_planted, planted_note
 from pipeline.commands import command_parser
-from pipeline.commands.iteration.processes import StageFailedError, StageProcesses, write_results
-from pipeline.commands.iteration.round_dir import RoundsDir, changed_inputs
 from pipeline.commands.iteration.rounds import (
     FirstRound,
     RoundResult,
@@ -28,6 +26,13 @@ from pipeline.commands.iteration.rounds import (
     iterate,
     read_first_round,
     round_inputs,
+)
+from pipeline.commands.iteration.running import (
+    RoundsDir,
+    StageFailedError,
+    StageProcesses,
+    changed_inputs,
+    write_results,
 )
 from pipeline.config.filter import scorer_names
 from pipeline.config.params import Params, load_params

@@ -30,7 +30,7 @@ from pipeline.commands.planning.size import (
     stages_to_run,
 )
 from pipeline.commands.planning.speed import Speed, Workload
-from pipeline.config.largest_batch import with_recorded_sizes
+from pipeline.config.batch_sizes import with_recorded_sizes
 from pipeline.config.params import Params, load_params
 from pipeline.config.study import build_plan, plan_hash
 from pipeline.paths import DataPaths, WorkPaths

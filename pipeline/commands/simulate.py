@@ -16,23 +16,26 @@ from pathlib import Path
 import torch
 
 from pipeline.commands import command_parser, positive_float
-from pipeline.commands.starting.packaged import packaged_path
+from pipeline.commands.starting.project import packaged_path
 from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
-from pipeline.simulator import AllReduceTiming, Job, LinkFit, fit, grid
+from pipeline.simulator import AllReduceTiming, Job, LinkFit, fit
 from pipeline.simulator.fitting import load_all_reduce_times
-from pipeline.simulator.grid import gpu_counts, simulate_all
-from pipeline.simulator.job import assumed_job, check_network, device_name, local_device, measured_job
-from pipeline.simulator.machine import MachineConfig, load_machine
-from pipeline.simulator.model import ALL_REDUCE
-from pipeline.simulator.report import (
+from pipeline.simulator.grid import (
+    communication_constants,
+    communication_variants,
     constant_lines,
+    gpu_counts,
     job_constants,
     machine_constants,
+    simulate_all,
     table,
     undivided_lines,
     write_results,
 )
+from pipeline.simulator.job import assumed_job, check_network, device_name, local_device, measured_job
+from pipeline.simulator.machine import MachineConfig, load_machine
+from pipeline.simulator.model import ALL_REDUCE
 
 _UNSET = object()
 # 90 epochs of ImageNet's training images.
@@ -171,7 +174,7 @@ def main(argv: Sequence[str]) -> int:
     config, origins = _machine(arguments, fitted)
     device = local_device() if arguments.measure else None
     job = _job(arguments, device)
-    variants = grid.communication_variants(arguments, job)
+    variants = communication_variants(arguments, job)
     try:
         rows = simulate_all(
             config.machine,
@@ -192,7 +195,7 @@ def main(argv: Sequence[str]) -> int:
     constants = {
         **machine_constants(config, origins),
         **job_constants(arguments, job, timed),
-        **grid.communication_constants(variants, job),
+        **communication_constants(variants, job),
     }
     print("\n".join(constant_lines(constants)))
     write_results(arguments, title, rows, variants, constants, fitted)

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Self
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from pipeline.config.base import MAX_SEED, Duration, Section, describe_validation_error
+from pipeline.config.batch_sizes import stated_sizes
+from pipeline.config.checks import check_networks
 from pipeline.config.extractors import ExtractConfig, NetworkName, base_architecture, is_of_timm, replicate_number
 from pipeline.config.filter import NEEDS_TRAINING, CcsScorer, EnsembleScorer, FilterConfig
 from pipeline.config.finetune import FinetuneConfig
-from pipeline.config.largest_batch import stated_sizes
-from pipeline.config.network_checks import check_networks
 from pipeline.config.optimization import order_conflict
 from pipeline.config.prepare import PrepareConfig
 from pipeline.config.recipe import Recipe

@@ -9,9 +9,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from pipeline.config.base import Budget, Duration, KeyOfSize, NonNegativeFloat, Positive, PositiveFloat, Section, Seed
-from pipeline.config.equivalent_batch import CONTROL, TREATED, EquivalentBatch
+from pipeline.config.batch_sizes import TEST_ARMS, BatchSize, EquivalentBatch, check_largest, known_sizes, stated_sizes
 from pipeline.config.extractors import NetworkName
-from pipeline.config.largest_batch import BatchSize, check_largest, known_sizes, stated_sizes
 from pipeline.config.recipe import ModelName, Recipe, TorchvisionName
 from pipeline.config.renamed_keys import with_old_keys
 from pipeline.config.runtime import ReportConfig
@@ -189,9 +188,10 @@ class Study(Section):
     def _equivalent_batch_fits(self) -> Self:
         if self.equivalent_batch is None:
             return self
-        if missing := [arm for arm in (TREATED, CONTROL) if arm not in self.arms]:
+        if missing := [arm for arm in TEST_ARMS if arm not in self.arms]:
             raise ValueError(
-                f"equivalent_batch: compares {TREATED} with {CONTROL}, and arms are {list(self.arms)}; add {missing[0]}"
+                f"equivalent_batch: compares {' with '.join(TEST_ARMS)}, and arms are {list(self.arms)}; "
+                f"add {missing[0]}"
             )
         sizes = self.equivalent_batch.batch_sizes or ()
         if unknown := [size for size in sizes if size not in self.batch_sizes]:
@@ -311,7 +311,7 @@ def _equivalent_batch_test(study: Study, train: TrainConfig, report: ReportConfi
     return {
         **study.equivalent_batch.model_dump(mode="json"),
         **_primary_test(study, report),
-        "arms": [TREATED, CONTROL],
+        "arms": list(TEST_ARMS),
         "sizes": {str(size): smaller for size, smaller in study.equivalent_sizes(train).items()},
         "equal": "steps",
     }

@@ -9,9 +9,17 @@ from pathlib import PurePosixPath
 
 from pipeline.datasets.decode import IMAGE_SUFFIXES, UnreadableError
 from pipeline.datasets.file_tree import FileSource, FileTree, check_name, unsafe_name
-from pipeline.datasets.hub_names import card_class_names, folder_split, split_of_folders
-from pipeline.datasets.label_column import DEFAULT_COLUMN, LabeledRows, LabelValue, Listing, list_images
 from pipeline.datasets.labels import read_label_records
+from pipeline.datasets.table_labels import (
+    DEFAULT_COLUMN,
+    LabeledRows,
+    LabelValue,
+    Listing,
+    card_class_names,
+    folder_split,
+    list_images,
+    split_of_folders,
+)
 from pipeline.errors import InputError
 
 NAME = "metadata.csv"

@@ -14,8 +14,18 @@ import pyarrow.parquet as pq
 
 from pipeline.datasets.decode import UnreadableError
 from pipeline.datasets.file_tree import FileTree, check_name, too_large
-from pipeline.datasets.hub_names import card_class_names, checked_class_names, folder_split, missing_shard, split_of
-from pipeline.datasets.label_column import DEFAULT_COLUMN, LabeledRows, LabelValue, Listing, list_images
+from pipeline.datasets.table_labels import (
+    DEFAULT_COLUMN,
+    LabeledRows,
+    LabelValue,
+    Listing,
+    card_class_names,
+    checked_class_names,
+    folder_split,
+    list_images,
+    missing_shard,
+    split_of,
+)
 from pipeline.errors import InputError, is_out_of_memory
 
 SUFFIX = ".parquet"

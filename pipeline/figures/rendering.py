@@ -1,4 +1,4 @@
-"""Render figures to bytes and markup; layout, logarithmic axes and error bars that charts share.
+"""Render figures to bytes and markup; layout, logarithmic axes and error bars that charts share; grids of images.
 
 Equal figures give equal bytes. Nothing is loaded from a network.
 """
@@ -13,10 +13,13 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+from PIL import Image
 from plotly import graph_objects as go
 from plotly import offline
 from plotly.io.json import to_json_plotly
@@ -47,6 +50,8 @@ PLOTLY_CONFIG: Any = {
     "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
 }
 """Plotly configuration of static charts: on the report's page and in the app."""
+
+_COLUMNS = 10
 
 
 @contextmanager
@@ -221,3 +226,46 @@ def dodge_factor(position: int, count: int) -> float:
 def data_uri(media_type: str, content: bytes) -> str:
     """Return the content as a data URI."""
     return f"data:{media_type};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def thumbnail(image: NDArray[np.uint8], *, side: int = 96) -> tuple[str, bytes]:
+    """Return an image of at most `side` pixels as a file, with its media type.
+
+    Small images are kept as they are (PNG, lossless); larger ones are reduced (JPEG).
+
+    Args:
+        image: uint8 (H, W, 3).
+    """
+    picture = Image.fromarray(image)
+    buffer = io.BytesIO()
+    if max(picture.size) <= side:
+        picture.save(buffer, format="PNG", optimize=True)
+        return "image/png", buffer.getvalue()
+    picture.thumbnail((side, side))
+    picture.save(buffer, format="JPEG", quality=85)
+    return "image/jpeg", buffer.getvalue()
+
+
+def image_grid(images: Sequence[NDArray[np.uint8]], captions: Sequence[str]) -> Figure:
+    """Return images in rows of ten, each with its caption above.
+
+    Args:
+        images: uint8 (H, W, 3) each.
+        captions: one per image; long ones are cut.
+    """
+    assert len(images) == len(captions)
+    rows = max(1, -(-len(images) // _COLUMNS))
+    with matplotlib_style():
+        figure = Figure(figsize=(_COLUMNS, 1.35 * rows))
+        grid: Any = figure.subplots(rows, _COLUMNS, squeeze=False, gridspec_kw={"wspace": 0.1, "hspace": 0.4})
+        for axes in grid.flat:
+            axes.set_axis_off()
+        for axes, image, caption in zip(grid.flat, images, captions, strict=False):
+            axes.imshow(image, interpolation="nearest")
+            axes.set_title(_cut(caption), fontsize=6, pad=2)
+        return figure
+
+
+def _cut(caption: str, length: int = 16) -> str:
+    lines = [line if len(line) <= length else line[: length - 1] + "…" for line in caption.splitlines()]
+    return "\n".join(lines)

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.figures.batch_curves import BatchCurve, PublishedValue
-from pipeline.figures.curves import LearningCurve
+from pipeline.figures.curves import LearningCurve, RunCurve, RunCurves
 from pipeline.figures.rate_curves import RateCurve
-from pipeline.figures.run_curves import RunCurve, RunCurves
 from pipeline.figures.style import LineKey, LineStyle, line_styles
 from pipeline.stats.runs import Quantity, Run, describe
 

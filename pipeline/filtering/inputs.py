@@ -7,9 +7,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.artifacts.dynamics import read_dynamics
 from pipeline.artifacts.files import open_array
-from pipeline.artifacts.metrics import ClassKeys, read_metrics
+from pipeline.artifacts.metrics import ClassKeys, read_dynamics, read_metrics
 from pipeline.artifacts.overrides import Override, locate_overrides, read_overrides
 from pipeline.artifacts.tables import list_column, read_parquet
 from pipeline.errors import InputError

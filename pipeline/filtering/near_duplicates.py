@@ -15,7 +15,7 @@ from pipeline.artifacts.tables import read_parquet
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from pipeline.reduction.near_duplicates import MAX_CHANCE_PAIRS, MIN_PIXEL_CORRELATION, NearDuplicates, near_duplicates
-from pipeline.scoring.redundant import redundant_rows
+from pipeline.scoring.decision import redundant_rows
 
 _IMAGE_COLUMNS = ("path", "label", "label_name")
 

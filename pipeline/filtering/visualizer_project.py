@@ -12,8 +12,7 @@ from ruamel.yaml import YAML
 
 from pipeline.artifacts.files import atomic_path, write_array, write_json
 from pipeline.artifacts.overrides import Override, write_overrides
-from pipeline.artifacts.spreadsheets import protect_cells
-from pipeline.artifacts.tables import list_array, write_csv, write_parquet
+from pipeline.artifacts.tables import list_array, protect_cells, write_csv, write_parquet
 from pipeline.config.extractors import is_of_timm
 from pipeline.config.params import check_params
 from pipeline.errors import InputError

@@ -193,7 +193,7 @@ class ClaimEvidence:
         mean, low, high: estimate and ends of its interval.
         threshold: the claim is true if the true value is above it; in the unit of `mean`.
         n: number of replicates.
-        unit: what a replicate is: `seed`, `draw of the filter` or `batch size`.
+        unit: what a replicate is: `seed`, `replicate of the filter` or `batch size`.
         settings: number of settings that each replicate is the mean over.
         left_out: number of settings that lack some of the replicates.
         sign_flip: two-sided p of the sign-flip test over the replicates. The report shows it with the t test; it
@@ -269,7 +269,7 @@ def t_test_evidence(
         high=scale * (float(high) + threshold),
         threshold=scale * threshold,
         n=draws if draws > 1 else seeds,
-        unit="draw of the filter" if draws > 1 else "seed",
+        unit="replicate of the filter" if draws > 1 else "seed",
         settings=replicates.settings,
         left_out=replicates.left_out,
     )

@@ -176,8 +176,9 @@ def _evidence_text(evidence: Mapping[str, Any] | None, confidence: float) -> str
 
 def _n_text(evidence: Mapping[str, Any]) -> str:
     n, unit = evidence["n"], evidence["unit"]
-    # Not `draw of the filters`.
-    return f"{n} {unit.replace('draw', 'draws', 1)}" if n > 1 and unit.startswith("draw") else plural(n, unit)
+    if n > 1 and unit.startswith("replicate"):  # not `replicate of the filters`
+        return f"{n} {unit.replace('replicate', 'replicates', 1)}"
+    return plural(n, unit)
 
 
 def _sign_flip_text(evidence: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Tables and sentences of a study's paired comparisons, ratios and best batch sizes."""
+"""Tables and sentences of a study's comparisons: accuracies, ratios, best batch sizes, and steps to a stated target."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,6 +23,11 @@ from pipeline.stats.formatting import (
 )
 from pipeline.stats.replicates import TREATED
 from pipeline.stats.tables import Table, make_table, setting_cells, setting_headers
+
+FEW = 2
+"""Up to this many studies each have a sentence at the top of the report; more have a table row each."""
+
+_SPEED_WORDS = {"lower": "sooner", "higher": "later"}
 
 
 def ratio_sentence(
@@ -97,10 +102,6 @@ def _setting_cells(row: Mapping[str, Any], study: Mapping[str, Any]) -> list[str
     return [*cells, f"{size}, the {end} tried"]
 
 
-FEW = 2
-"""Up to this many studies each have a sentence at the top of the report; more have a table row each."""
-
-
 def verdict_table(studies: Sequence[Mapping[str, Any]], confidence: float) -> Table:
     """Build a table of every pooled comparison of all studies, primary ones first; empty for FEW studies or fewer."""
     compared = [(study, row) for study in studies for row in study["pooled"] if row["verdict"]]
@@ -119,7 +120,7 @@ def verdict_table(studies: Sequence[Mapping[str, Any]], confidence: float) -> Ta
     ]
     return make_table(
         f"study; difference; equal; verdict; mean (points); {100 * confidence:g} % interval (points); "
-        "seeds, or draws; needed for the margin",
+        "seeds, or replicates; needed for the margin",
         rows if len(_with_primary(studies)) > FEW else [],
         text="study; difference; equal; verdict",
     )
@@ -153,8 +154,8 @@ def pooled_table(study: Mapping[str, Any]) -> Table:
     return make_table(
         f"difference; mean (points); sd (points); {100 * confidence:g} % t interval (points); "
         f"{100 * confidence:g} % bootstrap interval, also over test images (points); "
-        f"{100 * (2 * confidence - 1):g} % interval of the equivalence test (points); draws; seeds; settings; "
-        "needed for the margin (seeds, or draws); verdict",
+        f"{100 * (2 * confidence - 1):g} % interval of the equivalence test (points); replicates; seeds; settings; "
+        "needed for the margin (seeds, or replicates); verdict",
         rows,
         text="difference; verdict",
     )
@@ -193,7 +194,7 @@ def published_table(published: Mapping[str, Any], confidence: float) -> Table:
     ]
     return make_table(
         "arm; batch size; weight decay; published (%); place; "
-        f"measured, mean (%); {100 * confidence:g} % interval (%); n (seeds, or draws of the filter); "
+        f"measured, mean (%); {100 * confidence:g} % interval (%); n (seeds, or replicates of the filter); "
         "measured − published (points); measured as",
         rows,
         text="arm; place; measured as",
@@ -241,3 +242,64 @@ def _class_cells(row: Mapping[str, Any]) -> list[str]:
 
 def _ends(low: float | None, high: float | None) -> str:
     return MISSING if low is None or high is None else f"{points(low)} to {points(high)}"
+
+
+def convergence_sections(study: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return for each stated target `quantity`, `target` in words, `table`, and a sentence for each comparison."""
+    return [
+        {
+            "quantity": result["quantity"],
+            "target": target_in_words(result),
+            "table": _convergence_table(result, study["varying"]),
+            "sentences": _convergence_sentences(result, study["plan"]["alpha"]),
+        }
+        for result in study["convergence"]
+    ]
+
+
+def target_in_words(result: Mapping[str, Any]) -> str:
+    """Return e.g. `a training loss of 1 nats`."""
+    if result["quantity"] == "top1":
+        return f"a test accuracy of {100 * result['target']:g} %"
+    return f"a training loss of {result['target']:g} nats"
+
+
+def _convergence_table(result: Mapping[str, Any], varying: tuple[str, ...]) -> Table:
+    """Build the table of each arm at each setting."""
+    rows = [
+        (
+            *setting_cells(row["setting"], varying),
+            row["arm"],
+            plain_number(row["steps"]),
+            MISSING if row["images"] is None else count(round(row["images"])),
+            _reached(row),
+        )
+        for row in result["arms"]
+    ]
+    headers = f"{setting_headers(varying)}; arm; steps; images; runs that reached it"
+    return make_table(headers, rows, text="model; arm")
+
+
+def _reached(row: Mapping[str, Any]) -> str:
+    text = f"{row['reached']} of {row['n']}"
+    return f"{text}, {row['at_once']} before the first record" if row["at_once"] else text
+
+
+def _convergence_sentences(result: Mapping[str, Any], alpha: float) -> list[str]:
+    """Return a sentence for each comparison, and one for all of them."""
+    sentences = [_sentence(ratio, result, alpha) for ratio in result["ratios"]]
+    return [sentence for sentence in (*sentences, unadjusted_sentence(result["ratios"])) if sentence]
+
+
+def _sentence(ratio: Mapping[str, Any], result: Mapping[str, Any], alpha: float) -> str:
+    left_out = (
+        f"{plural(ratio['left_out'], 'setting')} left out, in which a run never reached it, or before its first record"
+    )
+    return ratio_sentence(
+        ratio,
+        alpha,
+        what=f"to {target_in_words(result)}",
+        unit="times as many images" if result["batch_grew"] else "times as many steps and images",
+        words=_SPEED_WORDS,
+        left_out=left_out,
+    )

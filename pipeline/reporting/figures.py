@@ -15,13 +15,11 @@ from pipeline.figures.batch_curves import (
     published_warmups,
     warmup_curves,
 )
-from pipeline.figures.classes import class_panels
+from pipeline.figures.classes import class_panels, class_share_chart, class_share_figure, eps_chart, eps_figure
 from pipeline.figures.curves import LOSS, TEST_LOSS, TOP1, LearningAxis, learning_chart, learning_figure
 from pipeline.figures.embeddings import class_map
-from pipeline.figures.gallery import image_grid, thumbnail
 from pipeline.figures.rate_curves import rate_chart, rate_figure
-from pipeline.figures.rendering import compact_chart, data_uri, plotly_html, png, svg, with_note
-from pipeline.figures.shares import class_share_chart, class_share_figure, eps_chart, eps_figure
+from pipeline.figures.rendering import compact_chart, data_uri, image_grid, plotly_html, png, svg, thumbnail, with_note
 from pipeline.figures.study_curves import (
     POINTS_TITLE,
     TOP1_TITLE,
@@ -33,9 +31,8 @@ from pipeline.figures.study_curves import (
     sizes_tried,
 )
 from pipeline.replication.published import BEST_WARMUPS, BEST_WARMUPS_SOURCE
+from pipeline.reporting.data_quality import duplicates_figure, planted_headline
 from pipeline.reporting.inputs import NetworkInputs, ReportInputs
-from pipeline.reporting.label_noise import planted_headline
-from pipeline.reporting.near_duplicates import duplicates_figure
 from pipeline.reporting.summary import Summary
 from pipeline.stats.runs import Quantity
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.artifacts.tables import read_parquet
+from pipeline.figures.curves import LossSlice, slice_figure
 from pipeline.figures.rendering import svg
-from pipeline.figures.run_curves import LossSlice, slice_figure
 from pipeline.figures.style import LineKey, line_styles
 from pipeline.paths import DataPaths
 from pipeline.reporting.comparison_tables import ratio_sentence, unadjusted_sentence

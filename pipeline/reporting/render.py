@@ -17,20 +17,22 @@ from pipeline.figures.style import N_CLASS_COLORS, NOISE, class_color
 from pipeline.replication.compare_published import claim_table, slope_table
 from pipeline.replication.published import CIFAR10, NETWORK_FIGURES, THROUGHPUT
 from pipeline.reporting import comparison_tables, tables, warmup
-from pipeline.reporting.comparison_tables import best_batch_table
-from pipeline.reporting.convergence import convergence_sections
-from pipeline.reporting.costs import ArmCost, Records
+from pipeline.reporting.comparison_tables import best_batch_table, convergence_sections
+from pipeline.reporting.data_quality import (
+    KINDS,
+    PictureOfPair,
+    duplicates_sentences,
+    planted_headline,
+    planted_sentences,
+)
 from pipeline.reporting.figures import DroppedImage
-from pipeline.reporting.label_noise import planted_headline, planted_sentences
 from pipeline.reporting.landscape import Landscapes, landscape_sentences, landscape_table
-from pipeline.reporting.near_duplicates import KINDS, PictureOfPair, duplicates_sentences
-from pipeline.reporting.overview import study_card
-from pipeline.reporting.plans import PlanHistories, plan_sentences
+from pipeline.reporting.overview import PlanHistories, plan_sentences, study_card
 from pipeline.reporting.summary import Summary
-from pipeline.reporting.tables import cost_table, resource_table
+from pipeline.reporting.tables import ArmCost, Records, cost_table, resource_table
 from pipeline.stats import formatting
 from pipeline.stats import tables as stats_tables
-from pipeline.stats.equivalent_batch import equivalent_batch_table
+from pipeline.stats.batch_size import equivalent_batch_table
 from pipeline.stats.tables import Table
 
 

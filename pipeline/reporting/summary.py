@@ -1,9 +1,10 @@
 """Build `summary.json`: every number of the report as one tree of plain values, and how well filters agree.
 
-Shares and accuracies are 0 to 1, differences and margins are percentage points of top-1.
+Shares and accuracies are 0 to 1, differences and margins are percentage points of top-1. A few of the numbers are the
+metrics that `dvc metrics` and `dvc exp show` print.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -13,8 +14,8 @@ from pipeline.config.extractors import base_architecture
 from pipeline.replication import ClaimCriteria
 from pipeline.replication.compare_published import claim_values, compare_with_published, slope_values
 from pipeline.replication.published import KEPT_SHARES
+from pipeline.reporting.data_quality import planted_summary
 from pipeline.reporting.inputs import NetworkInputs, ReportInputs, StudyInputs
-from pipeline.reporting.label_noise import planted_summary
 from pipeline.reporting.warmup import warmup_laws
 from pipeline.scoring.thresholds import jaccard, suspicion_from_score
 from pipeline.stats import wilson_interval
@@ -22,6 +23,11 @@ from pipeline.stats.comparisons import comparisons
 from pipeline.stats.per_class import image_values
 from pipeline.stats.ratios import TargetQuantity, convergence
 from pipeline.stats.study import study_summary
+
+Summary = dict[str, Any]
+
+DEFAULT_EPS, DEFAULT_MIN_SAMPLES = 0.5, 5
+"""Defaults of scikit-learn's DBSCAN. The paper uses the "default values" of a library that it does not name."""
 
 
 def agreements(networks: Sequence[NetworkInputs]) -> list[dict[str, Any]]:
@@ -60,12 +66,6 @@ def _chance(left: float, right: float) -> float:
     """Return the expected Jaccard index of two independent random sets with these shares of many images."""
     either = left + right - left * right
     return left * right / either if either else 1.0
-
-
-Summary = dict[str, Any]
-
-DEFAULT_EPS, DEFAULT_MIN_SAMPLES = 0.5, 5
-"""Defaults of scikit-learn's DBSCAN. The paper uses the "default values" of a library that it does not name."""
 
 
 def build_summary(inputs: ReportInputs) -> Summary:
@@ -234,3 +234,28 @@ def _classes(network: NetworkInputs, class_names: Sequence[str]) -> list[Summary
         }
         for name, n, n_noise, n_dropped in zip(class_names, totals, noise, dropped, strict=True)
     ]
+
+
+def chosen_metrics(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Return the primary comparison of each study, and the share of the images that each filter keeps.
+
+    Names are short: a terminal of 80 columns shows them with a parameter or two.
+
+    Args:
+        summary: of the report.
+
+    Returns:
+        study -> `vs_<control>`, `low` and `high`: filtered minus the primary control and its interval, in percentage
+        points of top-1; a study without this comparison is missing. And `kept` -> network -> share, 0 to 1.
+    """
+    metrics: dict[str, dict[str, float]] = {}
+    for study in summary["studies"]:
+        for row in study["pooled"]:
+            if row["primary"] and row["estimate"]:
+                estimate = row["estimate"]
+                effect = {f"vs_{row['control']}": estimate["mean"], "low": estimate["low"], "high": estimate["high"]}
+                # One seed has no interval.
+                metrics[study["name"]] = {name: value for name, value in effect.items() if value is not None}
+    # A study may have this name.
+    metrics.setdefault("kept", {}).update(summary["kept_share"])
+    return metrics

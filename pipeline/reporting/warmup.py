@@ -22,7 +22,7 @@ def warmup_laws(studies: Sequence[StudyInputs], train: TrainConfig, confidence: 
 
     Siblings share everything except `schedule.warmup`, in epochs, and the batch sizes. The batch sizes of studies with
     the same warm-up are combined. A batch size counts if every warm-up has runs of it, and each seed has a finished
-    one. Studies with several draws of the filter have no single run per seed and are left out.
+    one. Studies with several replicates of the filter have no single run per seed and are left out.
 
     Returns:
         studies, model, arm, learning_rate, weight_decay, warmups (epochs), and `best` and `slope` of `WarmupLaw`.

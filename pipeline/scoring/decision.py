@@ -1,6 +1,6 @@
-"""Score images and choose those to drop: from a scorer's inputs to the filter's decision."""
+"""Decide which images to drop, which near duplicates are redundant, and which labels to suggest."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +9,14 @@ from numpy.typing import NDArray
 
 from pipeline.scoring.base import ScorerInputs
 from pipeline.scoring.density import reconcile_radii
+from pipeline.scoring.predictions import row_blocks
 from pipeline.scoring.registry import SCORERS, split_options
 from pipeline.scoring.thresholds import Allocation, Threshold, score, thresholds_for_share
 
 _SHARE_TOLERANCE = 0.001
+
+_VOTES = 10  # nearest neighbors that vote, as many as reasons and tables name
+_BLOCK = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,3 +109,97 @@ def _share_note(
     if step == 1:
         return f"{missed}: one of {n} images is a share of {1 / n:.4f}"
     return f"{missed}: {step} images are equally suspect, and with them it is {threshold.alternative / n:.4f}"
+
+
+def redundant_rows(
+    pairs: NDArray[np.int64],
+    keep: NDArray[np.bool_],
+    scores: NDArray[np.float64],
+    *,
+    decided: Collection[int] = (),
+    kept_by_hand: Collection[int] = (),
+) -> dict[int, int]:
+    """Return the training images to drop as near duplicates: row -> the row that it nearly equals.
+
+    An image is dropped if it nearly equals a test image. The others are taken in the order of their scores, the least
+    suspect first, and dropped if they nearly equal a training image that is kept. So of two near duplicates without a
+    decision by hand, at most one is kept. Images that the filter drops are not considered.
+
+    Args:
+        pairs: (P, 2) rows of near duplicates, the most similar first; rows from N on are test images.
+        keep: (N,) the filter's decision.
+        scores: (N,) of the filter; of a pair the less suspect image stays.
+        decided: rows with a decision by hand.
+        kept_by_hand: those of them that are kept.
+    """
+    partners: dict[int, list[int]] = {}
+    for first, second in pairs.tolist():
+        partners.setdefault(first, []).append(second)
+        partners.setdefault(second, []).append(first)
+    n = len(keep)
+    undecided = [row for row in partners if row < n and keep[row] and row not in decided]
+    kept = set(kept_by_hand)
+    redundant: dict[int, int] = {}
+    for row in sorted(undecided, key=lambda row: (scores[row], row)):
+        # The partners are in the order of the pairs, the most similar first.
+        duplicate_of = next((other for other in partners[row] if other >= n), None)
+        if duplicate_of is None:
+            duplicate_of = next((other for other in partners[row] if other in kept), None)
+        if duplicate_of is None:
+            kept.add(row)
+        else:
+            redundant[row] = duplicate_of
+    return redundant
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SuggestedLabels:
+    """A suggested label for each of N images; it may be the image's label.
+
+    Attributes:
+        labels: (N,) int64 indices of classes.
+        probabilities: (N,) float32, 0 to 1, of those classes; for a vote the share of the neighbors.
+    """
+
+    labels: NDArray[np.int64]
+    probabilities: NDArray[np.float32]
+
+
+def suggest_labels(inputs: ScorerInputs) -> SuggestedLabels | None:
+    """Return the most probable class of each image; without class probabilities, that of most nearest neighbors.
+
+    Neighbors vote with their labels, and at most ten of them do. Without both inputs, or with one class, return None.
+    """
+    if not inputs.has("classes"):
+        return None
+    if inputs.probabilities is not None:
+        labels = np.empty(len(inputs.labels), dtype=np.int64)
+        probabilities = np.empty(len(inputs.labels), dtype=np.float32)
+        # In blocks: probabilities of large data sets are memory-mapped.
+        for rows in row_blocks(inputs.probabilities):
+            block = np.asarray(inputs.probabilities[rows])
+            labels[rows], probabilities[rows] = block.argmax(axis=1), block.max(axis=1)
+        return SuggestedLabels(labels=labels, probabilities=probabilities)
+    if inputs.neighbors is None:
+        return None
+    neighbors = inputs.neighbors[:, :_VOTES]
+    labels = neighbor_vote(neighbors, inputs.labels)
+    shares = (inputs.labels[neighbors] == labels[:, None]).mean(axis=1, dtype=np.float32)
+    return SuggestedLabels(labels=labels, probabilities=shares)
+
+
+def neighbor_vote(neighbors: NDArray[np.integer], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the most frequent label (N,) of each image's neighbors (N, k).
+
+    In a tie, the label of the image wins if it is among the most frequent, else that of the nearest such neighbor.
+    """
+    winners = np.empty(len(neighbors), dtype=np.int64)
+    for start in range(0, len(neighbors), _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        votes, own = labels[neighbors[rows]], labels[rows]
+        # Pairwise comparison: k is small, and there may be a thousand classes.
+        counts = (votes[:, :, None] == votes[:, None, :]).sum(axis=2)
+        most = np.take_along_axis(votes, counts.argmax(axis=1)[:, None], axis=1)[:, 0]
+        n_same = (votes == own[:, None]).sum(axis=1)
+        winners[rows] = np.where(n_same >= counts.max(axis=1, initial=0), own, most)
+    return winners

@@ -3,10 +3,10 @@
 from pipeline.simulator.fitting import AllReduceTiming, LinkFit, fit
 from pipeline.simulator.job import Job
 from pipeline.simulator.machine import Machine, NetworkLink
-from pipeline.simulator.messages import Negotiation
 from pipeline.simulator.model import (
     ALL_REDUCE,
     CommunicationModel,
+    Negotiation,
     ScalingPoint,
     SimulatedStep,
     ring_seconds,

@@ -5,8 +5,7 @@ from dataclasses import replace
 from pipeline.artifacts.files import remove_leftovers, write_json
 from pipeline.artifacts.prepared import planted_note
 from pipeline.artifacts.provenance import write_provenance
-from pipeline.artifacts.spreadsheets import protect_cells
-from pipeline.artifacts.tables import write_csv, write_parquet
+from pipeline.artifacts.tables import protect_cells, write_csv, write_parquet
 from pipeline.config.extractors import replicate_number
 from pipeline.filtering.apply import FilterContext, sieve
 from pipeline.filtering.inputs import input_files, load_filter_inputs

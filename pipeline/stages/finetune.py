@@ -12,11 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline import distributed
-from pipeline.artifacts.dynamics import write_dynamics
 from pipeline.artifacts.files import remove_leftovers, write_array, write_json
+from pipeline.artifacts.metrics import write_dynamics
 from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_digest
 from pipeline.artifacts.provenance import sha256_of_file, write_provenance
-from pipeline.artifacts.space import check_space
 from pipeline.artifacts.tables import read_parquet
 from pipeline.config.extractors import base_architecture, replicate_number
 from pipeline.config.finetune import FinetuneConfig
@@ -29,6 +28,7 @@ from pipeline.features.trained import TrainedExtractor, extractor_metrics, mean_
 from pipeline.models import full_name, is_timm
 from pipeline.models.resnet import Network
 from pipeline.models.timm_networks import timm_format
+from pipeline.processes import check_space
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
 from pipeline.training.checkpointing import STALE_AFTER_S, remove_stale_checkpoints

@@ -6,15 +6,13 @@ from typing import Any
 from pipeline.artifacts.files import atomic_path, read_json, remove_leftovers, write_json, write_text
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.reporting import figures as reporting_figures
-from pipeline.reporting.costs import arm_costs
+from pipeline.reporting.data_quality import pair_pictures, planted_headline, planted_sentences
 from pipeline.reporting.inputs import ReportInputs, load_report_inputs, result_files, stage_names
-from pipeline.reporting.label_noise import planted_headline, planted_sentences
 from pipeline.reporting.landscape import load_landscapes
-from pipeline.reporting.metrics import chosen_metrics
-from pipeline.reporting.near_duplicates import pair_pictures
-from pipeline.reporting.plans import load_plans
+from pipeline.reporting.overview import load_plans
 from pipeline.reporting.render import PageFigures, render_costs, render_document, render_page
-from pipeline.reporting.summary import Summary, build_summary
+from pipeline.reporting.summary import Summary, build_summary, chosen_metrics
+from pipeline.reporting.tables import arm_costs
 from pipeline.stages.harness import StageContext, run_stage
 
 

@@ -13,12 +13,12 @@ from pipeline.artifacts.files import atomic_path, remove_leftovers, write_array,
 from pipeline.artifacts.plans import register_plan, utc_timestamp, write_run_dates
 from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_digest, prepared_files
 from pipeline.artifacts.provenance import write_provenance
-from pipeline.artifacts.space import check_space
 from pipeline.artifacts.tables import write_parquet
-from pipeline.config.largest_batch import LARGEST
+from pipeline.config.batch_sizes import LARGEST
 from pipeline.config.study import KeepWeights, TrainConfig, build_plan, plan_hash
 from pipeline.distributed import World
 from pipeline.energy import UNKNOWN_ENERGY, total_energy
+from pipeline.processes import check_space
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
 from pipeline.stats.sequential import SequentialDesign

@@ -13,8 +13,11 @@ MISSING = "–"
 
 Matched = Literal["steps", "epochs"]
 
-CONDITIONAL = "conditional on this one draw of the filter"
-"""Limit of every result on the filtered arm with one draw of the filter."""
+CONDITIONAL = "conditional on this one replicate of the filter"
+"""Limit of every result on the filtered arm with one replicate of the filter."""
+
+UNIT_NAMES = {"seed": "seed", "draw": "replicate"}
+"""Unit of a verdict, as stored -> its name in tables and sentences."""
 
 
 def percent(share: float | None, digits: int = 2) -> str:
@@ -78,7 +81,7 @@ def percent_interval(estimate: Estimate) -> str:
 
 
 def _no_interval(estimate: Estimate) -> str:
-    """Return why there is no interval: several draws of the filter have none either if they share one control run."""
+    """Return why there is no interval: several filter replicates have none either if they share one control run."""
     return "n = 1, no interval" if estimate.n == 1 else "a single seed, no interval"
 
 
@@ -122,7 +125,7 @@ def finding(
     """Return `helps, +0.42 percentage points of top-1 (...)`, with its basis in the brackets.
 
     Args:
-        of_a_filter: whether a filter takes part in the comparison, so that its draw must be named.
+        of_a_filter: whether a filter takes part in the comparison, so that its replicate must be named.
         left_out: number of incomplete settings, which the verdict does not cover.
         family: plural noun of what Holm's adjustment covers.
         metric: what is compared.
@@ -166,14 +169,14 @@ def _estimate(verdict: Verdict) -> str:
 
 
 def replicates(n: int, unit: Literal["seed", "draw"], *, seeds: int, settings: int) -> str:
-    """Return e.g. `n = 3 draws of the filter, each the mean over 4 seeds and 2 settings`.
+    """Return e.g. `n = 3 replicates of the filter, each the mean over 4 seeds and 2 settings`.
 
     Args:
-        n: number of `unit`s compared.
-        seeds: seeds per draw.
+        n: number of `unit`s compared; a `draw` is a replicate of the filter.
+        seeds: seeds per replicate of the filter.
         settings: settings averaged first.
     """
-    counted = plural(n, unit)
+    counted = plural(n, UNIT_NAMES[unit])
     over = [plural(settings, "setting")] if settings > 1 else []
     if unit == "draw":
         counted, over = f"{counted} of the filter", [plural(seeds, "seed"), *over]

@@ -7,9 +7,8 @@ from typing import Any, get_args
 
 import numpy as np
 
-from pipeline.stats.batch_size import best_by_rate, critical_batches
+from pipeline.stats.batch_size import best_by_rate, critical_batches, equivalent_batch_values
 from pipeline.stats.comparisons import AnalysisPlan, comparisons, pooled_values, relabeled_comparison, setting_values
-from pipeline.stats.equivalent_batch import equivalent_batch_values
 from pipeline.stats.ratios import ratios
 from pipeline.stats.replicates import grid_settings
 from pipeline.stats.runs import (

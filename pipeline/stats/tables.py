@@ -64,7 +64,7 @@ def accuracy_table(study: Mapping[str, Any], confidence: float) -> Table:
         )
     return make_table(
         f"{setting_headers(study['varying'])}; arm; top-1, mean (%); sd (points); {100 * confidence:g} % interval (%); "
-        "n (seeds, or draws of the filter); balanced accuracy (%); peak learning rate; training images; "
+        "n (seeds, or replicates of the filter); balanced accuracy (%); peak learning rate; training images; "
         f"{'labels changed; ' if is_relabeled else ''}steps; epochs",
         rows,
         text="model; arm",
@@ -85,7 +85,7 @@ def difference_table(study: Mapping[str, Any], confidence: float) -> Table:
     ]
     return make_table(
         f"difference; {setting_headers(study['varying'])}; verdict; mean (points); sd (points); "
-        f"{100 * confidence:g} % interval (points); n (paired seeds, or draws); p, t test; p, sign flips; "
+        f"{100 * confidence:g} % interval (points); n (paired seeds, or replicates); p, t test; p, sign flips; "
         f"p, equivalence within ±{study['plan']['margin']:.2f}; after Holm: p, difference; "
         "after Holm: p, equivalence",
         rows,

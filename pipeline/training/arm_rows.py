@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from pipeline.arms import arm_mask
 from pipeline.artifacts.prepared import PLANTED_COLUMN, PreparedData
-from pipeline.artifacts.spreadsheets import restore_cells
-from pipeline.artifacts.tables import read_csv, read_parquet
+from pipeline.artifacts.tables import read_csv, read_parquet, restore_cells
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from pipeline.training.grid import RunSpec

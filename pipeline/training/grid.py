@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 from pipeline.arms import WHOLE_ARMS
 from pipeline.config.base import Duration
-from pipeline.config.equivalent_batch import CONTROL, TREATED
-from pipeline.config.largest_batch import known_sizes
+from pipeline.config.batch_sizes import CONTROL, TREATED, known_sizes
 from pipeline.config.study import Study, TrainConfig
 from pipeline.errors import InputError
 from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings, effective_settings

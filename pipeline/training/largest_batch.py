@@ -20,7 +20,7 @@ from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.prepared import PreparedData
 from pipeline.batching import SampleStream, rank_slices, worker_slices
 from pipeline.config.base import Duration
-from pipeline.config.largest_batch import LARGEST, with_found_size
+from pipeline.config.batch_sizes import LARGEST, with_found_size
 from pipeline.config.params import Params
 from pipeline.distributed import CommConfig, World
 from pipeline.errors import InputError, OutOfMemory

@@ -14,15 +14,17 @@ from pipeline.config.tuning import Tuning
 from pipeline.errors import InputError
 from pipeline.run_log import RunLog
 from pipeline.training.checkpointing import Checkpoints
-from pipeline.tuning.halving import Rung, hyperband, successive_halving
 from pipeline.tuning.processes import train_next_epoch
 from pipeline.tuning.scheduler import (
+    Rung,
     SearchOutcome,
     Tolerance,
     TrialStatus,
     TrialStep,
+    hyperband,
     run_halving,
     run_threshold_pruning,
+    successive_halving,
 )
 from pipeline.tuning.sources import TrialData, write_mark
 from pipeline.tuning.storage import StepResult, TrialSampler, TrialStorage, from_optuna_params, to_distributions
@@ -165,13 +167,19 @@ class Search:
             epochs = list(itertools.islice(trained, len(seeds)))
             assert len(epochs) == len(seeds), "one result of each task"
             if any(epoch.killed for epoch in epochs):
-                killed.append(step)
+                killed.append((step, epochs))
             else:
                 yield step, _over_seeds(epochs)
         # A dying worker also loses the tasks in its queue. Retry each alone: one that dies alone is the cause.
-        for step in killed:
-            retried = [self._map(train_next_epoch, [self._task(step, seed)]) for seed in seeds]
-            yield step, _over_seeds([epoch for one in retried for epoch in one])
+        for step, epochs in killed:
+            yield (
+                step,
+                _over_seeds([self._retried(step, seed) if epochs[seed].killed else epochs[seed] for seed in seeds]),
+            )
+
+    def _retried(self, step: TrialStep, seed: int) -> EpochResult:
+        (epoch,) = self._map(train_next_epoch, [self._task(step, seed)])
+        return epoch
 
     def _task(self, step: TrialStep, seed: int) -> EpochTask:
         """Return the task of a step; `seed` counts those of the trial."""

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.base import Duration
+from pipeline.config.checks import process_requirement
 from pipeline.config.params import Params, check_params
 from pipeline.config.recipe import Recipe
 from pipeline.config.study import TrainConfig
 from pipeline.config.tuning import apply_values
-from pipeline.config.tuning_checks import process_requirement
 from pipeline.durations import to_steps
 from pipeline.errors import InputError
 from pipeline.training.grid import grid_points

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.config.batch_sizes import known_sizes
 from pipeline.config.extractors import is_of_timm
-from pipeline.config.largest_batch import known_sizes
 from pipeline.config.params import load_params
 from pipeline.models.timm_networks import timm_format
 from tests.fixtures.source_tree import ROOT

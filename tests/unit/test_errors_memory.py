@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from pipeline.artifacts.files import open_array
-from pipeline.artifacts.space import MIN_MEMORY, check_memory_limit
 from pipeline.artifacts.tables import read_csv, read_parquet
 from pipeline.datasets.decode import decode_image
 from pipeline.errors import InputError, fix_hint
+from pipeline.processes import MIN_MEMORY, check_memory_limit
 from pipeline.training.checkpointing import Checkpoints
 from pipeline.training.weights import load_weights_file
 from tests.fixtures.images import photo

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_info
 
 from pipeline.errors import InputError
-from pipeline.parallel import task_pool
-from pipeline.parallel.worker import _TaskWindow, dumps
+from pipeline.parallel import _TaskWindow, dumps, task_pool
 from pipeline.reduction.pca import fit_pca
 from pipeline.typing import row_blocks
 from tests.fixtures.dask_cluster import Pool, running_pool, running_scheduler
@@ -98,7 +97,7 @@ def test_rows_of_a_memory_map_arrive_as_they_are(tmp_path: Path, rows: slice) ->
 
 
 def test_an_address_without_a_scheduler_is_named_with_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.parallel.pool._CONNECT_TIMEOUT_S", 1)
+    monkeypatch.setattr("pipeline.parallel._CONNECT_TIMEOUT_S", 1)
     address = f"tcp://127.0.0.1:{free_port()}"
     with pytest.raises(InputError) as raised, task_pool(address, workers=1, threads=1):
         pass
@@ -108,7 +107,7 @@ def test_an_address_without_a_scheduler_is_named_with_a_fix(monkeypatch: pytest.
 
 @pytest.mark.slow
 def test_a_scheduler_without_workers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.parallel.pool._CONNECT_TIMEOUT_S", 1)
+    monkeypatch.setattr("pipeline.parallel._CONNECT_TIMEOUT_S", 1)
     with (
         running_scheduler(workers=0) as address,
         pytest.raises(InputError) as raised,
@@ -128,7 +127,7 @@ def test_workers_that_would_give_other_bits_are_refused(monkeypatch: pytest.Monk
         pass
     # The option of Dask's workers that they need.
     assert re.findall(r"--nthreads (\d+)", str(of_threads.value)) == ["1"]
-    monkeypatch.setattr("pipeline.parallel.worker.version", lambda name: "0.1" if name == "numpy" else version(name))
+    monkeypatch.setattr("pipeline.parallel.version", lambda name: "0.1" if name == "numpy" else version(name))
     with (
         running_scheduler(workers=1) as address,
         pytest.raises(InputError) as of_versions,
@@ -140,8 +139,8 @@ def test_workers_that_would_give_other_bits_are_refused(monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 def test_a_task_whose_workers_are_gone_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.parallel.worker._POLL_INTERVAL_S", 0.5)
-    monkeypatch.setattr("pipeline.parallel.worker._NO_WORKERS_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("pipeline.parallel._POLL_INTERVAL_S", 0.5)
+    monkeypatch.setattr("pipeline.parallel._NO_WORKERS_TIMEOUT_S", 2.0)
     with (
         running_scheduler(workers=1) as address,
         pytest.raises(InputError) as raised,
@@ -186,7 +185,7 @@ def test_a_worker_that_cannot_import_a_task_is_refused(lacking: str, tmp_path: P
 
 @pytest.mark.slow
 def test_a_moment_without_workers_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.parallel.worker._POLL_INTERVAL_S", 0.2)
+    monkeypatch.setattr("pipeline.parallel._POLL_INTERVAL_S", 0.2)
     with running_pool() as pool:
         first = pool.join()
         pool.wait()

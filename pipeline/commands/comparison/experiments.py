@@ -15,9 +15,8 @@ from pipeline.artifacts.files import open_array
 from pipeline.artifacts.foreign import read_foreign_json
 from pipeline.artifacts.prepared import PLANTED_COLUMN, count_planted
 from pipeline.artifacts.recorded import check_recorded
-from pipeline.artifacts.spreadsheets import restore_cells
 from pipeline.artifacts.stage_inputs import comparison_inputs
-from pipeline.artifacts.tables import read_csv, read_parquet
+from pipeline.artifacts.tables import read_csv, read_parquet, restore_cells
 from pipeline.errors import DataError, InputError
 from pipeline.paths import DataPaths
 from pipeline.stats.formatting import count

@@ -5,8 +5,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from pipeline.commands.comparison.pairing import ColumnDifference, PairSetting
-from pipeline.commands.comparison.verdicts import FilterComparison, SettingVerdict, StudyComparison
+from pipeline.commands.comparison.verdicts import (
+    ColumnDifference,
+    FilterComparison,
+    PairSetting,
+    SettingVerdict,
+    StudyComparison,
+)
 from pipeline.stats.comparisons import in_points
 from pipeline.stats.estimates import Estimate
 from pipeline.stats.formatting import (
@@ -79,7 +84,7 @@ def _verdicts(comparison: StudyComparison) -> Iterator[str]:
     for arm in comparison.pooled:
         heading = f"B against A, arm {arm.arm.replace('_', ' ')}"
         if arm.verdict is None:
-            yield f"{heading}: nothing to compare, since no setting has all seeds and draws finished in both."
+            yield f"{heading}: nothing to compare, since no setting has all seeds and filter replicates in both."
         else:
             filtered = any(row.setting.filter_network for row in comparison.settings if row.setting.arm == arm.arm)
             yield f"{heading}: {finding(arm.verdict, of_a_filter=filtered, left_out=arm.left_out, family='arms')}."
@@ -94,7 +99,7 @@ def _counts(comparison: StudyComparison) -> str:
     if comparison.unfinished:
         parts.append(f"{count(comparison.unfinished)} with a run that was skipped or diverged")
     if comparison.unpaired:
-        parts.append(f"{plural(comparison.unpaired, 'run')} without a partner of its seed and draw")
+        parts.append(f"{plural(comparison.unpaired, 'run')} without a partner of its seed and filter replicate")
     return f"{'; '.join(parts)}."
 
 

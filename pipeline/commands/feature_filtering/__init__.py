@@ -1,1 +1,1 @@
-"""What `filter-features` does with pictures."""
+"""Inputs, settings and outputs of `filter-features`."""

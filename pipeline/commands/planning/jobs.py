@@ -1,4 +1,4 @@
-"""Training runs to measure for a plan, and the cost of each stage from the measured speeds."""
+"""Training runs to measure for a plan, and the cost of each stage or of all from the measured speeds."""
 
 import os
 import time
@@ -8,8 +8,16 @@ from dataclasses import dataclass
 import torch
 
 from pipeline.commands.planning import cost
-from pipeline.commands.planning.cost import PlannedCost
-from pipeline.commands.planning.size import DataSize, StudyPlan, planned_device, thread_count, worker_count
+from pipeline.commands.planning.cost import PlannedCost, total_cost
+from pipeline.commands.planning.size import (
+    DataSize,
+    StudyPlan,
+    plan_from_sizes,
+    planned_device,
+    stage_graph,
+    thread_count,
+    worker_count,
+)
 from pipeline.commands.planning.speed import Speed, Workload, measure
 from pipeline.config.extractors import base_architecture, replicate_number
 from pipeline.config.params import Params
@@ -19,6 +27,9 @@ from pipeline.models import full_name
 from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings, effective_settings
 
 _MEASURE_BUDGET_S = 18.0
+
+# A few passes of each network; `plan` takes longer and is more exact.
+_QUICK_BUDGET_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,3 +170,27 @@ def _study_cost(
         )
     weights = max((speeds[run.workload].weight_bytes for run in runs), default=0) if keep != "none" else 0
     return cost.study_cost(costs, weights=weights, n_test=size.n_test)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeEstimate:
+    """Wall seconds until the suspects are listed, and of the whole pipeline."""
+
+    suspects_s: float
+    total_s: float
+
+
+def estimate_pipeline(params: Params, *, n_train: int, n_test: int, n_classes: int) -> TimeEstimate:
+    """Return the estimate for a data set of that size; measures the networks' speed for some seconds."""
+    size = DataSize(n_train=n_train, n_test=n_test, n_classes=n_classes, source="counted")
+    graph = stage_graph(params)
+    kept = dict.fromkeys(params.networks, n_train)
+    runs = {
+        f"train@{name}": study_runs(params, name, plan_from_sizes(params, name, size, kept)) for name in params.studies
+    }
+    for network in params.networks:
+        runs[f"finetune@{network}"] = [finetune_run(params, network, size)]
+    speeds = measure_all((run for of_stage in runs.values() for run in of_stage), budget_s=_QUICK_BUDGET_S)
+    costs = stage_costs(params, frozenset(graph), size, runs, speeds)
+    suspects = [one for stage, one in costs.items() if not stage.startswith(("train", "report"))]
+    return TimeEstimate(suspects_s=total_cost(suspects).seconds, total_s=total_cost(list(costs.values())).seconds)

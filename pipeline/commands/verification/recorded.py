@@ -14,7 +14,7 @@ from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_di
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.artifacts.tables import read_parquet
 from pipeline.commands.verification.findings import Findings
-from pipeline.config.largest_batch import with_recorded_sizes
+from pipeline.config.batch_sizes import with_recorded_sizes
 from pipeline.config.params import Params, load_params
 from pipeline.durations import BatchStage
 from pipeline.errors import InputError

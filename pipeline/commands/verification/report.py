@@ -23,7 +23,7 @@ from pipeline.commands.verification.studies import VerifiedStudy, same_value
 from pipeline.paths import DataPaths
 from pipeline.reporting.inputs import load_report_inputs, stage_names
 from pipeline.reporting.landscape import load_landscapes
-from pipeline.reporting.plans import load_plans
+from pipeline.reporting.overview import load_plans
 from pipeline.reporting.render import render_document, render_page
 from pipeline.reporting.summary import Summary, build_summary
 from pipeline.stages.report import page_figures

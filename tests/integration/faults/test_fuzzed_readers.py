@@ -20,20 +20,20 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.artifacts.dynamics import read_dynamics, write_dynamics
 from pipeline.artifacts.files import open_array, write_json
+from pipeline.artifacts.metrics import read_dynamics, write_dynamics
 from pipeline.artifacts.overrides import Override, locate_overrides, read_overrides, write_overrides
 from pipeline.artifacts.plans import copy_registered_plans, read_run_dates, register_plan, write_run_dates
 from pipeline.artifacts.provenance import read_provenance, write_provenance
 from pipeline.artifacts.tables import write_parquet
 from pipeline.commands.check_lock import parse_lock
 from pipeline.commands.comparison.run_table import read_runs
+from pipeline.commands.feature_filtering.inputs import read_external_features
 from pipeline.commands.verification.recorded import read_rows
 from pipeline.config.params import load_params
 from pipeline.datasets.image_folder import open_image_folder
 from pipeline.datasets.labels import locate_labels, read_label_file
 from pipeline.errors import InputError, fix_hint
-from pipeline.filtering.external_features import read_external_features
 from pipeline.simulator.fitting import load_all_reduce_times
 from pipeline.simulator.machine import load_machine
 from pipeline.training.pretrained import load_weights

@@ -9,7 +9,7 @@ from pipeline.stages import finetune as finetune_stage
 from pipeline.stages import train as train_stage
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.training import stage, write_project
-from tests.unit.artifacts.test_space import largest_file
+from tests.unit.test_processes_space import largest_file
 
 _TOO_SMALL = 8 << 20  # the tables fit, a ResNet-18 does not
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torchvision
 
-from pipeline.artifacts.dynamics import read_dynamics
+from pipeline.artifacts.metrics import read_dynamics
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.training.checkpointing import Checkpoints
 from pipeline.training.state import IMAGENET_MEAN, IMAGENET_STD

@@ -13,10 +13,9 @@ import pytest
 from pipeline.artifacts.prepared import load_prepared
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.artifacts.tables import read_parquet
-from pipeline.datasets.builtin import CIFAR10, open_cifar
 from pipeline.datasets.decode import decode_image
 from pipeline.datasets.image_set import SPLITS
-from pipeline.datasets.registry import DATASETS
+from pipeline.datasets.registry import CIFAR10, DATASETS, open_cifar
 from pipeline.paths import DataPaths
 from tests.fixtures.hub_folders import clone
 from tests.fixtures.images import cifar10_archive, photo, run_prepare, split_tree, write_folder, write_tar

@@ -13,8 +13,7 @@ import pytest
 from pipeline.artifacts.prepared import load_prepared
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.artifacts.tables import read_parquet
-from pipeline.datasets.builtin import CIFAR10, open_cifar
-from pipeline.datasets.registry import DATASETS
+from pipeline.datasets.registry import CIFAR10, DATASETS, open_cifar
 from pipeline.paths import DataPaths
 from tests.fixtures.images import cifar10_archive, one_tree, run_prepare, split_tree, write_folder
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from benchmarks.label_noise.evidence import read_predictions
 from benchmarks.label_noise.two_networks import kept_images, write_averages
-from pipeline.artifacts.dynamics import read_dynamics
 from pipeline.artifacts.files import read_json, write_array, write_json
+from pipeline.artifacts.metrics import read_dynamics
 from pipeline.artifacts.tables import read_parquet
 from pipeline.paths import DataPaths
 from tests.fixtures.label_noise import write_case

@@ -143,7 +143,7 @@ def test_a_draw_is_named_where_a_filter_has_a_part_in_it(tmp_path: Path, capsys:
         a = write_experiment(tmp_path / f"a {arm}", {"digits": run_rows(arms=[arm])})
         b = write_experiment(tmp_path / f"b {arm}", {"digits": run_rows(arms=[arm], change=gains(noise))})
         shown = " ".join(printed_by(capsys, a, b).split())
-        assert shown.count("conditional on this one draw of the filter") == conditional
+        assert shown.count("conditional on this one replicate of the filter") == conditional
 
 
 def test_incomplete_settings_are_counted_in_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pipeline.commands.comparison.experiments import EvaluationImages, Experiment, KeptImages
-from pipeline.commands.comparison.pairing import ColumnDifference
-from pipeline.commands.comparison.verdicts import ArmVerdict, StudyComparison, compare_filters, compare_study_runs
+from pipeline.commands.comparison.verdicts import (
+    ArmVerdict,
+    ColumnDifference,
+    StudyComparison,
+    compare_filters,
+    compare_study_runs,
+)
 from pipeline.errors import InputError
 from pipeline.stats.verdict import DecisionRule, Verdict
 from tests.fixtures.experiments import gains, run_rows

@@ -15,8 +15,7 @@ from benchmarks.injected_bottlenecks import BOUND_BY, FAULTS, make_training
 from pipeline.__main__ import main
 from pipeline.batching import rank_slices, worker_slices
 from pipeline.commands.diagnosing import timing
-from pipeline.commands.diagnosing.bottleneck import diagnose
-from pipeline.commands.diagnosing.report import diagnosis_lines, verdict_lines
+from pipeline.commands.diagnosing.bottleneck import diagnose, diagnosis_lines, verdict_lines
 from pipeline.commands.diagnosing.timing import (
     Training,
     measure,

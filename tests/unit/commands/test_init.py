@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from batchsieve.cli import main
+from pipeline.commands.planning.jobs import TimeEstimate
 from pipeline.commands.starting import weights
-from pipeline.commands.starting.estimate import TimeEstimate
-from pipeline.commands.starting.packaged import packaged_path
+from pipeline.commands.starting.project import packaged_path
 from pipeline.commands.starting.weights import NETWORK, find_weights
 from pipeline.config.params import load_params
 from tests.fixtures.hub import COMMIT, serving_hub, use_hub
@@ -28,7 +28,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.chdir(folder)
     # The measurement takes seconds; the test of the wheel makes it.
-    monkeypatch.setattr("pipeline.commands.starting.estimate.estimate", lambda *_, **__: _ESTIMATE)
+    monkeypatch.setattr("pipeline.commands.planning.jobs.estimate_pipeline", lambda *_, **__: _ESTIMATE)
     return folder
 
 

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.commands.starting.proposal import batch_sizes, default_test_size, propose
-from pipeline.commands.starting.survey import FolderSurvey
+from pipeline.commands.starting.proposal import FolderSurvey, batch_sizes, default_test_size, propose
 from pipeline.commands.starting.weights import NETWORK
-from pipeline.config.largest_batch import known_sizes
+from pipeline.config.batch_sizes import known_sizes
 from pipeline.config.params import Params
 from pipeline.datasets.splits import choose_test_rows, choose_val_rows
 from tests.fixtures.source_tree import ROOT

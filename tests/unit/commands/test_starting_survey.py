@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.commands.starting.proposal import default_test_size
-from pipeline.commands.starting.survey import FolderSurvey, survey_folder
+from pipeline.commands.starting.proposal import FolderSurvey, default_test_size, survey_folder
 from pipeline.errors import InputError
 from pipeline.run_log import RunLog
 from tests.fixtures.images import one_tree, photo, split_tree, write_folder

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from pipeline.commands.verification.progress import n_images, with_progress
 from pipeline.commands.verification.retraining import AuditSample
+from pipeline.commands.verification.segments import n_images, with_progress
 from pipeline.commands.verification.studies import StudyRun
 from pipeline.durations import BatchSizes
 from pipeline.errors import InputError

@@ -23,7 +23,7 @@ from pipeline.commands.verification.studies import StudyRun, VerifiedStudy
 from pipeline.commands.verify import verify
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import RunLog
-from pipeline.stats.audit import chance_of_detection
+from pipeline.stats.estimates import chance_of_detection
 from pipeline.training.result_cache import RunResult
 from tests.fixtures.forgeries import FORGERIES, Forgery
 from tests.fixtures.report import params_tree

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from pipeline.config.checks import check_space
 from pipeline.config.params import Params, check_params
 from pipeline.config.study import Study
 from pipeline.config.tuning import Domain, apply_values
-from pipeline.config.tuning_checks import check_space
 from pipeline.errors import InputError
 from tests.fixtures.golden import check_golden
 from tests.fixtures.params import digits_tree

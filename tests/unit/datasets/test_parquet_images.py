@@ -14,9 +14,9 @@ import pytest
 
 from pipeline.datasets import parquet_images
 from pipeline.datasets.decode import decode_image
-from pipeline.datasets.hub_names import card_class_names, split_of
 from pipeline.datasets.image_folder import open_image_folder
 from pipeline.datasets.image_set import DecodedImage, ImageSet, UnreadableImage
+from pipeline.datasets.table_labels import card_class_names, split_of
 from pipeline.errors import InputError
 from tests.fixtures.golden import check_golden, refusals
 from tests.fixtures.hub_folders import IMAGE_TYPE, card, clone, rows, write_shard

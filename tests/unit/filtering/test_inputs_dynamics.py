@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.artifacts.dynamics import write_dynamics
+from pipeline.artifacts.metrics import write_dynamics
 from pipeline.errors import InputError
 from pipeline.filtering.inputs import input_files, load_network_data
 from pipeline.paths import DataPaths

@@ -7,8 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.artifacts.spreadsheets import restore_cells
-from pipeline.artifacts.tables import read_csv
+from pipeline.artifacts.tables import read_csv, restore_cells
 from pipeline.config.extractors import Architecture
 from pipeline.config.filter import FilterConfig
 from pipeline.errors import InputError

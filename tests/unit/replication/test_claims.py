@@ -288,7 +288,7 @@ def test_a_study_of_fewer_draws_is_left_out() -> None:
     one = make_records(rng, _gain(0.01), study=["other"], matched=["epochs"], arm=["full", "filtered"])
     evidence = CLAIMS["as_good_as_full"].evaluate(several + one, CRITERIA)
     assert evidence is not None
-    assert (evidence.n, evidence.unit, evidence.settings, evidence.left_out) == (2, "draw of the filter", 1, 1)
+    assert (evidence.n, evidence.unit, evidence.settings, evidence.left_out) == (2, "replicate of the filter", 1, 1)
 
 
 def test_with_several_draws_of_the_filter_the_draws_count() -> None:
@@ -301,5 +301,5 @@ def test_with_several_draws_of_the_filter_the_draws_count() -> None:
         records += make_records(rng, _gain(luck), seeds=20, noise=1e-4, matched=["epochs"], arm=arms, draw=[draw])
     evidence = CLAIMS["as_good_as_full"].evaluate(records, CRITERIA)
     assert evidence is not None
-    assert (evidence.n, evidence.unit) == (3, "draw of the filter")
+    assert (evidence.n, evidence.unit) == (3, "replicate of the filter")
     assert evidence.high - evidence.low > 1

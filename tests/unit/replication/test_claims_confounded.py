@@ -56,7 +56,7 @@ def test_draws_that_keep_unequal_numbers_of_images_are_one_setting() -> None:
         records += [replace(t, steps=100 if t.arm == "full" else 95 + draw) for t in made]
     evidence = CLAIMS["augmentation"].evaluate(records, CRITERIA)
     assert evidence is not None
-    assert (evidence.n, evidence.unit, evidence.settings) == (3, "draw of the filter", 1)
+    assert (evidence.n, evidence.unit, evidence.settings) == (3, "replicate of the filter", 1)
     assert outcome(evidence) == "supported"
 
 

@@ -68,8 +68,8 @@ def test_draws_of_the_filter_are_crossed_with_their_seeds() -> None:
     full = _records(3, arm=["full"])
     evidence = gain_slopes([*full, *_records(3, arm=["filtered", "random"], draw=range(3))], CRITERIA)
     assert {control: (evidence.n, evidence.unit) for control, evidence in evidence.items()} == {
-        "full": (3, "draw of the filter"),
-        "random": (3, "draw of the filter"),
+        "full": (3, "replicate of the filter"),
+        "random": (3, "replicate of the filter"),
     }
 
 

@@ -21,7 +21,7 @@ from pipeline.landscape.study import SCHEMA
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.reporting.inputs import load_report_inputs
 from pipeline.reporting.landscape import Landscapes, load_landscapes
-from pipeline.reporting.plans import PlanHistories, load_plans
+from pipeline.reporting.overview import PlanHistories, load_plans
 from pipeline.reporting.render import PageFigures, render_document, render_page
 from pipeline.reporting.summary import Summary, build_summary
 from tests.fixtures.golden import check_golden

@@ -12,8 +12,8 @@ from pipeline.paths import DataPaths
 from pipeline.reporting import figures as reporting_figures
 from pipeline.reporting import render as of_page
 from pipeline.reporting.comparison_tables import verdict_table
+from pipeline.reporting.data_quality import pair_pictures
 from pipeline.reporting.inputs import load_report_inputs
-from pipeline.reporting.near_duplicates import pair_pictures
 from pipeline.reporting.render import PageFigures, render_page
 from pipeline.reporting.summary import build_summary
 from tests.fixtures.content_policy import policy_sources

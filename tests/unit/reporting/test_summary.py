@@ -73,7 +73,7 @@ def test_single_images_give_classes_and_a_second_interval(build: Build) -> None:
     primary, table = study["pooled"][0], pooled_table(study)
     assert primary["primary"]
     row = dict(zip(table.columns, table.rows[0], strict=True))
-    assert (row["draws"], row["seeds"], row["settings"]) == ("1", "3", "3")
+    assert (row["replicates"], row["seeds"], row["settings"]) == ("1", "3", "3")
     assert row["95 % bootstrap interval, also over test images (points)"].count(" to ") == 1
     assert row["90 % interval of the equivalence test (points)"].count(" to ") == 1
     classes = class_difference_table(primary, 0.95).rows

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from pipeline.datasets.label_noise import NoiseKind, plant_label_noise
-from pipeline.scoring.confident_joint import confident_joint
-from pipeline.scoring.wrong_share import estimate_wrong_share
+from pipeline.scoring.wrong_share import confident_joint, estimate_wrong_share
 
 
 def _case(

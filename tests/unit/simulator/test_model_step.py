@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.simulator import CommunicationModel, Job, Machine, Negotiation, NetworkLink, simulate_step
-from pipeline.simulator.messages import bucketed, negotiated
+from pipeline.simulator.model import bucketed, negotiated
 from tests.fixtures.cluster import communications, jobs, machines, workers_of
 
 # Two workers on a link without latency: an all-reduce of n bytes takes n / (1 MB/s) in a ring.

@@ -115,7 +115,7 @@ def test_sentences() -> None:
         "equivalent, but certain": pooled_verdict(_one_draw(0.0018 + 0.5 * NOISE), RULE),
         "undecided, too few seeds": pooled_verdict(_one_draw(0.005 + NOISE[2:6]), RULE),
         "a single seed": pooled_verdict(np.full((3, 1, 2), 0.01), RULE),
-        "draws of the filter": pooled_verdict(of_draws + np.zeros((7, 2, 3)), RULE),
+        "replicates of the filter": pooled_verdict(of_draws + np.zeros((7, 2, 3)), RULE),
         "draws of few seeds": pooled_verdict(of_draws + np.zeros((7, 2, 1)), RULE),
         "one of two settings": among,
         "at a look": at_look,

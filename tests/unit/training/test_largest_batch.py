@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.config.largest_batch import with_recorded_sizes
+from pipeline.config.batch_sizes import with_recorded_sizes
 from pipeline.config.params import check_params, load_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths

@@ -88,7 +88,7 @@ def test_the_table_holds_n_mean_and_standard_deviation(data: DataPaths) -> None:
         top1 = [row["top1"] for row in _rows(data) if _is_of(row, shown)]
         assert shown["top-1, mean (%)"] == f"{100 * np.mean(top1):.2f}"
         assert shown["sd (points)"] == f"{100 * np.std(top1, ddof=1):.2f}"
-        assert shown["n (seeds, or draws of the filter)"] == "3"
+        assert shown["n (seeds, or replicates of the filter)"] == "3"
 
 
 def _is_of(row: Mapping[str, Any], shown: Mapping[str, str]) -> bool:

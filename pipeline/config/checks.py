@@ -1,0 +1,120 @@
+"""Checks over several sections of params.yaml: images and weights fit the networks, searched values fit the study."""
+
+import itertools
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from pipeline.config.base import describe_validation_error
+from pipeline.config.extractors import MIN_PIXELS, WITHOUT_IMAGENET_WEIGHTS, base_architecture
+from pipeline.config.recipe import Augmentation, Recipe
+from pipeline.config.study import Study, TrainConfig
+from pipeline.config.tuning import Tuning
+from pipeline.errors import InputError
+
+if TYPE_CHECKING:
+    from pipeline.config.params import Params
+
+
+def check_networks(params: "Params", source: str) -> None:
+    """Check extractors and models of studies; the recipes of the studies are valid.
+
+    Raises:
+        InputError: the images are too small for a network, or it has no ImageNet weights.
+    """
+    image_size = params.prepare.image_size
+    for name in params.networks:
+        architecture = base_architecture(name)
+        _check_size(f"{source}: networks", architecture, params.finetune.augmentation, "finetune", image_size)
+        weights = params.finetune.weights
+        if weights in ("imagenet", "pretrained") and architecture in WITHOUT_IMAGENET_WEIGHTS:
+            raise InputError(
+                f"{source}: finetune.weights: {weights}, but there are none of {architecture}; set weights: none, or "
+                "the path of your own"
+            )
+    for name, study in params.studies.items():
+        augmentation = study.effective_recipe(params.train).augmentation
+        for model in study.models:
+            _check_size(f"{source}: studies.{name}.models", model, augmentation, "train", image_size)
+
+
+def _check_size(key: str, network: str, augmentation: Augmentation, section: str, image_size: int) -> None:
+    smallest, crop = MIN_PIXELS.get(network, 0), augmentation.crop_size
+    if (crop or image_size) < smallest:
+        cause = f"prepare.image_size is {image_size}" if crop is None else f"{section}'s crop_size is {crop}"
+        raise InputError(f"{key}: {network} needs images of {smallest} pixels or more, and {cause}; raise it")
+
+
+def check_space(key: str, tuning: Tuning, study: Study, train: TrainConfig) -> None:
+    """Check that every searched value fits at least one trial.
+
+    A search is checked when it runs, not with the rest of the file: a file whose study has changed its optimizer since,
+    such as tuned.yaml, still trains.
+
+    Args:
+        key: key path of the search, for messages.
+        study: the study that `tuning.study` names.
+
+    Raises:
+        InputError: with the key, the value and the fix.
+    """
+    _check_recipe(key, tuning, study, train)
+    if tuning.seeds > len(study.seeds):
+        raise InputError(
+            f"{key}.seeds: {tuning.seeds} is more than the {len(study.seeds)} seeds of study {tuning.study}; give at "
+            "most as many, or add seeds to the study"
+        )
+    for name, domain in tuning.space.items():
+        # If its section is searched too, a key has to fit one of the section's choices.
+        sections = [other for other in tuning.space if name.startswith(f"{other}.") and tuning.space[other].choices]
+        variants = [
+            dict(zip(sections, chosen, strict=True))
+            for chosen in itertools.product(*(tuning.space[section].choices or () for section in sections))
+        ]
+        for value in (*domain.extremes, *domain.inner):
+            misfits = [_misfit(tuning, study, train, {**variant, name: value}) for variant in variants]
+            if all(misfits):
+                fix = "; give int_uniform in place of the range" if value in domain.inner else ""
+                raise InputError(f"{key}.space.{name}: {json.dumps(value)} does not fit: {misfits[0]}{fix}")
+
+
+def _check_recipe(key: str, tuning: Tuning, study: Study, train: TrainConfig) -> None:
+    """Check that trials can run the study's recipe, unless a searched key replaces the part in question."""
+    if any(name.startswith(("recipe.post_local_sgd", "recipe.communication")) for name in tuning.space):
+        return
+    if problem := process_requirement(study.effective_recipe(train)):
+        raise InputError(f"{key}.study: {tuning.study} cannot be searched: {problem}")
+
+
+def _misfit(tuning: Tuning, study: Study, train: TrainConfig, values: Mapping[str, Any]) -> str:
+    """Return why a trial cannot have `values`; empty if it can."""
+    tree = tuning.trial_study(study, values)
+    try:
+        candidate = Study.model_validate_json(json.dumps(tree))
+    except ValidationError as error:
+        return describe_validation_error(error, tree, Study)
+    try:
+        recipe = candidate.effective_recipe(train)
+    except ValidationError as error:
+        return f"recipe.{describe_validation_error(error, candidate.recipe, TrainConfig)}"
+    return process_requirement(recipe)
+
+
+def process_requirement(recipe: Recipe) -> str:
+    """Return the key that needs processes which a trial does not have, with the fix; empty without one."""
+    if recipe.post_local_sgd is not None:
+        return (
+            "post_local_sgd: a trial is saved after every epoch, and workers with different weights can be saved "
+            "only after an average; remove the key"
+        )
+    communication = recipe.communication
+    if communication.hierarchical and recipe.workers not in ("auto", 1):
+        return "communication.hierarchical: true, but the processes of a trial are on one machine; remove the key"
+    if communication.compression != "none" and recipe.workers != recipe.simulated_workers:
+        return (
+            f"communication.compression: {communication.compression}, but each worker compresses a separate "
+            f"gradient; set workers: {recipe.simulated_workers} in the study's recipe, one process for each"
+        )
+    return ""

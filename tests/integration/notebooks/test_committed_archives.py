@@ -1,0 +1,136 @@
+"""The archives of docs/results open in `open_results`, and the calls of the notebooks give the published results."""
+
+import csv
+import re
+import shutil
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from batchsieve import InputError, Results, figures, open_results
+from pipeline.artifacts.files import open_array, write_json
+from pipeline.artifacts.tables import read_parquet, write_parquet
+from pipeline.paths import WorkPaths
+from pipeline.training.result_cache import RunCache
+from tests.fixtures.source_tree import ROOT
+
+_RESULTS = ROOT / "docs/results"
+_HEADLINE = _RESULTS / "headline"
+# Study, and the effects of docs/results/verdict.md against each control, in percentage points of top-1.
+_PUBLISHED: Mapping[str, tuple[str, Mapping[str, tuple[str, str]]]] = {
+    "convergence/2026-11-22-convergence": (
+        "convergence",
+        {"full": ("undecided", "−0.22 (−1.11 to +0.67)"), "random": ("undecided", "−0.31 (−1.37 to +0.75)")},
+    ),
+    "planted-noise/2026-11-23-planted-noise": (
+        "label_odds",
+        {"full": ("helps", "+3.99 (+2.14 to +5.85)"), "random": ("helps", "+3.75 (+2.08 to +5.42)")},
+    ),
+    "replication/2026-11-22-paper-small": (
+        "fig7",
+        {"full": ("undecided", "+0.13 (−0.14 to +0.40)"), "random": ("undecided", "+0.04 (−0.80 to +0.88)")},
+    ),
+}
+each_archive = pytest.mark.parametrize("name", _PUBLISHED)
+
+
+def test_every_archive_is_tested() -> None:
+    packed = {path.parent.relative_to(_RESULTS).as_posix() for path in _RESULTS.rglob("results.tar.xz")}
+    assert packed == set(_PUBLISHED)
+    others = sorted(path.relative_to(_RESULTS).as_posix() for path in _RESULTS.rglob("*.tar.xz"))
+    assert [path for path in others if not path.endswith("/results.tar.xz")] == [
+        "headline/2026-11-25-filter/filter.tar.xz",
+        "headline/2026-11-25-runs/ledger.tar.xz",
+    ]
+
+
+def _unpacked(packed: Path, folder: Path) -> None:
+    with tarfile.open(packed) as archive:
+        archive.extractall(folder, filter="data")
+
+
+def _opened(name: str, folder: Path) -> Results:
+    """Unpack an archive, with stand-ins for what `prepare` writes: labels of the test images, and names of classes."""
+    _unpacked(_RESULTS / name / "results.tar.xz", folder)
+    results = open_results(folder)
+    study, _ = _PUBLISHED[name]
+    # Every archive is of CIFAR-10. The labels decide the differences of classes, and no verdict over all images.
+    n_test = open_array(results.data.correct(study), dtype=np.bool_, ndim=2).shape[1]
+    write_parquet(results.data.manifest("test"), pa.table({"label": np.arange(n_test) % 10}))
+    write_json(results.data.prepare_metrics, {"class_names": [f"class {label}" for label in range(10)]})
+    return results
+
+
+@each_archive
+def test_a_study_has_the_published_verdicts(name: str, tmp_path: Path) -> None:
+    results = _opened(name, tmp_path)
+    published, effects = _PUBLISHED[name]
+    study = results.study(published)
+    assert len(study.finished) == len(study.runs)
+    assert [run.top1 for run in study.runs] == pytest.approx(study.correct.mean(axis=1))
+    assert {one.control: (one.outcome, one.effect) for one in study.verdicts()} == effects
+
+
+@each_archive
+def test_a_network_has_the_images_that_were_trained_on(name: str, tmp_path: Path) -> None:
+    results = _opened(name, tmp_path)
+    for of_network in results.networks:
+        network = results.network(of_network)
+        with results.data.kept(of_network).open(newline="") as file:
+            assert network.keep.sum() == sum(1 for _ in csv.reader(file)) - 1
+        scores = network.score[network.dropped()]
+        assert (np.diff(scores) <= 0).all()
+        assert network.coordinates.shape == (len(network), 2)
+        if "neighbours" in network.points.column_names:
+            assert network.neighbors.shape[0] == len(network)
+        else:
+            with pytest.raises(InputError, match="has no column neighbours"):
+                assert network.neighbors
+
+
+@pytest.mark.slow
+@each_archive
+def test_the_notebooks_show_tables_and_figures(name: str, tmp_path: Path) -> None:
+    results = _opened(name, tmp_path)
+    study, networks = results.study(_PUBLISHED[name][0]), [results.network(one) for one in results.networks]
+    network, names = networks[0], study.class_names
+    tables = [study.accuracy_table(), study.difference_table(), study.class_table(), network.to_pandas()]
+    assert all(len(table) for table in tables)
+    assert list(study.class_table()["class"]) == [*names, "worst class"]
+    study.critical_batch_table()
+    shown = [
+        figures.accuracy(study),
+        figures.training_loss(study),
+        figures.differences(study),
+        figures.class_differences(study),
+        figures.dropped_share(networks),
+        figures.noise_by_class(networks, names),
+        figures.variance_kept(network),
+        figures.class_map(network.coordinates, network.labels, names, network.is_noise),
+    ]
+    assert all(picture.content.startswith(b"\x89PNG") for picture in shown)
+
+
+def test_the_headline_opens_with_its_runs_and_filter(tmp_path: Path) -> None:
+    """Its studies are not finished, and its filter lacks what only a notebook shows."""
+    shutil.copy(_HEADLINE / "2026-11-25-rates/params.yaml", tmp_path)
+    _unpacked(_HEADLINE / "2026-11-25-filter/filter.tar.xz", tmp_path)
+    _unpacked(_HEADLINE / "2026-11-25-runs/ledger.tar.xz", tmp_path)
+    results = open_results(tmp_path)
+    network = results.networks[0]
+    assert "batch_6272" in results.studies
+    keep = read_parquet(results.data.points(network), ["keep"])["keep"].to_numpy()
+    with results.data.kept(network).open(newline="") as file:
+        assert keep.sum() == sum(1 for _ in csv.reader(file)) - 1
+    with pytest.raises(InputError, match=re.escape(str(results.data.embedding(network, "test")))):
+        results.network(network)
+    with pytest.raises(InputError, match="batch_6272"):
+        results.study("batch_6272")
+    ledger = RunCache(WorkPaths(root=tmp_path / ".work").ledger)
+    runs = [ledger.get(key.fingerprint) for key in ledger.run_keys()]
+    assert {run.top1 for run in runs} == {0.5958, 0.6005, 0.6033, 0.8108, 0.8139}
+    assert all(run.top1 == pytest.approx(run.correct.mean()) for run in runs if run.correct is not None)
