@@ -14,7 +14,7 @@ from batchsieve.study_results import StudyResults, read_study
 from pipeline.arms import arm_mask
 from pipeline.artifacts.files import read_json
 from pipeline.artifacts.prepared import PreparedData, count_planted, load_prepared, planted_note
-from pipeline.artifacts.recorded import check_recorded
+from pipeline.artifacts.recorded import check_with_note
 from pipeline.artifacts.stage_inputs import network_results
 from pipeline.artifacts.tables import list_column, read_parquet
 from pipeline.config.params import Params, load_params
@@ -153,7 +153,7 @@ class Results:
             InputError: there is no such network, or a file is missing, damaged or not what its stage wrote.
         """
         name = _chosen(name, self.networks, "network")
-        check_recorded(self.data, network_results(name, self.data))
+        check_with_note(self.data, network_results(name, self.data))
         path = self.data.points(name)
         points, test = read_parquet(path), read_parquet(self.data.embedding(name, "test"), ["x", "y"])
         columns = {column: points[column].to_numpy() for column in ("label", "predicted", "score", "is_noise", "keep")}

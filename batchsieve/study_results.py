@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.artifacts.files import open_array, read_json
-from pipeline.artifacts.recorded import StageFiles, check_recorded
+from pipeline.artifacts.recorded import StageFiles, check_with_note
 from pipeline.artifacts.runs import read_runs
 from pipeline.artifacts.stage_inputs import study_tables
 from pipeline.artifacts.tables import read_parquet
@@ -138,7 +138,7 @@ def read_study(name: str, params: Params, data: DataPaths) -> StudyResults:
         InputError: a file is missing, damaged, not what its stage wrote, or does not fit the others.
     """
     prepared = StageFiles(stage="prepare", files=(data.manifest("test"), data.prepare_metrics))
-    check_recorded(data, [prepared, study_tables(name, data)])
+    check_with_note(data, [prepared, study_tables(name, data)])
     study, report = params.studies[name], params.report
     runs = [run_from_row(row) for row in read_runs(data.runs(name), data.history(name))]
     labels = read_parquet(data.manifest("test"), ["label"])["label"].to_numpy()

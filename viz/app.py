@@ -1,5 +1,6 @@
 """The Dash app and its route for thumbnails."""
 
+import base64
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from pipeline.config.batch_sizes import with_recorded_sizes
 from pipeline.config.params import load_params
 from pipeline.errors import InputError
 from pipeline.figures.rendering import thumbnail
+from pipeline.figures.style import DROPPED, KEPT
 from viz import callbacks, components, layout
 from viz.callbacks import training
 from viz.callbacks.training import training_page
@@ -21,13 +23,20 @@ from viz.security import protect
 
 # URLs of images change with their content.
 _CACHE = "private, max-age=86400, immutable"
+_ICON = f"""\
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">
+<circle cx="5" cy="5" r="4" fill="{KEPT}"/><circle cx="11" cy="11" r="4" fill="{DROPPED}"/>
+</svg>"""
+# Browsers ask for an icon again whenever the address changes, as at each key that chooses an image, but not for one in
+# the page itself.
+_ICON_LINK = f'<link rel="icon" href="data:image/svg+xml;base64,{base64.b64encode(_ICON.encode()).decode()}">'
 
 
 class _OfflineDash(Dash):
     def interpolate_index(self, *, config: str, **components: Any) -> Any:  # type: ignore[override]  # Dash lists them all
         # Dash's developer tools would look for newer versions at this URL.
         offline = re.sub(r'("dash_version_url":)"[^"]*"', r'\1""', config)
-        return super().interpolate_index(config=offline, **components)
+        return super().interpolate_index(config=offline, **{**components, "favicon": _ICON_LINK})
 
 
 def make_app(

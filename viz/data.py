@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pipeline.artifacts.files import open_array
 from pipeline.artifacts.overrides import Override, locate_overrides, read_overrides
 from pipeline.artifacts.prepared import planted_note, read_true_labels
-from pipeline.artifacts.recorded import check_recorded
+from pipeline.artifacts.recorded import check_with_note
 from pipeline.artifacts.stage_inputs import filter_inputs, map_inputs
 from pipeline.artifacts.tables import list_column, read_parquet
 from pipeline.errors import InputError
@@ -251,7 +251,7 @@ def _read_scorer_inputs(data: DataPaths, points: Points) -> ScorerInputs:
     if not same:
         file = data.points(points.network)
         raise InputError(f"{file}: is older than the inputs of the filter, or a stage is running; run `dvc repro`")
-    check_recorded(data, filter_inputs(points.network, data))
+    check_with_note(data, filter_inputs(points.network, data))
     return loaded.scorer_inputs
 
 
@@ -319,7 +319,7 @@ def _read_points(data: DataPaths, network: str) -> Points:
         stamp=files_stamp(_files(data, network)),
     )
     # Last: what the files contradict says more than a hash.
-    check_recorded(data, map_inputs(network, data))
+    check_with_note(data, map_inputs(network, data))
     return points
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from dash import dcc, html
 
 from pipeline.figures.curves import CURVE_HEIGHT
-from pipeline.figures.explorer import no_map
+from pipeline.figures.embeddings import no_map
 from pipeline.figures.rendering import PLOTLY_CONFIG
 from viz.color_by import COLORINGS
 from viz.components import hint
@@ -93,11 +93,17 @@ def _stores(edited: str) -> list[Any]:
         "moved": None,  # control that set the threshold last
         "matrix-cell": None,  # label and suggested label of the clicked cell
         "queue": None,  # rows of the view Review
+        "review-parts": None,  # components of the view Review; see assets/keys.js
+        "decision-parts": None,  # components of the list of decisions
         "initial": None,  # values of the controls that the address leaves out
         "list-before": None,  # list of the gallery before a selection
         "offered": {"generation": None, "rows": []},  # shown part of the selection, which the buttons decide
         "focus": None,  # row of the chosen image
         "edited": edited,
+        # What a view hides keeps the values that it had before; see assets/page.js.
+        "map-focus": None,  # row of the chosen image on the maps and the card
+        "map-edited": edited,  # decisions on the maps, the card and the gallery
+        "review-focus": None,  # row of the chosen image in the view Review
     }  # fmt: skip
     stores = [dcc.Store(id=name, data=value) for name, value in initial.items()]
     return [dcc.Location(id="url", refresh=False), dcc.Interval(id="clock", interval=5000), *stores]

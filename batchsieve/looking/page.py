@@ -11,7 +11,7 @@ from plotly.io.json import to_json_plotly
 
 from batchsieve.looking.cards import SmallPictures, asset, cards_of, template
 from batchsieve.looking.result import Look
-from pipeline.figures.explorer import RING, explorer_map
+from pipeline.figures.embeddings import RING, explorer_map
 from pipeline.figures.rendering import PLOTLY_CONFIG, plotly_script
 from pipeline.figures.style import Groups, class_color
 from viz.export.page import content_security_policy, exported_rows

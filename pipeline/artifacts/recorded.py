@@ -1,7 +1,8 @@
 """Compare files with the digests that their stage recorded next to them, before another stage reads them."""
 
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from pipeline.artifacts.foreign import read_foreign_json
 from pipeline.artifacts.provenance import file_digest, read_provenance, sha256_of_file
 from pipeline.errors import DataError, InputError
 from pipeline.paths import DataPaths
+
+# Folder of artifacts and stage: the notes that this process has printed.
+_noted: set[tuple[Path, str]] = set()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +62,26 @@ def check_recorded(data: DataPaths, inputs: Sequence[StageFiles]) -> list[str]:
 def unrecorded_note(writers: Sequence[str]) -> str:
     """Return the note on stages without a provenance file, as `check_recorded` returns them."""
     return f"no provenance.json of {', '.join(writers)}: their files were not checked"
+
+
+def check_with_note(data: DataPaths, inputs: Sequence[StageFiles], say: Callable[[str], object] | None = None) -> None:
+    """Check as `check_recorded`, and say which stages have no provenance file: each once in a process.
+
+    Args:
+        say: takes the note, such as a log; None: it is printed to standard error.
+
+    Raises:
+        DataError: as `check_recorded`.
+    """
+    root = data.root.resolve()
+    new = [writer for writer in dict.fromkeys(check_recorded(data, inputs)) if (root, writer) not in _noted]
+    _noted.update((root, writer) for writer in new)
+    if new:
+        (say or _print)(f"{data.root}: {unrecorded_note(new)}")
+
+
+def _print(note: str) -> None:
+    print(note, file=sys.stderr)
 
 
 def check_present(inputs: Sequence[StageFiles]) -> None:

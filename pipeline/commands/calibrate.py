@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.artifacts.files import read_json
-from pipeline.artifacts.recorded import StageFiles, check_recorded
+from pipeline.artifacts.recorded import StageFiles, check_with_note
 from pipeline.artifacts.stage_inputs import filter_inputs
 from pipeline.commands import command_parser
 from pipeline.config.filter import TunedEps
@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
         raise InputError(f"--planted-fraction {fraction:g}: not above 0 and below 0.5; give one like 0.05")
     data = DataPaths(root=arguments.data)
     metrics = StageFiles(stage="reduce", item=arguments.network, files=(data.reduce_metrics(arguments.network),))
-    check_recorded(data, [*filter_inputs(arguments.network, data), metrics])
+    check_with_note(data, [*filter_inputs(arguments.network, data), metrics])
     inputs = load_filter_inputs(data, arguments.network).scorer_inputs
     if not inputs.has("classes"):
         raise InputError("calibrate: there is only one class, and planted images need another; set filter.eps: knee")

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 
 from pipeline import distributed
 from pipeline.artifacts.prepared import load_prepared, prepared_digest
-from pipeline.artifacts.recorded import check_recorded
+from pipeline.artifacts.recorded import check_with_note
 from pipeline.artifacts.stage_inputs import stage_inputs
 from pipeline.commands import check_minimums, command_parser, positive_float
 from pipeline.config.batch_sizes import CONTROL
@@ -135,7 +135,7 @@ def _inputs(context: StageContext, world: World) -> tuple[list[RunSpec], TrainRo
     study = context.params.studies[str(context.item)]
     if CONTROL not in study.arms:
         raise InputError(f"studies.{context.item}.arms: {list(study.arms)} lack full; give a study with it")
-    check_recorded(context.data, stage_inputs("train", context.item, context.params, context.data))
+    check_with_note(context.data, stage_inputs("train", context.item, context.params, context.data), context.log.info)
     val = val_rows(context.data)
     if not val.any():
         raise InputError(

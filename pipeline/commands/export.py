@@ -11,7 +11,6 @@ networks/<study>/             the best network of each trained study: best.pt, m
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from pipeline.artifacts.files import open_array, remove_leftovers, write_array, write_text
 from pipeline.artifacts.prepared import ImageFiles, planted_note
-from pipeline.artifacts.recorded import check_recorded, unrecorded_note
+from pipeline.artifacts.recorded import check_with_note
 from pipeline.artifacts.stage_inputs import export_inputs
 from pipeline.artifacts.tables import write_csv
 from pipeline.commands import command_parser
@@ -76,8 +75,7 @@ def main(argv: Sequence[str]) -> int:
     data = DataPaths(root=arguments.data)
     folder = _folder_of_files(params.prepare)
     inputs = export_inputs(network, list(params.studies), data, reads_images=folder is None)
-    if unrecorded := check_recorded(data, inputs):
-        print(unrecorded_note(unrecorded), file=sys.stderr)
+    check_with_note(data, inputs)
     decisions = read_decisions(data, network)
     readers = {split: _reader(data, decisions, split, folder) for split in ("train", "test")}
     with file_lock(out / _LOCK, f"export {out}", remove=True):

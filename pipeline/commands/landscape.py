@@ -19,7 +19,7 @@ import torch
 from pipeline.artifacts.files import atomic_path
 from pipeline.artifacts.prepared import PreparedSplit, count_planted, load_prepared, planted_note, prepared_digest
 from pipeline.artifacts.provenance import write_provenance
-from pipeline.artifacts.recorded import check_recorded
+from pipeline.artifacts.recorded import check_with_note
 from pipeline.artifacts.stage_inputs import prepared_inputs, study_tables
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.commands import check_minimums, command_parser
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
         context = make_context("landscape", "study", arguments)
         with closing(context.log), file_lock(context.work.lock(context.name), context.name):
             tables = study_tables(str(context.item), context.data)
-            check_recorded(context.data, [prepared_inputs(context.data), tables])
+            check_with_note(context.data, [prepared_inputs(context.data), tables], context.log.info)
             data = load_prepared(context.data, folder=context.image_folder)
             splits = dict(zip(SPLITS, (data.train, data.test), strict=True))
             method = _method(arguments, {split: len(images.labels) for split, images in splits.items()})

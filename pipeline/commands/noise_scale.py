@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from pipeline import distributed
 from pipeline.artifacts.prepared import PreparedData, load_prepared
-from pipeline.artifacts.recorded import check_recorded
+from pipeline.artifacts.recorded import check_with_note
 from pipeline.artifacts.stage_inputs import prepared_inputs, study_tables
 from pipeline.artifacts.tables import read_parquet
 from pipeline.commands import check_minimums, command_parser
@@ -106,7 +106,7 @@ def _measurements(context: StageContext, arguments: argparse.Namespace, world: W
         raise InputError(
             f"studies.{context.item}.arms: {list(study.arms)} lack {min(missing)}; give a study with full and filtered"
         )
-    check_recorded(context.data, [prepared_inputs(context.data)])
+    check_with_note(context.data, [prepared_inputs(context.data)], context.log.info)
     data = load_prepared(context.data, folder=context.image_folder)
     specs, rows, _ = resolve_runs(context, data, world)
     at = {(spec.arm, spec.filter_network): trained for spec, trained in zip(specs, rows, strict=True)}
@@ -142,7 +142,7 @@ Networks = Iterator[tuple[RunSpec, Network, NDArray[np.bool_] | np.bool_]]
 
 def _kept_networks(context: StageContext, specs: Sequence[RunSpec], world: World) -> Networks:
     """Yield the finished runs of the full arm whose weights are kept."""
-    check_recorded(context.data, [study_tables(str(context.item), context.data)])
+    check_with_note(context.data, [study_tables(str(context.item), context.data)], context.log.info)
     ledger, by_run = RunCache(context.work.ledger), {_identity(spec): spec for spec in specs if spec.arm == CONTROL}
     path, found = context.data.runs(str(context.item)), False
     for row in read_parquet(path).to_pylist():

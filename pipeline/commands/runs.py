@@ -26,7 +26,7 @@ import torch
 
 from pipeline.artifacts.files import atomic_path
 from pipeline.artifacts.plans import copy_registered_plans, plan_files
-from pipeline.artifacts.recorded import check_recorded
+from pipeline.artifacts.recorded import check_with_note
 from pipeline.artifacts.stage_inputs import report_inputs
 from pipeline.artifacts.tables import read_parquet
 from pipeline.commands import command_parser, folder_options
@@ -63,7 +63,7 @@ def pack(target: Path, *, params: Path, data: DataPaths, work: WorkPaths, ledger
     if missing:
         raise InputError(f"{missing[0]}: missing; run `dvc repro`, which makes the inputs of the report")
     # Damage would be packed as a result.
-    check_recorded(data, report_inputs(config, data))
+    check_with_note(data, report_inputs(config, data))
     records = {
         Path(".work/resources") / work.resources(name).name: work.resources(name) for name in stage_names(config)
     }

@@ -6,8 +6,9 @@ runs with the plans that were stated before them, and with each other. Each cont
 value, expected value.
 
 --retrain K trains K random runs again and compares them bit by bit; with --segments, K segments between the checkpoints
-that a study with `keep_checkpoints` keeps. Choose --seed after the results were published, so
-that nobody knows which runs. Only a machine whose arithmetic is that of the runs can decide.
+that a study with `keep_checkpoints` keeps. A run that differs is named with the steps between which it first differs:
+the record has hashes at the links of its chain alone. Choose --seed after the results were published, so that nobody
+knows which runs. Only a machine whose arithmetic is that of the runs can decide.
 """
 
 import argparse
@@ -76,14 +77,17 @@ def main(argv: Sequence[str]) -> int:
         seed = secrets.randbelow(_SEEDS) if arguments.seed is None else arguments.seed
         with distributed.join_process_group(1) as world:
             log = stderr_log(None)
+            retrain_segment = segment_retrainer(project, world, log)
             retrain: Retrain
             if arguments.segments:
-                choose, retrain = choose_segments, segment_retrainer(project, world, log)
+                choose, retrain = choose_segments, retrain_segment
             else:
                 choose, retrain = choose_runs, retrainer(project, world, log)
             sample = choose(project, studies, count=arguments.retrain, seed=seed, world=world)
             retrain = with_progress(retrain, project, sample, log)
-            wrong |= audit(project, sample, retrain, world=world, seed=seed, out=_print)
+            wrong |= audit(
+                project, sample, retrain, retrain_segment=retrain_segment, world=world, seed=seed, out=_print
+            )
     print("result   " + ("something differs" if wrong else "nothing that was checked differs"))
     return 1 if wrong else 0
 

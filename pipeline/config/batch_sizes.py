@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 LARGEST: Literal["largest"] = "largest"
 BatchSize = Annotated[Positive, Field(ge=2)] | Literal["largest"]
-TREATED, CONTROL = "filtered", "full"
-TEST_ARMS = (TREATED, CONTROL)
+TEST_ARMS = TREATED, CONTROL = "filtered", "full"
 """Arms of the test of the effective batch."""
 
 

@@ -37,6 +37,9 @@ _STAGES_WITH_TASKS = ("reduce", "filter")
 EX_TEMPFAIL = os.EX_TEMPFAIL
 """Exit status of a run that can resume."""
 
+FILES_ARE_KEPT = "finished files are kept"
+"""What a stage says at SIGTERM outside a training."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StageContext:
@@ -92,10 +95,10 @@ def run_stage(
         item: name of the argument of a matrix stage, `network` or `study`.
         argv: command line; default: that of the process.
 
-    Exit codes: 0; 2 with one line for bad input; 75 (EX_TEMPFAIL) after SIGTERM with the state
-    saved; 130 when interrupted.
+    Exit codes: 0; 2 with one line for bad input; 75 (EX_TEMPFAIL) with one line after SIGTERM, when finished files and
+    the state of a training are kept; 130 when interrupted.
     """
-    with exit_codes():
+    with exit_codes(), leaving_at_sigterm(FILES_ARE_KEPT):
         exit_with_dvc()
         arguments = parse_arguments(stage, item, argv)
         back_up_dvc_lock(WorkPaths(root=arguments.work))
@@ -209,6 +212,27 @@ def exit_codes() -> Iterator[None]:
             raise
         print(f"error: {line}", file=sys.stderr)
         sys.exit(2)
+
+
+@contextmanager
+def leaving_at_sigterm(kept: str) -> Iterator[None]:
+    """Leave the block at SIGTERM as at Ctrl-C, so that temporary files and workers go; a training in it saves first.
+
+    Args:
+        kept: what is kept, for the line that is printed.
+
+    Raises:
+        Terminated: with `kept`.
+    """
+
+    def leave(*_: object) -> None:
+        raise Terminated(kept)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

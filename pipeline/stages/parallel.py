@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -13,12 +13,14 @@ from pipeline.distributed import LaunchPlan, World
 from pipeline.energy import Energy, measure_energy, node_id, total_energy
 from pipeline.paths import WorkPaths
 from pipeline.stages.harness import (
+    FILES_ARE_KEPT,
     StageContext,
     back_up_dvc_lock,
     check_inputs,
     exit_codes,
     exit_with_dvc,
     hold_lock,
+    leaving_at_sigterm,
     log_unrecorded,
     make_context,
     parse_arguments,
@@ -47,7 +49,9 @@ def run_parallel_stage(
     Exit codes: as `run_stage`.
     """
     argv = sys.argv[1:]
-    with exit_codes():
+    # torchrun ends the other ranks by SIGTERM when one has failed and said why: they print nothing.
+    leaving = nullcontext() if distributed.launched_by_torchrun() else leaving_at_sigterm(FILES_ARE_KEPT)
+    with exit_codes(), leaving:
         arguments = parse_arguments(stage, item, argv)
         if not distributed.launched_by_torchrun():
             exit_with_dvc()

@@ -167,13 +167,19 @@ class Search:
             epochs = list(itertools.islice(trained, len(seeds)))
             assert len(epochs) == len(seeds), "one result of each task"
             if any(epoch.killed for epoch in epochs):
-                killed.append(step)
+                killed.append((step, epochs))
             else:
                 yield step, _over_seeds(epochs)
         # A dying worker also loses the tasks in its queue. Retry each alone: one that dies alone is the cause.
-        for step in killed:
-            retried = [self._map(train_next_epoch, [self._task(step, seed)]) for seed in seeds]
-            yield step, _over_seeds([epoch for one in retried for epoch in one])
+        for step, epochs in killed:
+            yield (
+                step,
+                _over_seeds([self._retried(step, seed) if epochs[seed].killed else epochs[seed] for seed in seeds]),
+            )
+
+    def _retried(self, step: TrialStep, seed: int) -> EpochResult:
+        (epoch,) = self._map(train_next_epoch, [self._task(step, seed)])
+        return epoch
 
     def _task(self, step: TrialStep, seed: int) -> EpochTask:
         """Return the task of a step; `seed` counts those of the trial."""

@@ -37,6 +37,11 @@ def test_a_test_that_does_not_exist_is_an_error() -> None:
         _PROGRAM["with_counts"](_PAGE, [name for name in _COLLECTED if "two" not in name])
 
 
+def test_every_test_that_the_page_names_exists() -> None:
+    page = _PROGRAM["PAGE"].read_text(encoding="utf-8")
+    _PROGRAM["with_counts"](page, _PROGRAM["defined_tests"](_PROGRAM["files_of"](page)))
+
+
 @pytest.mark.slow
 @pytest.mark.subprocess
 def test_the_page_is_current() -> None:

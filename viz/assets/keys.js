@@ -6,11 +6,35 @@
   // Decided since; the server may not have answered yet.
   const decided = new Set();
 
+  // Components that each part of the page shows.
+  const built = new Map();
+
+  // Return the element of a component of Dash. Dash itself compares each component of the page with its earlier self at
+  // every step of a callback, so that a hundred decisions would slow each key.
+  function elementOf(component) {
+    if (typeof component !== "object") return document.createTextNode(component);
+    const { children, className, ...attributes } = component.props;
+    const made = document.createElement(component.type);
+    if (className) made.className = className;
+    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+    made.append(...elementsOf(children));
+    return made;
+  }
+
+  const elementsOf = (children) => [children ?? []].flat(Infinity).map(elementOf);
+
   function preload(rows, stamp) {
     for (const row of rows) new Image().src = `/thumbnail/${row}.png?${stamp}`;
   }
 
   window.batchsieveReview = {
+    /** Show components in the part of the page with this id; null removes them. */
+    build: (id, components) => {
+      if (built.get(id) === components) return;
+      built.set(id, components);
+      document.getElementById(id).replaceChildren(...elementsOf(components));
+    },
+
     /** Take the rows of the server; return the row to choose if the chosen one is not in the list, else null. */
     update: (rows, focused) => {
       queue = rows;

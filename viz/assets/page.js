@@ -258,8 +258,18 @@
       return window.dash_clientside.no_update;
     },
 
-    // Rows of the view Review from the server.
-    reviewed: (rows) => {
+    // The chosen image and the decisions, for what the view shows. The rest follows when it is shown again, so that
+    // a key in the view Review asks the server only for the review.
+    show: (view, row, edited, ...before) => {
+      const [mapRow, mapEdited, reviewRow] = before;
+      const after = view === "review" ? [mapRow, mapEdited, row] : [row, edited, reviewRow];
+      return after.map((value, at) => (value === before[at] ? window.dash_clientside.no_update : value));
+    },
+
+    // Rows and components of the view Review from the server.
+    reviewed: (rows, view, decisions) => {
+      review.build("review", view);
+      review.build("decisions", decisions);
       const row = review.update(rows, focused?.row ?? null);
       if (row !== null) focus(row, rows.generation);
       else if (rows && rows.row === focused?.row) focused.generation ??= rows.generation;

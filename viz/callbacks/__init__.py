@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dash import Dash, Input, Output
+from dash import Dash, Input, Output, State
 
 from viz.callbacks import (
     compare,
@@ -75,10 +75,21 @@ def _register_in_browser(app: Dash) -> None:
         Input("focus", "data"),
         Input("grid", "children"),
     )
+    shown = [("map-focus", "data"), ("map-edited", "data"), ("review-focus", "data")]
     app.clientside_callback(
-        "(queue) => window.batchsieve.reviewed(queue)",
+        "(...values) => window.batchsieve.show(...values)",
+        *(Output(*store) for store in shown),
+        Input("view", "value"),
+        Input("focus", "data"),
+        Input("edited", "data"),
+        *(State(*store) for store in shown),
+    )
+    app.clientside_callback(
+        "(...values) => window.batchsieve.reviewed(...values)",
         Output("decisions", "title"),
         Input("queue", "data"),
+        Input("review-parts", "data"),
+        Input("decision-parts", "data"),
         prevent_initial_call=True,
     )
     app.clientside_callback(

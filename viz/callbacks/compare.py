@@ -1,20 +1,24 @@
 """The second map of a comparison of two settings."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from dash import Dash, Input, Output, Patch, State, no_update
+from numpy.typing import NDArray
 
 from pipeline.errors import InputError
-from pipeline.figures.explorer import POINTS, Box, explorer_map, no_map, selection_marks
+from pipeline.figures.embeddings import POINTS, Box, explorer_map, no_map, recolored, selection_marks
 from viz import components
 from viz.callbacks.embedding import (
     MAP_CONTROLS,
     MapControls,
     comparison_state,
+    has_points,
     map_meta,
     parse_comparison,
     parse_controls,
+    plotted_points,
     require_generation,
     rows_on_map,
 )
@@ -27,6 +31,7 @@ def draw_comparison(
     map_controls: MapControls,
     other: MapControls,
     *,
+    plotted: Mapping[str, Any] | None = None,
     focus: int | None = None,
     selected: Sequence[int] = (),
 ) -> dict[str, Any]:
@@ -36,6 +41,7 @@ def draw_comparison(
         source: of the images.
         map_controls: of the first map.
         other: controls of the second map.
+        plotted: last result for the second map on the page. If it has the same points, no coordinates are sent.
         focus: row of the chosen image.
         selected: rows to highlight.
     """
@@ -47,12 +53,20 @@ def draw_comparison(
     colors = differences(state.preview, other_state.preview)
     rows = rows_on_map(state, None)
     points, view = other_state.points, f"other {other.network}"
-    figure = explorer_map(points.coordinates, rows, colors, view=view, ring=focus, selected=selected)
-    figure.layout.meta = map_meta(state, points, rows)
+    meta = map_meta(state, points, rows)
+    points_key = plotted_points(other.network, meta, rows)
+    figure: Any
+    if has_points(plotted, points_key):
+        # The selection may have changed while the map was hidden.
+        figure = _marked(rows, selected)
+        figure["data"][POINTS]["marker"] = recolored(colors, rows)
+    else:
+        figure = explorer_map(points.coordinates, rows, colors, view=view, ring=focus, selected=selected)
+        figure.layout.meta = meta
     return {
         "figure": figure,
         "differences": components.difference_line(state.preview, other_state.preview),
-        "plotted": {"network": other.network, "generation": points.generation},
+        "plotted": points_key,
     }
 
 
@@ -78,7 +92,12 @@ def mark_selected(source: Source, map_controls: MapControls, selected: Sequence[
         state = map_controls.state(source)
     except InputError:
         return no_update
-    marks = selection_marks(rows_on_map(state, box), selected)
+    return _marked(rows_on_map(state, box), selected)
+
+
+def _marked(rows: NDArray[np.int64], selected: Sequence[int]) -> Any:
+    """Return the patch of a map of the points `rows` (n,) that highlights the rows `selected`."""
+    marks = selection_marks(rows, selected)
     figure: Any = Patch()
     figure["data"][POINTS]["selectedpoints"] = marks["points"]
     # Remove an earlier lasso on this map, which would select again.
@@ -99,7 +118,7 @@ def register(app: Dash, source: Source) -> None:
         inputs={
             "map_controls": tuple(Input(*control) for control in MAP_CONTROLS),
             "comparison": (Input("view", "value"), Input("network-b", "value"), Input("rule-b", "data")),
-            "_edited": Input("edited", "data"),
+            "_edited": Input("map-edited", "data"),
             "plotted": (State("plotted", "data"), State("plotted-b", "data")),
             "focus": State("focus", "data"),
             "selection": State("selection", "data"),
@@ -122,7 +141,9 @@ def register(app: Dash, source: Source) -> None:
             # One map shows both settings of a network.
             text = describe_differences(source, parse_controls(map_controls), other)
             return {"figure": no_update, "differences": text, "plotted": no_update}
-        return draw_comparison(source, parse_controls(map_controls), other, focus=focus, selected=selection["rows"])
+        return draw_comparison(
+            source, parse_controls(map_controls), other, plotted=plotted[1], focus=focus, selected=selection["rows"]
+        )
 
     @app.callback(
         Output("map", "figure", allow_duplicate=True),

@@ -11,8 +11,18 @@ from dash.exceptions import PreventUpdate
 from numpy.typing import NDArray
 
 from pipeline.errors import InputError
-from pipeline.figures.class_names import NamePlace, name_places
-from pipeline.figures.explorer import MAX_PLOTTED, POINTS, Box, explorer_map, no_map, recolored, rows_to_draw
+from pipeline.figures.embeddings import (
+    MAX_PLOTTED,
+    POINTS,
+    Box,
+    NamePlace,
+    explorer_map,
+    name_annotations,
+    name_places,
+    no_map,
+    recolored,
+    rows_to_draw,
+)
 from viz import components
 from viz.color_by import colors_by
 from viz.components import differences
@@ -82,7 +92,7 @@ def draw(
         map_controls: of the map.
         coloring: a key of `COLORINGS`; unused in a comparison of two settings.
         other: controls to compare with.
-        plotted: last result for the map on the page. If only colors differ, only colors are sent.
+        plotted: last result for the map on the page. If it has the same points, no coordinates are sent.
         zoom: last relayout event of plotly, which may be older than `plotted`.
         focus: row of the chosen image.
         selected: rows to highlight.
@@ -101,13 +111,16 @@ def draw(
     )
     box = visible_box(zoom, plotted, map_controls.network)
     rows = rows_on_map(state, box)
-    content = hashlib.blake2b(rows.tobytes(), digest_size=16).hexdigest()
     meta = map_meta(state, state.points, rows)
-    new = {"network": map_controls.network, **meta, "rows": content, "named": named}
+    points_key = plotted_points(map_controls.network, meta, rows)
+    names = class_places(source, state.points) if named else ()
     figure: Any
-    if plotted is not None and {key: plotted.get(key) for key in new} == new:
+    if has_points(plotted, points_key):
+        assert plotted is not None
         figure = Patch()
         figure["data"][POINTS]["marker"] = recolored(colors, rows)
+        if plotted.get("named") != named:
+            figure["layout"]["annotations"] = name_annotations(names)
     else:
         figure = explorer_map(
             state.points.coordinates,
@@ -116,7 +129,7 @@ def draw(
             view=map_controls.network,
             ring=focus,
             selected=selected,
-            names=class_places(source, state.points) if named else (),
+            names=names,
         )
         figure.layout.meta = meta
     return {
@@ -125,7 +138,7 @@ def draw(
         "notice": _notice(state, rows, box),
         "planted": _planted_notice(state.points),
         "problem": None,
-        "plotted": {**new, "box": box, "zoom": zoom},
+        "plotted": {**points_key, "named": named, "box": box, "zoom": zoom},
     }
 
 
@@ -168,6 +181,16 @@ def class_places(source: Source, points: Points) -> list[NamePlace]:
 def map_meta(state: MapState, points: Points, rows: NDArray[np.int64]) -> dict[str, Any]:
     """Return metadata of a map: the generation of its points, and whether it draws only some of the shown ones."""
     return {"generation": points.generation, "partial": len(rows) < int(state.shown.sum())}
+
+
+def plotted_points(network: str, meta: Mapping[str, Any], rows: NDArray[np.int64]) -> dict[str, Any]:
+    """Return what identifies the plotted points: network, metadata, and a digest of the rows (n,) in their order."""
+    return {"network": network, **meta, "rows": hashlib.blake2b(rows.tobytes(), digest_size=16).hexdigest()}
+
+
+def has_points(plotted: Mapping[str, Any] | None, points_key: Mapping[str, Any]) -> bool:
+    """Return whether the map on the page has the points of `plotted_points`, so that their coordinates stay."""
+    return plotted is not None and {key: plotted.get(key) for key in points_key} == points_key
 
 
 def visible_box(zoom: Mapping[str, Any] | None, plotted: Mapping[str, Any] | None, network: str) -> Box | None:
@@ -232,7 +255,7 @@ def register(app: Dash, source: Source) -> None:
             "map_controls": tuple(Input(*control) for control in MAP_CONTROLS),
             "coloring": Input("coloring", "value"),
             "comparison": (Input("view", "value"), Input("network-b", "value"), Input("rule-b", "data")),
-            "_edited": Input("edited", "data"),
+            "_edited": Input("map-edited", "data"),
             "zoom": Input("map", "relayoutData"),
             "plotted": State("plotted", "data"),
             "focus": State("focus", "data"),

@@ -116,7 +116,7 @@ def register(app: Dash, source: Source) -> None:
             "map_controls": tuple(Input(*control) for control in MAP_CONTROLS),
             "which": Input("list", "value"),
             "order": Input("sort", "value"),
-            "_triggers": (Input("previous", "n_clicks"), Input("next", "n_clicks"), Input("edited", "data")),
+            "_triggers": (Input("previous", "n_clicks"), Input("next", "n_clicks"), Input("map-edited", "data")),
             "selection": Input("selection", "data"),
             "comparison": (Input("view", "value"), Input("network-b", "value"), Input("rule-b", "data")),
             "page": State("page-number", "data"),
@@ -134,7 +134,10 @@ def register(app: Dash, source: Source) -> None:
         plotted: Any,
     ) -> Mapping[str, Any]:
         require_generation(source, map_controls[0], plotted)
-        new_page = {"previous": page - 1, "next": page + 1, "edited": page}.get(str(ctx.triggered_id), 0)
+        if comparison[0] == "review":
+            # The gallery is hidden, and its components would slow each key; see assets/keys.js.
+            return dict.fromkeys(("place", "page", "previous", "next"), no_update) | {"grid": None}
+        new_page = {"previous": page - 1, "next": page + 1, "map-edited": page}.get(str(ctx.triggered_id), 0)
         other = parse_comparison(*comparison)
         return browse(
             source, parse_controls(map_controls), which, order, new_page, selection=selection["rows"], other=other

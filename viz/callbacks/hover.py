@@ -6,9 +6,9 @@ from typing import Any
 from dash import Dash, Input, Output, Patch, State, no_update
 
 from pipeline.errors import InputError
-from pipeline.figures.explorer import RING, ring_at
+from pipeline.figures.embeddings import RING, ring_at
 from viz import components
-from viz.callbacks.embedding import MapControls, is_map_current, require_generation
+from viz.callbacks.embedding import MapControls, is_map_current, is_map_replaced, require_generation
 from viz.data import Source
 from viz.state import MapState
 
@@ -39,11 +39,12 @@ def describe(source: Source, row: int | None, map_controls: MapControls) -> Any:
 
 
 def move_ring(source: Source, row: int | None, network: str, plotted: Mapping[str, Any] | None) -> Any:
-    """Move the ring on the map to the chosen image."""
-    require_generation(source, network, plotted)
+    """Move the ring on the map to the chosen image. A map of replaced files stays as it is."""
     try:
         points = source.points(network)
     except InputError:
+        return no_update
+    if is_map_replaced(plotted, points):
         return no_update
     figure: Any = Patch()
     for axis, values in ring_at(points.coordinates, row).items():
@@ -75,20 +76,27 @@ def register(app: Dash, source: Source) -> None:
                 source, event, MapControls(network=name, settings_json=settings_json), plotted
             )
         )
-        app.callback(
-            Output(graph, "figure", allow_duplicate=True),
-            Input("focus", "data"),
-            State(f"network{suffix}", "value"),
-            State(f"plotted{suffix}", "data"),
-            prevent_initial_call=True,
-        )(lambda row, name, plotted: move_ring(source, row, name, plotted))
+
+    # One request for both maps.
+    @app.callback(
+        Output("map", "figure", allow_duplicate=True),
+        Output("other", "figure", allow_duplicate=True),
+        Input("map-focus", "data"),
+        State("network", "value"),
+        State("plotted", "data"),
+        State("network-b", "value"),
+        State("plotted-b", "data"),
+        prevent_initial_call=True,
+    )
+    def _move_rings(row: int | None, name: str, plotted: Any, name_b: str, plotted_b: Any) -> tuple[Any, Any]:
+        return move_ring(source, row, name, plotted), move_ring(source, row, name_b, plotted_b)
 
     @app.callback(
         Output("card", "children"),
-        Input("focus", "data"),
+        Input("map-focus", "data"),
         network,
         settings,
-        Input("edited", "data"),
+        Input("map-edited", "data"),
         State("plotted", "data"),
     )
     def _describe(row: int | None, name: str, settings_json: Any, _edited: str, plotted: Any) -> Any:

@@ -1,6 +1,8 @@
 """The view Review: the shown image, and the list of decisions."""
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dash import Dash, Input, Output, State, no_update
@@ -20,6 +22,7 @@ def review(
     focus: int | None,
     *,
     selection: Sequence[int] = (),
+    before: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the view, the decisions, and the rows for the keys; see assets/keys.js.
 
@@ -30,8 +33,11 @@ def review(
         order: a key of `layout.SORTS`.
         focus: row of the chosen image.
         selection: rows selected on the map.
+        before: `queue` of the last answer. If the decisions and the settings are the same, the list is not sent.
     """
     try:
+        # Before the decisions are read: if they change meanwhile, the next answer lists them again.
+        listed = _decisions_digest(source, map_controls)
         state = map_controls.state(source)
     except InputError as error:
         return {"view": components.problem(str(error)), "decisions": None, "queue": None}
@@ -45,17 +51,34 @@ def review(
         "window": queue.window(),
         "undecided": undecided,
         "complete": len(undecided) < AHEAD,
+        "listed": listed,
     }
-    return {"view": review_view(state, queue), "decisions": decision_list(state), "queue": rows}
+    # The list has up to `MAX_LISTED` images, which the browser would build again at each key.
+    same = isinstance(before, Mapping) and before.get("listed") == listed
+    return {
+        "view": review_view(state, queue),
+        "decisions": no_update if same else decision_list(state),
+        "queue": rows,
+    }
+
+
+def _decisions_digest(source: Source, map_controls: MapControls) -> str:
+    """Return a digest of what the list of decisions shows: the files and the settings."""
+    shown = [
+        map_controls.network,
+        source.decisions_stamp(source.points(map_controls.network)),
+        map_controls.settings_json,
+    ]
+    return hashlib.blake2b(json.dumps(shown).encode(), digest_size=16).hexdigest()
 
 
 def register(app: Dash, source: Source) -> None:
-    """Register the callback."""
+    """Register the callback. Its components are data: the browser renders them without Dash, see assets/keys.js."""
 
     @app.callback(
         output={
-            "view": Output("review", "children"),
-            "decisions": Output("decisions", "children"),
+            "view": Output("review-parts", "data"),
+            "decisions": Output("decision-parts", "data"),
             "queue": Output("queue", "data"),
         },
         inputs={
@@ -63,10 +86,11 @@ def register(app: Dash, source: Source) -> None:
             "map_controls": tuple(Input(*control) for control in MAP_CONTROLS),
             "which": Input("list", "value"),
             "order": Input("sort", "value"),
-            "focus": Input("focus", "data"),
+            "focus": Input("review-focus", "data"),
             "selection": Input("selection", "data"),
             "_edited": Input("edited", "data"),
             "plotted": State("plotted", "data"),
+            "before": State("queue", "data"),
         },
     )
     def _review(
@@ -78,9 +102,12 @@ def register(app: Dash, source: Source) -> None:
         selection: Any,
         _edited: str,
         plotted: Any,
+        before: Any,
     ) -> dict[str, Any]:
         if view != "review":
             # An image of another network must not stay on the page.
-            return {"view": None, "decisions": None, "queue": no_update}
+            return {"view": None, "decisions": None, "queue": no_update if before is None else None}
         require_generation(source, map_controls[0], plotted)
-        return review(source, parse_controls(map_controls), which, order, focus, selection=selection["rows"])
+        return review(
+            source, parse_controls(map_controls), which, order, focus, selection=selection["rows"], before=before
+        )

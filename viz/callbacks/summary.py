@@ -7,7 +7,7 @@ from dash import Dash, Input, Output
 
 from pipeline.errors import InputError
 from pipeline.figures.curves import threshold_curve
-from pipeline.figures.explorer import no_map
+from pipeline.figures.embeddings import no_map
 from viz import components
 from viz.callbacks.filter_controls import UNITS, threshold_of
 from viz.data import Source

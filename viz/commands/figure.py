@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 
 from pipeline.artifacts.files import atomic_path
 from pipeline.errors import InputError
-from pipeline.figures.class_names import name_places
-from pipeline.figures.embeddings import colored_map
+from pipeline.figures.embeddings import colored_map, name_places
 from pipeline.figures.rendering import pdf, png, svg, with_note
 from pipeline.paths import DataPaths
 from viz.color_by import COLORINGS, ColorData, colors_by

@@ -16,7 +16,7 @@ from pipeline.artifacts.files import create_array, open_array, read_json, remove
 from pipeline.artifacts.overrides import Override, apply_labels, locate_overrides, read_overrides
 from pipeline.artifacts.prepared import count_planted, prepared_digest
 from pipeline.artifacts.provenance import code_digest, sha256_of_file
-from pipeline.artifacts.recorded import check_recorded
+from pipeline.artifacts.recorded import check_with_note
 from pipeline.artifacts.stage_inputs import iteration_inputs
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.config.extractors import base_architecture
@@ -136,7 +136,7 @@ def read_first_round(params: Params, data: DataPaths, network: str) -> FirstRoun
         InputError: a file is missing, damaged or not what its stage wrote, or was made with other parameters, images
             or overrides.
     """
-    check_recorded(data, iteration_inputs(network, data))
+    check_with_note(data, iteration_inputs(network, data))
     result = read_round(data, network)
     for stage, parameters in _sections(params).items():
         path = data.provenance(stage, None if stage == "prepare" else network)

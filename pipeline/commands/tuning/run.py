@@ -3,10 +3,9 @@
 import hashlib
 import json
 import shutil
-import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -16,7 +15,7 @@ import torch
 
 from pipeline.artifacts.prepared import count_planted, load_prepared, planted_note
 from pipeline.artifacts.provenance import code_digest, import_closure
-from pipeline.artifacts.recorded import check_recorded
+from pipeline.artifacts.recorded import check_with_note
 from pipeline.artifacts.stage_inputs import stage_inputs
 from pipeline.commands.tuning.outputs import check_values_are_writable, tuned_text, write_outputs
 from pipeline.commands.tuning.report import context_switch_text, late_bloomers_text, leaderboard_lines
@@ -25,11 +24,11 @@ from pipeline.config.params import Params
 from pipeline.config.study import Study, TrainConfig
 from pipeline.config.tuning import Tuning
 from pipeline.distributed import World, visible_gpus
-from pipeline.errors import InputError, Terminated
+from pipeline.errors import InputError
 from pipeline.parallel import task_pool
 from pipeline.paths import TUNING_FIGURES, DataPaths, WorkPaths
 from pipeline.run_log import Progress, RunLog
-from pipeline.stages.harness import StageContext
+from pipeline.stages.harness import StageContext, leaving_at_sigterm
 from pipeline.stages.train import resolve_runs
 from pipeline.training.checkpointing import STALE_AFTER_S
 from pipeline.training.run_key import machine_info, training_code_digest
@@ -78,7 +77,7 @@ def read_inputs(params: Params, tuning: Tuning, data: DataPaths) -> SearchInputs
     Raises:
         InputError: a file is missing or does not fit the others, or no image is flagged.
     """
-    check_recorded(data, stage_inputs("train", tuning.study, params, data))
+    check_with_note(data, stage_inputs("train", tuning.study, params, data))
     prepared = load_prepared(data, folder=params.prepare.folder)
     val = val_rows(data)
     if not val.any():
@@ -188,7 +187,7 @@ def run_search(
     storage = TrialStorage(folder / "journal.log")
     epochs = (count_trials(tuning) * tuning.epochs - len(storage.epoch_times)) * tuning.seeds
     with (
-        _stopped_by_sigterm(),
+        leaving_at_sigterm("the results of the trials are kept"),
         _task_map(params, tuning) as map_epochs,
         # Pruned and failed trials train fewer.
         log.progress(f"tune {name}", epochs, "epochs at most") as progress,
@@ -234,20 +233,6 @@ def run_search(
     write_outputs(result, params, tuned, name, data)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return result
-
-
-@contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-    """Leave the block at SIGTERM, in this process or on workers. A run in this process saves its state first."""
-
-    def terminate(*_: object) -> None:
-        raise Terminated("the results of the trials are kept")
-
-    handler = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, handler)
 
 
 def _task_map(params: Params, tuning: Tuning) -> AbstractContextManager[EpochMapFn]:

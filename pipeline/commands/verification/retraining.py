@@ -1,17 +1,15 @@
 """Audit runs: train a random sample of them again, and compare hash chains, curves and test answers bit by bit."""
 
-import itertools
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 
-from pipeline.commands.verification.findings import shown
+from pipeline.commands.verification.differences import differences, differing_part
 from pipeline.commands.verification.recorded import Project, StoredRun
 from pipeline.commands.verification.runs import is_of_this_code
 from pipeline.commands.verification.studies import StudyRun, VerifiedStudy, described
@@ -22,7 +20,7 @@ from pipeline.stats.estimates import chance_of_detection, excluded_count, exclud
 from pipeline.training.canonical_runs import canonical_hashes
 from pipeline.training.checkpointing import CheckpointScheduler
 from pipeline.training.code_families import Hashes, find_family, read_families
-from pipeline.training.hash_chain import first_difference
+from pipeline.training.kept_checkpoints import has_kept
 from pipeline.training.loop import RunOptions
 from pipeline.training.result_cache import RunResult
 from pipeline.training.run_key import machine_info, training_code_digest
@@ -33,7 +31,6 @@ ALPHA = 0.01
 """The audit's statements hold at a confidence of 1 - ALPHA."""
 
 _MAX_THREADS = 1024
-_CURVE = {"step": "step", "lr": "learning rate", "train_loss": "training loss", "top1": "top-1"}
 
 Outcome = Literal["equal", "differs", "undecided"]
 
@@ -63,11 +60,19 @@ class AuditSample:
 
 
 def audit(
-    project: Project, sample: AuditSample, retrain: Retrain, *, world: World, seed: int, out: Callable[[str], object]
+    project: Project,
+    sample: AuditSample,
+    retrain: Retrain,
+    *,
+    retrain_segment: Retrain,
+    world: World,
+    seed: int,
+    out: Callable[[str], object],
 ) -> bool:
     """Train a sample of runs or segments again and print a line for each, then what that excludes.
 
     Args:
+        retrain_segment: trains a part of a run that differs once more, from a kept checkpoint.
         seed: of the choice.
 
     Returns:
@@ -85,7 +90,8 @@ def audit(
         f"took {seconds:.0f} s where it was recorded"
     )
     outcomes: Counter[Outcome] = Counter()
-    for outcome, line in audit_runs(project, sample, retrain, confirm=_confirm(project, retrain, world)):
+    confirm = _confirm(project, retrain, retrain_segment, world)
+    for outcome, line in audit_runs(project, sample, retrain, confirm=confirm):
         outcomes[outcome] += 1
         out(line)
     for line in conclusion(len(sample.decidable), outcomes, unit):
@@ -213,12 +219,22 @@ def _recipe(project: Project, study: str) -> Any:
     return project.params.studies[study].effective_recipe(project.params.train)
 
 
-def _confirm(project: Project, retrain: Retrain, world: World) -> Callable[[StudyRun, RunResult], str]:
+def _confirm(
+    project: Project, retrain: Retrain, retrain_segment: Retrain, world: World
+) -> Callable[[StudyRun, RunResult], str]:
     """Return the function that says why a difference may be this machine's; empty if it is the run's."""
 
     def confirm(run: StudyRun, again: RunResult) -> str:
-        if differences(again, run.part_of(retrain(run))):
-            return "two trainings here differ too"
+        folder = project.work.kept_checkpoints(run.fingerprint)
+        part = run
+        if not run.is_segment:
+            recorded = project.runs[run.fingerprint].result
+            part = differing_part(run, recorded, again, is_kept=lambda step: has_kept(folder, step))
+        # A checkpoint is of the owner, who could make it differ to be left undecided: the whole run has the last word.
+        if not part.is_segment or run.is_segment or not _is_repeated(part, again, retrain_segment):
+            found = differences(again, run.part_of(retrain(run)))
+            if found:
+                return f"two trainings here differ too: {found[0]}"
         machine = _without_threads(project.runs[run.fingerprint].machine or {})
         listed = _listed_hashes(machine) if world.device.type == "cpu" else None
         if listed is not None and not _agree(listed, measured_hashes()):
@@ -226,6 +242,19 @@ def _confirm(project: Project, retrain: Retrain, world: World) -> Callable[[Stud
         return ""
 
     return confirm
+
+
+def _is_repeated(part: StudyRun, again: RunResult, retrain_segment: Retrain) -> bool:
+    """Return whether a second training of a part of a run equals the first one; False if it cannot be trained."""
+    expected = part.part_of(again)
+    try:
+        second = part.part_of(retrain_segment(part))
+    except InputError:
+        return False
+    if part.n_links is not None:
+        # A segment that ends before the run has links and a curve, and no results.
+        second = replace(expected, links=second.links, history=second.history)
+    return not differences(expected, second)
 
 
 def audit_runs(
@@ -265,59 +294,6 @@ def _steps(recorded: StoredRun, run: StudyRun) -> str:
         return ""
     steps = [0, *(link.step for link in recorded.result.links)]
     return f", steps {steps[run.first_link]} to {steps[-1 if run.n_links is None else run.n_links]}"
-
-
-def differences(recorded: RunResult, again: RunResult) -> list[str]:
-    """Return what differs, the hash chain first: where the two trainings part."""
-    found = []
-    if parting := first_difference(recorded.links, again.links):
-        found.append(f"hash chain: equal through step {parting[0]}, differs at step {parting[1]}")
-    found += itertools.islice(_curve_differences(recorded, again), 1)
-    if len(recorded.history) != len(again.history):
-        found.append(f"records of the curve: {len(recorded.history)}, expected {len(again.history)}")
-    if (noise := _finite(recorded.critical_batch)) != (expected_noise := _finite(again.critical_batch)):
-        found.append(f"critical batch size: {shown(noise)}, expected {shown(expected_noise)}")
-    found += [
-        f"{name}: {shown(getattr(recorded, name))}, expected {shown(getattr(again, name))}"
-        for name in ("status", "top1", "balanced_accuracy", "skipped_steps")
-        if getattr(recorded, name) != getattr(again, name)
-    ]
-    answers, expected = _answers(recorded), _answers(again)
-    if not np.array_equal(answers, expected):
-        n_wrong = int((answers != expected).sum()) if answers.shape == expected.shape else len(answers)
-        found.append(f"test answers that differ: {n_wrong}, expected 0")
-    if not _same_loss(recorded.loss, again.loss):
-        found.append(f"test loss: {shown(recorded.loss)}, expected {shown(again.loss)}")
-    return found
-
-
-def _curve_differences(recorded: RunResult, again: RunResult) -> Iterator[str]:
-    """Yield each value of the curve that differs, the first step first."""
-    for one, other in zip(recorded.history, again.history, strict=False):
-        for name, words in _CURVE.items():
-            value, expected = getattr(one, name), getattr(other, name)
-            if value != expected:
-                yield f"{words} at step {other.step}: {shown(value)}, expected {shown(expected)}"
-
-
-def _finite(noise: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the values as a record has them, where infinity is null."""
-    if noise is None:
-        return None
-    return {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in noise.items()
-    }
-
-
-def _answers(result: RunResult) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    return np.empty(0, dtype=np.bool_) if result.correct is None else result.correct
-
-
-def _same_loss(value: float | None, expected: float | None) -> bool:
-    """Return whether two test losses agree: an evaluation in other passes, which no key has, rounds differently."""
-    if value is None or expected is None:
-        return value is expected
-    return math.isclose(value, expected, rel_tol=1e-5)
 
 
 def conclusion(n_runs: int, outcomes: Mapping[Outcome, int], unit: str = "runs") -> Iterator[str]:

@@ -10,7 +10,18 @@ import numpy as np
 import pytest
 
 from pipeline.config.params import load_params
-from tests.fixtures.browser_app import N_DROPPED, N, Served, alone, lasso, open_page, pick, place_of, serve_points
+from tests.fixtures.browser_app import (
+    N_DROPPED,
+    N,
+    Served,
+    alone,
+    hover,
+    lasso,
+    open_page,
+    pick,
+    place_of,
+    serve_points,
+)
 from tests.fixtures.points import CLASS_NAMES, NETWORK
 from viz.data import Source
 from viz.filter_settings import FilterSettings, Limit, preview_filter
@@ -35,9 +46,8 @@ def test_map_legend_hover_and_card(shared: Served, page: Page) -> None:
     points, row = shared.points, alone(shared.points)
     open_page(page, shared.url)
     expect(page.locator("#legend")).to_have_text(f"kept {N - N_DROPPED}dropped {N_DROPPED}")
-    page.mouse.move(*place_of(page, points, row))
+    hover(page, points, row)
     tooltip = page.locator("#left .dcc-tooltip-bounding-box")
-    expect(tooltip).to_contain_text(f"#{row}")
     expect(tooltip).to_contain_text(points.name(row))
     expect(tooltip).to_contain_text(f"score {points.scores[row]:.3f}")
     expect(tooltip).to_contain_text(points.reasons[row].as_py())
@@ -140,8 +150,7 @@ def _compare_networks(served: Served, page: Page) -> None:
     for graph in ("map", "other"):
         page.wait_for_function(_MARKED, arg=[graph, rows])
     expect(page.locator("#drop-selection")).to_have_text(f"Drop selection ({len(rows)})")
-    page.mouse.move(*place_of(page, points, alone(points), "other"))
-    expect(page.locator("#right .dcc-tooltip-bounding-box")).to_contain_text(f"#{alone(points)}")
+    hover(page, points, alone(points), "other")
 
 
 @pytest.mark.slow

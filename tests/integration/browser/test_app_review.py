@@ -13,11 +13,16 @@ from pipeline.artifacts.overrides import read_overrides
 from tests.fixtures.browser_app import Served, serve_points
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Request
 
 expect = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed").expect
 
 N_TO_REVIEW = 40
+
+_RING_AT = """([x, y]) => {
+    const ring = document.querySelector("#map .js-plotly-plot")._fullData[1];
+    return Math.abs(ring.x[0] - x) < 1e-5 && Math.abs(ring.y[0] - y) < 1e-5;
+}"""
 
 pytestmark = pytest.mark.slow
 
@@ -110,3 +115,57 @@ def test_the_next_image_is_right_before_the_server_answers(served: Served, page:
         return [next(false), next(true)];
     }""")
     assert found == [[11, 11, 13, 13, None], [11, 11, 13, 13, 11]]
+
+
+def test_a_key_asks_the_server_for_the_review_alone(served: Served, page: Page) -> None:
+    rows = np.argsort(-served.points.scores, kind="stable")[:N_TO_REVIEW].tolist()
+    _open(page, f"{served.url}?view=review")
+    _shown(page, rows[0])
+    page.wait_for_load_state("networkidle")
+    asked: list[str] = []
+
+    def note(request: Request) -> None:
+        if "/_dash-update-component" in request.url:
+            output = request.post_data_json["output"]
+            # The clock asks for these.
+            if not output.startswith(("..banner.", "..run-status.")):
+                asked.append(output)
+        elif "/thumbnail/" not in request.url:
+            asked.append(request.url)
+
+    page.on("request", note)
+    for row in rows[1:6]:
+        page.keyboard.press("n")
+        _shown(page, row)
+    page.wait_for_load_state("networkidle")
+    review = "..review-parts.data...decision-parts.data...queue.data.."
+    assert asked == [review] * 5
+    asked.clear()
+    page.keyboard.press("k")
+    expect(page.locator("#review .progress")).to_have_text(f"1 of {N_TO_REVIEW} reviewed")
+    expect(page.locator("#decisions .decision")).to_have_count(1)
+    page.wait_for_load_state("networkidle")
+    # The table of classes and its curve are next to the review.
+    assert set(asked) == {f"{served.url}decide", review, "..curve.figure...table.children.."}
+
+
+def test_maps_card_and_gallery_follow_after_the_review(served: Served, page: Page) -> None:
+    points = served.points
+    rows = np.argsort(-points.scores, kind="stable")[:N_TO_REVIEW].tolist()
+    _open(page, f"{served.url}?view=review")
+    page.keyboard.press("k")
+    page.keyboard.press("n")
+    _shown(page, rows[2])
+    expect(page.locator("#decisions .decision")).to_have_count(1)
+    page.locator("#view").get_by_text("Explore", exact=True).click()
+    expect(page.locator("#legend")).to_contain_text("kept by hand 1")
+    expect(page.locator("#card")).to_contain_text(points.paths[rows[2]].as_py())
+    expect(page.locator(f"#grid .tile[data-row='{rows[2]}']")).to_be_visible()
+    expect(page.locator(f"#grid .tile[data-row='{rows[0]}']")).to_have_count(0)
+    page.wait_for_function(_RING_AT, arg=points.coordinates[rows[2]].tolist())
+    # The way back.
+    page.locator(f"#grid .tile[data-row='{rows[4]}']").click()
+    page.wait_for_function(_RING_AT, arg=points.coordinates[rows[4]].tolist())
+    page.locator("#view").get_by_text("Review", exact=True).click()
+    _shown(page, rows[4])
+    expect(page.locator("#decisions .decision")).to_have_count(1)

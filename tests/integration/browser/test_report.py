@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -75,16 +76,29 @@ _LUMINANCE = """() => {
 }"""
 
 
+_OUTCOME_COLORS = {
+    "helps": "rgb(0, 102, 75)", "hurts": "rgb(166, 60, 0)", "equivalent": "rgb(0, 114, 178)",
+    "undecided": "rgb(92, 100, 112)",
+}  # fmt: skip
+
+
 @pytest.mark.slow
-def test_the_first_screen_has_word_sentence_effect_and_chart(opened: Page) -> None:
-    opened.set_viewport_size({"width": 1400, "height": 900})
+def test_the_first_screen_has_verdict_number_color_and_chart(opened: Page) -> None:
+    opened.set_viewport_size({"width": 1280, "height": 800})
     card = opened.locator(".card").first
-    for part in (".outcome", ".says", ".effect", ".chart"):
+    for part in (".outcome", ".says", ".effect", ".basis", ".chart svg.main-svg"):
         box = card.locator(part).first.bounding_box()
         assert box is not None, part
-        assert box["y"] + box["height"] <= 900, part
+        assert box["y"] >= 0, part
+        assert box["y"] + box["height"] <= 800, part
+    assert re.match(r"[+−][0-9]+\.[0-9]{2} percentage points \(", card.locator(".basis").inner_text())
+    outcome = card.locator(".outcome")
+    expected = _OUTCOME_COLORS[outcome.inner_text().lower()]
+    assert outcome.evaluate("element => getComputedStyle(element).color") == expected
+    assert card.locator(".mean").evaluate("element => getComputedStyle(element).backgroundColor") == expected
+    assert card.locator(".chart .scatterlayer .trace").count() >= 2
     assert len(card.locator(".says").inner_text().split()) <= 20
-    assert "p =" not in opened.locator(".card").first.inner_text()
+    assert "p =" not in card.inner_text()
 
 
 @pytest.mark.slow

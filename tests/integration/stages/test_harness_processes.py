@@ -111,6 +111,15 @@ def test_interrupt_from_the_keyboard_ends_with_130(argv: list[str]) -> None:
     assert error == "interrupted; run the same command again to resume\n"
 
 
+def test_sigterm_ends_with_75_and_one_line(argv: list[str], tmp_path: Path) -> None:
+    with _start(argv) as stage:
+        stage.send_signal(signal.SIGTERM)
+        _, error = stage.communicate(timeout=20)
+    assert stage.returncode == 75
+    assert error == "terminated: finished files are kept; run the same command again to resume\n"
+    assert "Terminated: finished files are kept" in (tmp_path / "work" / "logs" / "prepare.log").read_text()
+
+
 def test_under_dvc_the_stage_dies_with_its_parent(argv: list[str], tmp_path: Path) -> None:
     """A DVC that is killed by SIGKILL leaves no process that writes during the next `dvc repro`."""
     (tmp_path / "stage.py").write_text(_WAITING_STAGE)

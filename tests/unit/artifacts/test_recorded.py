@@ -1,5 +1,6 @@
 """A file that its stage did not write is found before another stage reads it."""
 
+import ast
 import json
 import os
 import re
@@ -10,9 +11,10 @@ import pytest
 
 from pipeline.artifacts.files import write_json
 from pipeline.artifacts.provenance import read_provenance, write_provenance
-from pipeline.artifacts.recorded import StageFiles, check_recorded, write_archive_record
+from pipeline.artifacts.recorded import StageFiles, check_recorded, check_with_note, write_archive_record
 from pipeline.errors import DataError
 from pipeline.paths import DataPaths
+from tests.fixtures.source_tree import modules, tree
 
 _NETWORK = "resnet18"
 
@@ -93,6 +95,33 @@ def test_a_stage_without_a_record_is_reported_and_passes(tmp_path: Path) -> None
     data = _project(tmp_path)
     data.provenance("filter", _NETWORK).unlink()
     assert _check(data) == ["filter@resnet18"]
+
+
+@pytest.mark.parametrize("folder", ["one", "two"])
+def test_each_stage_without_a_record_is_noted_once(
+    tmp_path: Path, folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, said = _project(tmp_path / folder), list[str]()
+    data.provenance("filter", _NETWORK).unlink()
+    filtered = StageFiles(stage="filter", item=_NETWORK, files=(data.kept(_NETWORK),))
+    for _ in range(2):
+        check_with_note(data, [filtered, filtered])
+    note = "no provenance.json of {}: their files were not checked"
+    assert capsys.readouterr().err == f"{data.root}: {note.format('filter@resnet18')}\n"
+    check_with_note(data, [filtered, StageFiles(stage="prepare", files=())], said.append)
+    assert said == [f"{data.root}: {note.format('prepare')}"]
+    assert capsys.readouterr().err == ""
+
+
+def test_no_module_discards_the_stages_without_a_record() -> None:
+    discarded = [
+        f"{path}:{node.lineno}"
+        for path in modules().values()
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+        if ast.unparse(node.value.func) == "check_recorded"
+    ]
+    assert discarded == []
 
 
 @pytest.mark.parametrize(

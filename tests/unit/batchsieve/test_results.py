@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -127,6 +128,25 @@ def test_files_that_their_stage_did_not_write_are_refused(
     finally:
         path.write_bytes(whole)
     assert raised.value.key == str(path)
+
+
+def test_files_without_a_record_are_noted_once(
+    results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(results.data.root, tmp_path / "data")
+    shutil.copy(results.data.root.parent / "params.yaml", tmp_path)
+    copy = open_results(tmp_path)
+    copy.data.provenance("filter", "resnet18").unlink()
+    copy.data.provenance("train", "digits").unlink()
+    capsys.readouterr()
+    for _ in range(2):
+        copy.network("resnet34")
+        copy.network("resnet18")
+        copy.study("digits")
+    assert capsys.readouterr().err.splitlines() == [
+        f"{copy.data.root}: no provenance.json of {stage}: their files were not checked"
+        for stage in ("filter@resnet18", "train@digits")
+    ]
 
 
 def test_costs_are_those_of_the_stages(results: Results) -> None:

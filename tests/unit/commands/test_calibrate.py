@@ -45,7 +45,12 @@ def test_the_space_in_which_classes_lie_apart_comes_first(tmp_path: Path, capsys
     assert {row["space"] for row in rows[:4]} == {"components", "embedding, perplexity 50.0"}
     assert {row["space"] for row in rows[4:]} == {"embedding"}
     assert rows[0]["average_precision"] > 0.6 > 0.1 > rows[-1]["average_precision"]
-    best = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("best: "))
+    printed = capsys.readouterr()
+    assert printed.err == (
+        f"{tmp_path / 'data'}: no provenance.json of prepare, finetune@{NETWORK}, extract@{NETWORK}, "
+        f"reduce@{NETWORK}: their files were not checked\n"
+    )
+    best = next(line for line in printed.out.splitlines() if line.startswith("best: "))
     written = YAML(typ="safe").load(best.removeprefix("best: "))["filter"]
     assert written["scorer"] == {
         "name": "dbscan",

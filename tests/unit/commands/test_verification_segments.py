@@ -149,7 +149,7 @@ def test_a_made_up_chain_is_found_where_it_begins(
     assert "steps 0 to 2" in equal
     first, second = sorted(_starting("DIFFERS", lines), key=lambda line: "steps 4 to 6" in line)
     assert "steps 2 to 4" in first
-    assert "equal through step 2, differs at step 4" in first
+    assert "first differs between step 2 and step 4 (hash of the state)" in first
     assert "the checkpoint of step 4 is not the state of the recorded link" in second
     assert any("2 of 3 audited segments are other than recorded" in line for line in lines)
 

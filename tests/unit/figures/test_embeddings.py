@@ -5,8 +5,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from pipeline.figures.class_names import name_places
-from pipeline.figures.embeddings import class_map, colored_map
+from pipeline.figures.embeddings import class_map, colored_map, name_places
 from pipeline.figures.rendering import png
 from pipeline.figures.style import Groups, Scale, class_color
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -34,7 +33,7 @@ def tuning_of(**changes: Any) -> Tuning:
     return Tuning.model_validate(tree, strict=False)
 
 
-def _made(folder: Path, tuning: Tuning, make_run: Callable[[Any], TrialRun], map_tasks: Any) -> Search:
+def made_search(folder: Path, tuning: Tuning, make_run: Callable[[Any], TrialRun], map_tasks: Any) -> Search:
     """A search without images."""
     return Search(
         tuning,
@@ -59,7 +58,7 @@ def search(
         requested.append([int(task.folder.name) for task in given])
         return results(given)
 
-    return _made(folder, tuning, lambda values: cast("TrialRun", values), trained), requested
+    return made_search(folder, tuning, lambda values: cast("TrialRun", values), trained), requested
 
 
 def found_by(made: Search, folder: Path, tuning: Tuning, outcome: SearchOutcome) -> SearchResult:
@@ -96,52 +95,6 @@ def test_a_trial_whose_worker_dies_has_failed_alone(tmp_path: Path) -> None:
     assert requested == [[0, 1, 2], [1], [2]]
     assert (outcome.winner, outcome.failed) == (2, (False, True, False))
     assert made.reasons == ["", "killed", ""]
-
-
-@dataclass
-class _Settings:
-    seed: int
-
-
-@dataclass
-class _Run:
-    settings: _Settings
-    seeds: tuple[int, ...] = (5, 7, 8)
-
-
-def _with_seeds(folder: Path, accuracies: Callable[[int, int], float | None]) -> tuple[Search, list[list[int]]]:
-    """A search of two trials with three seeds each; `accuracies` are of a trial and a seed."""
-    asked: list[list[int]] = []
-
-    def trained(_: Callable[[EpochTask], EpochResult], tasks: Iterable[EpochTask]) -> Iterable[EpochResult]:
-        given = list(tasks)
-        asked.append([task.run.settings.seed for task in given])
-        assert len({task.folder for task in given}) == len(given)
-        for task in given:
-            accuracy = accuracies(int(task.folder.name[:4]), task.run.settings.seed)
-            yield EpochResult(accuracy=accuracy, reason="" if accuracy is not None else "diverged", seconds=2.0)
-
-    made = _made(folder, tuning_of(trials=2, seeds=3), lambda _: cast("TrialRun", _Run(_Settings(5))), trained)
-    return made, asked
-
-
-def test_a_trial_of_several_seeds_has_their_mean_accuracy(tmp_path: Path) -> None:
-    """The trial with the best single seed is not the one with the best mean."""
-    made, asked = _with_seeds(
-        tmp_path, lambda trial, seed: [{5: 0.9, 7: 0.1, 8: 0.2}, {5: 0.5, 7: 0.6, 8: 0.7}][trial][seed]
-    )
-    outcome = made.run()
-    assert asked == [[5, 7, 8, 5, 7, 8]]
-    assert made.accuracies == [[pytest.approx(0.4)], [pytest.approx(0.6)]]
-    assert outcome.winner == 1
-    assert TrialStorage(tmp_path / "journal.log").epoch_times == [(6.0, 0.0)] * 2
-
-
-def test_a_seed_that_fails_fails_its_trial(tmp_path: Path) -> None:
-    made, _ = _with_seeds(tmp_path, lambda trial, seed: None if (trial, seed) == (0, 7) else 0.5)
-    outcome = made.run()
-    assert (outcome.winner, outcome.failed) == (1, (True, False))
-    assert made.reasons == ["diverged", ""]
 
 
 def test_a_winner_that_fails_later_stays_the_winner(tmp_path: Path) -> None:

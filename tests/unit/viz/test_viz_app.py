@@ -45,6 +45,9 @@ def test_the_page_has_no_external_url(client: Any) -> None:
     page = re.sub(r'"label":"(?:[^"\\]|\\.)*"', "", answer.text)
     assert not re.search(r"https?:|[\"'](//|\\u002f\\u002f)", page)
     assert "style.css" in answer.text
+    # Browsers ask for another icon at each change of the address.
+    assert re.findall(r'<link rel="icon"[^>]*href="([a-z]*:)', answer.text) == ["data:"]
+    assert "favicon.ico" not in answer.text
     policy = answer.headers["Content-Security-Policy"]
     assert policy_sources(policy)["default-src"] == ["'self'", "'unsafe-inline'", "'unsafe-eval'", "data:", "blob:"]
     # Only the policy has a URL: notebooks on this machine may show the page.
@@ -266,8 +269,8 @@ def test_a_page_does_not_draw_replaced_files(client: Any, data: DataPaths) -> No
         ("..map.figure", "coloring.value"),
         ("..other.figure", "view.value"),
         ("grid.children", "list.value"),
-        ("card.children", "focus.data"),
-        ("map.figure@", "focus.data"),
+        ("card.children", "map-focus.data"),
+        ("map.figure@", "selection.data"),
     ):
         answer = client.post("/_dash-update-component", json=body_of(client, output, values, changed))
         assert answer.status_code == 204, output

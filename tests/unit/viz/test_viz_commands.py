@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from pipeline.paths import DataPaths
 from tests.fixtures.content_policy import policy_sources
 from tests.fixtures.points import CLASS_NAMES, write_points
-from tests.fixtures.projects import ROOT
+from tests.fixtures.projects import NETWORK, ROOT
+from tests.fixtures.records import record
 from tests.fixtures.slow import quick_first
 from viz.__main__ import main
 from viz.commands import figure as figure_command
@@ -25,6 +26,8 @@ def data(tmp_path: Path) -> list[str]:
     """Options for the data folder and the parameters."""
     paths = DataPaths(root=tmp_path / "data")
     write_points(paths, np.zeros((40, 8, 8, 3), dtype=np.uint8), labels=np.arange(40) % len(CLASS_NAMES))
+    record(paths, "prepare")
+    record(paths, "filter", NETWORK)
     return ["--data", str(paths.root), *_PARAMS]
 
 
@@ -123,6 +126,16 @@ def test_a_folder_in_the_way_is_one_line(
     assert main([command[0], str(tmp_path / command[1]), *data]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert command[1] in line
+
+
+def test_files_without_a_record_are_noted_once(
+    data: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    DataPaths(root=tmp_path / "data").provenance("filter", NETWORK).unlink()
+    for suffix in ("svg", "png"):
+        assert main(["figure", str(tmp_path / f"map.{suffix}"), *data]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"{tmp_path / 'data'}: no provenance.json of filter@{NETWORK}: their files were not checked"
 
 
 def test_memory_that_runs_out_is_one_line(

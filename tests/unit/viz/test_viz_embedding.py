@@ -3,11 +3,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dash import no_update
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.artifacts.files import write_array
-from pipeline.figures.explorer import POINTS, RING
+from pipeline.figures.embeddings import POINTS, RING
 from pipeline.paths import DataPaths
 from tests.fixtures.projects import NETWORK
 from tests.fixtures.report import CLASS_NAMES, N_TRAIN, write_network, write_prepared
@@ -182,6 +183,7 @@ def test_a_map_of_replaced_files_shows_no_new_data(data: DataPaths, source: Sour
     write_network(data, NETWORK, seed=1)
     assert hover(source, event_at(5), _HERE, plotted)[0] is False
     assert hover(source, event_at(5), _HERE, None)[0] is False
+    assert move_ring(source, 5, NETWORK, plotted) is no_update
 
 
 def test_a_click_shows_the_neighbors(source: Source) -> None:

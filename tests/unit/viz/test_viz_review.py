@@ -5,6 +5,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from dash import no_update
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +17,9 @@ from viz.callbacks.embedding import MapControls
 from viz.callbacks.overrides import OverrideSessions, run_command
 from viz.callbacks.review import review
 from viz.data import Points, Source
+from viz.filter_settings import FilterSettings, Limit
 from viz.review import decision_list, review_queue
+from viz.state import settings_to_json
 
 _HERE = MapControls(network=NETWORK)
 
@@ -107,6 +110,26 @@ def test_decisions_are_listed_the_newest_first(data: DataPaths, source: Source, 
     assert "Decisions: 2" in plain_text(lines[0])
     # Of one second: by their place in the file.
     assert [line.children[-1].to_plotly_json()["props"]["data-row"] for line in lines[1:]] == ["3", "79"]
+
+
+def test_the_decisions_are_sent_again_only_after_a_change(data: DataPaths, source: Source, points: Points) -> None:
+    decide(data, points, {79: "keep"})
+
+    def answered(focus: int, before: Any, threshold: float | None = None) -> dict[str, Any]:
+        settings = settings_to_json(FilterSettings(limit=Limit(threshold=threshold)))
+        controls = MapControls(network=NETWORK, settings_json=settings)
+        answer: dict[str, Any] = review(source, controls, "goes", "suspect", focus, before=before)
+        return answer
+
+    first = answered(79, None)
+    assert "Decisions: 1" in plain_text(first["decisions"])
+    moved = answered(78, first["queue"])
+    assert moved["decisions"] is no_update
+    assert moved["queue"]["row"] == 78
+    # The frames show what the settings drop.
+    assert "Decisions: 1" in plain_text(answered(78, moved["queue"], threshold=0.2)["decisions"])
+    decide(data, points, {79: "keep", 78: "drop"})
+    assert "Decisions: 2" in plain_text(answered(78, moved["queue"])["decisions"])
 
 
 def test_a_command_undoes_any_decision(data: DataPaths, source: Source, points: Points) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from plotly import graph_objects as go
 
-from pipeline.figures.explorer import POINTS, RING, explorer_map, marker, no_map, recolored, ring_at, rows_to_draw
+from pipeline.figures.embeddings import POINTS, RING, explorer_map, marker, no_map, recolored, ring_at, rows_to_draw
 from pipeline.figures.style import SERIES, Groups, Scale
 
 _XY = np.array([[0.0, 0.0], [1.0, 2.0], [3.0, -1.0], [4.0, 5.0]])
