@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 LARGEST: Literal["largest"] = "largest"
 BatchSize = Annotated[Positive, Field(ge=2)] | Literal["largest"]
-TEST_ARMS = TREATED, CONTROL = "filtered", "full"
+TREATED, CONTROL = "filtered", "full"
+TEST_ARMS = (TREATED, CONTROL)
 """Arms of the test of the effective batch."""
 
 
