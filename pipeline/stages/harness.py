@@ -226,6 +226,8 @@ def leaving_at_sigterm(kept: str) -> Iterator[None]:
     """
 
     def leave(*_: object) -> None:
+        # A second signal must not end the clean-up.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise Terminated(kept)
 
     before = signal.signal(signal.SIGTERM, leave)

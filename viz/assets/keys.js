@@ -62,8 +62,10 @@
       const place = queue?.window.indexOf(row) ?? -1;
       // The server has not answered for this row yet, which has a decision or is before the rows that it sent.
       if (at < 0 && place >= 0 && row !== queue.row) {
-        const next = queue.window.slice(place + 1).find((other) => undecided.includes(other));
+        const beyond = undecided.filter((other) => !queue.window.includes(other));
+        const next = [...queue.window.slice(place + 1).filter((other) => undecided.includes(other)), ...beyond][0];
         if (next !== undefined) return next;
+        if (!queue.complete) return null;
       }
       // The first row follows the last one only if the server has sent all.
       const before = queue?.complete ? undecided.slice(0, Math.max(at, 0)) : [];

@@ -79,9 +79,35 @@ _TRUE = _result(_link(2, "a"), _groups("b", "1", "2", "3"), _link(6, "c"), losse
             _result(_link(2, "a"), _link(6, "d"), losses=(0.5, 0.4, 0.3, 0.9, 0.1)),
             "first differs between step 2 and step 4 (hash of the state); no hash was recorded in between",
         ),
+        (
+            replace(_TRUE, links=(_TRUE.links[0], _link(4, "d")), history=(*_TRUE.history[:2], *_TRUE.history[3:])),
+            "first differs between step 2 and step 4 (hash of the state); no hash was recorded in between",
+        ),
+        (
+            replace(
+                _TRUE,
+                links=(_TRUE.links[0], _link(4, "d")),
+                history=(
+                    *_TRUE.history[:2],
+                    replace(_TRUE.history[2], top1=0.25),
+                    *_TRUE.history[3:],
+                ),
+            ),
+            "first differs between step 2 and step 4 (hash of the state); no hash was recorded in between",
+        ),
         (replace(_TRUE, history=_result(losses=(0.5, 0.9, 0.3, 0.2, 0.1)).history), "training loss at step 2: 0.9,"),
     ],
-    ids=["group", "no group", "start", "other step", "curve", "link missing", "curve alone"],
+    ids=[
+        "group",
+        "no group",
+        "start",
+        "other step",
+        "curve",
+        "link missing",
+        "record missing",
+        "accuracy",
+        "curve alone",
+    ],
 )
 def test_the_first_difference_lies_between_two_records(recorded: RunResult, first: str) -> None:
     found, *_ = differences(recorded, _TRUE)
