@@ -164,6 +164,7 @@ def test_features_without_pca_are_supported(project: Path) -> None:
     write_results(data)
     for network in ("resnet18", "resnet34"):
         write_json(data.reduce_metrics(network), read_json(data.reduce_metrics(network)) | {"pca": None})
+        data.provenance("reduce", network).unlink()  # of the file before
     assert "no PCA: the embedding uses all features" in outputs(execute(by_stem("01_features_and_maps"), project))
 
 
@@ -246,6 +247,7 @@ def test_the_verdict_is_that_of_the_statistics_by_the_stated_plan(margin: float,
     labels = read_parquet(data.manifest("test"), ["label"])["label"].to_numpy()
     # All images of class 0 are wrong but in the filtered arm.
     write_array(data.correct("digits"), (labels > 0) | (arms[:, None] == "filtered"))
+    data.provenance("train", "digits").unlink()  # of the file before
     (path,) = (path for path in NOTEBOOKS if path.stem == "04_the_verdict")
     shown = outputs(execute(path, project))
     assert shown.count(f"primary: filtered against full at equal steps: {verdict}") == 1
