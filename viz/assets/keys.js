@@ -23,6 +23,8 @@
 
   const elementsOf = (children) => [children ?? []].flat(Infinity).map(elementOf);
 
+  const stops = (part) => [...part.querySelectorAll("button, [tabindex]")];
+
   function preload(rows, stamp) {
     for (const row of rows) new Image().src = `/thumbnail/${row}.png?${stamp}`;
   }
@@ -32,7 +34,11 @@
     build: (id, components) => {
       if (built.get(id) === components) return;
       built.set(id, components);
-      document.getElementById(id).replaceChildren(...elementsOf(components));
+      const part = document.getElementById(id);
+      const at = stops(part).indexOf(document.activeElement);
+      part.replaceChildren(...elementsOf(components));
+      // The keyboard stays where it was, or at the last place that is left.
+      if (at >= 0) stops(part).slice(0, at + 1).at(-1)?.focus({ preventScroll: true });
     },
 
     /** Take the rows of the server; return the row to choose if the chosen one is not in the list, else null. */

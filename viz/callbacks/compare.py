@@ -34,6 +34,7 @@ def draw_comparison(
     plotted: Mapping[str, Any] | None = None,
     focus: int | None = None,
     selected: Sequence[int] = (),
+    has_lasso: bool = False,
 ) -> dict[str, Any]:
     """Return the second map of a comparison and the differences in numbers.
 
@@ -44,6 +45,7 @@ def draw_comparison(
         plotted: last result for the second map on the page. If it has the same points, no coordinates are sent.
         focus: row of the chosen image.
         selected: rows to highlight.
+        has_lasso: whether they were selected on this map, which then highlights them already.
     """
     try:
         state = map_controls.state(source)
@@ -58,7 +60,7 @@ def draw_comparison(
     figure: Any
     if has_points(plotted, points_key):
         # The selection may have changed while the map was hidden.
-        figure = _marked(rows, selected)
+        figure = Patch() if has_lasso else _marked(rows, selected)
         figure["data"][POINTS]["marker"] = recolored(colors, rows)
     else:
         figure = explorer_map(points.coordinates, rows, colors, view=view, ring=focus, selected=selected)
@@ -142,8 +144,9 @@ def register(app: Dash, source: Source) -> None:
             text = describe_differences(source, parse_controls(map_controls), other)
             return {"figure": no_update, "differences": text, "plotted": no_update}
         return draw_comparison(
-            source, parse_controls(map_controls), other, plotted=plotted[1], focus=focus, selected=selection["rows"]
-        )
+            source, parse_controls(map_controls), other, plotted=plotted[1], focus=focus,
+            selected=selection["rows"], has_lasso=selection["graph"] == "other",
+        )  # fmt: skip
 
     @app.callback(
         Output("map", "figure", allow_duplicate=True),

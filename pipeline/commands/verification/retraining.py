@@ -249,6 +249,8 @@ def _is_repeated(part: StudyRun, again: RunResult, retrain_segment: Retrain) -> 
     expected = part.part_of(again)
     try:
         second = part.part_of(retrain_segment(part))
+    except OutOfMemory:
+        raise
     except InputError:
         return False
     if part.n_links is not None:
@@ -278,11 +280,15 @@ def audit_runs(
             yield "differs", f"DIFFERS  {recorded.folder}: {name}: cannot be trained as it is recorded ({error})"
             continue
         found = differences(run.part_of(recorded.result), again)
+        try:
+            reason = confirm(run, again) if found else ""
+        except OutOfMemory as error:
+            reason = str(error)
         if not found:
             n_images = len(again.correct) if again.correct is not None else 0
             n_links = len(again.links) - run.first_link
             yield "equal", f"equal    {name}: {n_links} links of the hash chain, {n_images} test answers"
-        elif reason := confirm(run, again):
+        elif reason:
             yield "undecided", f"audit    {name}: differs, but this machine cannot decide, since {reason}"
         else:
             yield "differs", f"DIFFERS  {recorded.folder}: {name}: {'; '.join(found)}"
