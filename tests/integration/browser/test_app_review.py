@@ -170,3 +170,15 @@ def test_maps_card_and_gallery_follow_after_the_review(served: Served, page: Pag
     page.locator("#view").get_by_text("Review", exact=True).click()
     _shown(page, rows[4])
     expect(page.locator("#decisions .decision")).to_have_count(1)
+
+
+def test_the_keyboard_stays_in_the_list_of_decisions(served: Served, page: Page) -> None:
+    _open(page, f"{served.url}?view=review")
+    for key in "kdk":
+        page.keyboard.press(key)
+    expect(page.locator("#decisions .decision")).to_have_count(3)
+    page.locator("#decisions .undo-one").nth(1).focus()
+    for left in (2, 1):
+        page.keyboard.press("Enter")
+        expect(page.locator("#decisions .decision")).to_have_count(left)
+        expect(page.locator("#decisions .undo-one").nth(left - 1)).to_be_focused()

@@ -104,7 +104,8 @@ def test_finished_rounds_are_not_run_again(finished: Path) -> None:
     assert len(files) == len(STAGES) - 1
     done = run(iterate_command(finished, *_TWO_ROUNDS), timeout=_ROUNDS_END_WITHIN_S)
     assert done.returncode == 0
-    assert [line.split(": ")[0] for line in done.stderr.splitlines()] == ["round 1 of at most 2", "round 2 of at most 2"]
+    rounds = [line.split(":")[0] for line in done.stderr.splitlines()]
+    assert rounds == ["round 1 of at most 2", "round 2 of at most 2"]
     assert results(finished) == before
     assert {path: path.stat().st_mtime_ns for path in files} == files
     assert [line.split()[0] for line in done.stdout.splitlines()[1:4]] == ["0", "1", "2"]
