@@ -39,7 +39,8 @@ def test_a_test_that_does_not_exist_is_an_error() -> None:
 
 def test_every_test_that_the_page_names_exists() -> None:
     page = _PROGRAM["PAGE"].read_text(encoding="utf-8")
-    _PROGRAM["with_counts"](page, _PROGRAM["defined_tests"](_PROGRAM["files_of"](page)))
+    counted = _PROGRAM["with_counts"](page, _PROGRAM["defined_tests"](_PROGRAM["files_of"](page)))
+    assert counted.count("\n") == page.count("\n")
 
 
 @pytest.mark.slow

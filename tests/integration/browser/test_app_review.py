@@ -113,9 +113,11 @@ def test_the_next_image_is_right_before_the_server_answers(served: Served, page:
             review.update({ ...queue, complete }, 11);
             return [9, 10, 11, 12, 13].map(review.next);
         };
-        return [next(false), next(true)];
+        const all = [next(false), next(true)];
+        queue.undecided = [11, 20];
+        return [...all, next(false)];
     }""")
-    assert found == [[11, 11, 13, 13, None], [11, 11, 13, 13, 11]]
+    assert found == [[11, 11, 13, 13, None], [11, 11, 13, 13, 11], [11, 11, 20, 20, 20]]
 
 
 def test_a_key_asks_the_server_for_the_review_alone(served: Served, page: Page) -> None:

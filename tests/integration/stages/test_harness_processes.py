@@ -11,9 +11,9 @@ from typing import IO
 
 import pytest
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, Terminated
 from pipeline.stages import harness
-from pipeline.stages.harness import StageContext, file_lock, run_stage
+from pipeline.stages.harness import StageContext, file_lock, leaving_at_sigterm, run_stage
 from tests.fixtures.printed_errors import printed_error
 
 _ROOT = Path(__file__).parents[3]
@@ -149,3 +149,21 @@ def _alive(process: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+def _clean_up_after_sigterm(cleaned: list[int]) -> None:
+    with leaving_at_sigterm("kept"):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            for file in range(3):
+                os.kill(os.getpid(), signal.SIGTERM)
+                cleaned.append(file)
+
+
+def test_a_second_sigterm_does_not_end_the_cleanup() -> None:
+    before, cleaned = signal.getsignal(signal.SIGTERM), list[int]()
+    with pytest.raises(Terminated, match="kept"):
+        _clean_up_after_sigterm(cleaned)
+    assert cleaned == [0, 1, 2]
+    assert signal.getsignal(signal.SIGTERM) is before

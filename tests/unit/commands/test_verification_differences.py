@@ -16,7 +16,6 @@ from pipeline.artifacts.files import read_json, write_json
 from pipeline.commands.verification import retraining
 from pipeline.commands.verification.differences import differences, differing_part
 from pipeline.commands.verification.studies import StudyRun
-from pipeline.training import hash_chain
 from pipeline.training.kept_checkpoints import kept_checkpoint, load_kept
 from pipeline.training.result_cache import RunResult
 from pipeline.training.run_record import write_checksums
@@ -24,11 +23,9 @@ from pipeline.training.runs import execute_run
 from pipeline.training.state import ChainLink, HistoryRecord
 from pipeline.training.step import TrainStep
 from tests.fixtures.forgeries import entries, rebuild, work_of
-from tests.fixtures.verified import write_verified_project
+from tests.fixtures.verified import ONE_RUN, links_of_two_steps, write_verified_project
 from tests.unit.training.test_result_cache import FINISHED
 
-_STUDY: dict[str, Any] = {"arms": ["full"], "seeds": [0], "budget": {"steps": 6}, "keep_checkpoints": True}
-"""One run of six steps, with a link after every second of them and a record of the curve after each."""
 _RECORD = HistoryRecord(epoch=0.5, step=1, examples=20, train_loss=0.5, lr=0.05)
 
 
@@ -156,14 +153,10 @@ def test_a_part_begins_at_the_last_kept_equal_link(
 
 @pytest.fixture(scope="module", autouse=True)
 def _links_of_two_steps() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(hash_chain, "LINK_EXAMPLES", 32)
-        patches.setattr(hash_chain, "MAX_LINKS", 3)
+    with links_of_two_steps() as patches:
         # Canonical runs take half a minute.
         patches.setattr(retraining, "_listed_hashes", lambda _: None)
         yield
-    torch.set_num_threads(threads)
 
 
 @contextmanager
@@ -185,7 +178,7 @@ def _steps(fault_before: int | None = None) -> Iterator[list[int]]:
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_verified_project(tmp_path_factory.mktemp("honest"), **_STUDY)
+    return write_verified_project(tmp_path_factory.mktemp("honest"), **ONE_RUN)
 
 
 @pytest.fixture
@@ -255,7 +248,7 @@ def test_a_fault_of_the_recorded_training_is_located_by_its_curve(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with _steps(fault_before=3):
-        folder = write_verified_project(tmp_path, **_STUDY)
+        folder = write_verified_project(tmp_path, **ONE_RUN)
     with _steps() as steps:
         line = _differing(folder, capsys)
     assert "first differs at step 3 (training loss; the next hash, at step 4, differs too)" in line

@@ -6,35 +6,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.commands.verification import retraining
 from pipeline.paths import WorkPaths
-from pipeline.training import hash_chain
 from pipeline.training.kept_checkpoints import has_kept, kept_checkpoint, load_kept
 from pipeline.training.run_record import write_checksums
 from tests.fixtures.forgeries import entries, rebuild, work_of
-from tests.fixtures.verified import write_verified_project
-
-_STUDY: dict[str, Any] = {"arms": ["full"], "seeds": [0], "budget": {"steps": 6}, "keep_checkpoints": True}
-"""One run of six steps, with a link after every second of them."""
+from tests.fixtures.verified import ONE_RUN, links_of_two_steps, write_verified_project
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _links_of_two_steps() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hash_chain, "LINK_EXAMPLES", 32)
-        patch.setattr(hash_chain, "MAX_LINKS", 3)
+    with links_of_two_steps():
         yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_verified_project(tmp_path_factory.mktemp("honest"), **_STUDY)
+    return write_verified_project(tmp_path_factory.mktemp("honest"), **ONE_RUN)
 
 
 @pytest.fixture
@@ -104,14 +95,14 @@ def test_the_seed_chooses_the_segments(honest: Path, capsys: pytest.CaptureFixtu
 def test_segments_of_other_recipes_are_equal(
     recipe: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = write_verified_project(tmp_path, **_STUDY, accuracy_every={"steps": 1}, recipe=recipe)
+    folder = write_verified_project(tmp_path, **ONE_RUN, accuracy_every={"steps": 1}, recipe=recipe)
     code, lines = _audit(folder, capsys)
     assert (code, _starting("DIFFERS", lines)) == (0, [])
     assert any("segments are as recorded" in line for line in lines), lines
 
 
 def test_kept_checkpoints_change_no_key_and_no_bit(honest: Path, tmp_path: Path) -> None:
-    plain = write_verified_project(tmp_path, **{**_STUDY, "keep_checkpoints": False})
+    plain = write_verified_project(tmp_path, **{**ONE_RUN, "keep_checkpoints": False})
     assert not WorkPaths(root=plain / ".work").kept_checkpoints("").exists()
     (with_them,), (without,) = entries(honest), entries(plain)
     assert with_them.name == without.name
