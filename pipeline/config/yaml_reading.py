@@ -1,8 +1,9 @@
 """Read YAML that anyone may have written: bounded work, plain values, and one line for each error."""
 
+import copy
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from ruamel.yaml.events import (
     SequenceStartEvent,
 )
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
+from ruamel.yaml.parser import Parser
 
 from pipeline.errors import InputError
 
@@ -65,16 +67,23 @@ def parse_yaml(text: str, *, source: str) -> Any:
         InputError: the text is not YAML, has another kind of value, a key that is not a string or occurs twice, or is
             longer, deeper or has more values than the limits of this module.
     """
+    try:
+        # A copy, since the caller may change it.
+        return copy.deepcopy(_plain_values(text))
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
+    except Exception as error:  # noqa: BLE001 - not only YAMLError: the scanner also passes on errors of int() and chr()
+        raise InputError(f"{source}: not valid YAML at {_line_of(error, text)}: {_problem_of(error)}") from None
+
+
+# Commands read the same text several times, and a preset takes a twentieth of a second.
+@lru_cache(maxsize=8)
+def _plain_values(text: str) -> Any:
     # YAML 1.2: `1e-3` is a number, `no` is a string, and a repeated key is an error.
     reader = YAML(typ="safe", pure=True)
     reader.Constructor = _PlainConstructor
-    try:
-        check_limits(text, source=source)
-        return reader.load(text)
-    except InputError:
-        raise
-    except Exception as error:  # noqa: BLE001 - not only YAMLError: the scanner also passes on errors of int() and chr()
-        raise InputError(f"{source}: not valid YAML at {_line_of(error, text)}: {_problem_of(error)}") from None
+    reader.Parser = partial(_BoundedParser, limits=_Limits(text, MAX_VALUES))
+    return reader.load(text)
 
 
 def check_limits(text: str, *, source: str, max_values: int = MAX_VALUES) -> None:
@@ -84,10 +93,12 @@ def check_limits(text: str, *, source: str, max_values: int = MAX_VALUES) -> Non
         InputError: the text is longer, deeper or has more values than the limits.
         YAMLError: the text is not YAML; or another error of the scanner.
     """
-    if len(text) > MAX_BYTES:
-        raise InputError(f"{source}: longer than {MAX_BYTES:,} characters; shorten it")
-    if problem := _exceeded_limit(YAML(typ="safe", pure=True).parse(text), max_values):
-        raise InputError(f"{source}: {problem}")
+    try:
+        limits = _Limits(text, max_values)
+        for event in YAML(typ="safe", pure=True).parse(text):
+            limits.check(event)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
 
 
 class _PlainConstructor(SafeConstructor):
@@ -132,44 +143,69 @@ class _Open:
     height: int = 0
 
 
-def _exceeded_limit(events: Iterator[Event], max_values: int) -> str | None:
-    """Return the first limit that a document exceeds, and where; None if it is within all.
+class _Limits:
+    """Counts the events of a document, and raises an `InputError` with the line at the first beyond the limits.
 
-    Reads events, since they are made one by one: a parser that builds a tree recurses once per level.
+    A parser makes events one by one. What builds a tree from them recurses once per level.
     """
-    values, opened, anchors = 0, list[_Open](), dict[str, tuple[int, int]]()
-    for event in events:
-        line = f"line {event.start_mark.line + 1}"
-        height = 0
+
+    def __init__(self, text: str, max_values: int) -> None:
+        if len(text) > MAX_BYTES:
+            raise InputError(f"longer than {MAX_BYTES:,} characters; shorten it")
+        self._max_values = max_values
+        self._values = 0
+        self._opened: list[_Open] = []
+        self._anchors: dict[str, tuple[int, int]] = {}
+
+    def check(self, event: Event) -> None:
+        """Count the next event of the document."""
+        height, opens = 0, False
         match event:
-            case DocumentStartEvent():
-                if event.version not in (None, (1, 2)):
-                    return f"{line}: follows %YAML {'.'.join(map(str, event.version))}; remove that line"
-            case AliasEvent():
-                if any(outer.anchor == event.anchor for outer in opened):
-                    return f"{line}: *{event.anchor[:40]} contains itself; remove this alias"
-                # The parser reports an unknown alias.
-                repeated, height = anchors.get(event.anchor, (1, 0))
-                values += repeated
             case ScalarEvent():
-                values += 1
+                self._values += 1
                 if event.anchor:
-                    anchors[event.anchor] = (1, 0)
+                    self._anchors[event.anchor] = (1, 0)
             case MappingStartEvent() | SequenceStartEvent():
-                opened.append(_Open(anchor=event.anchor, values_before=values))
-                values += 1
+                opens = True
+                self._opened.append(_Open(anchor=event.anchor, values_before=self._values))
+                self._values += 1
             case MappingEndEvent() | SequenceEndEvent():
-                closed = opened.pop()
+                closed = self._opened.pop()
                 height = closed.height
                 if closed.anchor:
-                    anchors[closed.anchor] = (values - closed.values_before, height)
-        if len(opened) + height > MAX_DEPTH:
-            return f"{line}: nested in more than {MAX_DEPTH} levels; give fewer"
-        if values > max_values:
-            return f"{line}: more than {max_values:,} values, with those that aliases repeat; give fewer"
-        if opened and not isinstance(event, (MappingStartEvent, SequenceStartEvent)):
-            opened[-1].height = max(opened[-1].height, height + 1)
-    return None
+                    self._anchors[closed.anchor] = (self._values - closed.values_before, height)
+            case AliasEvent():
+                if any(outer.anchor == event.anchor for outer in self._opened):
+                    raise _at(event, f"*{event.anchor[:40]} contains itself; remove this alias")
+                # The parser reports an unknown alias.
+                repeated, height = self._anchors.get(event.anchor, (1, 0))
+                self._values += repeated
+            case DocumentStartEvent():
+                if event.version not in (None, (1, 2)):
+                    raise _at(event, f"follows %YAML {'.'.join(map(str, event.version))}; remove that line")
+        if len(self._opened) + height > MAX_DEPTH:
+            raise _at(event, f"nested in more than {MAX_DEPTH} levels; give fewer")
+        if self._values > self._max_values:
+            raise _at(event, f"more than {self._max_values:,} values, with those that aliases repeat; give fewer")
+        if self._opened and not opens:
+            self._opened[-1].height = max(self._opened[-1].height, height + 1)
+
+
+def _at(event: Event, problem: str) -> InputError:
+    return InputError(f"line {event.start_mark.line + 1}: {problem}")
+
+
+class _BoundedParser(Parser):
+    """Checks the limits before an event becomes a part of the tree."""
+
+    def __init__(self, loader: YAML, *, limits: _Limits) -> None:
+        super().__init__(loader)
+        self._limits = limits
+
+    def get_event(self) -> Event:
+        event: Event = super().get_event()
+        self._limits.check(event)
+        return event
 
 
 def _line_of(error: Exception, text: str) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.fixtures.slow import quick_first
-from tests.integration.distributed.launches import assert_equal_bits, launch
+from tests.integration.distributed.launches import assert_equal_bits, different_bits, launch
 from tests.integration.distributed.run_steps import MUTATED
 
 pytestmark = pytest.mark.timeout(1200)
@@ -51,8 +51,9 @@ MUTANT = pytest.mark.parametrize(
     ("ranks", "mutant", "case"),
     quick_first(1, [(2, *item) for item in MUTATED.items()] + [(4, *item) for item in list(MUTATED.items())[:1]]),
 )
-FEW = ("ddp small_cnn", "ddp resnet18 X=4", "local", "mutant mean of means")
-ALL = ("ddp", "local", "mutant")
+_EXACT = ("exact small_cnn sgd", "exact small_cnn by node", "exact mutant")
+FEW = ("ddp small_cnn", "ddp resnet18 X=4", "local", "mutant mean of means", *_EXACT)
+ALL = ("ddp", "local", "mutant", *_EXACT)
 
 
 class _Launches(dict[int, Mapping[str, Any]]):
@@ -181,6 +182,19 @@ def test_a_meter_that_counts_passes_has_another_number_of_samples(results: Resul
 def test_a_run_resumes_in_the_same_bits(results: Results, ranks: int, straight: str, interrupted: str) -> None:
     """One of the runs is interrupted before its batch grows."""
     assert_equal_bits(results[ranks][f"ddp small_cnn {straight}"], results[ranks][f"ddp small_cnn {interrupted}"])
+
+
+@pytest.mark.parametrize("way", ["sgd", "by node"])
+def test_exact_sums_have_equal_bits_on_two_processes(results: Results, way: str) -> None:
+    """The quick case of test_exact.py."""
+    alone, shared = results[1]["exact small_cnn sgd"], results[2][f"exact small_cnn {way}"]
+    assert_equal_bits(alone, shared)
+    for key in ("links", "noise", "test_loss"):
+        assert alone[key] == shared[key], key
+
+
+def test_a_sum_that_rounds_has_other_bits_on_two_processes(results: Results) -> None:
+    assert different_bits(results[1]["exact mutant"], results[2]["exact mutant"]) != []
 
 
 @ONE_STEP

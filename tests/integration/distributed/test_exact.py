@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pipeline.errors import InputError
-from tests.fixtures.slow import quick_first
 from tests.integration.distributed.launches import assert_equal_bits, different_bits, launch, launch_part
 
-pytestmark = pytest.mark.timeout(1200)
+# test_equivalence.py has the quick case, with two processes.
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow]
 
 Results = Mapping[int, Mapping[str, Any]]
 
@@ -26,28 +26,22 @@ CASES = (
     "small_cnn interrupted",
     "small_cnn growing",
 )
-QUICK, SLOW = (1, 3), (6,)
 RESNETS = ("resnet18 sgd", "resnet18 lamb", "resnet18 muon bf16")
-"""Of slow tests alone."""
-SHARED = pytest.mark.parametrize("ranks", quick_first(1, [3, *SLOW]))
 
 
 @pytest.fixture(scope="module")
-def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Results by number of processes; the slow ones only where a slow test runs."""
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Results by number of processes; 6 of them train no ResNet."""
     folder = tmp_path_factory.mktemp("exact")
-    slow = any(item.get_closest_marker("slow") for item in request.session.items if item.path == request.path)
-    quick = {ranks: launch(ranks, folder, "exact", *(["resnets"] if slow else [])) for ranks in QUICK}
-    return {**quick, **{ranks: launch(ranks, folder, "exact") for ranks in SLOW if slow}}
+    return {ranks: launch(ranks, folder, "exact", *(["resnets"] if ranks < 6 else [])) for ranks in (1, 3, 6)}
 
 
-@SHARED
+@pytest.mark.parametrize("ranks", [3, 6])
 @pytest.mark.parametrize("case", CASES)
 def test_any_number_of_processes_gives_the_same_bits(results: Results, ranks: int, case: str) -> None:
     _assert_all_equal(results[1][f"exact {case}"], results[ranks][f"exact {case}"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", RESNETS)
 def test_three_processes_give_a_resnet_the_same_bits(results: Results, case: str) -> None:
     _assert_all_equal(results[1][f"resnets {case}"], results[3][f"resnets {case}"])
@@ -63,7 +57,7 @@ def _assert_all_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
 
 @pytest.mark.parametrize("way", ["small buckets", "by node", "one message", "interrupted"])
 def test_ways_to_exchange_and_interruptions_change_no_bit(results: Results, way: str) -> None:
-    for ranks in QUICK:
+    for ranks in (1, 3):
         straight, other = (results[ranks][f"exact small_cnn {name}"] for name in ("sgd", way))
         assert_equal_bits(straight, other)
         assert straight["links"] == other["links"]
@@ -88,7 +82,6 @@ def test_ranks_of_two_versions_are_refused(results: Results) -> None:
     assert "refused" not in results[1]["exact small_cnn mixed"]
 
 
-@pytest.mark.slow
 @pytest.mark.distributed
 def test_a_run_on_4_3_1_and_2_processes_has_the_chain_of_one(tmp_path: Path) -> None:
     """Each part stops after a step, and the next resumes with another number of processes."""

@@ -40,6 +40,7 @@ def test_rows_are_audited_in_turn_and_each_kind_before_more_seeds(tmp_path: Path
     assert table_arms(_arguments(tmp_path, best="wider"))["wider"] == ("resnet9_wide", "wider")
 
 
+@pytest.mark.slow
 def test_cells_have_equal_time_and_the_labels_of_their_row(tmp_path: Path) -> None:
     for file, _, _ in label_files(tmp_path):
         file.parent.mkdir(exist_ok=True)

@@ -17,7 +17,20 @@ from tests.fixtures.golden import check_golden
 from tests.fixtures.printed_errors import key_within, printed_error
 
 _SUMMIT = ["simulate", "--machine", str(Path(__file__).parents[3] / "machines" / "summit.yaml")]
-_SMALL = [*_SUMMIT, "--images-per-second", "380", "--gpus", "1", "6", "1536", "27600", "--global-batch-sizes", "3072"]
+_SMALL = [
+    *_SUMMIT,
+    "--network",
+    "resnet18",
+    "--images-per-second",
+    "380",
+    "--gpus",
+    "1",
+    "6",
+    "1536",
+    "27600",
+    "--global-batch-sizes",
+    "3072",
+]
 
 
 _TWO_POINTS = """{"algorithm": "ring", "points": [
@@ -49,7 +62,7 @@ measured: [intra_node.bytes_per_second]
 
 
 def _tree(folder: Path) -> dict[str, Any]:
-    tree: dict[str, Any] = json.loads((folder / "summit.resnet50.json").read_text())
+    tree: dict[str, Any] = json.loads((folder / "summit.resnet18.json").read_text())
     return tree
 
 
@@ -78,8 +91,8 @@ def test_one_table_one_json_and_one_figure_all_called_simulated(
 ) -> None:
     assert main([*_SMALL, "--price-per-gpu-hour", "2", "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("SIMULATED, not measured: resnet50 on summit\n")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["summit.resnet50.json", "summit.resnet50.svg"]
+    assert shown.startswith("SIMULATED, not measured: resnet18 on summit\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["summit.resnet18.json", "summit.resnet18.svg"]
     tree = _tree(tmp_path)
     assert tree["simulated"] is True
     assert tree["title"] == shown.partition("\n")[0]
@@ -132,7 +145,7 @@ def test_measure_on_a_cpu_names_it_and_keeps_the_links_of_the_file(
 
 def test_a_batch_that_no_number_of_gpus_shares_has_no_row(tmp_path: Path) -> None:
     batches = ["--gpus", "6", "12", "--global-batch-sizes", "100", "600", "1200"]
-    assert main([*_SUMMIT, "--images-per-second", "380", *batches, "--out", str(tmp_path)]) == 0
+    assert main([*_SMALL, *batches, "--out", str(tmp_path)]) == 0
     assert {row["global_batch"] for row in _tree(tmp_path)["rows"] if row["scaling"] == "strong"} == {600, 1200}
 
 

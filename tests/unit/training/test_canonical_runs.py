@@ -16,7 +16,6 @@ from pipeline.training import canonical_runs, dynamics, evaluation, step
 from pipeline.training.canonical_runs import STEPS, canonical_hashes, canonical_jobs
 from pipeline.training.code_families import FAMILIES_FILE, canonical_runs_cover, find_family, read_families
 from pipeline.training.run_key import machine_info, training_code_digest
-from tests.fixtures.slow import quick_first
 
 JOBS = canonical_jobs()
 QUICK = ("small_cnn muon", "small_cnn adamw", "small_cnn radam bf16 noise", "resnet9 dynamics", "images in files")
@@ -107,7 +106,8 @@ _MUTANTS: dict[str, tuple[Any, str, Any, set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("mutant", quick_first(1, _MUTANTS))
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", list(_MUTANTS))
 def test_code_that_computes_something_else_has_other_hashes(
     mutant: str, hashes: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
