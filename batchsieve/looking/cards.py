@@ -3,6 +3,7 @@
 import base64
 import io
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,7 @@ def gallery(title: str, text: str, cards: Sequence[Mapping[str, Any]]) -> str:
     return template("gallery.html").render(title=title, text=text, cards=cards, style=Markup(asset("look.css")))
 
 
+@cache
 def template(name: str) -> jinja2.Template:
     """Return a template of this package."""
     environment = jinja2.Environment(

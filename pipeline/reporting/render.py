@@ -4,6 +4,7 @@ import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -98,6 +99,7 @@ def is_about_table_one(summary: Summary) -> bool:
     return summary["data"][0]["dataset"] == "cifar10" or any(figure["data"] == CIFAR10 for figure in figures)
 
 
+@cache
 def templates(*, autoescape: bool) -> jinja2.Environment:
     """Return the environment of the templates in this folder; an undefined name is an error.
 
