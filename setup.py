@@ -6,7 +6,7 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-# pipeline.commands.starting.project finds them there.
+# pipeline.commands.init.project finds them there.
 _TARGET = Path("pipeline", "commands", "starting", "project")
 _FILES = ("dvc.yaml", "presets/*.yaml", "presets/*.json", "machines/*.yaml")
 

@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
         return _run("viz.commands.export", [str(out), *shared])
     if out.suffix and not out.is_dir():
         raise InputError(f"{out}: is neither a folder nor a page; give a name without a dot, or one that ends in .html")
-    return _run("pipeline.commands.export", [str(out), *shared, *(["--force"] if arguments.force else [])])
+    return _run("pipeline.commands.export.command", [str(out), *shared, *(["--force"] if arguments.force else [])])
 
 
 def _run(module: str, argv: Sequence[str]) -> int:

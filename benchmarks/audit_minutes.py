@@ -36,7 +36,7 @@ from benchmarks.label_noise.cases import ALL_KINDS
 from benchmarks.printing import Row, print_table
 from pipeline.artifacts.prepared import prepared_digest
 from pipeline.artifacts.provenance import sha256_of_file
-from pipeline.commands.iteration.running import StageFailedError
+from pipeline.commands.iterate.running import StageFailedError
 from pipeline.config.params import Params, load_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths

@@ -60,7 +60,7 @@ from benchmarks.loopback_agents import launch_agents
 from benchmarks.measuring import print_results
 from pipeline import distributed
 from pipeline.artifacts.files import read_json, write_json
-from pipeline.commands.diagnosing.timing import Training, step_seconds, without_communication
+from pipeline.commands.diagnose.timing import Training, step_seconds, without_communication
 from pipeline.datasets.decode import resize
 from pipeline.distributed import CommConfig, World
 from pipeline.models.resnet import Network

@@ -30,8 +30,8 @@ from benchmarks.printing import Row
 from pipeline import distributed
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.batching import BatchSlice
-from pipeline.commands.diagnosing.bottleneck import Diagnosis, diagnose
-from pipeline.commands.diagnosing.timing import Training, measure
+from pipeline.commands.diagnose.bottleneck import Diagnosis, diagnose
+from pipeline.commands.diagnose.timing import Training, measure
 from pipeline.datasets.resident import ResidentImages
 from pipeline.distributed import World
 from pipeline.training.evaluation import load_images

@@ -31,7 +31,7 @@ from pipeline.artifacts.files import open_array, read_json, write_array, write_j
 from pipeline.artifacts.prepared import load_prepared, prepared_digest
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.artifacts.tables import read_parquet, write_parquet
-from pipeline.commands.iteration.running import StageFailedError, StageProcesses
+from pipeline.commands.iterate.running import StageFailedError, StageProcesses
 from pipeline.config.params import load_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths

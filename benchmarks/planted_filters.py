@@ -26,7 +26,7 @@ from pipeline.artifacts.files import atomic_path
 from pipeline.artifacts.overrides import write_overrides
 from pipeline.artifacts.prepared import read_true_labels
 from pipeline.artifacts.tables import read_parquet
-from pipeline.commands.iteration.running import StageFailedError, StageProcesses
+from pipeline.commands.iterate.running import StageFailedError, StageProcesses
 from pipeline.config.params import Params, check_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths

@@ -29,7 +29,7 @@ from benchmarks.printing import Row
 from pipeline import distributed
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.batching import Reduction
-from pipeline.commands.diagnosing.timing import Training, step_seconds
+from pipeline.commands.diagnose.timing import Training, step_seconds
 from pipeline.distributed import World
 from pipeline.models import build_network
 from pipeline.training.evaluation import load_images

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 from pipeline.command_line import run_command
 
@@ -34,12 +35,15 @@ COMMANDS = {
     "validate": "check params.yaml and data/overrides.csv",
     "verify": "derive a report again from its ledger, and audit runs by training them again",
 }
-"""Command -> purpose. Each is a module of pipeline.commands with `main(argv) -> exit code`."""
+"""Command -> purpose. Each is a module of pipeline.commands, or `command` of a package, with `main(argv) -> code`."""
 
 
 def module_of(command: str) -> str:
-    """Return the name of a command's module."""
-    return f"pipeline.commands.{command.replace('-', '_')}"
+    """Return the name of a command's module: `plan.command` where `plan` is a package."""
+    module = f"pipeline.commands.{command.replace('-', '_')}"
+    spec = find_spec(module)
+    assert spec is not None, module
+    return module if spec.submodule_search_locations is None else f"{module}.command"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

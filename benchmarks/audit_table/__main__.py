@@ -29,7 +29,7 @@ from benchmarks.network_noise import write_noise
 from benchmarks.printing import print_table
 from pipeline.artifacts.files import atomic_path, write_json
 from pipeline.artifacts.prepared import prepared_digest
-from pipeline.commands.iteration.running import StageFailedError, StageProcesses
+from pipeline.commands.iterate.running import StageFailedError, StageProcesses
 from pipeline.config.params import Params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths

@@ -18,7 +18,7 @@ from benchmarks.label_noise.arguments import parse
 from benchmarks.label_noise.running import run_and_score, versions
 from benchmarks.label_noise.tables import advantage_rows, heading, scorer_rows, summarize
 from benchmarks.printing import print_table
-from pipeline.commands.iteration.running import StageFailedError
+from pipeline.commands.iterate.running import StageFailedError
 from pipeline.stages.harness import exit_codes
 
 

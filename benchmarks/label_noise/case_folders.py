@@ -8,7 +8,7 @@ from benchmarks.label_noise.case_images import CaseImages
 from benchmarks.label_noise.cases import PRETRAINED, Case
 from benchmarks.label_noise.folders import case_params, is_complete, make_folder
 from benchmarks.label_noise.planning import CasePlan
-from pipeline.commands.iteration.running import StageProcesses
+from pipeline.commands.iterate.running import StageProcesses
 from pipeline.config.params import Params, check_params
 from pipeline.paths import DataPaths, WorkPaths
 

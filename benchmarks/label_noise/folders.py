@@ -15,7 +15,7 @@ from pipeline.artifacts.files import atomic_path, read_json, write_array, write_
 from pipeline.artifacts.overrides import write_overrides
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.artifacts.tables import read_parquet, write_parquet
-from pipeline.commands.iteration.rounds import write_kept_images
+from pipeline.commands.iterate.rounds import write_kept_images
 from pipeline.config.params import Params, check_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths

@@ -13,7 +13,7 @@ from benchmarks.label_noise.planning import make_plan
 from benchmarks.label_noise.scoring import score_case
 from benchmarks.label_noise.two_networks import run_averaged, run_two_rounds
 from pipeline.artifacts.prepared import load_prepared
-from pipeline.commands.iteration.rounds import STAGES
+from pipeline.commands.iterate.rounds import STAGES
 from pipeline.config.params import load_params
 from pipeline.paths import DataPaths
 

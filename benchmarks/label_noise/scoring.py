@@ -17,7 +17,7 @@ from benchmarks.label_noise.evidence import read_evidence
 from benchmarks.label_noise.own_process import in_own_process
 from pipeline.artifacts.files import open_array, read_json, write_json
 from pipeline.artifacts.tables import read_parquet
-from pipeline.commands.iteration.rounds import STAGES
+from pipeline.commands.iterate.rounds import STAGES
 from pipeline.paths import DataPaths
 from pipeline.scoring.registry import SCORERS, check_scorer, split_options
 

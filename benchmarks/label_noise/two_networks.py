@@ -14,8 +14,8 @@ from benchmarks.label_noise.folders import hard_link
 from pipeline.artifacts.files import open_array, read_json, write_array, write_bytes, write_json
 from pipeline.artifacts.metrics import read_dynamics, write_dynamics
 from pipeline.artifacts.tables import write_parquet
-from pipeline.commands.iteration.rounds import write_kept_images
-from pipeline.commands.iteration.running import install_extractor
+from pipeline.commands.iterate.rounds import write_kept_images
+from pipeline.commands.iterate.running import install_extractor
 from pipeline.config.extractors import base_architecture, replicate_number
 from pipeline.paths import DataPaths
 from pipeline.scoring.registry import SCORERS

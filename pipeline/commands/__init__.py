@@ -1,4 +1,4 @@
-"""Commands: one module each with `make_parser()` and `main(argv) -> exit code`; and their shared options."""
+"""Commands, one module or package each, with `make_parser()` and `main(argv) -> exit code`; their shared options."""
 
 import argparse
 import math

@@ -10,7 +10,7 @@ from pathlib import Path
 from pipeline.artifacts.files import write_text
 from pipeline.artifacts.provenance import code_digest
 from pipeline.commands import command_parser
-from pipeline.commands.starting.project import CODE_FOLDER, STAGES
+from pipeline.commands.init.project import CODE_FOLDER, STAGES
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.commands import command_parser
-from pipeline.commands.checks.dvc_files import repair_dvc_files
+from pipeline.commands.doctor.dvc_files import repair_dvc_files
 from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
 

@@ -30,7 +30,7 @@ from pipeline.artifacts.recorded import check_with_note
 from pipeline.artifacts.stage_inputs import report_inputs
 from pipeline.artifacts.tables import read_parquet
 from pipeline.commands import command_parser, folder_options
-from pipeline.commands.planning.size import thread_count
+from pipeline.commands.plan.size import thread_count
 from pipeline.config.params import Params, load_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths

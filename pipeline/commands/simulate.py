@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from pipeline.commands import command_parser, positive_float
-from pipeline.commands.starting.project import packaged_path
+from pipeline.commands.init.project import packaged_path
 from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
 from pipeline.simulator import AllReduceTiming, Job, LinkFit, fit

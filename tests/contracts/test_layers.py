@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from pipeline.artifacts.provenance import import_closure
-from pipeline.commands.checks.packages import import_name
+from pipeline.commands.doctor.packages import import_name
 from tests.fixtures.source_tree import (
     PACKAGES,
     ROOT,

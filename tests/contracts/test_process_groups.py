@@ -14,9 +14,9 @@ def test_only_join_process_group_makes_a_world() -> None:
     }
     # The keys of runs that other processes train depend on the world, too.
     of_keys = {
-        "pipeline.commands.planning.size",
-        "pipeline.commands.tuning.run",
-        "pipeline.commands.verification.studies",
+        "pipeline.commands.plan.size",
+        "pipeline.commands.tune.run",
+        "pipeline.commands.verify.studies",
     }
     # The canonical runs use one CPU process on every machine: their hashes are compared between machines.
     canonical = {"pipeline.training.canonical_runs"}

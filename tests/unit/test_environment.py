@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from pipeline.commands.checks.packages import import_name
+from pipeline.commands.doctor.packages import import_name
 from pipeline.environment import MINIMUM_PYTHON, REQUIRED_MODULES, missing_module_hint
 from tests.fixtures.projects import ROOT
 

@@ -27,9 +27,9 @@ from pipeline.artifacts.plans import copy_registered_plans, read_run_dates, regi
 from pipeline.artifacts.provenance import read_provenance, write_provenance
 from pipeline.artifacts.tables import write_parquet
 from pipeline.commands.check_lock import parse_lock
-from pipeline.commands.comparison.run_table import read_runs
-from pipeline.commands.feature_filtering.inputs import read_external_features
-from pipeline.commands.verification.recorded import read_rows
+from pipeline.commands.compare.run_table import read_runs
+from pipeline.commands.filter_features.inputs import read_external_features
+from pipeline.commands.verify.recorded import read_rows
 from pipeline.config.params import load_params
 from pipeline.datasets.image_folder import open_image_folder
 from pipeline.datasets.labels import locate_labels, read_label_file

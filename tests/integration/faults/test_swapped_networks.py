@@ -19,8 +19,10 @@ from pipeline.artifacts.stage_inputs import (
     network_results,
     report_inputs,
 )
-from pipeline.commands import calibrate, compare, export, runs
-from pipeline.commands.iteration.rounds import read_first_round
+from pipeline.commands import calibrate, runs
+from pipeline.commands.compare import command as compare
+from pipeline.commands.export import command as export
+from pipeline.commands.iterate.rounds import read_first_round
 from pipeline.config.params import check_params, load_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.commands.planning.size import plan_from_ledger
+from pipeline.commands.plan.size import plan_from_ledger
 from pipeline.config.params import load_params
 from pipeline.paths import DataPaths, WorkPaths
 from tests.fixtures.training import runs_of, stage, write_project

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.commands.comparison.experiments import _read_report_parameter, _recorded
+from pipeline.commands.compare.experiments import _read_report_parameter, _recorded
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 

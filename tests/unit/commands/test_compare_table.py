@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from batchsieve import compare_runs
 from pipeline.__main__ import main
 from pipeline.artifacts.tables import write_csv, write_parquet
-from pipeline.commands.compare import main as compare
-from pipeline.commands.comparison.arms import compare_arms
-from pipeline.commands.comparison.run_table import read_runs
+from pipeline.commands.compare.arms import compare_arms
+from pipeline.commands.compare.command import main as compare
+from pipeline.commands.compare.run_table import read_runs
 from pipeline.errors import InputError
 from pipeline.stats.hypothesis_tests import both_tests_power
 from pipeline.stats.verdict import DecisionRule

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pipeline.commands.comparison.experiments import EvaluationImages, Experiment, KeptImages
-from pipeline.commands.comparison.verdicts import (
+from pipeline.commands.compare.experiments import EvaluationImages, Experiment, KeptImages
+from pipeline.commands.compare.verdicts import (
     ArmVerdict,
     ColumnDifference,
     StudyComparison,

@@ -14,9 +14,9 @@ import torch
 from benchmarks.injected_bottlenecks import BOUND_BY, FAULTS, make_training
 from pipeline.__main__ import main
 from pipeline.batching import rank_slices, worker_slices
-from pipeline.commands.diagnosing import timing
-from pipeline.commands.diagnosing.bottleneck import diagnose, diagnosis_lines, verdict_lines
-from pipeline.commands.diagnosing.timing import (
+from pipeline.commands.diagnose import timing
+from pipeline.commands.diagnose.bottleneck import diagnose, diagnosis_lines, verdict_lines
+from pipeline.commands.diagnose.timing import (
     Training,
     measure,
     one_rank_share,
@@ -222,8 +222,8 @@ def test_the_process_that_starts_the_others_holds_nothing(tmp_path: Path, monkey
         assert made[0]() is None
         return 0
 
-    monkeypatch.setattr("pipeline.commands.diagnose.steps_in", lambda *_: 1)
-    monkeypatch.setattr("pipeline.commands.diagnose.step_seconds", steps)
+    monkeypatch.setattr("pipeline.commands.diagnose.command.steps_in", lambda *_: 1)
+    monkeypatch.setattr("pipeline.commands.diagnose.command.step_seconds", steps)
     monkeypatch.setattr("pipeline.distributed.launch", launched)
     assert main(_command(tmp_path)) == 0
     assert made

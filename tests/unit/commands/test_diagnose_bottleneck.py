@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pipeline.commands.diagnosing.bottleneck import THRESHOLD, StepTimes, diagnose, estimate
+from pipeline.commands.diagnose.bottleneck import THRESHOLD, StepTimes, diagnose, estimate
 from tests.fixtures.slow import quick_first
 from tests.fixtures.times import made_up_times
 

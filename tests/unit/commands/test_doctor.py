@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from pipeline.commands.checks import environment as checks_environment
-from pipeline.commands.checks import packages
-from pipeline.commands.checks.environment import Gpus
-from pipeline.commands.doctor import format_finding
+from pipeline.commands.doctor import environment as checks_environment
+from pipeline.commands.doctor import packages
+from pipeline.commands.doctor.command import format_finding
+from pipeline.commands.doctor.environment import Gpus
 from pipeline.environment import MINIMUM_PYTHON
 from tests.fixtures.golden import check_golden
 from tests.fixtures.printed_errors import printed_error

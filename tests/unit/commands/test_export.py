@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 from batchsieve.cli import main
 from pipeline.artifacts.files import read_json, write_bytes, write_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
-from pipeline.commands.starting.proposal import default_test_size, survey_folder
+from pipeline.commands.init.proposal import default_test_size, survey_folder
 from pipeline.paths import DataPaths
 from pipeline.run_log import RunLog
 from pipeline.stages import harness

@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 from safetensors.torch import load_file
 
 from pipeline.artifacts.tables import read_parquet
-from pipeline.commands.exporting.networks import best_run, write_networks
+from pipeline.commands.export.networks import best_run, write_networks
 from pipeline.errors import InputError
 from pipeline.models import build_network
 from pipeline.paths import DataPaths

@@ -19,7 +19,7 @@ from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json
 from pipeline.artifacts.overrides import read_overrides, write_overrides
 from pipeline.artifacts.tables import read_parquet, write_csv, write_parquet
-from pipeline.commands import filter_features
+from pipeline.commands.filter_features import command as filter_features
 from tests.fixtures.golden import check_golden
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import class_blobs, write_params
@@ -117,7 +117,7 @@ def test_an_estimated_share_comes_from_the_probe_for_any_scorer(
 
 def test_the_command_imports_no_torch() -> None:
     result = subprocess.run(
-        [sys.executable, "-c", "import pipeline.commands.filter_features, sys; print('torch' in sys.modules)"],
+        [sys.executable, "-c", "import pipeline.commands.filter_features.command, sys; print('torch' in sys.modules)"],
         capture_output=True,
         text=True,
         check=True,

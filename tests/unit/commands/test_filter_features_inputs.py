@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import DTypeLike, NDArray
 from sklearn.linear_model import LogisticRegression
 
-from pipeline.commands.feature_filtering.inputs import (
+from pipeline.commands.filter_features.inputs import (
     ExternalFeatures,
     _label_records,
     class_order,

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from batchsieve.cli import main
-from pipeline.commands.planning.jobs import TimeEstimate
-from pipeline.commands.starting import weights
-from pipeline.commands.starting.project import packaged_path
-from pipeline.commands.starting.weights import NETWORK, find_weights
+from pipeline.commands.init import weights
+from pipeline.commands.init.project import packaged_path
+from pipeline.commands.init.weights import NETWORK, find_weights
+from pipeline.commands.plan.jobs import TimeEstimate
 from pipeline.config.params import load_params
 from tests.fixtures.hub import COMMIT, serving_hub, use_hub
 from tests.fixtures.images import one_tree, photo, write_folder
@@ -28,7 +28,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.chdir(folder)
     # The measurement takes seconds; the test of the wheel makes it.
-    monkeypatch.setattr("pipeline.commands.planning.jobs.estimate_pipeline", lambda *_, **__: _ESTIMATE)
+    monkeypatch.setattr("pipeline.commands.plan.jobs.estimate_pipeline", lambda *_, **__: _ESTIMATE)
     return folder
 
 
@@ -128,7 +128,7 @@ def test_without_a_folder_it_asks_on_a_terminal_alone(
 def test_missing_tools_are_named_before_anything_is_read(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pipeline.commands.starting.project.find_spec", lambda _: None)
+    monkeypatch.setattr("pipeline.commands.init.project.find_spec", lambda _: None)
     assert _init("nowhere") == 2
     assert printed_error(capsys.readouterr().err).key == "dvc"
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from pipeline.artifacts.files import write_json
 from pipeline.artifacts.overrides import Override, read_overrides
-from pipeline.commands.iterate import round_line, table
-from pipeline.commands.iteration.rounds import FirstRound, RoundResult, compare, has_converged, iterate
-from pipeline.commands.iteration.running import decisions, write_results
+from pipeline.commands.iterate.command import round_line, table
+from pipeline.commands.iterate.rounds import FirstRound, RoundResult, compare, has_converged, iterate
+from pipeline.commands.iterate.running import decisions, write_results
 from pipeline.paths import DataPaths
 
 _IMAGES = 8

@@ -13,8 +13,8 @@ from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json
 from pipeline.artifacts.overrides import read_overrides, write_overrides
 from pipeline.artifacts.tables import read_parquet, write_parquet
-from pipeline.commands.iteration.rounds import RoundResult, read_first_round, read_round, round_inputs
-from pipeline.commands.iteration.running import RoundsDir
+from pipeline.commands.iterate.rounds import RoundResult, read_first_round, read_round, round_inputs
+from pipeline.commands.iterate.running import RoundsDir
 from pipeline.config.params import load_params
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import RunLog

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.commands.iteration.running import StageFailedError, StageProcesses
+from pipeline.commands.iterate.running import StageFailedError, StageProcesses
 from pipeline.errors import Terminated
 from pipeline.paths import DataPaths, WorkPaths
 

@@ -9,9 +9,9 @@ from pipeline.artifacts.files import read_json, write_array
 from pipeline.artifacts.metrics import read_dynamics, write_dynamics
 from pipeline.artifacts.prepared import count_planted, load_prepared
 from pipeline.artifacts.tables import read_parquet
-from pipeline.commands.iteration import rounds
-from pipeline.commands.iteration.rounds import write_kept_images
-from pipeline.commands.iteration.running import install_extractor
+from pipeline.commands.iterate import rounds
+from pipeline.commands.iterate.rounds import write_kept_images
+from pipeline.commands.iterate.running import install_extractor
 from pipeline.config.params import load_params
 from pipeline.datasets.splits import assign_folds
 from pipeline.paths import DataPaths

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.artifacts.files import read_json
 from pipeline.artifacts.tables import read_parquet
-from pipeline.commands.iteration.rounds import STAGES
+from pipeline.commands.iterate.rounds import STAGES
 from pipeline.paths import DataPaths
 from tests.fixtures.interrupted_study import resumed_steps
 from tests.fixtures.iteration import (

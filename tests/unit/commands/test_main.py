@@ -66,7 +66,7 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
 def test_dispatch_and_doctor_start_without_any_package() -> None:
     """What is broken must not keep the command from starting that says what is broken."""
     code = (
-        "import sys; from pipeline.__main__ import main; import pipeline.commands.doctor;"
+        "import sys; from pipeline.__main__ import main; import pipeline.commands.doctor.command;"
         "print([m for m in sys.modules if m.split('.')[0] in ('numpy', 'torch', 'pydantic', 'packaging', 'ruamel')])"
     )
     answer = subprocess.run([sys.executable, "-c", code], cwd=_ROOT, capture_output=True, text=True, check=True)

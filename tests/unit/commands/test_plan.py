@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from pipeline.__main__ import main
-from pipeline.commands.planning import jobs
-from pipeline.commands.planning.size import (
+from pipeline.commands.plan import jobs
+from pipeline.commands.plan.size import (
     DataSize,
     StudyPlan,
     data_size,
@@ -21,7 +21,7 @@ from pipeline.commands.planning.size import (
     plan_from_ledger,
     plan_from_sizes,
 )
-from pipeline.commands.planning.speed import Speed, Workload
+from pipeline.commands.plan.speed import Speed, Workload
 from pipeline.config.params import load_params
 from pipeline.config.study import build_plan, plan_hash
 from pipeline.errors import InputError

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.commands.planning import cost, jobs
-from pipeline.commands.planning.size import plan_from_sizes
-from pipeline.commands.planning.speed import Workload, measure, subsample_sizes
+from pipeline.commands.plan import cost, jobs
+from pipeline.commands.plan.size import plan_from_sizes
+from pipeline.commands.plan.speed import Workload, measure, subsample_sizes
 from pipeline.config.extractors import ExtractConfig
 from pipeline.config.reduce import ReduceConfig
 from pipeline.durations import BatchStage

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.commands.planning import size
+from pipeline.commands.plan import size
 from pipeline.config.params import load_params
 from tests.fixtures.plan import digits_params, preset
 from tests.fixtures.projects import name_networks

@@ -11,11 +11,11 @@ import torch
 from ruamel.yaml import YAML
 
 from pipeline.__main__ import main
-from pipeline.commands import plan
-from pipeline.commands.planning.cost import PlannedCost
-from pipeline.commands.planning.jobs import PlannedRun, finetune_run, study_runs
-from pipeline.commands.planning.size import DataSize, StudyPlan
-from pipeline.commands.planning.speed import Speed, Workload
+from pipeline.commands.plan import command as plan
+from pipeline.commands.plan.cost import PlannedCost
+from pipeline.commands.plan.jobs import PlannedRun, finetune_run, study_runs
+from pipeline.commands.plan.size import DataSize, StudyPlan
+from pipeline.commands.plan.speed import Speed, Workload
 from pipeline.config.params import Params
 from tests.fixtures.golden import check_golden
 from tests.fixtures.plan import SPEED

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.commands.checks.dvc_files import is_readable_lock, repair_dvc_files
+from pipeline.commands.doctor.dvc_files import is_readable_lock, repair_dvc_files
 from pipeline.paths import WorkPaths
 
 _RWLOCK = ".dvc/tmp/rwlock"

@@ -14,7 +14,7 @@ from pipeline.artifacts.files import write_json
 from pipeline.artifacts.plans import register_plan, write_run_dates
 from pipeline.artifacts.recorded import check_recorded
 from pipeline.artifacts.stage_inputs import report_inputs
-from pipeline.commands.comparison.experiments import read_experiment
+from pipeline.commands.compare.experiments import read_experiment
 from pipeline.config.params import load_params
 from pipeline.config.study import build_plan
 from pipeline.paths import DataPaths, WorkPaths

@@ -17,8 +17,8 @@ from optuna.trial import TrialState, create_trial
 
 from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json, write_array, write_json
-from pipeline.commands.tuning.report import importances, key_axis
-from pipeline.commands.tuning.run import SearchInputs, counted, read_inputs
+from pipeline.commands.tune.report import importances, key_axis
+from pipeline.commands.tune.run import SearchInputs, counted, read_inputs
 from pipeline.config.params import load_params
 from pipeline.config.tuning import Domain
 from pipeline.paths import TUNING_FIGURES, DataPaths
@@ -271,7 +271,7 @@ def test_edits_during_a_search_are_not_in_its_parameter_file(tmp_path: Path, mon
         file.write_text(file.read_text() + "# not yet\n")
         return read_inputs(*given)
 
-    monkeypatch.setattr("pipeline.commands.tuning.run.read_inputs", edited)
+    monkeypatch.setattr("pipeline.commands.tune.run.read_inputs", edited)
     assert tune(tmp_path) == 0
     assert file.read_text().endswith("# not yet\n")
     assert "# not yet" not in data.tuned(NAME).read_text()

@@ -10,7 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from pipeline.artifacts.files import read_json
-from pipeline.commands.tuning.outputs import write_comparison
+from pipeline.commands.tune.outputs import write_comparison
 from pipeline.config.params import load_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths

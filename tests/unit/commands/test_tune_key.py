@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pipeline.artifacts.provenance import import_closure
-from pipeline.commands.tuning import run
-from pipeline.commands.tuning.run import SearchInputs, search_key, tuning_code
+from pipeline.commands.tune import run
+from pipeline.commands.tune.run import SearchInputs, search_key, tuning_code
 from pipeline.config.base import Duration
 from pipeline.config.params import Params, load_params
 from pipeline.config.recipe import CheckpointInterval

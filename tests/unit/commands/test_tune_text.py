@@ -8,9 +8,9 @@ import pytest
 
 from pipeline.artifacts.files import write_json
 from pipeline.artifacts.tables import write_csv
-from pipeline.commands.tuning.outputs import write_comparison
-from pipeline.commands.tuning.report import context_switch_text, late_bloomers_text, leaderboard_lines, page
-from pipeline.commands.tuning.run import outcome_lines
+from pipeline.commands.tune.outputs import write_comparison
+from pipeline.commands.tune.report import context_switch_text, late_bloomers_text, leaderboard_lines, page
+from pipeline.commands.tune.run import outcome_lines
 from pipeline.config.tuning import Tuning
 from pipeline.paths import DataPaths
 from pipeline.tuning.results import SearchResult

@@ -14,12 +14,12 @@ import torch
 from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
-from pipeline.commands.verification import retraining
-from pipeline.commands.verification.findings import Findings
-from pipeline.commands.verification.recorded import Project, read_project
-from pipeline.commands.verification.retraining import choose_runs
-from pipeline.commands.verification.studies import VerifiedStudy
-from pipeline.commands.verify import _folders, verify
+from pipeline.commands.verify import retraining
+from pipeline.commands.verify.command import _folders, verify
+from pipeline.commands.verify.findings import Findings
+from pipeline.commands.verify.recorded import Project, read_project
+from pipeline.commands.verify.retraining import choose_runs
+from pipeline.commands.verify.studies import VerifiedStudy
 from pipeline.config.study import plan_hash
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.training.code_families import Family, MachineHashes

@@ -16,11 +16,11 @@ import pytest
 import torch
 from scipy import stats
 
-from pipeline.commands.verification.findings import Findings
-from pipeline.commands.verification.recorded import Project, read_project
-from pipeline.commands.verification.retraining import audit_runs, choose_runs, retrainer
-from pipeline.commands.verification.studies import StudyRun, VerifiedStudy
-from pipeline.commands.verify import verify
+from pipeline.commands.verify.command import verify
+from pipeline.commands.verify.findings import Findings
+from pipeline.commands.verify.recorded import Project, read_project
+from pipeline.commands.verify.retraining import audit_runs, choose_runs, retrainer
+from pipeline.commands.verify.studies import StudyRun, VerifiedStudy
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import RunLog
 from pipeline.stats.estimates import chance_of_detection

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
-from pipeline.commands.verification import recorded
-from pipeline.commands.verification.report import _texts
-from pipeline.commands.verification.runs import link_steps
+from pipeline.commands.verify import recorded
+from pipeline.commands.verify.report import _texts
+from pipeline.commands.verify.runs import link_steps
 from pipeline.durations import BatchStage
 from pipeline.training import hash_chain
 from pipeline.training.run_key import RunKey

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.commands.planning.size import DataSize, StudyPlan, deduplicate_runs, plan_from_sizes
+from pipeline.commands.plan.size import DataSize, StudyPlan, deduplicate_runs, plan_from_sizes
 from pipeline.config.params import Params, load_params
 
 _ROOT = Path(__file__).parents[3]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.commands.planning.size import DataSize, deduplicate_runs, plan_from_sizes
-from pipeline.commands.tuning.outputs import check_fair
+from pipeline.commands.plan.size import DataSize, deduplicate_runs, plan_from_sizes
+from pipeline.commands.tune.outputs import check_fair
 from pipeline.config.checks import check_space
 from pipeline.config.params import load_params
 from pipeline.replication.published import PUBLISHED

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from pipeline.commands.tuning.run import counted
+from pipeline.commands.tune.run import counted
 from pipeline.tuning.search import Search
 from pipeline.tuning.storage import TrialStorage
 from pipeline.tuning.trial import TrialRun

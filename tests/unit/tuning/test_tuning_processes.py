@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.commands.tuning.run import SearchInputs, read_inputs, split_gpus
+from pipeline.commands.tune.run import SearchInputs, read_inputs, split_gpus
 from pipeline.config.params import load_params
 from pipeline.errors import InputError
 from pipeline.training.checkpointing import Checkpoints

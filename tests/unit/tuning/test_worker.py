@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from pipeline import distributed
-from pipeline.commands.tuning.run import SearchInputs, read_inputs
+from pipeline.commands.tune.run import SearchInputs, read_inputs
 from pipeline.config.params import load_params
 from pipeline.distributed import World
 from pipeline.errors import DataError, InputError, MachineError, Terminated, is_out_of_memory

@@ -1,0 +1,1 @@
+"""Parts of the command `tune`: the search, its report and its files."""

@@ -1,0 +1,215 @@
+"""Derive the report again, from tables that were derived from the recorded runs, and compare every number and line."""
+
+import html
+import itertools
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.artifacts.files import read_json, write_array, write_json
+from pipeline.artifacts.foreign import read_foreign_json
+from pipeline.artifacts.prepared import PLANTED_COLUMN
+from pipeline.artifacts.provenance import sha256_of_file
+from pipeline.artifacts.tables import read_csv, read_parquet, write_parquet
+from pipeline.commands.verify.findings import Findings
+from pipeline.commands.verify.recorded import Project
+from pipeline.commands.verify.studies import VerifiedStudy, same_value
+from pipeline.paths import DataPaths
+from pipeline.reporting.inputs import load_report_inputs, stage_names
+from pipeline.reporting.landscape import load_landscapes
+from pipeline.reporting.overview import load_plans
+from pipeline.reporting.render import render_document, render_page
+from pipeline.reporting.summary import Summary, build_summary
+from pipeline.stages.report import page_figures
+from pipeline.training.arm_rows import KEPT_COLUMNS
+
+_MISSING = "missing"
+_CONTEXT = 30
+
+
+def check_digests(project: Project, findings: Findings) -> None:
+    """Compare the files of each stage with the SHA-256 that its provenance has of them."""
+    n_files = 0
+    for name in [*stage_names(project.params), "report"]:
+        stage, _, item = name.partition("@")
+        path = project.data.provenance(stage, item or None)
+        if not path.exists():
+            findings.notes.append(f"{path}: missing; the files of stage {name} are not compared with it")
+            continue
+        with findings.collecting_errors(path):
+            record = read_foreign_json(path, may_be_link=True)
+            # The record of another network would have right digests of that network's files.
+            if record["stage"] != name:
+                findings.differs(path, "stage", record["stage"], name)
+            for part in ("inputs", "outputs"):
+                for file, digest in record[part].items():
+                    target = path.parent / file
+                    if target.is_file():
+                        n_files += 1
+                        if (found := sha256_of_file(target)) != digest:
+                            findings.differs(target, f"SHA-256 as {part[:-1]} of {name}", found, digest)
+    findings.checked.append(f"{n_files} digests of files in the provenance of the stages")
+
+
+def check_filters(project: Project, findings: Findings) -> None:
+    """Compare the tables of each filter with each other; the filter itself is not computed again."""
+    for network in project.params.networks:
+        with findings.collecting_errors(project.data.points(network)):
+            points = read_parquet(
+                project.data.points(network), {"sample_id": pa.int64(), "keep": pa.bool_()},
+                max_rows=len(project.prepared.train.labels),
+            )  # fmt: skip
+            keep = points["keep"].to_numpy()
+            kept = read_csv(project.data.kept(network), KEPT_COLUMNS, optional=[PLANTED_COLUMN])["sample_id"].to_numpy()
+            if not np.array_equal(np.sort(kept), points["sample_id"].to_numpy()[keep]):
+                findings.differs(
+                    project.data.kept(network), "images", len(kept), f"the {int(keep.sum())} of points.parquet"
+                )
+            metrics = read_foreign_json(project.data.filter_metrics(network), may_be_link=True)
+            for key, value in (("n_total", len(keep)), ("n_kept", int(keep.sum()))):
+                if metrics.get(key, value) != value:
+                    findings.differs(project.data.filter_metrics(network), key, metrics[key], value)
+
+
+def check_report(project: Project, studies: Mapping[str, VerifiedStudy], findings: Findings) -> None:
+    """Compare summary.json, report.md and the text of report.html with those of the derived tables.
+
+    Raises:
+        InputError: a file that the report reads is missing or damaged.
+    """
+    paths = project.data
+    if not paths.summary.exists():
+        findings.notes.append(f"{paths.summary}: missing; there is no report to compare")
+        return
+    with TemporaryDirectory() as folder:
+        derived = _with_derived_tables(project, studies, Path(folder))
+        inputs = load_report_inputs(project.params, derived)
+        summary = _as_written(build_summary(inputs), Path(folder))
+        written = read_foreign_json(paths.summary, may_be_link=True)
+        leaves = list(_tree_differences(written, summary))
+        for place, value, expected in leaves:
+            if not same_value(value, expected):
+                findings.differs(paths.summary, place or "content", value, expected)
+        landscapes, plans = load_landscapes(inputs.studies, derived), load_plans(project.params, project.work)
+        n_lines = 0
+        if paths.report_document.exists():
+            figures = sorted(file.relative_to(paths.figures).as_posix() for file in _files(paths.figures))
+            document = render_document(project.params, summary, figures, landscapes, plans)
+            n_lines += _compare_lines(paths.report_document, document, findings)
+        if paths.report_page.exists():
+            page = render_page(project.params, summary, page_figures(inputs, summary), landscapes, plans)
+            n_lines += _compare_texts(paths.report_page, page, findings)
+    findings.checked.append(f"the report: {len(leaves)} values of summary.json, {n_lines} lines of text and tables")
+
+
+def _with_derived_tables(project: Project, studies: Mapping[str, VerifiedStudy], folder: Path) -> DataPaths:
+    """Return a data folder with the derived tables of all studies that have them, and links to all other files."""
+    source, target = project.data, DataPaths(root=folder / "data")
+    target.root.mkdir()
+    for path in source.root.iterdir():
+        if path.is_dir() and path.name != "train":
+            (target.root / path.name).symlink_to(path.resolve(), target_is_directory=True)
+    for name in project.params.studies:
+        study = studies.get(name)
+        if study is not None and study.tables is not None:
+            write_parquet(target.runs(name), study.tables.runs)
+            write_parquet(target.history(name), study.tables.history)
+            write_array(target.correct(name), study.tables.correct)
+        files = [source.provenance("train", name), source.runs(name), source.history(name), source.correct(name)]
+        for file in files:
+            copy = target.root / file.relative_to(source.root)
+            if file.exists() and not copy.exists():
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, copy)
+    return target
+
+
+def _as_written(summary: Summary, folder: Path) -> Summary:
+    """Return the values as summary.json has them: NaN is null, and a tuple a list."""
+    write_json(folder / "summary.json", summary)
+    written: Summary = read_json(folder / "summary.json")
+    return written
+
+
+def _tree_differences(value: Any, expected: Any, place: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield place, value and expected value of every leaf of either tree."""
+    if isinstance(value, dict) and isinstance(expected, dict):
+        for key in dict.fromkeys([*expected, *value]):
+            inner = f"{place}.{key}" if place else str(key)
+            yield from _tree_differences(value.get(key, _MISSING), expected.get(key, _MISSING), inner)
+    elif isinstance(value, list) and isinstance(expected, list) and len(value) == len(expected):
+        for index, (one, other) in enumerate(zip(value, expected, strict=True)):
+            name = other.get("name", index) if isinstance(other, dict) else index
+            yield from _tree_differences(one, other, f"{place}[{name}]")
+    else:
+        yield place, value, expected
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _compare_lines(path: Path, document: str, findings: Findings) -> int:
+    """Compare line by line; returns the number of lines."""
+    lines, expected = _read(path).splitlines(), document.splitlines()
+    if len(lines) != len(expected):
+        findings.differs(path, "lines", len(lines), len(expected))
+    for number, (line, other) in enumerate(zip(lines, expected, strict=False), start=1):
+        if line != other:
+            findings.differs(path, f"line {number}", *_parting(line, other))
+    return len(expected)
+
+
+def _compare_texts(path: Path, page: str, findings: Findings) -> int:
+    """Compare the text of a page without its figures, up to the first difference; returns the number of texts."""
+    recorded = _read(path)
+    texts, expected = _texts(recorded), _texts(page)
+    for text, other in itertools.zip_longest(texts, expected, fillvalue=_MISSING):
+        if text != other:
+            findings.differs(path, "text", *_parting(text, other))
+            return len(expected)
+    if recorded != page:
+        findings.notes.append(
+            f"{path}: its text is as derived, its figures are not; other versions draw them otherwise"
+        )
+    return len(expected)
+
+
+def _parting(line: str, other: str) -> tuple[str, str]:
+    """Return both from a few words before the first difference, so that a long line shows it."""
+    same = (a == b for a, b in zip(line, other, strict=False))
+    common = sum(1 for _ in itertools.takewhile(bool, same))
+    start = max(0, common - _CONTEXT)
+    prefix = "..." if start else ""
+    return prefix + line[start:], prefix + other[start:]
+
+
+def _texts(page: str) -> list[str]:
+    """Return the texts between the tags of a page, without scripts, styles, figures and data."""
+    texts = (" ".join(html.unescape(text).split()) for text in re.split(r"<[^<>]*>", _without_figures(page)))
+    return [text for text in texts if text]
+
+
+_BEGIN = re.compile(r"<(script|style|svg)\b", re.IGNORECASE)
+_ENDS = {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in ("script", "style", "svg")}
+
+
+def _without_figures(page: str) -> str:
+    """Return a page without scripts, styles and figures, in time proportional to its length, whoever wrote it."""
+    parts, position = [], 0
+    while begin := _BEGIN.search(page, position):
+        parts.append(page[position : begin.start()])
+        end = _ENDS[begin[1].lower()].search(page, begin.end())
+        # Without an end a browser shows nothing that follows.
+        position = end.end() if end else len(page)
+    return " ".join([*parts, page[position:]])

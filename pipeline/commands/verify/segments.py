@@ -1,0 +1,143 @@
+"""Audit segments of runs, from one kept checkpoint to the next link of the hash chain; and the progress of audits.
+
+A kept checkpoint is the state of a run at a link, so its bits are in the recorded chain: the link computed from it must
+be the recorded one. If every segment ends in its recorded link, so does the run.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from pipeline.batching import SampleStream
+from pipeline.commands.verify.recorded import Project
+from pipeline.commands.verify.retraining import AuditSample, Retrain, choose_runs, retrainer
+from pipeline.commands.verify.studies import StudyRun, VerifiedStudy
+from pipeline.distributed import World
+from pipeline.errors import InputError
+from pipeline.run_log import RunLog
+from pipeline.training.checkpointing import CheckpointScheduler, stop_and_save_flags
+from pipeline.training.hash_chain import HashChain
+from pipeline.training.kept_checkpoints import has_kept, kept_checkpoint, load_kept
+from pipeline.training.result_cache import RunResult
+from pipeline.training.state import TrainState
+from pipeline.training.study_progress import StudyProgress
+
+_NOT_KEPT = "no checkpoint is kept at a link of its hash chain (studies.NAME.keep_checkpoints); train the whole run"
+# Of values that `load_state_dict` of torch and of this project does not expect.
+_OTHER_STATE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError)
+
+
+class _SegmentEnd(Exception):  # noqa: N818 - never leaves this module
+    def __init__(self, state: TrainState) -> None:
+        super().__init__()
+        self.links, self.history = tuple(state.links), tuple(state.history)
+
+
+def choose_segments(
+    project: Project, studies: Mapping[str, VerifiedStudy], *, count: int, seed: int, world: World
+) -> AuditSample:
+    """Choose `count` of the segments that this machine can decide, or all if there are fewer, by a seed."""
+    runs = choose_runs(project, studies, count=0, seed=seed, world=world)
+    undecidable, segments = dict(runs.undecidable), dict[str, StudyRun]()
+    for fingerprint, run in runs.decidable.items():
+        links = project.runs[fingerprint].result.links
+        folder = project.work.kept_checkpoints(fingerprint)
+        if all(has_kept(folder, link.step) for link in links[:-1]):
+            for i in range(len(links)):
+                end = None if i + 1 == len(links) else i + 1
+                segments[f"{fingerprint} {i:03d}"] = replace(run, first_link=i, n_links=end)
+        else:
+            undecidable[_NOT_KEPT] = undecidable.get(_NOT_KEPT, 0) + 1
+    names = sorted(segments)
+    order = np.random.default_rng(seed).permutation(len(names))[:count]
+    return AuditSample(decidable=segments, undecidable=undecidable, chosen=[segments[names[i]] for i in order])
+
+
+def segment_retrainer(project: Project, world: World, log: RunLog) -> Retrain:
+    """Return the function that trains a segment again; what is before it is as recorded. `log` shows the training."""
+    train = retrainer(project, world, log)
+
+    def retrain(segment: StudyRun) -> RunResult:
+        recorded = project.runs[segment.fingerprint].result
+        scheduler = _SegmentScheduler(segment, recorded, project, world)
+        try:
+            return train(segment, scheduler)
+        except _SegmentEnd as end:
+            return replace(recorded, links=end.links, history=end.history)
+
+    return retrain
+
+
+class _SegmentScheduler(CheckpointScheduler):
+    """Starts a run from a kept checkpoint, saves nothing, and ends it at the segment's last link."""
+
+    def __init__(self, segment: StudyRun, recorded: RunResult, project: Project, world: World) -> None:
+        self._folder = project.work.kept_checkpoints(segment.fingerprint)
+        self._segment, self._recorded = segment, recorded
+        super().__init__(kept_checkpoint(self._folder, 0), stop_and_save_flags(), world=world, steps=1)
+
+    def resume(self, state: TrainState, world: World, log: RunLog) -> None:  # noqa: ARG002
+        """Load the checkpoint at the start of the segment into `state`, and compare it with its recorded link.
+
+        Raises:
+            InputError: the checkpoint is damaged, or is not the state of which the record has the hash.
+        """
+        if not self._segment.first_link:
+            return
+        links = list(self._recorded.links[: self._segment.first_link])
+        step, spec = links[-1].step, self._segment.spec
+        saved = load_kept(self._folder, step)
+        try:
+            state.load_state_dict(saved, world)
+        except _OTHER_STATE as error:
+            raise InputError(
+                f"{self._folder}: the checkpoint of step {step} holds no state of this run ({type(error).__name__})"
+            ) from None
+        # Of what the checkpoint says of the past, nothing counts but the state.
+        state.links = links[:-1]
+        state.history = [record for record in self._recorded.history if record.step <= step]
+        stream = SampleStream(self._segment.rows.mask, spec.settings.seed)
+        HashChain(state, stream, spec.settings.batch_sizes, world).add()
+        if state.step != step or state.links[-1].sha256 != links[-1].sha256:
+            raise InputError(f"{self._folder}: the checkpoint of step {step} is not the state of the recorded link")
+        state.links = links
+
+    def maybe_save(self, state: TrainState, *, local: bool) -> None:  # noqa: ARG002
+        """End the segment after its last step; saves nothing.
+
+        Raises:
+            _SegmentEnd: with links and curve so far.
+        """
+        n_links = self._segment.n_links
+        if n_links is not None and state.step >= self._recorded.links[n_links - 1].step:
+            raise _SegmentEnd(state)
+
+
+def with_progress(retrain: Retrain, project: Project, sample: AuditSample, log: RunLog) -> Retrain:
+    """Return `retrain` with a line in `log` after each run or segment of the sample, also after one that fails.
+
+    A run that is trained twice, to confirm a difference, has one line.
+    """
+    progress = StudyProgress([n_images(project, run) for run in sample.chosen])
+    ended = set()
+
+    def retrain_and_say(run: StudyRun) -> RunResult:
+        try:
+            return retrain(run)
+        finally:
+            if (part := (run.fingerprint, run.first_link)) not in ended:
+                ended.add(part)
+                line = progress.end_run()
+                log.info(f"verify: {line.replace('runs', 'segments') if run.is_segment else line}")
+
+    return retrain_and_say
+
+
+def n_images(project: Project, run: StudyRun) -> int:
+    """Return the number of images that a run, or a segment of one, trains on."""
+    sizes = run.spec.settings.batch_sizes
+    steps = [0, *(link.step for link in project.runs[run.fingerprint].result.links)]
+    first, last = steps[run.first_link], steps[-1 if run.n_links is None else run.n_links]
+    # Steps are as recorded, and a record may be forged.
+    return max(0, sizes.examples(last) - sizes.examples(first))

@@ -1,0 +1,67 @@
+"""What `init` finds in a folder: counts, sizes, broken files, duplicates, and two classes of one image."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.commands.init.proposal import FolderSurvey, default_test_size, survey_folder
+from pipeline.errors import InputError
+from pipeline.run_log import RunLog
+from tests.fixtures.images import one_tree, photo, split_tree, write_folder
+
+
+def _survey(folder: Path) -> FolderSurvey:
+    return survey_folder(folder, choose_test_size=default_test_size, progress=RunLog.silent().progress)
+
+
+def test_a_folder_of_classes_is_counted_with_its_held_out_images(tmp_path: Path) -> None:
+    survey = _survey(write_folder(tmp_path / "photos", one_tree(n=10)))
+    assert survey.class_names == ("cat", "dog")
+    assert (survey.train, survey.test, survey.test_size) == ((8, 8), (2, 2), 0.2)
+    assert (survey.n_train, survey.n_test) == (16, 4)
+    assert survey.short_side == 9
+    assert survey.unreadable == {}
+    assert survey.contradictions == ()
+    assert set(survey.duplicates.values()) == {0}
+
+
+def test_a_split_of_the_folder_is_kept(tmp_path: Path) -> None:
+    survey = _survey(write_folder(tmp_path / "photos", split_tree(n_train=5, n_test=3)))
+    assert (survey.train, survey.test, survey.test_size) == ((5, 5), (3, 3), None)
+
+
+def test_broken_files_are_counted_out_with_their_reason(tmp_path: Path) -> None:
+    files = one_tree(n=11) | {"cat/broken.png": photo(3)[:40], "dog/empty.jpg": b""}
+    survey = _survey(write_folder(tmp_path / "photos", files))
+    assert list(survey.unreadable) == ["cat/broken.png", "dog/empty.jpg"]
+    assert survey.unreadable["dog/empty.jpg"] == "empty file"
+    assert survey.n_train + survey.n_test == 22
+
+
+def test_copies_and_copies_in_another_class_are_told_apart(tmp_path: Path) -> None:
+    files = split_tree(n_train=5, n_test=3)
+    files |= {
+        "train/cat/copy.png": files["train/cat/0.png"],
+        "train/dog/moved.png": files["train/cat/1.png"],
+        "test/dog/leaked.png": files["train/dog/0.png"],
+    }
+    survey = _survey(write_folder(tmp_path / "photos", files))
+    assert survey.duplicates == {"within_train": 2, "within_test": 0, "across": 1}
+    assert survey.contradictions == (("train/cat/1.png", "train/dog/moved.png"),)
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({}, "no class folders"),
+        ({"1.png": photo(0), "2.png": photo(1)}, "in no class folder"),
+        (one_tree(classes=["cat"]), "two classes"),
+        (one_tree(n=2), "train images"),
+        (one_tree() | {"fox/0.png": b"no image", "fox/1.png": photo(9)}, "fox"),
+    ],
+    ids=["empty", "loose", "one class", "two images of a class", "a class of broken files"],
+)
+def test_folders_that_cannot_be_trained_on_are_refused(files: dict[str, bytes], words: str, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(InputError, match=words):
+        _survey(write_folder(tmp_path / "photos", files))
