@@ -1,4 +1,4 @@
-"""Read and check the report's inputs: networks, filters, studies and provenance."""
+"""Read and check the report's inputs: networks, filters, studies, their plans, and provenance."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pipeline.artifacts.files import open_array, read_json
 from pipeline.artifacts.metrics import FilterKeys, FinetuneKeys, PrepareKeys, ReduceKeys, read_metrics
+from pipeline.artifacts.plans import RegisteredPlan, read_registered_plans, read_run_dates
 from pipeline.artifacts.prepared import PreparedData, load_prepared, read_true_labels
 from pipeline.artifacts.provenance import file_digest, read_provenance
 from pipeline.artifacts.runs import read_run_records, read_runs
@@ -19,7 +20,7 @@ from pipeline.config.params import Params
 from pipeline.config.renamed_keys import with_new_keys
 from pipeline.config.study import Study
 from pipeline.errors import InputError
-from pipeline.paths import DataPaths
+from pipeline.paths import DataPaths, WorkPaths
 from pipeline.replication import RunRecord
 from pipeline.stats.comparisons import AnalysisPlan
 from pipeline.stats.replicates import TREATED
@@ -238,3 +239,39 @@ def _versions(params: Params, paths: DataPaths) -> dict[str, dict[str, list[str]
         for package, version in read_provenance(paths.provenance(stage, item or None))["versions"].items():
             versions.setdefault(package, {}).setdefault(version, []).append(name)
     return {package: versions[package] for package in sorted(versions)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanHistory:
+    """The recorded plans and runs of one study.
+
+    Attributes:
+        statements: the oldest first; empty if no plan was stated.
+        run_dates: fingerprint -> when the run was recorded, UTC; None for runs of a version without plans.
+    """
+
+    statements: list[RegisteredPlan]
+    run_dates: Mapping[str, str | None]
+
+    def recorded_before(self, date: str) -> int:
+        """Return the number of runs older than `date`, or of a version without plans."""
+        return sum(recorded is None or recorded < date for recorded in self.run_dates.values())
+
+
+PlanHistories = Mapping[str, PlanHistory]
+"""Study -> its plans; studies without a `plan` section are missing."""
+
+
+def load_plans(params: Params, work: WorkPaths) -> PlanHistories:
+    """Return the plans of studies with a `plan` section. Reports without such studies have no date: all clones agree.
+
+    Raises:
+        InputError: a statement is damaged.
+    """
+    return {
+        name: PlanHistory(
+            statements=read_registered_plans(work.plans(name)), run_dates=read_run_dates(work.plans(name))
+        )
+        for name, study in params.studies.items()
+        if study.plan
+    }

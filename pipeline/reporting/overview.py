@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.artifacts.plans import RegisteredPlan, read_registered_plans, read_run_dates
 from pipeline.config.params import Params
 from pipeline.config.study import Study, build_plan, diff_plans, plan_hash
-from pipeline.paths import WorkPaths
+from pipeline.reporting.inputs import PlanHistory
 from pipeline.stats.estimates import Estimate
 from pipeline.stats.formatting import UNIT_NAMES, percent, plural, points, points_interval
 
@@ -21,42 +20,6 @@ _CONTROLS = {
 }
 NOT_COMPARED = "not compared"
 """Outcome on the card of a study without a comparison."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanHistory:
-    """The recorded plans and runs of one study.
-
-    Attributes:
-        statements: the oldest first; empty if no plan was stated.
-        run_dates: fingerprint -> when the run was recorded, UTC; None for runs of a version without plans.
-    """
-
-    statements: list[RegisteredPlan]
-    run_dates: Mapping[str, str | None]
-
-    def recorded_before(self, date: str) -> int:
-        """Return the number of runs older than `date`, or of a version without plans."""
-        return sum(recorded is None or recorded < date for recorded in self.run_dates.values())
-
-
-PlanHistories = Mapping[str, PlanHistory]
-"""Study -> its plans; studies without a `plan` section are missing."""
-
-
-def load_plans(params: Params, work: WorkPaths) -> PlanHistories:
-    """Return the plans of studies with a `plan` section. Reports without such studies have no date: all clones agree.
-
-    Raises:
-        InputError: a statement is damaged.
-    """
-    return {
-        name: PlanHistory(
-            statements=read_registered_plans(work.plans(name)), run_dates=read_run_dates(work.plans(name))
-        )
-        for name, study in params.studies.items()
-        if study.plan
-    }
 
 
 def equal_sentences(study: Study) -> list[str]:

@@ -27,8 +27,9 @@ from pipeline.reporting.data_quality import (
     planted_sentences,
 )
 from pipeline.reporting.figures import DroppedImage
+from pipeline.reporting.inputs import PlanHistories
 from pipeline.reporting.landscape import Landscapes, landscape_sentences, landscape_table
-from pipeline.reporting.overview import PlanHistories, plan_sentences, study_card
+from pipeline.reporting.overview import plan_sentences, study_card
 from pipeline.reporting.summary import Summary
 from pipeline.reporting.tables import ArmCost, Records, cost_table, resource_table
 from pipeline.stats import formatting

@@ -7,9 +7,8 @@ from pipeline.artifacts.files import atomic_path, read_json, remove_leftovers, w
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.reporting import figures as reporting_figures
 from pipeline.reporting.data_quality import pair_pictures, planted_headline, planted_sentences
-from pipeline.reporting.inputs import ReportInputs, load_report_inputs, result_files, stage_names
+from pipeline.reporting.inputs import ReportInputs, load_plans, load_report_inputs, result_files, stage_names
 from pipeline.reporting.landscape import load_landscapes
-from pipeline.reporting.overview import load_plans
 from pipeline.reporting.render import PageFigures, render_costs, render_document, render_page
 from pipeline.reporting.summary import Summary, build_summary, chosen_metrics
 from pipeline.reporting.tables import arm_costs

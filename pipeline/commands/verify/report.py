@@ -21,9 +21,8 @@ from pipeline.commands.verify.findings import Findings
 from pipeline.commands.verify.recorded import Project
 from pipeline.commands.verify.studies import VerifiedStudy, same_value
 from pipeline.paths import DataPaths
-from pipeline.reporting.inputs import load_report_inputs, stage_names
+from pipeline.reporting.inputs import load_plans, load_report_inputs, stage_names
 from pipeline.reporting.landscape import load_landscapes
-from pipeline.reporting.overview import load_plans
 from pipeline.reporting.render import render_document, render_page
 from pipeline.reporting.summary import Summary, build_summary
 from pipeline.stages.report import page_figures

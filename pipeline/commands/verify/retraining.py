@@ -17,6 +17,7 @@ from pipeline.distributed import World
 from pipeline.errors import InputError, OutOfMemory
 from pipeline.run_log import RunLog
 from pipeline.stats.estimates import chance_of_detection, excluded_count, excluded_share
+from pipeline.stats.formatting import plural
 from pipeline.training.canonical_runs import canonical_hashes
 from pipeline.training.checkpointing import CheckpointScheduler
 from pipeline.training.code_families import Hashes, find_family, read_families
@@ -286,8 +287,8 @@ def audit_runs(
             reason = str(error)
         if not found:
             n_images = len(again.correct) if again.correct is not None else 0
-            n_links = len(again.links) - run.first_link
-            yield "equal", f"equal    {name}: {n_links} links of the hash chain, {n_images} test answers"
+            links = plural(len(again.links) - run.first_link, "link") + " of the hash chain"
+            yield "equal", f"equal    {name}: {links}, {n_images} test answers"
         elif reason:
             yield "undecided", f"audit    {name}: differs, but this machine cannot decide, since {reason}"
         else:

@@ -21,6 +21,7 @@ from pipeline.commands.verify.recorded import Project, StoredRun
 from pipeline.commands.verify.studies import VerifiedStudy
 from pipeline.config.study import build_plan, diff_plans, plan_hash
 from pipeline.errors import InputError
+from pipeline.stats.formatting import plural
 from pipeline.training import hash_chain
 from pipeline.training.code_families import code_name
 from pipeline.training.run_key import training_code_digest
@@ -262,7 +263,7 @@ def _check_statements(
             findings.later.append(f"{folder}: {changes}, stated {after.date} after {n_before} of {n_runs} runs")
     findings.checked.append(
         f"study {name}: plan {statements[0].sha256[:12]}, stated {first}"
-        + (f", and {len(statements) - 1} changes of it" if len(statements) > 1 else "")
+        + (f", changed {plural(len(statements) - 1, 'time')} since" if len(statements) > 1 else "")
     )
 
 

@@ -58,7 +58,7 @@ def test_all_segments_of_an_honest_run_are_equal(honest: Path, capsys: pytest.Ca
     assert sorted(steps for line in equal for steps in ("0 to 2", "2 to 4", "4 to 6") if f"steps {steps})" in line) == [
         "0 to 2", "2 to 4", "4 to 6",
     ]  # fmt: skip
-    assert all(": 1 links of the hash chain" in line for line in equal)
+    assert all(": 1 link of the hash chain" in line for line in equal)
     assert any("all 3 segments are as recorded" in line for line in lines)
     assert {path: path.read_bytes() for path in honest.rglob("*") if path.is_file()} == before
 

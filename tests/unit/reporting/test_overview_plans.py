@@ -13,8 +13,8 @@ from pipeline.artifacts.plans import register_plan, utc_timestamp, write_run_dat
 from pipeline.config.params import Params
 from pipeline.config.study import build_plan, plan_hash
 from pipeline.paths import DataPaths, WorkPaths
-from pipeline.reporting.inputs import load_report_inputs
-from pipeline.reporting.overview import equal_sentences, load_plans, plan_sentences
+from pipeline.reporting.inputs import load_plans, load_report_inputs
+from pipeline.reporting.overview import equal_sentences, plan_sentences
 from pipeline.reporting.render import PageFigures, render_document, render_page
 from pipeline.reporting.summary import build_summary
 from tests.fixtures.golden import check_golden

@@ -19,9 +19,8 @@ from pipeline.config.params import Params, check_params
 from pipeline.config.study import build_plan
 from pipeline.landscape.study import SCHEMA
 from pipeline.paths import DataPaths, WorkPaths
-from pipeline.reporting.inputs import load_report_inputs
+from pipeline.reporting.inputs import PlanHistories, load_plans, load_report_inputs
 from pipeline.reporting.landscape import Landscapes, load_landscapes
-from pipeline.reporting.overview import PlanHistories, load_plans
 from pipeline.reporting.render import PageFigures, render_document, render_page
 from pipeline.reporting.summary import Summary, build_summary
 from tests.fixtures.golden import check_golden
