@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
+from pathlib import Path
 
 from pipeline.command_line import run_command
 
@@ -39,11 +39,13 @@ COMMANDS = {
 
 
 def module_of(command: str) -> str:
-    """Return the name of a command's module: `plan.command` where `plan` is a package."""
-    module = f"pipeline.commands.{command.replace('-', '_')}"
-    spec = find_spec(module)
-    assert spec is not None, module
-    return module if spec.submodule_search_locations is None else f"{module}.command"
+    """Return the name of a command's module: `plan.command` where `plan` is a package.
+
+    Looks at files instead of importing `pipeline.commands`, which a Python older than 3.11 cannot import.
+    """
+    name = command.replace("-", "_")
+    is_package = (Path(__file__).parent / "commands" / name).is_dir()
+    return f"pipeline.commands.{name}.command" if is_package else f"pipeline.commands.{name}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -132,5 +132,6 @@ def test_the_headline_opens_with_its_runs_and_filter(tmp_path: Path) -> None:
         results.study("batch_6272")
     ledger = RunCache(WorkPaths(root=tmp_path / ".work").ledger)
     runs = [ledger.get(key.fingerprint) for key in ledger.run_keys()]
-    assert {run.top1 for run in runs} == {0.5958, 0.6005, 0.6033, 0.8108, 0.8139}
+    page = (_HEADLINE / "README.md").read_text(encoding="utf-8")
+    assert [run.top1 for run in runs if f"{100 * run.top1:.2f} %" not in page] == []
     assert all(run.top1 == pytest.approx(run.correct.mean()) for run in runs if run.correct is not None)
