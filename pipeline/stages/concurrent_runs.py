@@ -11,7 +11,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Literal
@@ -115,29 +116,35 @@ def divide(costs: Mapping[str, int], n: int) -> list[list[str]]:
 def train_in_processes(arguments: Sequence[str], shares: Sequence[Sequence[str]], gpus: Sequence[str]) -> None:
     """Train each share in its own process, and wait for all.
 
-    SIGTERM is forwarded. If a process fails, the others save and end, and this process exits with its code: it has
-    printed its error.
+    At SIGTERM or SIGINT all processes save and end; further signals are ignored. If a process fails, the others save
+    and end, and this process exits with its code: it has printed its error.
 
     Args:
         arguments: of the train stage.
         gpus: of this machine, as CUDA_VISIBLE_DEVICES names them; process i gets GPU i, in turn.
 
     Raises:
-        Terminated: a process has saved its run and ended.
+        Terminated: a signal arrived, here or in a process; the runs are saved.
     """
     processes: list[subprocess.Popen[bytes]] = []
     with ExitStack() as stack:
         stack.callback(_end, processes)
-        stack.enter_context(_forwarded_sigterm(processes))
+        is_stopped = stack.enter_context(_ending_at_signals(processes))
         for number, keys in enumerate(shares, start=1):
+            if is_stopped():
+                break
             options = ["--process", str(number), "--parent", str(os.getpid())]
             command = [sys.executable, "-m", _MODULE, *arguments, *options, "--runs", *keys]
             gpu = {"CUDA_VISIBLE_DEVICES": gpus[(number - 1) % len(gpus)]} if gpus else {}
-            processes.append(subprocess.Popen(command, env={**os.environ, **gpu}))
+            # In its own session: Ctrl-C in a terminal would otherwise end it without a save.
+            processes.append(subprocess.Popen(command, env={**os.environ, **gpu}, start_new_session=True))
+            if is_stopped():
+                _end(processes[-1:])  # the handler may have come before it was in the list
         codes = _wait(processes)
+        stopped = is_stopped()
     if failed := [code for code in codes if code not in _SAVED and code != 0]:
         sys.exit(failed[0] if failed[0] > 0 else 128 - failed[0])
-    if any(codes):
+    if stopped or any(codes):
         raise Terminated("the runs are saved")
 
 
@@ -163,15 +170,21 @@ def _end(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
 
 
 @contextmanager
-def _forwarded_sigterm(processes: Sequence["subprocess.Popen[bytes]"]) -> Iterator[None]:
-    def forward(_: int, __: FrameType | None) -> None:
-        _end(processes)
+def _ending_at_signals(processes: Sequence["subprocess.Popen[bytes]"]) -> Iterator[Callable[[], bool]]:
+    """Send `processes` SIGTERM at the first SIGTERM or SIGINT, and yield a function: whether that has happened."""
+    stopped = threading.Event()
 
-    before = signal.signal(signal.SIGTERM, forward)
+    def end(_: int, __: FrameType | None) -> None:
+        if not stopped.is_set():
+            stopped.set()
+            _end(processes)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        yield stopped.is_set
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def main() -> None:
@@ -191,7 +204,10 @@ def main() -> None:
     with exit_codes():
         context = make_context("train", "study", arguments, silent=True)
         with distributed.join_process_group(launch_plan(recipe_of(context)).threads) as world:
-            train_runs(context, world, arguments.runs, live_name=f"process-{arguments.process}")
+            try:
+                train_runs(context, world, arguments.runs, live_name=f"process-{arguments.process}")
+            except Terminated:
+                sys.exit(os.EX_TEMPFAIL)  # without a line: the stage prints one for all its processes
 
 
 if __name__ == "__main__":

@@ -53,20 +53,25 @@ def test_an_interrupted_stage_saves_its_runs_and_resumes_them(tmp_path: Path) ->
         (tmp_path / name).mkdir()
         write_project(tmp_path / name, study=long, train=_AT_ONCE)
     checkpoints = WorkPaths(root=tmp_path / "interrupted/work").checkpoints("train@tiny")
-    for killed in (False, True):  # SIGTERM to the stage, then SIGKILL to one process
+    # To the stage, and SIGKILL to one process.
+    for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
         before = {*checkpoints.glob("*/*")}
         stage = start(command("train", tmp_path / "interrupted"))
         try:
             wait_until(partial(_has_new, checkpoints, before), stage)
             family = descendants(stage.pid)
-            if killed:
-                os.kill(max(family), signal.SIGKILL)
+            if sent == signal.SIGKILL:
+                os.kill(max(family), sent)
             else:
-                stage.send_signal(signal.SIGTERM)
+                stage.send_signal(sent)
             _, errors = stage.communicate(timeout=60)
         finally:
             kill(stage)
-        assert stage.returncode == (128 + signal.SIGKILL if killed else 75), errors
+        assert stage.returncode == (128 + sent if sent == signal.SIGKILL else 75), errors
+        said = [line for line in errors.splitlines() if line.startswith(("terminated", "interrupted"))]
+        resumes = ["terminated: the runs are saved; run the same command again to resume"]
+        assert said == ([] if sent == signal.SIGKILL else resumes), errors
+        assert "Traceback" not in errors
         assert not alive(family)
     for name in ("interrupted", "whole"):
         done = run(command("train", tmp_path / name))

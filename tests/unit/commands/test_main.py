@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.__main__ import main
+from pipeline.__main__ import COMMANDS, main
 from tests.fixtures.printed_errors import key_within, printed_error
 
 _ROOT = Path(__file__).parents[3]
@@ -50,9 +50,12 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert raised.value.code == 0
     listed = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")}
-    files = (_ROOT / "pipeline" / "commands").glob("*.py")
-    modules = {path.stem for path in files if "\ndef make_parser(" in path.read_text(encoding="utf-8")}
-    assert {module.replace("_", "-") for module in modules} <= listed
+    folder = _ROOT / "pipeline" / "commands"
+    files = [*folder.glob("*.py"), *folder.glob("*/command.py")]
+    commands = [path for path in files if "\ndef make_parser(" in path.read_text(encoding="utf-8")]
+    names = {path.stem if path.parent == folder else path.parent.name for path in commands}
+    assert {name.replace("_", "-") for name in names} == listed & {*COMMANDS}
+    assert len(names) == len(COMMANDS)
 
 
 @pytest.mark.parametrize("command", ["compare", "doctor", "plan", "preset", "iterate", "schema", "validate"])
