@@ -66,6 +66,14 @@ def test_a_forked_module_ends_with_its_own_code(tmp_path: Path, code: str, expec
     assert done.stderr.endswith(said)
 
 
+def test_an_imported_package_is_run_by_its_main_module(tmp_path: Path) -> None:
+    for package in ("dvc", "pipeline"):
+        args = [sys.executable, "-m", package, "--help"]
+        done = run_forked(args, cwd=tmp_path, environ={"PATH": os.environ["PATH"]}, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert "usage: " in done.stdout
+
+
 def test_a_signal_reaches_the_forked_process_alone(tmp_path: Path) -> None:
     args, environ = _module(tmp_path, "import time; open('started', 'w').close(); time.sleep(60)")
     processes = [start_forked(args, cwd=tmp_path, environ=environ, output=tmp_path / "output") for _ in range(2)]
