@@ -17,7 +17,7 @@ shown = {
     "environ": dict(os.environ), "session": os.getsid(0) == os.getpid() == os.getpgid(0), "dvc": os.getppid(),
     "sigterm": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
     "sigint": signal.getsignal(signal.SIGINT) == signal.default_int_handler,
-    "imported": "torch" in sys.modules,
+    "imported": "torch" in sys.modules, "shown": open("/proc/self/cmdline").read().rstrip(chr(0)).split(chr(0)),
 }
 print(json.dumps(shown))
 print("on stderr", file=sys.stderr)
@@ -44,6 +44,7 @@ def test_a_forked_module_has_the_place_it_was_given(tmp_path: Path) -> None:
     assert shown["name"] == "__main__"
     assert shown["argv"] == args[3:]
     assert shown["orig_argv"] == args[1:]
+    assert shown["shown"] == args
     assert shown["cwd"] == str(tmp_path / "elsewhere")
     assert shown["environ"] == environ
     assert all(shown[key] for key in ("session", "sigterm", "sigint", "imported"))
