@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from tests.fixtures.forked import run_forked
 from tests.fixtures.interrupted_study import HOOKS, resumed_steps
 from tests.fixtures.tiny_project import STAGES, environment, hashes, write_tiny_project
 
@@ -77,7 +78,5 @@ def _without_results(stage: str, undisturbed: Path, project: Path) -> Path:
 
 
 def _repro(project: Path, **environ: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "dvc", "repro"], cwd=project, env={**environment(), **environ}, capture_output=True,
-        text=True, timeout=_TIMEOUT_S, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "dvc", "repro"]
+    return run_forked(command, cwd=project, environ={**environment(), **environ}, timeout=_TIMEOUT_S)

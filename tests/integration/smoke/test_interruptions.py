@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.processes import processes_in_folder
+from tests.fixtures.forked import run_forked, start_forked
 from tests.fixtures.tiny_project import STAGES, environment, hashes, write_tiny_project
-from tests.fixtures.training import handle_sigint
 
 _TIMEOUT_S = 400
 # Seconds between the lock of a stage, which comes before its work, and the kill.
@@ -21,7 +20,7 @@ _SECONDS = {"finetune": 1.5, "train": 3.0}
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     project = write_tiny_project(tmp_path_factory.mktemp("undisturbed"))
-    done = subprocess.run(_repro(), cwd=project, env=environment(), capture_output=True, text=True, timeout=_TIMEOUT_S)
+    done = run_forked(_repro(), cwd=project, environ=environment(), timeout=_TIMEOUT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     return project
 
@@ -34,7 +33,7 @@ def test_dvc_is_stopped_in_every_stage(tmp_path: Path, undisturbed: Path) -> Non
         if stage in _SECONDS:
             _stop_in(project, stage, signal.SIGKILL)
         _stop_in(project, stage, signal.SIGINT)
-    done = subprocess.run(_repro(), cwd=project, env=environment(), capture_output=True, text=True, timeout=_TIMEOUT_S)
+    done = run_forked(_repro(), cwd=project, environ=environment(), timeout=_TIMEOUT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert hashes(project) == hashes(undisturbed)
     assert [path for path in (*project.glob("data/**/*"), *project.glob(".work/**/*")) if ".tmp" in path.name] == []
@@ -48,13 +47,10 @@ def _stop_in(project: Path, stage: str, sent: signal.Signals) -> None:
     """Send SIGKILL to DVC alone, as the out-of-memory killer does, or another signal to its group, as Ctrl-C does."""
     for lock in project.glob(f".work/locks/{stage}*.lock"):
         lock.unlink()
-    dvc = subprocess.Popen(
-        _repro(), cwd=project, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        start_new_session=True, preexec_fn=handle_sigint,
-    )  # fmt: skip
+    dvc = start_forked(_repro(), cwd=project, environ=environment())
     deadline = time.monotonic() + _TIMEOUT_S
     while not list(project.glob(f".work/locks/{stage}*.lock")):
-        assert dvc.poll() is None, f"{stage} never started: {dvc.stdout.read().decode() if dvc.stdout else ''}"
+        assert dvc.poll() is None, f"{stage} never started: {dvc.communicate()}"
         assert time.monotonic() < deadline, stage
         time.sleep(0.02)
     time.sleep(_SECONDS.get(stage, 0.1))
@@ -63,7 +59,7 @@ def _stop_in(project: Path, stage: str, sent: signal.Signals) -> None:
         dvc.kill()
     else:
         os.killpg(dvc.pid, sent)
-    dvc.communicate(timeout=60)
+    dvc.wait(timeout=60)
     deadline = time.monotonic() + 20
     while orphans := [
         " ".join(one) for one in processes_in_folder(project).values() if "pipeline.stages" in " ".join(one)

@@ -1,0 +1,119 @@
+"""Processes that tests fork behave as those that `python -m` starts."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.forked import run_forked, start_forked
+
+_SHOWN = """
+import json, os, signal, sys
+shown = {
+    "name": __name__, "argv": sys.argv[1:], "orig_argv": sys.orig_argv[1:], "cwd": os.getcwd(),
+    "environ": dict(os.environ), "session": os.getsid(0) == os.getpid() == os.getpgid(0), "dvc": os.getppid(),
+    "sigterm": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
+    "sigint": signal.getsignal(signal.SIGINT) == signal.default_int_handler,
+    "imported": "torch" in sys.modules, "shown": open("/proc/self/cmdline").read().rstrip(chr(0)).split(chr(0)),
+}
+print(json.dumps(shown))
+print("on stderr", file=sys.stderr)
+"""
+
+pytestmark = [pytest.mark.slow, pytest.mark.subprocess]
+
+
+def _module(folder: Path, code: str) -> tuple[list[str], dict[str, str]]:
+    """Write a module, and return its command and environment."""
+    (folder / "shown_module.py").write_text(code)
+    return [sys.executable, "-m", "shown_module", "--word", "a b"], {
+        "PYTHONPATH": str(folder),
+        "PATH": os.environ["PATH"],
+    }
+
+
+def test_a_forked_module_has_the_place_it_was_given(tmp_path: Path) -> None:
+    args, environ = _module(tmp_path, _SHOWN)
+    (tmp_path / "elsewhere").mkdir()
+    done = run_forked(args, cwd=tmp_path / "elsewhere", environ=environ, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "on stderr\n")
+    shown = json.loads(done.stdout)
+    assert shown["name"] == "__main__"
+    assert shown["argv"] == args[3:]
+    assert shown["orig_argv"] == args[1:]
+    assert shown["shown"] == args
+    assert shown["cwd"] == str(tmp_path / "elsewhere")
+    assert shown["environ"] == environ
+    assert all(shown[key] for key in ("session", "sigterm", "sigint", "imported"))
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "said"),
+    [
+        ("raise SystemExit(75)", 75, ""),
+        ("raise SystemExit('a line')", 1, "a line\n"),
+        ("raise ValueError('a bug')", 1, "ValueError: a bug\n"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, ""),
+        ("import atexit, sys; atexit.register(print, 'the end', file=sys.stderr)", 0, "the end\n"),
+    ],
+)
+def test_a_forked_module_ends_with_its_own_code(tmp_path: Path, code: str, expected: int, said: str) -> None:
+    args, environ = _module(tmp_path, code)
+    done = run_forked(args, cwd=tmp_path, environ=environ, timeout=60)
+    assert done.returncode == expected
+    assert done.stderr.endswith(said)
+
+
+def test_an_imported_package_is_run_by_its_main_module(tmp_path: Path) -> None:
+    for package in ("dvc", "pipeline"):
+        args = [sys.executable, "-m", package, "--help"]
+        done = run_forked(args, cwd=tmp_path, environ={"PATH": os.environ["PATH"]}, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert "usage: " in done.stdout
+
+
+def test_a_signal_reaches_the_forked_process_alone(tmp_path: Path) -> None:
+    args, environ = _module(tmp_path, "import time; open('started', 'w').close(); time.sleep(60)")
+    processes = [start_forked(args, cwd=tmp_path, environ=environ, output=tmp_path / "output") for _ in range(2)]
+    assert processes[0].poll() is None
+    processes[0].send_signal(signal.SIGKILL)
+    assert processes[0].wait(timeout=30) == -signal.SIGKILL
+    assert processes[1].poll() is None
+    processes[1].send_signal(signal.SIGTERM)
+    assert processes[1].wait(timeout=30) == -signal.SIGTERM
+
+
+_DVC = """
+import os, subprocess, sys
+from pathlib import Path
+import dvc.stage.run as run
+print(os.getpid(), flush=True)
+environ = {**os.environ, "DVC_ROOT": "."}
+for command, folder in (("python -m shown_stage --word ab", "."), ("echo as usual", ".")):
+    run._run("/bin/sh", command, cwd=folder, env=environ, close_fds=True, shell=False)
+try:
+    run._run("/bin/sh", "python -m failed_stage", cwd=".", env=environ, close_fds=True, shell=False)
+except run.StageCmdFailedError as error:
+    print(error)
+"""
+
+
+def test_a_forked_dvc_forks_its_stages(tmp_path: Path) -> None:
+    """They are its children, so that the end of DVC ends them, and their exit codes reach it."""
+    args, environ = _module(tmp_path, _DVC)
+    (tmp_path / "shown_stage.py").write_text(_SHOWN)
+    (tmp_path / "failed_stage.py").write_text("raise SystemExit(75)")
+    done = run_forked(args, cwd=tmp_path, environ=environ, timeout=60)
+    assert done.returncode == 0, done.stderr
+    pid, stage, usual, failed = done.stdout.splitlines()
+    shown = json.loads(stage)
+    assert shown["name"] == "__main__"
+    assert shown["argv"] == ["--word", "ab"]
+    assert shown["dvc"] == int(pid)
+    assert shown["environ"]["DVC_ROOT"] == "."
+    assert shown["imported"]
+    assert usual == "as usual"
+    assert failed.endswith("exited with 75")
