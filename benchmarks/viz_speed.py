@@ -150,10 +150,10 @@ def use(page: Page, url: str, xy: NDArray[np.float32], rounds: int) -> dict[str,
         _min_samples(page, value) for value in range(6, 6 + rounds)
     )
     page.locator("#scope").click()
-    page.get_by_role("option").nth(1).click()
+    page.get_by_role("option").get_by_text("class 0", exact=True).click()
     page.wait_for_timeout(3000)
     seconds_by_action["eps_class_s"] = statistics.median(_move(page, "threshold") for _ in range(rounds))
-    page.locator("[data-title*=Box]").first.click()
+    page.locator("#map [data-title*=Box]").click()
     seconds_by_action["lasso_s"] = statistics.median(_lasso(page) for _ in range(rounds))
     return {name: round(seconds, 3) for name, seconds in seconds_by_action.items()}
 
