@@ -5,6 +5,17 @@
   let queue = null;
   // Decided since; the server may not have answered yet.
   const decided = new Set();
+  // Commands without an answer; the stamp of overrides.csv, and its earlier ones.
+  let pending = 0;
+  let stamp = null;
+  const passed = new Set();
+
+  function follow(edited) {
+    if (edited === stamp) return;
+    if (stamp !== null) passed.add(stamp);
+    passed.delete(edited);
+    stamp = edited;
+  }
 
   // Components that each part of the page shows.
   const built = new Map();
@@ -44,6 +55,11 @@
     /** Take the rows of the server; return the row to choose if the chosen one is not in the list, else null. */
     update: (rows, focused) => {
       queue = rows;
+      // An answer from after the last save knows all decisions; those that others removed are undecided again.
+      if (rows && !pending && !passed.has(rows.edited)) {
+        follow(rows.edited);
+        decided.clear();
+      }
       if (!rows || rows.row === null) return null;
       preload(rows.undecided.slice(0, AHEAD + 1), rows.images);
       return rows.row !== rows.asked && rows.asked === focused ? rows.row : null;
@@ -76,6 +92,17 @@
       // The first row follows the last one only if the server has sent all.
       const before = queue?.complete ? undecided.slice(0, Math.max(at, 0)) : [];
       return [...undecided.slice(at + 1), ...before][0] ?? null;
+    },
+
+    /** A command goes to the server. */
+    sent: () => {
+      pending += 1;
+    },
+
+    /** The server has answered `n` commands, or will not; `edited` is the stamp of the file, if it is known. */
+    answered: (n, edited) => {
+      pending -= n;
+      if (edited) follow(edited);
     },
 
     note: (action, row) => {

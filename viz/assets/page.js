@@ -63,12 +63,14 @@
 
   const sender = window.batchsieveSender({
     say: (message, failed = false) => props("saved", { children: message, className: failed ? "failed" : "" }),
-    saved: (command, { row }) => {
+    saved: (command, { row, edited }) => {
+      review.answered(1, edited);
       if (row === null) return;
       review.note("undo", row);
       focus(row, command.generation);
     },
-    failed: (commands) => {
+    failed: (commands, { edited }) => {
+      review.answered(commands.length, edited);
       for (const command of commands) review.note("failed", command.rows[0]);
       const [first] = commands;
       if (first.note) writeNote(first.note);
@@ -99,6 +101,7 @@
   function queue(command) {
     if (!command || sender.isStalled()) return;
     if (command.note) writeNote("");
+    review.sent();
     sender.push(command);
     if (command.action === "undo-image") review.note("clear", command.rows[0]);
     if (!OF_ONE_IMAGE.includes(command.action)) return;

@@ -9,6 +9,7 @@ from typing import Any
 from dash import Dash, Input, Output
 from flask import request
 
+from pipeline.artifacts.overrides import read_overrides
 from pipeline.errors import InputError
 from viz.callbacks.embedding import MAP_CONTROLS, MapControls, parse_controls
 from viz.data import Points, Source
@@ -53,11 +54,13 @@ class CommandResult:
         message: for the user.
         failed: whether the command failed.
         row: of the image if undo restored a single one, else None.
+        decision: that the file has for the image of a command on one image, empty without one; None if not known.
     """
 
     message: str
     failed: bool = False
     row: int | None = None
+    decision: str | None = None
 
 
 def run_command(source: Source, sessions: OverrideSessions, command: Mapping[str, Any]) -> CommandResult:
@@ -90,10 +93,10 @@ def run_command(source: Source, sessions: OverrideSessions, command: Mapping[str
         label = _class_name(points, command.get("label")) if decision == "relabel" else ""
         saved = decisions.decide(images, decision, note if isinstance(note, str) else "", label=label)
     except _StaleCommandError as error:
-        return CommandResult(message=f"{error}: nothing was saved; reload the page.", failed=True)
+        return CommandResult(message=f"NOT SAVED: {error}: nothing was saved; reload the page.", failed=True)
     except InputError as error:
-        return CommandResult(message=f"Not saved: {error}", failed=True)
-    return CommandResult(message=saved.message)
+        return CommandResult(message=f"NOT SAVED: {error}", failed=True)
+    return CommandResult(message=saved.message, decision=_saved_decision(source, images))
 
 
 def selection_command(source: Source, selection: Mapping[str, Any], map_controls: MapControls) -> dict[str, Any]:
@@ -154,6 +157,19 @@ def _images(points: Points, rows: Any) -> list[Image]:
     if not isinstance(rows, list) or not rows or not all(type(row) is int and 0 <= row < len(points) for row in rows):
         raise _StaleCommandError("No such image")
     return [Image(points.paths[row].as_py(), points.sha256[row].as_py()) for row in rows]
+
+
+def _saved_decision(source: Source, images: list[Image]) -> str | None:
+    """Return the decision that the file has for one image, empty without one; None for several images."""
+    if len(images) != 1:
+        return None
+    try:
+        lines = read_overrides(source.data.overrides) if source.data.overrides.exists() else []
+    except InputError:
+        # The map shows the error.
+        return None
+    found = [line.decision for line in lines if Image(line.path, line.sha256) == images[0]]
+    return found[-1] if found else ""
 
 
 def _class_name(points: Points, label: Any) -> str:

@@ -37,7 +37,7 @@ def review(
     """
     try:
         # Before the decisions are read: if they change meanwhile, the next answer lists them again.
-        listed = _decisions_digest(source, map_controls)
+        edited, listed = source.overrides_stamp(), _decisions_digest(source, map_controls)
         state = map_controls.state(source)
     except InputError as error:
         return {"view": components.problem(str(error)), "decisions": None, "queue": None}
@@ -52,6 +52,7 @@ def review(
         "undecided": undecided,
         "complete": len(undecided) < AHEAD,
         "listed": listed,
+        "edited": edited,
     }
     # The list has up to `MAX_LISTED` images, which the browser would build again at each key.
     same = isinstance(before, Mapping) and before.get("listed") == listed

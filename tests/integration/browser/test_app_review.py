@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 expect = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed").expect
 
-N_TO_REVIEW = 40
+N_TO_REVIEW = 72
 
 _RING_AT = """([x, y]) => {
     const ring = document.querySelector("#map .js-plotly-plot")._fullData[1];
@@ -76,6 +76,13 @@ def test_images_are_reviewed_by_keys_alone(served: Served, page: Page) -> None:
     page.keyboard.press("u")
     expect(page.locator("#review .progress")).to_have_text(f"{N_TO_REVIEW - 1} of {N_TO_REVIEW} reviewed")
     _shown(page, rows[-1])
+    # Back to an image with a decision; N finds the one without.
+    page.keyboard.press("ArrowLeft")
+    _shown(page, rows[-2])
+    page.keyboard.press("n")
+    _shown(page, rows[-1])
+    page.keyboard.press("k")
+    expect(page.locator("#review .progress")).to_have_text(f"{N_TO_REVIEW} of {N_TO_REVIEW} reviewed")
 
 
 def test_any_decision_is_undone_and_n_finds_its_image(served: Served, page: Page) -> None:

@@ -39,7 +39,7 @@ def test_one_image_and_a_selection_are_decided_and_undone(
 ) -> None:
     paths = points.paths.to_pylist()
     assert run_command(source, sessions, _command("drop", points, 3, note="blurred")) == CommandResult(
-        message="Saved as drop: 1 image."
+        message="Saved as drop: 1 image.", decision="drop"
     )
     assert read_overrides(data.overrides)[0].note == "blurred"
     assert run_command(source, sessions, _command("keep-selection", points, 3, 4, 4)) == CommandResult(
