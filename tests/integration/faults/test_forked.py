@@ -86,6 +86,15 @@ def test_a_signal_reaches_the_forked_process_alone(tmp_path: Path) -> None:
     assert processes[1].wait(timeout=30) == -signal.SIGTERM
 
 
+def test_a_kill_at_the_start_leaves_empty_outputs(tmp_path: Path) -> None:
+    args, environ = _module(tmp_path, "import time; time.sleep(60)")
+    for _ in range(20):
+        process = start_forked(args, cwd=tmp_path, environ=environ)
+        process.kill()
+        assert process.communicate(timeout=30) == ("", "")
+        assert process.returncode == -signal.SIGKILL
+
+
 _DVC = """
 import os, subprocess, sys
 from pathlib import Path

@@ -11,7 +11,7 @@ from pipeline.artifacts.runs import read_runs
 from pipeline.stats.comparisons import AnalysisPlan, comparisons
 from pipeline.stats.runs import run_from_row
 from tests.fixtures.interrupted_study import StudyProject
-from tests.fixtures.training import command, kill, runs_of, start, wait_until, write_project
+from tests.fixtures.training import kill, runs_of, wait_until, write_project
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ def _write(folder: Path, margin: float) -> StudyProject:
 
 def _kill_after(study: StudyProject, n_runs: int) -> None:
     """Kill with SIGKILL once `n_runs` are in the ledger and the next one has saved a checkpoint."""
-    process = start(command("train", study.folder))
+    process = study.start()
     try:
         wait_until(lambda: len(study.finished_runs()) >= n_runs and study.checkpoints(), process)
         process.send_signal(signal.SIGKILL)
