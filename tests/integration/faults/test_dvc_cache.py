@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.artifacts.provenance import sha256_of_file
+from tests.fixtures.forked import run_forked
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.tiny_project import environment, write_tiny_project
 
@@ -17,10 +18,7 @@ _TIMEOUT_S = 400  # for one command, while other jobs use the machine
 
 
 def _run(project: Path, *argv: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", *argv], cwd=project, env=environment(), capture_output=True, text=True, check=False,
-        timeout=_TIMEOUT_S,
-    )  # fmt: skip
+    return run_forked([sys.executable, "-m", *argv], cwd=project, environ=environment(), timeout=_TIMEOUT_S)
 
 
 def _cached(project: Path, file: Path) -> Path:

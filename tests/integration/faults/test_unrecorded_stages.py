@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from tests.fixtures.forked import run_forked
 from tests.fixtures.interrupted_study import HOOKS
 from tests.fixtures.tiny_project import environment, hashes, write_tiny_project
 
@@ -15,10 +16,8 @@ _TIMEOUT_S = 400
 
 def _repro(project: Path, **environ: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "dvc", "repro", "extract"]
-    return subprocess.run(
-        command, cwd=project, env={**environment(), "PYTHONPATH": str(HOOKS), **environ}, capture_output=True,
-        text=True, timeout=_TIMEOUT_S, check=False,
-    )  # fmt: skip
+    environ = {**environment(), "PYTHONPATH": str(HOOKS), **environ}
+    return run_forked(command, cwd=project, environ=environ, timeout=_TIMEOUT_S)
 
 
 @pytest.mark.slow
