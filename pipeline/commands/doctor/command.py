@@ -46,8 +46,8 @@ def examine(project: Path) -> Iterator[Finding]:
     except ModuleNotFoundError as error:
         yield problem(str(error.name), "missing", INSTALL)
         return
-    from pipeline.commands.doctor.dvc_files import check_dvc_files
     from pipeline.commands.doctor.environment import check_interpreter, check_machine, check_tools
+    from pipeline.commands.repair import check_dvc_files
 
     for check in (check_interpreter, check_packages, check_tools, check_machine, check_dvc_files):
         yield from check(project)
