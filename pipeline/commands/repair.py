@@ -17,10 +17,21 @@ from pathlib import Path
 
 from pipeline.artifacts.files import write_bytes
 from pipeline.commands import command_parser
-from pipeline.commands.doctor.environment import Finding, ok, problem
+from pipeline.commands.doctor.command import Finding, ok, problem
 from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
 from pipeline.processes import git_output, hides_working_folder, processes_in_folder
+
+# DVC writes both files in place. Killed or interrupted while it writes, it leaves them empty or cut short, and refuses
+# to run. An older dvc.lock loses no finished stage: DVC enters each stage in its run cache before it writes dvc.lock,
+# and the next `dvc repro` restores the outputs from there. Killed while it copies outputs from its cache, it leaves a
+# copy under a temporary name next to them. This module needs only `dvc` and git.
+_RWLOCK = Path(".dvc/tmp/rwlock")
+_LOCK = Path("dvc.lock")
+# The names of dvc_objects.fs.utils.tmp_fname.
+_UNFINISHED_COPY = re.compile(r"\.[A-Za-z0-9_-]{22}\.tmp")
+# Equal to the time that DVC waits for its lock.
+_LOCK_TIMEOUT_S = 3.0
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -44,18 +55,6 @@ def main(argv: Sequence[str]) -> int:
     for repair in repair_dvc_files(project, WorkPaths()):
         print(f"{repair.file}: {repair.done}")
     return 0
-
-
-# DVC writes both files in place. Killed or interrupted while it writes, it leaves them empty or cut short, and refuses
-# to run. An older dvc.lock loses no finished stage: DVC enters each stage in its run cache before it writes dvc.lock,
-# and the next `dvc repro` restores the outputs from there. Killed while it copies outputs from its cache, it leaves a
-# copy under a temporary name next to them. This module needs only `dvc` and git.
-_RWLOCK = Path(".dvc/tmp/rwlock")
-_LOCK = Path("dvc.lock")
-# The names of dvc_objects.fs.utils.tmp_fname.
-_UNFINISHED_COPY = re.compile(r"\.[A-Za-z0-9_-]{22}\.tmp")
-# Equal to the time that DVC waits for its lock.
-_LOCK_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
