@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from batchsieve.issues import LabelIssues
 from batchsieve.looking.cards import SmallPictures, cards_of, gallery
-from batchsieve.notebook_output import NotebookOutput
-from batchsieve.suspect_table import SHOWN, check_shown
+from batchsieve.suspect_table import SHOWN, NotebookOutput, check_shown
 from pipeline.artifacts.files import atomic_path
 from pipeline.artifacts.tables import protect_cells, write_csv
 from pipeline.errors import InputError
