@@ -105,7 +105,7 @@ class SuspectTable(ABC):
 
     def _gallery(self, rows: NDArray[np.int64], images: "Images") -> str:
         # Pictures need packages that arrays do not.
-        from batchsieve.looking.cards import gallery, jpeg_uri
+        from batchsieve.looking.result import gallery, jpeg_uri
         from batchsieve.looking.sources import thumbnails_of
 
         columns = self.columns()
