@@ -6,8 +6,8 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-# pipeline.commands.init.project finds them there.
-_TARGET = Path("pipeline", "commands", "starting", "project")
+# pipeline.commands finds them there.
+_TARGET = Path("pipeline", "commands", "project")
 _FILES = ("dvc.yaml", "presets/*.yaml", "presets/*.json", "machines/*.yaml")
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchsieve.notebook_output import NotebookOutput
-from batchsieve.suspect_table import SHOWN, SuspectTable
+from batchsieve.suspect_table import SHOWN, NotebookOutput, SuspectTable
 from pipeline.scoring.wrong_share import WrongShare
 
 if TYPE_CHECKING:

@@ -141,7 +141,7 @@ def sieve(
     if images is None:
         values = checked_features(np.asanyarray(features), n)
     else:
-        from batchsieve.looking.features import image_features  # torch, which features need not
+        from batchsieve.looking.networks import image_features  # torch, which features need not
 
         values = checked_features(image_features(images, labels, network=network, weights=weights), n)
     order = content_order(values, checked.codes)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchsieve.notebook_output import NotebookOutput
 from pipeline.errors import InputError
 from pipeline.stats.formatting import aligned_lines
 
@@ -20,6 +19,24 @@ SHOWN = 12
 """Samples that `show` returns by default."""
 
 _BRIEF = 5  # rows of a result that a notebook shows by itself
+
+
+class NotebookOutput:
+    """Output of a cell: a notebook shows the HTML, a terminal the text.
+
+    Args:
+        text: without a line break at its end.
+        html: part of a page, without scripts.
+    """
+
+    def __init__(self, *, text: str, html: str) -> None:
+        self._text, self._html = text, html
+
+    def __repr__(self) -> str:
+        return self._text
+
+    def _repr_html_(self) -> str:
+        return self._html
 
 
 class SuspectTable(ABC):
@@ -88,7 +105,7 @@ class SuspectTable(ABC):
 
     def _gallery(self, rows: NDArray[np.int64], images: "Images") -> str:
         # Pictures need packages that arrays do not.
-        from batchsieve.looking.cards import gallery, jpeg_uri
+        from batchsieve.looking.result import gallery, jpeg_uri
         from batchsieve.looking.sources import thumbnails_of
 
         columns = self.columns()

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from batchsieve.arrays import checked_features
-from batchsieve.looking.sources import THUMBNAIL_SIDE, Pictures
+from batchsieve.looking.sources import THUMBNAIL_SIDE, Images, Pictures, checked_images, open_arrays, read_pictures
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.config.extractors import WITHOUT_IMAGENET_WEIGHTS
-from pipeline.distributed import World
+from pipeline.distributed import World, join_process_group
 from pipeline.errors import InputError
 from pipeline.features.extract import extract_features
 from pipeline.models import build_network, feature_dimension, is_timm
@@ -137,6 +137,31 @@ class GivenFeatures:
             InputError: naming `features`.
         """
         return ExtractedFeatures(features=checked_features(self._features, len(pictures.paths)))
+
+
+def image_features(
+    images: Images, labels: ArrayLike, *, network: str | None, weights: Path | str | None
+) -> NDArray[np.float32]:
+    """Return features (N, D) of N images by a network that is not trained on them.
+
+    Args:
+        images: uint8 (N, H, W, 3), RGB, or PIL images.
+        labels: (N,) integers or strings.
+        network: of `look`, pretrained; None for its default.
+        weights: a file; None for those of an installed package, or published ones.
+
+    Raises:
+        InputError: naming `images`, `network` or `weights`.
+    """
+    name, file = network or DEFAULT_NETWORK, None if weights is None else Path(weights)
+    check_network(name, file)
+    if name in SMALL_NETWORKS:
+        raise InputError(f"network: {name} has no pretrained weights; give {DEFAULT_NETWORK}, or call look")
+    images = checked_images(images, np.size(np.asarray(labels)))  # before weights are read or downloaded
+    with join_process_group("auto") as world:
+        extractor = PretrainedNetwork(name, file, world)
+        opened, _ = open_arrays(images, labels, extractor.side)
+        return np.asarray(read_pictures(opened, extractor.encode, log=RunLog.silent()).encoded, dtype=np.float32)
 
 
 def check_network(network: str, weights: Path | None) -> None:

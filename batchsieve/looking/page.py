@@ -9,8 +9,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from plotly.io.json import to_json_plotly
 
-from batchsieve.looking.cards import SmallPictures, asset, cards_of, template
-from batchsieve.looking.result import Look
+from batchsieve.looking.result import Look, SmallPictures, asset, cards_of, template
 from pipeline.figures.embeddings import RING, explorer_map
 from pipeline.figures.rendering import PLOTLY_CONFIG, plotly_script
 from pipeline.figures.style import Groups, class_color

@@ -1,4 +1,7 @@
-"""Commands, one module or package each, with `make_parser()` and `main(argv) -> exit code`; their shared options."""
+"""Commands, one module or package each, with `make_parser()` and `main(argv) -> exit code`.
+
+They share options, and the files of the repository that come with the package.
+"""
 
 import argparse
 import math
@@ -11,6 +14,10 @@ _FOLDERS = {
     "data": ("data", "folder of the stages' outputs"),
     "work": (".work", "folder of logs, checkpoints and finished runs"),
 }
+
+# setup.py copies them into the wheel; in a checkout, and in an editable installation, they are at its root.
+_IN_WHEEL = Path(__file__).with_name("project")
+_CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def command_parser(name: str, description: str | None, *folders: str) -> argparse.ArgumentParser:
@@ -55,3 +62,14 @@ def check_minimums(arguments: argparse.Namespace, **minimums: int) -> None:
         value = getattr(arguments, key)
         if value is not None and value < minimum:
             raise InputError(f"--{key} {value}: too small; give {minimum} or more")
+
+
+def packaged_path(name: str) -> Path:
+    """Return the file or folder `name`, such as `presets` or `dvc.yaml`, of the installed package or the checkout."""
+    return (_IN_WHEEL if _IN_WHEEL.is_dir() else _CHECKOUT) / name
+
+
+def folder_here_or_packaged(name: str) -> Path:
+    """Return the folder `name` of the working folder; where there is none, that of the package."""
+    here = Path(name)
+    return here if here.is_dir() else packaged_path(name)

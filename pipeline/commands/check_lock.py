@@ -13,7 +13,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from pipeline.commands import command_parser
-from pipeline.commands.doctor.dvc_files import committed_lock, is_readable_lock
+from pipeline.commands.repair import committed_lock, is_readable_lock
 from pipeline.errors import InputError
 
 # The report computes no results. It shows those of `landscape`, which is not a dependency.

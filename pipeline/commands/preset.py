@@ -6,8 +6,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from pipeline.artifacts.files import write_text
-from pipeline.commands import command_parser
-from pipeline.commands.init.project import folder_here_or_packaged
+from pipeline.commands import command_parser, folder_here_or_packaged
 from pipeline.config.params import check_params, load_params
 from pipeline.config.yaml_reading import parse_yaml, read_yaml_text
 from pipeline.errors import InputError

@@ -4,13 +4,34 @@ Unfinished copies of outputs below data/ are removed. Prints a line for each fil
 """
 
 import argparse
-from collections.abc import Sequence
+import fcntl
+import json
+import re
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
+from pipeline.artifacts.files import write_bytes
 from pipeline.commands import command_parser
-from pipeline.commands.doctor.dvc_files import repair_dvc_files
+from pipeline.commands.doctor.command import Finding, ok, problem
 from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
+from pipeline.processes import git_output, hides_working_folder, processes_in_folder
+
+# DVC writes both files in place. Killed or interrupted while it writes, it leaves them empty or cut short, and refuses
+# to run. An older dvc.lock loses no finished stage: DVC enters each stage in its run cache before it writes dvc.lock,
+# and the next `dvc repro` restores the outputs from there. Killed while it copies outputs from its cache, it leaves a
+# copy under a temporary name next to them. This module needs only `dvc` and git.
+_RWLOCK = Path(".dvc/tmp/rwlock")
+_LOCK = Path("dvc.lock")
+# The names of dvc_objects.fs.utils.tmp_fname.
+_UNFINISHED_COPY = re.compile(r"\.[A-Za-z0-9_-]{22}\.tmp")
+# Equal to the time that DVC waits for its lock.
+_LOCK_TIMEOUT_S = 3.0
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -34,3 +55,193 @@ def main(argv: Sequence[str]) -> int:
     for repair in repair_dvc_files(project, WorkPaths()):
         print(f"{repair.file}: {repair.done}")
     return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repair:
+    """A repaired file.
+
+    Attributes:
+        file: relative to the project.
+        done: the repair, in words.
+    """
+
+    file: Path
+    done: str
+
+
+def check_dvc_files(project: Path) -> Iterator[Finding]:
+    """Repair both files and yield what was done; yields nothing without DVC, which `check_tools` reports."""
+    if find_spec("dvc") is None:
+        return
+    try:
+        repairs = repair_dvc_files(project, WorkPaths())
+    except InputError as error:
+        yield problem("DVC's files", str(error), "then run this command again")
+        return
+    if not repairs:
+        yield ok("DVC's files", "complete")
+    for repair in repairs:
+        yield ok("DVC's files", f"{repair.file}: {repair.done}")
+
+
+def repair_dvc_files(project: Path, work: WorkPaths) -> list[Repair]:
+    """Repair dvc.lock and DVC's rwlock if they are damaged, and remove unfinished copies below data/.
+
+    Readable files stay as they are. So do copies while DVC runs, which may be writing them.
+
+    Args:
+        project: the folder with dvc.yaml.
+        work: the folder in which stages keep a copy of dvc.lock.
+
+    Raises:
+        InputError: a file is damaged and DVC still runs in the project, or dvc.lock has conflicts of a git merge.
+    """
+    if not (project / ".dvc").is_dir():
+        return []
+    with _dvc_lock_held(project / ".dvc/tmp/lock"):
+        running = _running_dvc(project)
+        damaged = [] if _is_readable_rwlock(project, running) else [_RWLOCK]
+        damaged += [] if is_readable_lock(project / _LOCK) else [_LOCK]
+        if damaged and running:
+            raise InputError(f"{damaged[0]}: damaged, and DVC runs as process {running[0]}; end it and try again")
+        repairs = [_remove_rwlock(project) if path == _RWLOCK else _replace_lock(project, work) for path in damaged]
+        return repairs if running else [*repairs, *_remove_unfinished_copies(project)]
+
+
+def is_readable_lock(lock: Path) -> bool:
+    """Return whether DVC can read a dvc.lock to its end; True if there is no file."""
+    # Imported here: takes a third of a second.
+    from dvc.exceptions import DvcException
+    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+    from dvc.utils.strictyaml import load
+
+    if not lock.exists():
+        return True
+    # DVC ends the file with a newline. Without it the last value may be cut short, which is valid YAML.
+    if not lock.read_bytes().endswith(b"\n"):
+        return False
+    try:
+        load(str(lock), COMPILED_LOCKFILE_SCHEMA)
+    except DvcException:
+        return False
+    except Exception:  # noqa: BLE001 - DVC passes on the errors of its parsers, of any class
+        return False
+    return True
+
+
+def _is_readable_rwlock(project: Path, running: list[int]) -> bool:
+    """Return whether DVC can read .dvc/tmp/rwlock, and every living process in it is a DVC or may be another user's."""
+    path = project / _RWLOCK
+    if not path.exists():
+        return True
+    try:
+        locks = json.loads(path.read_bytes())
+        readers = [reader for several in locks.get("read", {}).values() for reader in several]
+        holders = [*locks.get("write", {}).values(), *readers]
+        pids = {int(holder["pid"]) for holder in holders}
+    except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
+        return False
+    # DVC ignores those that have ended.
+    others = pids.difference(running)
+    return not any(Path("/proc", str(pid)).exists() and not hides_working_folder(pid) for pid in others)
+
+
+def _remove_rwlock(project: Path) -> Repair:
+    (project / _RWLOCK).unlink()
+    return Repair(file=_RWLOCK, done="left by a DVC that was killed; removed, since no DVC is running here")
+
+
+def _replace_lock(project: Path, work: WorkPaths) -> Repair:
+    """Replace dvc.lock by the newest complete copy: that of a stage, or that of HEAD if it was committed later.
+
+    Without a copy the file is removed, and DVC writes a new one.
+    """
+    lock, copy = project / _LOCK, project / work.dvc_lock
+    content = lock.read_bytes()
+    if b"\n<<<<<<< " in b"\n" + content:
+        raise InputError(
+            f"{_LOCK}: has the conflicts of a git merge; take one side by `git checkout --ours {_LOCK}` or --theirs"
+        )
+    write_bytes(project / work.damaged_dvc_lock, content)
+    return Repair(
+        file=_LOCK,
+        done=f"cut short by a DVC that was killed; replaced by {_restore(lock, copy, label=str(work.dvc_lock))}; DVC's "
+        "cache has the stages that finished since",
+    )
+
+
+def _remove_unfinished_copies(project: Path) -> list[Repair]:
+    """Remove what DVC was copying when it was killed: outputs lie up to three folders deep."""
+    copies = [
+        path.relative_to(project)
+        for pattern in (".*.tmp", "*/.*.tmp", "*/*/.*.tmp")
+        for path in sorted((project / "data").glob(pattern))
+        if _UNFINISHED_COPY.fullmatch(path.name)
+    ]
+    for copy in copies:
+        if (project / copy).is_dir() and not (project / copy).is_symlink():
+            shutil.rmtree(project / copy)
+        else:
+            (project / copy).unlink()
+    return [Repair(file=copy, done="an unfinished copy of a DVC that was killed; removed") for copy in copies]
+
+
+def _restore(lock: Path, copy: Path, *, label: str) -> str:
+    """Replace `lock` by the newest complete copy, or remove it without one.
+
+    Args:
+        lock: the damaged file.
+        copy: of the last stage; may be missing.
+        label: name of `copy` in messages.
+
+    Returns:
+        The source of the replacement, in words.
+    """
+    copies = [("that of the last commit", committed_lock(lock.parent))]
+    if copy.exists():
+        of_stage = (f"the copy that the last stage kept ({label})", copy.read_bytes())
+        copies.insert(_committed_at(lock.parent) > copy.stat().st_mtime, of_stage)
+    for source, content in copies:
+        if content is not None:
+            write_bytes(lock, content)
+            if is_readable_lock(lock):
+                return source
+    lock.unlink()
+    return "a new one, since there is no complete copy"
+
+
+def committed_lock(project: Path) -> bytes | None:
+    """Return the content of dvc.lock in git's HEAD; None without the file or without git."""
+    return git_output(project, "show", f"HEAD:./{_LOCK}")
+
+
+def _committed_at(project: Path) -> int:
+    """Return when HEAD's dvc.lock was committed, in seconds since 1970; 0 without one."""
+    return int(git_output(project, "log", "-1", "--format=%ct", "--", str(_LOCK)) or 0)
+
+
+def _running_dvc(project: Path) -> list[int]:
+    """Return the pids of DVC in the project, without those that only send its statistics."""
+    return [
+        pid
+        for pid, command in processes_in_folder(project).items()
+        if any(Path(part).name == "dvc" for part in command[:5]) and "daemon" not in command
+    ]
+
+
+@contextmanager
+def _dvc_lock_held(path: Path) -> Iterator[None]:
+    """Hold the lock that DVC holds while it reads or writes its files; it releases it while a stage runs."""
+    path.parent.mkdir(exist_ok=True)
+    deadline = time.monotonic() + _LOCK_TIMEOUT_S
+    with path.open("a+b") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise InputError(f"{path}: another DVC holds this lock; wait for it or end it") from None
+                time.sleep(0.05)
+        yield

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.commands import command_parser, positive_float
-from pipeline.commands.init.project import packaged_path
+from pipeline.commands import command_parser, packaged_path, positive_float
 from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
 from pipeline.simulator import AllReduceTiming, Job, LinkFit, fit

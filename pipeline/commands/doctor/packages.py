@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from pipeline.commands.doctor.environment import INSTALL, Finding, ok, problem, warning
+from pipeline.commands.doctor.command import INSTALL, Finding, ok, problem, warning
 
 _REINSTALL_TORCH = "pip install --force-reinstall torch torchvision (both from one source: pip, or conda-forge)"
 

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.commands import command_parser
+from pipeline.commands import command_parser, packaged_path
 from pipeline.commands.init.project import (
     SCHEMA,
     check_new,
     check_tools,
     is_pipeline,
-    packaged_path,
     start_repositories,
     write_project,
 )

@@ -1,9 +1,5 @@
-"""Files of a project outside a clone, its git repository and its DVC folder.
+"""Files of a project outside a clone, its git repository and its DVC folder."""
 
-Stages in its dvc.yaml depend on digests of the installed code, not on its files.
-"""
-
-import re
 import shutil
 import subprocess
 import sys
@@ -12,69 +8,17 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline.artifacts.files import write_json, write_text
+from pipeline.commands import packaged_path
+from pipeline.commands.code_digests import project_dvc_yaml
 from pipeline.commands.schema import params_schema
 from pipeline.errors import InputError, MachineError
 from pipeline.processes import git_output
-
-# setup.py copies them into the wheel; in a checkout, and in an editable installation, they are at its root.
-_IN_WHEEL = Path(__file__).with_name("project")
-_CHECKOUT = Path(__file__).resolve().parents[3]
-
-CODE_FOLDER = "data/code"
-"""A digest of each stage's code, in a file of its name."""
-
-STAGES = ("prepare", "finetune", "extract", "reduce", "filter", "train", "report")
-"""All stages, in order."""
-
-_HEAD = """\
-# The pipeline of batchsieve. `dvc repro` runs a stage again after a change of its parameters, its inputs or its
-# installed code.
-
-stages:
-  # Writes a digest of each stage's installed code; it takes a second or two, and DVC runs it every time.
-  code:
-    cmd: python -m pipeline code-digests
-    always_changed: true
-    outs:
-"""
 
 SCHEMA = "params.schema.json"
 _OVERRIDES = "path,sha256,decision,label,note,timestamp\n"
 _DATA_GITIGNORE = "# Stage outputs belong to DVC; human decisions belong to git.\n*\n!.gitignore\n!overrides.csv\n"
 _DVCIGNORE = ("__pycache__", "*.pyc", "*.tmp")
 _DVC_CONFIG = "[core]\n    analytics = false\n    check_update = false\n    autostage = true\n"
-
-
-def packaged_path(name: str) -> Path:
-    """Return the file or folder `name`, such as `presets` or `dvc.yaml`, of the installed package or the checkout."""
-    return (_IN_WHEEL if _IN_WHEEL.is_dir() else _CHECKOUT) / name
-
-
-def folder_here_or_packaged(name: str) -> Path:
-    """Return the folder `name` of the working folder; where there is none, that of the package."""
-    here = Path(name)
-    return here if here.is_dir() else packaged_path(name)
-
-
-def project_dvc_yaml(text: str) -> str:
-    """Return the dvc.yaml of a project, from that of the repository.
-
-    Args:
-        text: with the files of the code as dependencies.
-    """
-    _, _, stages = text.partition("stages:\n")
-    assert stages, "dvc.yaml of the repository has its stages elsewhere"
-    lines = [_HEAD.rstrip("\n"), *(f"      - {CODE_FOLDER}/{stage}" for stage in STAGES), ""]
-    stage = ""
-    for line in stages.splitlines():
-        if match := re.fullmatch(r"  (\w+):", line):
-            stage = match[1]
-        if re.fullmatch(r" +- pipeline/\S+", line):
-            continue
-        lines.append(line)
-        if match := re.fullmatch(r"( +)deps:", line):
-            lines.append(f"{match[1]}  - {CODE_FOLDER}/{stage}")
-    return "\n".join(lines) + "\n"
 
 
 def check_tools() -> None:

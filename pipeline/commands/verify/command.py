@@ -22,13 +22,15 @@ from pipeline.commands import check_minimums, command_parser
 from pipeline.commands.verify.findings import Findings
 from pipeline.commands.verify.recorded import Project, read_project
 from pipeline.commands.verify.report import check_digests, check_filters, check_report
-from pipeline.commands.verify.retraining import Retrain, audit, choose_runs, retrainer
+from pipeline.commands.verify.retraining import AuditSample, Retrain, audit, choose_runs, retrainer
 from pipeline.commands.verify.runs import check_plans, check_runs
-from pipeline.commands.verify.segments import choose_segments, segment_retrainer, with_progress
-from pipeline.commands.verify.studies import VerifiedStudy, check_leftovers, check_study
+from pipeline.commands.verify.segments import choose_segments, segment_retrainer
+from pipeline.commands.verify.studies import StudyRun, VerifiedStudy, check_leftovers, check_study
 from pipeline.errors import InputError, printable
 from pipeline.paths import DataPaths, WorkPaths
-from pipeline.run_log import stderr_log
+from pipeline.run_log import RunLog, stderr_log
+from pipeline.training.result_cache import RunResult
+from pipeline.training.study_progress import StudyProgress
 
 _SEEDS = 2**32
 
@@ -112,6 +114,35 @@ def verify(project: Project, findings: Findings, *, published: Sequence[str] = (
     with findings.collecting_errors(project.data.summary):
         check_report(project, studies, findings)
     return studies
+
+
+def with_progress(retrain: Retrain, project: Project, sample: AuditSample, log: RunLog) -> Retrain:
+    """Return `retrain` with a line in `log` after each run or segment of the sample, also after one that fails.
+
+    A run that is trained twice, to confirm a difference, has one line.
+    """
+    progress = StudyProgress([n_images(project, run) for run in sample.chosen])
+    ended = set()
+
+    def retrain_and_say(run: StudyRun) -> RunResult:
+        try:
+            return retrain(run)
+        finally:
+            if (part := (run.fingerprint, run.first_link)) not in ended:
+                ended.add(part)
+                line = progress.end_run()
+                log.info(f"verify: {line.replace('runs', 'segments') if run.is_segment else line}")
+
+    return retrain_and_say
+
+
+def n_images(project: Project, run: StudyRun) -> int:
+    """Return the number of images that a run, or a segment of one, trains on."""
+    sizes = run.spec.settings.batch_sizes
+    steps = [0, *(link.step for link in project.runs[run.fingerprint].result.links)]
+    first, last = steps[run.first_link], steps[-1 if run.n_links is None else run.n_links]
+    # Steps are as recorded, and a record may be forged.
+    return max(0, sizes.examples(last) - sizes.examples(first))
 
 
 def _folders(folder: Path) -> tuple[Path, Path]:

@@ -1,4 +1,4 @@
-"""Audit segments of runs, from one kept checkpoint to the next link of the hash chain; and the progress of audits.
+"""Audit segments of runs, from one kept checkpoint to the next link of the hash chain.
 
 A kept checkpoint is the state of a run at a link, so its bits are in the recorded chain: the link computed from it must
 be the recorded one. If every segment ends in its recorded link, so does the run.
@@ -21,7 +21,6 @@ from pipeline.training.hash_chain import HashChain
 from pipeline.training.kept_checkpoints import has_kept, kept_checkpoint, load_kept
 from pipeline.training.result_cache import RunResult
 from pipeline.training.state import TrainState
-from pipeline.training.study_progress import StudyProgress
 
 _NOT_KEPT = "no checkpoint is kept at a link of its hash chain (studies.NAME.keep_checkpoints); train the whole run"
 # Of values that `load_state_dict` of torch and of this project does not expect.
@@ -112,32 +111,3 @@ class _SegmentScheduler(CheckpointScheduler):
         n_links = self._segment.n_links
         if n_links is not None and state.step >= self._recorded.links[n_links - 1].step:
             raise _SegmentEnd(state)
-
-
-def with_progress(retrain: Retrain, project: Project, sample: AuditSample, log: RunLog) -> Retrain:
-    """Return `retrain` with a line in `log` after each run or segment of the sample, also after one that fails.
-
-    A run that is trained twice, to confirm a difference, has one line.
-    """
-    progress = StudyProgress([n_images(project, run) for run in sample.chosen])
-    ended = set()
-
-    def retrain_and_say(run: StudyRun) -> RunResult:
-        try:
-            return retrain(run)
-        finally:
-            if (part := (run.fingerprint, run.first_link)) not in ended:
-                ended.add(part)
-                line = progress.end_run()
-                log.info(f"verify: {line.replace('runs', 'segments') if run.is_segment else line}")
-
-    return retrain_and_say
-
-
-def n_images(project: Project, run: StudyRun) -> int:
-    """Return the number of images that a run, or a segment of one, trains on."""
-    sizes = run.spec.settings.batch_sizes
-    steps = [0, *(link.step for link in project.runs[run.fingerprint].result.links)]
-    first, last = steps[run.first_link], steps[-1 if run.n_links is None else run.n_links]
-    # Steps are as recorded, and a record may be forged.
-    return max(0, sizes.examples(last) - sizes.examples(first))

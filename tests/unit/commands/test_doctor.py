@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from pipeline.commands.doctor import environment as checks_environment
+from pipeline.commands.doctor import command as doctor
 from pipeline.commands.doctor import packages
-from pipeline.commands.doctor.command import format_finding
-from pipeline.commands.doctor.environment import Gpus
+from pipeline.commands.doctor.command import Gpus, format_finding
 from pipeline.environment import MINIMUM_PYTHON
 from tests.fixtures.golden import check_golden
 from tests.fixtures.printed_errors import printed_error
@@ -74,9 +73,9 @@ def test_outside_the_project_it_says_where_to_go(tmp_path: Path) -> None:
 
 
 def test_old_python() -> None:
-    assert checks_environment.check_python_version((3, 10, 14)).status == "problem"
-    assert checks_environment.check_python_version((3, 11, 0)).status == "ok"
-    assert checks_environment.check_python_version((4, 0, 0)).status == "ok"
+    assert doctor.check_python_version((3, 10, 14)).status == "problem"
+    assert doctor.check_python_version((3, 11, 0)).status == "ok"
+    assert doctor.check_python_version((4, 0, 0)).status == "ok"
 
 
 def test_minimum_is_that_of_pyproject() -> None:
@@ -85,17 +84,17 @@ def test_minimum_is_that_of_pyproject() -> None:
 
 
 def test_another_checkout(tmp_path: Path) -> None:
-    assert checks_environment.check_checkout(tmp_path / "pipeline", tmp_path).status == "ok"
-    other = checks_environment.check_checkout(Path("/elsewhere/pipeline"), tmp_path)
+    assert doctor.check_checkout(tmp_path / "pipeline", tmp_path).status == "ok"
+    other = doctor.check_checkout(Path("/elsewhere/pipeline"), tmp_path)
     assert (other.status, other.repair) == ("problem", "pip install --no-deps -e .")
     assert other.detail.endswith("/elsewhere/pipeline")
-    assert checks_environment.check_checkout(None, tmp_path).status == "problem"
+    assert doctor.check_checkout(None, tmp_path).status == "problem"
 
 
 def test_python_on_path() -> None:
-    assert checks_environment.check_python_on_path("/venv", "/venv").status == "ok"
-    assert checks_environment.check_python_on_path("/usr", "/venv").status == "warning"
-    assert checks_environment.check_python_on_path(None, "/venv").status == "warning"
+    assert doctor.check_python_on_path("/venv", "/venv").status == "ok"
+    assert doctor.check_python_on_path("/usr", "/venv").status == "warning"
+    assert doctor.check_python_on_path(None, "/venv").status == "warning"
 
 
 # Packages
@@ -172,12 +171,12 @@ def test_every_requirement_of_the_stages_has_a_module_that_exists() -> None:
 
 
 def test_git_and_dvc() -> None:
-    assert checks_environment.check_git("git version 2.39.5", repository=True).detail == "2.39.5"
-    assert checks_environment.check_git("git version 2.39.5", repository=False).status == "problem"
-    assert checks_environment.check_git(None, repository=False).status == "problem"
-    assert checks_environment.check_dvc("3.67.1", initialized=True).status == "ok"
-    assert checks_environment.check_dvc(None, initialized=True).status == "problem"
-    assert checks_environment.check_dvc("3.67.1", initialized=False).status == "problem"
+    assert doctor.check_git("git version 2.39.5", repository=True).detail == "2.39.5"
+    assert doctor.check_git("git version 2.39.5", repository=False).status == "problem"
+    assert doctor.check_git(None, repository=False).status == "problem"
+    assert doctor.check_dvc("3.67.1", initialized=True).status == "ok"
+    assert doctor.check_dvc(None, initialized=True).status == "problem"
+    assert doctor.check_dvc("3.67.1", initialized=False).status == "problem"
 
 
 # The machine
@@ -186,13 +185,13 @@ def test_git_and_dvc() -> None:
 def test_cores_within_a_container(tmp_path: Path) -> None:
     limit = tmp_path / "cpu.max"
     limit.write_text("150000 100000\n")
-    assert checks_environment.cpu_quota(limit) == 1.5
+    assert doctor.cpu_quota(limit) == 1.5
     limit.write_text("max 100000\n")
-    assert checks_environment.cpu_quota(limit) is None
-    assert checks_environment.cpu_quota(tmp_path / "missing") is None
-    assert checks_environment.check_cores(8, None).status == "ok"
-    assert checks_environment.check_cores(2, 2.0).status == "ok"
-    finding = checks_environment.check_cores(64, 1.5)
+    assert doctor.cpu_quota(limit) is None
+    assert doctor.cpu_quota(tmp_path / "missing") is None
+    assert doctor.check_cores(8, None).status == "ok"
+    assert doctor.check_cores(2, 2.0).status == "ok"
+    finding = doctor.check_cores(64, 1.5)
     assert finding.status == "warning"
     assert finding.repair.startswith("set threads_per_worker: 1 ")
 
@@ -210,28 +209,28 @@ def test_cores_within_a_container(tmp_path: Path) -> None:
     ],
 )
 def test_gpus(names: tuple[str, ...], cuda: str | None, nccl: bool, driver: bool, status: str) -> None:
-    finding = checks_environment.check_gpus(Gpus(names=names, cuda=cuda, nccl=nccl), driver=driver)
+    finding = doctor.check_gpus(Gpus(names=names, cuda=cuda, nccl=nccl), driver=driver)
     assert finding.status == status
 
 
 def test_shared_memory_matters_to_several_gpus_only() -> None:
-    assert checks_environment.check_shared_memory(64e6, gpus=0).status == "ok"
-    assert checks_environment.check_shared_memory(64e6, gpus=2).status == "warning"
-    assert checks_environment.check_shared_memory(None, gpus=2).status == "warning"
-    assert checks_environment.check_shared_memory(8e9, gpus=2).status == "ok"
+    assert doctor.check_shared_memory(64e6, gpus=0).status == "ok"
+    assert doctor.check_shared_memory(64e6, gpus=2).status == "warning"
+    assert doctor.check_shared_memory(None, gpus=2).status == "warning"
+    assert doctor.check_shared_memory(8e9, gpus=2).status == "ok"
 
 
 def test_disk() -> None:
-    assert [checks_environment.check_disk(free).status for free in (0.5e9, 5e9, 50e9)] == ["problem", "warning", "ok"]
+    assert [doctor.check_disk(free).status for free in (0.5e9, 5e9, 50e9)] == ["problem", "warning", "ok"]
 
 
 def test_writable(tmp_path: Path) -> None:
-    assert checks_environment.check_writable(tmp_path / "data").status == "ok"
+    assert doctor.check_writable(tmp_path / "data").status == "ok"
     assert list((tmp_path / "data").iterdir()) == []
     (tmp_path / "file").write_text("")
-    assert checks_environment.check_writable(tmp_path / "file").status == "problem"
+    assert doctor.check_writable(tmp_path / "file").status == "problem"
     # Nobody makes files there, root included.
-    assert checks_environment.check_writable(Path("/proc/self/fd")).status == "problem"
+    assert doctor.check_writable(Path("/proc/self/fd")).status == "problem"
 
 
 # The text
@@ -243,14 +242,14 @@ def test_doctor_prints_findings_with_repairs() -> None:
     pinned = [Requirement("torch==2.15.0")]
     locked = {"numpy": "2.5.5", "torch": "2.15.0"}
     findings = [
-        checks_environment.check_python_version((3, 12, 1)),
-        checks_environment.check_python_version((3, 10, 14)),
-        checks_environment.check_checkout(Path("/project/pipeline"), Path("/project")),
-        checks_environment.check_checkout(Path("/elsewhere/pipeline"), Path("/project")),
-        checks_environment.check_checkout(None, Path("/project")),
-        checks_environment.check_python_on_path("/venv", "/venv"),
-        checks_environment.check_python_on_path("/usr", "/venv"),
-        checks_environment.check_python_on_path(None, "/venv"),
+        doctor.check_python_version((3, 12, 1)),
+        doctor.check_python_version((3, 10, 14)),
+        doctor.check_checkout(Path("/project/pipeline"), Path("/project")),
+        doctor.check_checkout(Path("/elsewhere/pipeline"), Path("/project")),
+        doctor.check_checkout(None, Path("/project")),
+        doctor.check_python_on_path("/venv", "/venv"),
+        doctor.check_python_on_path("/usr", "/venv"),
+        doctor.check_python_on_path(None, "/venv"),
         packages.check_package_version(torch, "2.15.1+cpu", "pipeline"),
         packages.check_package_version(torch, "2.9.1", "pipeline"),
         packages.check_package_version(torch, None, "dev"),
@@ -260,24 +259,24 @@ def test_doctor_prints_findings_with_repairs() -> None:
         packages.import_finding("torchvision", "RuntimeError: operator torchvision::nms does not exist"),
         packages.import_finding("torch", "ImportError: libtorch.so"),
         packages.import_finding("plotly", "ends Python with code 3"),
-        checks_environment.check_git("git version 2.39.5", repository=True),
-        checks_environment.check_git("git version 2.39.5", repository=False),
-        checks_environment.check_git(None, repository=False),
-        checks_environment.check_dvc("3.67.1", initialized=True),
-        checks_environment.check_dvc("3.67.1", initialized=False),
-        checks_environment.check_dvc(None, initialized=True),
-        checks_environment.check_cores(8, None),
-        checks_environment.check_cores(64, 1.5),
-        checks_environment.check_gpus(Gpus(names=(), cuda=None, nccl=False), driver=False),
-        checks_environment.check_gpus(Gpus(names=("A", "A"), cuda="13.0", nccl=True), driver=True),
-        checks_environment.check_gpus(Gpus(names=("A", "A"), cuda="13.0", nccl=False), driver=True),
-        checks_environment.check_gpus(Gpus(names=(), cuda=None, nccl=False), driver=True),
-        checks_environment.check_gpus(Gpus(names=(), cuda="13.0", nccl=True), driver=True),
-        checks_environment.check_shared_memory(8e9, gpus=2),
-        checks_environment.check_shared_memory(64e6, gpus=2),
-        checks_environment.check_shared_memory(None, gpus=2),
-        checks_environment.check_disk(50e9),
-        checks_environment.check_disk(5e9),
-        checks_environment.check_disk(0.5e9),
+        doctor.check_git("git version 2.39.5", repository=True),
+        doctor.check_git("git version 2.39.5", repository=False),
+        doctor.check_git(None, repository=False),
+        doctor.check_dvc("3.67.1", initialized=True),
+        doctor.check_dvc("3.67.1", initialized=False),
+        doctor.check_dvc(None, initialized=True),
+        doctor.check_cores(8, None),
+        doctor.check_cores(64, 1.5),
+        doctor.check_gpus(Gpus(names=(), cuda=None, nccl=False), driver=False),
+        doctor.check_gpus(Gpus(names=("A", "A"), cuda="13.0", nccl=True), driver=True),
+        doctor.check_gpus(Gpus(names=("A", "A"), cuda="13.0", nccl=False), driver=True),
+        doctor.check_gpus(Gpus(names=(), cuda=None, nccl=False), driver=True),
+        doctor.check_gpus(Gpus(names=(), cuda="13.0", nccl=True), driver=True),
+        doctor.check_shared_memory(8e9, gpus=2),
+        doctor.check_shared_memory(64e6, gpus=2),
+        doctor.check_shared_memory(None, gpus=2),
+        doctor.check_disk(50e9),
+        doctor.check_disk(5e9),
+        doctor.check_disk(0.5e9),
     ]
     check_golden("doctor.txt", "".join(f"{format_finding(finding)}\n" for finding in findings))

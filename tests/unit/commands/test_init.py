@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from batchsieve.cli import main
+from pipeline.commands import packaged_path
 from pipeline.commands.init import weights
-from pipeline.commands.init.project import packaged_path
 from pipeline.commands.init.weights import NETWORK, find_weights
 from pipeline.commands.plan.jobs import TimeEstimate
 from pipeline.config.params import load_params

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
+from pipeline.commands.verify.command import n_images, with_progress
 from pipeline.commands.verify.retraining import AuditSample
-from pipeline.commands.verify.segments import n_images, with_progress
 from pipeline.commands.verify.studies import StudyRun
 from pipeline.durations import BatchSizes
 from pipeline.errors import InputError

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image
 
 from batchsieve import InputError, look
+from batchsieve.look_command import write_look
 from batchsieve.looking import looking, networks, small_network
-from batchsieve.looking.project import write_look
 from pipeline.paths import DataPaths
 from pipeline.reduction.near_duplicates import NearDuplicates
 from pipeline.reduction.near_duplicates import near_duplicates as search

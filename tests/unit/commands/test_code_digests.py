@@ -6,7 +6,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from pipeline.__main__ import main
-from pipeline.commands.init.project import STAGES, project_dvc_yaml
+from pipeline.commands.code_digests import STAGES, project_dvc_yaml
 from tests.fixtures.source_tree import ROOT
 
 _TEXT = (ROOT / "dvc.yaml").read_text(encoding="utf-8")
