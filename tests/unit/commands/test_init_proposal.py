@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.commands.init.command import NETWORK
 from pipeline.commands.init.proposal import FolderSurvey, batch_sizes, default_test_size, propose
-from pipeline.commands.init.weights import NETWORK
 from pipeline.config.batch_sizes import known_sizes
 from pipeline.config.params import Params
 from pipeline.datasets.splits import choose_test_rows, choose_val_rows
