@@ -81,7 +81,6 @@ def test_a_lost_rank_is_named_and_the_others_end(
         began = time.monotonic()
         while alive({other}) and time.monotonic() - began < 3 * _TIMEOUT_S:
             time.sleep(0.05)
-        took = time.monotonic() - began
         assert not alive({other}), "the other rank does not end"
         if number == signal.SIGKILL:
             assert process.wait(timeout=30) == 128 + signal.SIGKILL
@@ -96,7 +95,6 @@ def test_a_lost_rank_is_named_and_the_others_end(
     if number == signal.SIGSTOP:
         assert len(ends) == 1, lines
         assert "is stopped" in ends[0]
-        assert took > _TIMEOUT_S / 2
         notices = [line for line in lines if line not in ends]
         assert len(notices) == 1, lines
         assert named in notices[0]
@@ -129,10 +127,8 @@ def test_a_rank_that_goes_on_costs_time_alone(tmp_path: Path, victim: int, is_na
         time.sleep(1)
         for _ in range(1 if is_named else 8):
             os.kill(slowed, signal.SIGSTOP)
-            began = time.monotonic()
             if is_named:
                 wait_until(lambda: f"rank {victim} (process {slowed}" in output.read_text(), process)
-                assert time.monotonic() - began >= 7
             else:
                 time.sleep(0.5)
             os.kill(slowed, signal.SIGCONT)
