@@ -44,7 +44,7 @@ def module_of(command: str) -> str:
     Looks at files instead of importing `pipeline.commands`, which a Python older than 3.11 cannot import.
     """
     name = command.replace("-", "_")
-    is_package = (Path(__file__).parent / "commands" / name).is_dir()
+    is_package = (Path(__file__).parent / "commands" / name / "command.py").is_file()
     return f"pipeline.commands.{name}.command" if is_package else f"pipeline.commands.{name}"
 
 

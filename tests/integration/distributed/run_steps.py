@@ -111,8 +111,8 @@ def _float64_cases() -> Iterator[tuple[str, StepCase]]:
 
 
 def _exact_cases() -> Iterator[tuple[str, StepCase]]:
-    """Of 12 simulated workers and 50 images, which no process of several shares evenly."""
-    exact: dict[str, Any] = {"reduction": "exact", "simulated_workers": 12, "batch_size": 50}
+    """Of 12 simulated workers and 51 images, which no number of processes above one shares evenly."""
+    exact: dict[str, Any] = {"reduction": "exact", "simulated_workers": 12, "batch_size": 51}
     small = replace(SEVERAL, **exact, noise_scale_steps=2)
     resnet = replace(RESNET, steps=2, **exact)
     yield "resnets resnet18 sgd", StepCase(settings=resnet)

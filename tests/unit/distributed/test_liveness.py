@@ -32,7 +32,11 @@ def test_a_rank_that_answers_and_does_not_come_ends_the_process() -> None:
         subprocess.Popen([sys.executable, "-c", _SCRIPT, mode], cwd=ROOT, stderr=subprocess.PIPE, text=True)
         for mode in ("ends", "waits")
     )
-    said = {process: process.communicate(timeout=60)[1] for process in (ends, waits)}
+    try:
+        said = {process: process.communicate(timeout=60)[1] for process in (ends, waits)}
+    finally:
+        for process in (ends, waits):
+            process.kill()
     assert waits.returncode == 0, said[waits]
     assert ends.returncode == 2, said[ends]
     last = said[ends].splitlines()[-1]
