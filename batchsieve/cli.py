@@ -45,7 +45,7 @@ GROUPS = {
 
 _OWN = {
     "look": ("batchsieve.look_command", "find wrong labels in a folder of images, as one page"),
-    "find-issues": ("batchsieve.issues", "rank suspect labels of arrays in files"),
+    "find-issues": ("batchsieve.find_issues_command", "rank suspect labels of arrays in files"),
     "viz": (viz.__main__.SERVE, "explore the embedding in a browser"),
     "export": ("batchsieve.export_command", "write kept and dropped images for other tools, or the visualizer's page"),
     "figure": (viz.__main__.COMMANDS["figure"], "write the embedding as PNG, SVG or PDF"),

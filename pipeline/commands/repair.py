@@ -12,12 +12,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline.artifacts.files import write_bytes
 from pipeline.commands import command_parser
-from pipeline.commands.doctor.command import Finding, ok, problem
 from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
 from pipeline.processes import git_output, hides_working_folder, processes_in_folder
@@ -68,21 +66,6 @@ class Repair:
 
     file: Path
     done: str
-
-
-def check_dvc_files(project: Path) -> Iterator[Finding]:
-    """Repair both files and yield what was done; yields nothing without DVC, which `check_tools` reports."""
-    if find_spec("dvc") is None:
-        return
-    try:
-        repairs = repair_dvc_files(project, WorkPaths())
-    except InputError as error:
-        yield problem("DVC's files", str(error), "then run this command again")
-        return
-    if not repairs:
-        yield ok("DVC's files", "complete")
-    for repair in repairs:
-        yield ok("DVC's files", f"{repair.file}: {repair.done}")
 
 
 def repair_dvc_files(project: Path, work: WorkPaths) -> list[Repair]:

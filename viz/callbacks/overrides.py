@@ -93,7 +93,7 @@ def run_command(source: Source, sessions: OverrideSessions, command: Mapping[str
         label = _class_name(points, command.get("label")) if decision == "relabel" else ""
         saved = decisions.decide(images, decision, note if isinstance(note, str) else "", label=label)
     except _StaleCommandError as error:
-        return CommandResult(message=f"NOT SAVED: {error}: nothing was saved; reload the page.", failed=True)
+        return CommandResult(message=f"NOT SAVED: {error}. Reload the page.", failed=True)
     except InputError as error:
         return CommandResult(message=f"NOT SAVED: {error}", failed=True)
     return CommandResult(message=saved.message, decision=_saved_decision(source, images))

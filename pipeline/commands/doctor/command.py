@@ -10,6 +10,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -86,8 +87,6 @@ def examine(project: Path) -> Iterator[Finding]:
     except ModuleNotFoundError as error:
         yield problem(str(error.name), "missing", INSTALL)
         return
-    from pipeline.commands.repair import check_dvc_files
-
     for check in (check_interpreter, check_packages, check_tools, check_machine, check_dvc_files):
         yield from check(project)
 
@@ -284,6 +283,25 @@ def check_tools(project: Path) -> Iterator[Finding]:
     command = str(executable) if executable.exists() else "dvc"
     version = _run([command, "--version"], project)
     yield check_dvc(version, initialized=(project / ".dvc").is_dir())
+
+
+def check_dvc_files(project: Path) -> Iterator[Finding]:
+    """Repair the files of a killed DVC and yield what was done; nothing without DVC, which `check_tools` reports."""
+    if find_spec("dvc") is None:
+        return
+    # Imported here: it needs a newer Python.
+    from pipeline.commands.repair import repair_dvc_files
+    from pipeline.paths import WorkPaths
+
+    try:
+        repairs = repair_dvc_files(project, WorkPaths())
+    except InputError as error:
+        yield problem("DVC's files", str(error), "then run this command again")
+        return
+    if not repairs:
+        yield ok("DVC's files", "complete")
+    for repair in repairs:
+        yield ok("DVC's files", f"{repair.file}: {repair.done}")
 
 
 def check_git(version: str | None, *, repository: bool) -> Finding:

@@ -250,7 +250,7 @@ def test_replaced_files_are_noticed_and_old_rows_are_not_decided(served: Served,
     pick(page, "sort", "least suspect first")
     page.locator("h1").click()
     page.keyboard.press("d")
-    expect(page.locator("#saved.failed")).to_contain_text("nothing was saved; reload")
+    expect(page.locator("#saved.failed")).to_contain_text("Reload the page")
     assert served.overrides() == []
     banner = page.locator("#banner")
     expect(banner).to_contain_text("A stage has written new files", timeout=15_000)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.artifacts.files import write_bytes
-from pipeline.commands.repair import check_dvc_files, is_readable_lock, repair_dvc_files
+from pipeline.commands.doctor.command import check_dvc_files
+from pipeline.commands.repair import is_readable_lock, repair_dvc_files
 from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
 from pipeline.stages.harness import back_up_dvc_lock
