@@ -13,9 +13,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from batchsieve.issues import LabelIssues, LabelScorer, find_issues
+from pipeline.artifacts.files import map_array
 from pipeline.artifacts.tables import protect_cells, write_csv
 from pipeline.errors import InputError
 
@@ -63,14 +63,11 @@ def _read(option: str, path: Path | None) -> Any:
         return None
     key = f"--{option.replace('_', '-')}"
     try:
-        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        return map_array(path)
     except FileNotFoundError:
         raise InputError(f"{key}: {path} does not exist; give a .npy file") from None
-    except (ValueError, EOFError, OSError) as error:
-        raise InputError(f"{key}: {path} is not a valid .npy file ({error}); write it by numpy.save") from None
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"{key}: {path} is an archive of several arrays; write one by numpy.save")
-    return array
+    except ValueError as error:
+        raise InputError(f"{key}: {path}: {error}; write it by numpy.save") from None
 
 
 def _table(issues: LabelIssues) -> pa.Table:

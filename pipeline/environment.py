@@ -31,13 +31,24 @@ REQUIRED_MODULES = (
     "torchvision",
     "tqdm",
 )
+# What these stages import in addition when they start, of the extra `stages`.
+STAGE_MODULES = {
+    "filter": ("faiss",),
+    "reduce": ("openTSNE", "faiss"),
+    "report": ("jinja2", "matplotlib", "plotly"),
+}
 _OWN = ("batchsieve", "pipeline", "viz", "benchmarks")
 
 
-def exit_if_unsupported() -> None:
-    """Exit with code 2 and one line if this Python is too old or lacks a requirement."""
+def exit_if_unsupported(stage: str = "") -> None:
+    """Exit with code 2 and one line if this Python is too old or lacks a requirement.
+
+    Args:
+        stage: name of the stage that starts, whose additional requirements count too.
+    """
+    modules = (*REQUIRED_MODULES, *STAGE_MODULES.get(stage, ()))
     line = unsupported_python_hint() or next(
-        (missing_module_hint(name) for name in REQUIRED_MODULES if not _is_installed(name)), None
+        (missing_module_hint(name) for name in modules if not _is_installed(name)), None
     )
     if line:
         print(f"error: {line}", file=sys.stderr)

@@ -20,6 +20,7 @@ _FIX_HINTS = {
     errno.EEXIST: "a folder is needed here; move the file away",
     errno.ENOTDIR: "a folder is needed here; move the file away",
     errno.EISDIR: "a file is needed here; move the folder away",
+    errno.ELOOP: "a link leads to itself; remove it",
 }
 
 # Temporary files, which are gone when the error is printed, and lock files: what they are for.
@@ -39,6 +40,8 @@ _OUT_OF_MEMORY_TEXTS = (
     "can't start new thread",
     "failed to map segment",
 )
+
+_SYMLINK_LOOP = "Symlink loop from "
 
 _MAX_LENGTH = 1500
 # The fix is at the end of a message.
@@ -101,6 +104,10 @@ def fix_hint(error: BaseException) -> str | None:
     if is_out_of_memory(error):
         detail = (str(error).splitlines() or [""])[0][:200]
         return f"out of memory ({type(error).__name__}: {detail}); end other programs, or use a machine with more"
+    if isinstance(error, RuntimeError) and str(error).startswith(_SYMLINK_LOOP):
+        # Path.resolve before Python 3.13; the path follows in quotes.
+        path = str(error).removeprefix(_SYMLINK_LOOP).strip("'")
+        return f"{path}: {_FIX_HINTS[errno.ELOOP]}"
     if not isinstance(error, OSError):
         return None
     code = error.errno or 0
@@ -130,7 +137,7 @@ def explain_file_errors() -> Iterator[None]:
     """
     try:
         yield
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         if not (line := fix_hint(error)):
             raise
         raise InputError(line) from error

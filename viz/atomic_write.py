@@ -41,11 +41,12 @@ def exclusive(file: Path) -> Iterator[None]:
         InputError: others keep the lock; or the file system fails within the block, e.g. by a full disk or a
             read-only folder.
     """
-    target = file.resolve()
-    lock = FileLock(target.with_name(f".{target.name}.lock"), timeout=_LOCK_TIMEOUT_S, poll_interval=_POLL_INTERVAL_S)
     try:
-        with explain_file_errors(), lock:
-            yield
+        with explain_file_errors():
+            target = file.resolve()
+            lock = target.with_name(f".{target.name}.lock")
+            with FileLock(lock, timeout=_LOCK_TIMEOUT_S, poll_interval=_POLL_INTERVAL_S):
+                yield
     except Timeout:
         raise InputError(f"{file}: locked by another process for {_LOCK_TIMEOUT_S:g} s; try again") from None
 

@@ -180,6 +180,32 @@ def write_array(path: Path, array: NDArray[Any]) -> None:
         out[...] = array
 
 
+def map_array(path: Path) -> np.memmap:
+    """Memory-map a .npy file of any type and shape read-only.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is not a .npy file, with the reason in a few words.
+    """
+    if path.exists() and not path.is_file():
+        raise ValueError("not a regular file")  # a FIFO would block its reader
+    # NumPy takes other bytes for a pickle, and advises to load it.
+    with path.open("rb") as file:
+        start = file.read(6)
+    if start.startswith(b"PK"):
+        raise ValueError("an .npz archive, not a .npy file")
+    if start != b"\x93NUMPY":
+        raise ValueError("not a valid .npy file (it is cut or overwritten)")
+    try:
+        array: np.memmap = np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as error:
+        # NumPy passes on errors of Python's own parser, which reads the header.
+        if is_out_of_memory(error):
+            raise
+        raise ValueError(f"not a valid .npy file ({short_reason(error)})") from None
+    return array
+
+
 def open_array(path: Path, *, dtype: DTypeLike, ndim: int, rows: int | None = None) -> np.memmap:
     """Memory-map a .npy file read-only and check its type and shape.
 
@@ -187,23 +213,11 @@ def open_array(path: Path, *, dtype: DTypeLike, ndim: int, rows: int | None = No
         InputError: the file is missing, truncated, not an array file, or of another type, rank or length.
     """
     try:
-        # NumPy takes other bytes for a pickle, and advises to load it.
-        with path.open("rb") as file:
-            if not (start := file.read(6)).startswith(b"PK") and start != b"\x93NUMPY":
-                raise ValueError("it is cut or overwritten")
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = map_array(path)
     except FileNotFoundError:
         raise InputError(f"{path}: missing; run `dvc repro`") from None
-    except Exception as error:
-        # NumPy passes on errors of Python's own parser, which reads the header.
-        if is_out_of_memory(error):
-            raise
-        raise InputError(
-            f"{path}: not a valid .npy file ({short_reason(error)}); delete it and run `dvc repro`"
-        ) from None
-    if not isinstance(array, np.memmap):
-        array.close()
-        raise InputError(f"{path}: an .npz archive, not a .npy file; delete it and run `dvc repro`")
+    except ValueError as error:
+        raise InputError(f"{path}: {error}; delete it and run `dvc repro`") from None
     if array.dtype != np.dtype(dtype) or array.ndim != ndim:
         raise InputError(
             f"{path}: holds {array.dtype} of shape {array.shape}, expected {np.dtype(dtype)} of {ndim} dimensions"

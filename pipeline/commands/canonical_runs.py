@@ -1,6 +1,6 @@
 """`python -m pipeline canonical-runs`: check that the training code computes the same bits as listed versions of it.
 
-Trains ten small networks for 20 steps each on one CPU thread, half a minute in total, and compares their hashes with
+Trains small networks for 20 steps each on one CPU thread, half a minute in total, and compares their hashes with
 `pipeline/training/canonical_runs.json`. Versions with equal hashes form a code family, whose finished runs stay valid.
 --record adds this code to the family with its hashes, or to a new one; commit the list with the code.
 """

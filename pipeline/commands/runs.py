@@ -195,7 +195,7 @@ def _machines(key: RunKey, params: Params, device: torch.device) -> list[dict[st
     """Return this machine, once for each number of CPU threads that the studies of `params` may use."""
     if device.type == "cuda":
         return [machine_info(device)]
-    pinned: int | None = key.job["settings"]["threads"]
+    pinned: int | None = _settings(key).get("threads")
     recipes = [study.effective_recipe(params.train) for study in params.studies.values()]
     counts = {pinned} if pinned else {thread_count(recipe) for recipe in recipes}
     return [worker_machine_info(device, count) for count in sorted(counts)]

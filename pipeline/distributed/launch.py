@@ -4,10 +4,11 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import FrameType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -97,11 +98,12 @@ def participating_ranks(requested: int | Literal["auto"], valid_sizes: Sequence[
 def launch(module: str, arguments: Sequence[str], workers: int) -> int:
     """Run `python -m module arguments` on `workers` processes of this node by torchrun.
 
-    SIGTERM is forwarded to the processes, which save before they exit.
+    SIGTERM and SIGINT are forwarded to the processes as SIGTERM: they save before they exit. A second SIGINT kills
+    them. Where they had nothing to save, the handler of before takes the signal.
 
     Returns:
-        0, the exit code of the first process that failed, `EX_TEMPFAIL` where a process ended with
-        it after SIGTERM, or 128 + the signal that ended the run.
+        0, the exit code of the first process that failed, `EX_TEMPFAIL` where a process ended with it after a signal,
+        or 128 + the signal that ended the run.
     """
     # Imported here: only the launching process needs the agent.
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -115,22 +117,24 @@ def launch(module: str, arguments: Sequence[str], workers: int) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ[LAUNCHER] = str(os.getpid())
     # The agent would return another exit code, and kill the ranks after half a minute.
-    handled = "--signals-to-handle=SIGINT,SIGHUP,SIGQUIT"
-    before = signal.signal(signal.SIGTERM, _forward_signal)
-    try:
-        run(parse_args(["--standalone", handled, f"--nproc-per-node={workers}", "-m", module, *arguments]))
-    except ChildFailedError as error:
-        # The agent ends the others by signals.
-        if any(failure.exitcode == os.EX_TEMPFAIL for failure in error.failures.values()):
-            return os.EX_TEMPFAIL
-        first = _first_failure(list(error.failures.values()))
-        if first.exitcode < 0 and first.exitcode != -signal.SIGTERM:
-            _report_killed(first)
-        return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
-    except SignalException as error:
-        return 128 + int(error.sigval)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    handled = "--signals-to-handle=SIGHUP,SIGQUIT"
+    with _forwarding_signals() as signals:
+        try:
+            run(parse_args(["--standalone", handled, f"--nproc-per-node={workers}", "-m", module, *arguments]))
+        except ChildFailedError as error:
+            if signals.insisted:
+                signals.end()
+            # The agent ends the others by signals.
+            if any(failure.exitcode == os.EX_TEMPFAIL for failure in error.failures.values()):
+                return os.EX_TEMPFAIL
+            first = _first_failure(list(error.failures.values()))
+            if first.exitcode == -signal.SIGTERM:
+                signals.end()
+            elif first.exitcode < 0:
+                _report_killed(first)
+            return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
+        except SignalException as error:
+            return 128 + int(error.sigval)
     return 0
 
 
@@ -157,10 +161,49 @@ def _report_killed(failure: "ProcessFailure") -> None:
     print(f"error: rank {failure.local_rank} (process {failure.pid}) was ended by {name}{why}", file=sys.stderr)
 
 
-def _forward_signal(number: int, _: FrameType | None) -> None:
-    """Forward a signal to this process's children; exit by it if there are none yet."""
-    children = child_pids(os.getpid())
-    for child in children:
-        os.kill(child, number)
-    if not children:
-        sys.exit(128 + number)
+@dataclass(frozen=True, kw_only=True)
+class _Signals:
+    """Signals that arrived while the ranks ran, and the handlers of before."""
+
+    received: list[int] = field(default_factory=list)
+    before: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def insisted(self) -> bool:
+        """Whether a second SIGINT came, at which the ranks were killed."""
+        return self.received.count(signal.SIGINT) > 1
+
+    def end(self) -> None:
+        """Hand the first signal, if one arrived, to the handler of before, which raises."""
+        if self.received and callable(handler := self.before[self.received[0]]):
+            handler(self.received[0], None)
+
+
+@contextmanager
+def _forwarding_signals() -> Iterator[_Signals]:
+    """Forward SIGTERM and SIGINT as SIGTERM to this process's children, and a second SIGINT as SIGKILL.
+
+    Where there are no children yet, the handler of before gets the signal.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    signals = _Signals(before={number: signal.getsignal(number) for number in numbers})
+
+    def forward(number: int, _: FrameType | None) -> None:
+        signals.received.append(number)
+        children = child_pids(os.getpid())
+        for child in children:
+            os.kill(child, signal.SIGKILL if signals.insisted else signal.SIGTERM)
+        # Later the ranks may have ended, with an outcome of their own.
+        if not children and len(signals.received) == 1:
+            signals.end()
+            sys.exit(128 + number)
+
+    try:
+        for number in numbers:
+            # Background jobs of a shell ignore SIGINT.
+            if number == signal.SIGTERM or signals.before[number] is not signal.SIG_IGN:
+                signal.signal(number, forward)
+        yield signals
+    finally:
+        for number in numbers:
+            signal.signal(number, signals.before[number])

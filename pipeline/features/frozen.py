@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pipeline import distributed
 from pipeline.artifacts.prepared import ImageSource
 from pipeline.distributed import World
+from pipeline.errors import explain_out_of_memory
 from pipeline.features.extract import extract_features
 from pipeline.features.linear import LinearHead, fit_head
 from pipeline.models import build_network, feature_dimension, set_head
@@ -44,6 +45,7 @@ def fit_frozen_networks(
 
     Raises:
         InputError: the backbone gives features that are not finite.
+        OutOfMemory: a forward pass does not fit the memory.
     """
     model = build_network(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
     initialize(model)
@@ -53,7 +55,10 @@ def fit_frozen_networks(
     # Zero in the rows of other ranks, so that the sum over ranks has all rows.
     local = np.zeros((len(images), feature_dimension(settings.network)), dtype=np.float32)
     unused = np.empty((len(images), settings.n_classes), dtype=np.float32)
-    extract_features([backbone], images, local, unused, batch_size=batch_size, world=world, progress=progress)
+    with explain_out_of_memory(
+        f"finetune.eval_batch_size: a pass of {batch_size} images does not fit the memory; lower it"
+    ):
+        extract_features([backbone], images, local, unused, batch_size=batch_size, world=world, progress=progress)
     features = distributed.all_reduce_sum_(torch.from_numpy(local).to(world.device)).cpu().numpy()
     for rows in train_masks:
         head = distributed.broadcast(fit_head(features[rows], labels[rows]) if world.is_main else None)

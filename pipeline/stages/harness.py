@@ -95,8 +95,8 @@ def run_stage(
         item: name of the argument of a matrix stage, `network` or `study`.
         argv: command line; default: that of the process.
 
-    Exit codes: 0; 2 with one line for bad input; 75 (EX_TEMPFAIL) with one line after SIGTERM, when finished files and
-    the state of a training are kept; 130 when interrupted.
+    Exit codes: 0; 2 with one line for bad input; 75 (EX_TEMPFAIL) with one line after SIGTERM, and after SIGINT in a
+    training, when finished files and the state of a training are kept; 130 after SIGINT elsewhere.
     """
     with exit_codes(), leaving_at_sigterm(FILES_ARE_KEPT):
         exit_with_dvc()

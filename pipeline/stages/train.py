@@ -228,7 +228,7 @@ def _run(
             checkpointer = KeepingScheduler(recipe.checkpoint, folder, flag_sync, world, settings=settings, kept=kept)
         if live is not None:
             live.start_run(name)
-        with checkpointer.handle_sigterm():
+        with checkpointer.stop_at_signals():
             before = context.joules()
             result = execute_run(
                 specs[i], splits, rows[i], world=world, log=context.log,

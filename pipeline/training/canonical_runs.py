@@ -68,6 +68,12 @@ _JOBS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
         "network": "resnet50", "batch_size": 8, "optimizer": "lamb", "optimizer_options": _MOMENTS,
         "learning_rate": 0.005, "schedule": "one_cycle", "schedule_options": {"rise": 0.3, "initial_factor": 0.04},
     }),
+    # Fewer images than some convolutions on small maps need to be computed by products.
+    "resnet50 few images": (16, {
+        "network": "resnet50", "batch_size": 7, "optimizer": "lamb", "optimizer_options": _MOMENTS,
+        "learning_rate": 0.001,
+        "batch_stages": (BatchStage(batch_size=2, until_step=6), BatchStage(batch_size=4, until_step=12)),
+    }),
     "small_cnn muon": (16, {
         "optimizer": "muon", "optimizer_options": {"momentum": 0.95, "nesterov": True}, "clip_norm": 1.0,
         "batch_stages": (BatchStage(batch_size=4, until_step=5), BatchStage(batch_size=8, until_step=12)),

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -201,7 +202,7 @@ def _key(key: Any, where: str) -> str | int:
 
 
 class CheckpointScheduler:
-    """Saves a run's state at intervals and on SIGTERM; all ranks hold one.
+    """Saves a run's state at intervals and at SIGTERM and SIGINT; all ranks hold one.
 
     Args:
         checkpoints: of this run; rank 0 saves and loads.
@@ -229,29 +230,44 @@ class CheckpointScheduler:
 
     @property
     def stop_requested(self) -> bool:
-        """Whether SIGTERM arrived in `handle_sigterm` and has not stopped the run yet."""
+        """Whether a signal arrived in `stop_at_signals` and has not stopped the run yet."""
         return self._stop_requested.is_set()
 
     @contextmanager
-    def handle_sigterm(self) -> Iterator[None]:
-        """Treat SIGTERM as a request to stop: the run saves its state and stops after its next step.
+    def stop_at_signals(self) -> Iterator[None]:
+        """Treat SIGTERM and SIGINT as requests to stop: the run saves its state and stops after its next step.
 
-        The signal does not end the process.
+        The signal does not end the process; a second SIGINT does, without a save. A SIGINT that the process ignores, as
+        background jobs of a shell do, stays ignored.
 
         Raises:
-            Terminated: at the end of the block, if SIGTERM came too late for any step to stop the run.
+            Terminated: at the end of the block, if a signal came too late for any step to stop the run.
         """
-        before = signal.signal(signal.SIGTERM, lambda *_: self._stop_requested.set())
+        # SIGINT first: between the two a KeyboardInterrupt must leave nothing behind.
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+        def request_stop(number: int, _: FrameType | None) -> None:
+            self._stop_requested.set()
+            if number == signal.SIGINT:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+
+        def restore() -> None:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
         try:
+            for number in before:
+                if number == signal.SIGTERM or before[number] is not signal.SIG_IGN:
+                    signal.signal(number, request_stop)
             yield
         except RuntimeError:
-            signal.signal(signal.SIGTERM, before)
+            restore()
             # A lost rank fails a collective with this error; torchrun sends SIGTERM to the others only once.
             if self.stop_requested and self._world.size > 1:
                 signal.raise_signal(signal.SIGTERM)
             raise
         finally:
-            signal.signal(signal.SIGTERM, before)
+            restore()
         if self.stop_requested:
             raise Terminated("stopped after the last step")
 
@@ -268,7 +284,7 @@ class CheckpointScheduler:
         """Save between two steps if a checkpoint is due; all ranks call it after the same steps.
 
         Raises:
-            Terminated: on all ranks, if any received SIGTERM; the state is saved.
+            Terminated: on all ranks, if any was asked to stop; the state is saved.
         """
         stop, late = self._flag_sync.all_reduce([self.stop_requested, self._is_late()])
         since = state.step - self._saved_step

@@ -98,7 +98,7 @@ def train_folds(
         start = time.monotonic()
         resumed = has_checkpoints(folder)
         checkpointer = make_checkpointer(store.interval, folder, flag_sync, world)
-        with checkpointer.handle_sigterm():
+        with checkpointer.stop_at_signals():
             run = train(
                 fold_settings,
                 fold_data,

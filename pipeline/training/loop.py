@@ -145,7 +145,7 @@ def train(
     Raises:
         InputError: the number of processes does not fit the simulated workers.
         OutOfMemory: a BatchNorm group, or a pass of `micro_batch` samples, does not fit the memory.
-        Terminated: the process received SIGTERM; the state is saved.
+        Terminated: the process was asked to stop; the state is saved.
     """
     options = options or RunOptions()
     micro_batch, comm, checkpointer = options.micro_batch, options.comm, options.checkpointer

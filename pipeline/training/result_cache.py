@@ -231,12 +231,20 @@ def read_run_key(folder: Path) -> RunKey:
     try:
         run_key = RunKey(**read_small_json(folder / "identity.json"))
         plain = isinstance(run_key.job, dict) and isinstance(run_key.machine, dict)
-        whole = plain and isinstance(run_key.job.get("settings", {}), dict)
+        whole = plain and _is_settings(run_key.job.get("settings", {}))
     except TypeError:
         whole = False
     if not whole:
         raise damaged(folder, _NOT_ITS_KEY)
     return run_key
+
+
+def _is_settings(settings: Any) -> bool:
+    """Return whether `settings` is an object, and what `runs import` reads of it has the type that it needs."""
+    if not isinstance(settings, dict):
+        return False
+    threads, precision = settings.get("threads"), settings.get("precision", "")
+    return isinstance(precision, str) and (threads is None or (type(threads) is int and threads > 0))
 
 
 def _read_named_key(folder: Path) -> RunKey:

@@ -40,7 +40,7 @@ def train_next_epoch(task: EpochTask) -> EpochResult:
     Raises:
         InputError: the images are missing, damaged or not those of the search; this process does not share its folder
             or would give other bits; or other processes use the memory of its GPU.
-        Terminated: SIGTERM in the main thread; the state is saved.
+        Terminated: SIGTERM or SIGINT in the main thread; the state is saved.
     """
     start, path = time.monotonic(), task.folder / f"epoch-{task.epoch:04d}.json"
     check_mark(task.folder.parent, task.mark)
@@ -89,15 +89,17 @@ def train_on_ranks(task: EpochTask) -> EpochResult:
     """Run `train_epoch` on `task.run.processes` processes of this machine.
 
     Raises:
-        The error of `train_epoch` on one of them; Terminated also if they received SIGTERM, in a main thread.
+        The error of `train_epoch` on one of them; Terminated also if they were asked to stop, in a main thread.
         RuntimeError: one failed and printed its error on stderr.
     """
     with tempfile.TemporaryDirectory(dir=task.folder) as folder:
         task_file = Path(folder) / "task.pickle"
         task_file.write_bytes(pickle.dumps(task))
         launcher = subprocess.Popen(
-            [sys.executable, "-m", _MODULE, str(task_file), str(os.getpid())], stdin=subprocess.DEVNULL
-        )
+            [sys.executable, "-m", _MODULE, str(task_file), str(os.getpid())], stdin=subprocess.DEVNULL,
+            # Ctrl-C in a terminal must reach the ranks once, by the signal below.
+            start_new_session=True,
+        )  # fmt: skip
         try:
             code = launcher.wait()
         except BaseException:

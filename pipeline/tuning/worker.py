@@ -80,7 +80,7 @@ def train_epoch(task: EpochTask, world: World) -> EpochResult:
         InfeasibleTrialError: on the rank that failed.
         InputError: the images are missing, damaged or not those of the search; this process would give other bits; or
             other processes use the memory of its GPU.
-        Terminated: SIGTERM in a main thread; the state is saved.
+        Terminated: SIGTERM or SIGINT in a main thread; the state is saved.
     """
     start = time.monotonic()
     splits = load_splits(task.source, world.device)
@@ -221,11 +221,11 @@ def _handling_signals(checkpointer: CheckpointScheduler) -> Iterator[None]:
         yield
         return
     try:
-        with checkpointer.handle_sigterm():
+        with checkpointer.stop_at_signals():
             yield
     except Exception:
-        # Every error passes on. If SIGTERM arrived too, raise it again: the end of an epoch or of a trial does not end
-        # the search.
+        # Every error passes on. If a signal arrived too, raise SIGTERM again: the end of an epoch or of a trial does
+        # not end the search.
         if checkpointer.stop_requested:
             signal.raise_signal(signal.SIGTERM)
         raise

@@ -41,6 +41,8 @@ def _help(command: str, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
+# An earlier test may have imported distutils, by torch's compiler.
+@pytest.mark.filterwarnings("ignore:Setuptools is replacing distutils")
 def test_documented_modules_exist() -> None:
     for page in PAGES:
         for module in _MODULE.findall(_text(page)):

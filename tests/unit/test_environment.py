@@ -14,8 +14,9 @@ import pytest
 from packaging.requirements import Requirement
 
 from pipeline.commands.doctor.packages import import_name
-from pipeline.environment import MINIMUM_PYTHON, REQUIRED_MODULES, missing_module_hint
+from pipeline.environment import MINIMUM_PYTHON, REQUIRED_MODULES, STAGE_MODULES, missing_module_hint
 from tests.fixtures.projects import ROOT
+from tests.fixtures.tiny_project import STAGES
 
 _ENTRIES = [
     "batchsieve validate",
@@ -69,6 +70,32 @@ def test_without_the_requirements(tmp_path: Path, entry: str) -> None:
     answer = _run([sys.executable, "-S"], entry, tmp_path)
     _assert_one_line(answer, f"{sys.executable} ", "make setup", ". .venv/bin/activate")
     assert "dvc checkout" not in answer.stderr
+
+
+# Pretends, as sitecustomize, that the libraries of the extra `stages` are not installed.
+_WITHOUT_STAGES = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {names}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+"""
+
+
+@pytest.mark.parametrize("stage", [pytest.param(name, marks=[] if name in STAGE_MODULES else pytest.mark.slow)
+                                   for name in STAGES])  # fmt: skip
+def test_a_stage_without_the_extra_for_stages(tmp_path: Path, stage: str) -> None:
+    """A bare training node has none of it. The other stages need it at most later, where they say so."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    names = {import_name(Requirement(line)) for line in extras["stages"]}
+    (tmp_path / "sitecustomize.py").write_text(_WITHOUT_STAGES.format(names=names))
+    item = {"train": " --study tiny"}.get(stage, "" if stage in ("prepare", "report") else " --network tiny")
+    python_path = os.pathsep.join(map(str, (tmp_path, ROOT)))
+    answer = _run([sys.executable], f"pipeline.stages.{stage}{item}", tmp_path, PYTHONPATH=python_path)
+    _assert_one_line(answer, "params.yaml" if stage not in STAGE_MODULES else "make setup")
 
 
 def test_where_there_is_an_environment_it_is_to_be_activated(tmp_path: Path) -> None:

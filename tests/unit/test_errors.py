@@ -96,6 +96,18 @@ def test_an_unexplained_error_is_one_line() -> None:
     assert "\n" not in line
 
 
+def test_a_link_to_itself_is_one_line(tmp_path: Path) -> None:
+    link = tmp_path / "images"
+    link.symlink_to(link)
+    for use in (Path.read_bytes, lambda path: path.resolve(strict=True)):
+        with pytest.raises((OSError, RuntimeError)) as raised:
+            use(link)
+        line = fix_hint(raised.value)
+        assert line is not None
+        assert str(link) in line
+        assert line.endswith("a link leads to itself; remove it")
+
+
 @pytest.mark.parametrize(
     ("message", "key"),
     [

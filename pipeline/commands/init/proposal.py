@@ -66,6 +66,7 @@ class FolderSurvey:
         contradictions: pairs of paths with equal content and different classes.
         short_side: median over images of the shorter side in pixels; None for archives and Parquet shards.
         description: how the labels were read; empty for class folders.
+        label_column: of Parquet shards or metadata.csv; None for `label`, or without a table.
     """
 
     class_names: tuple[str, ...]
@@ -77,6 +78,7 @@ class FolderSurvey:
     contradictions: tuple[tuple[str, str], ...]
     short_side: int | None
     description: str
+    label_column: str | None = None
 
     @property
     def n_train(self) -> int:
@@ -89,10 +91,17 @@ class FolderSurvey:
         return sum(self.test)
 
 
-def survey_folder(path: Path, *, choose_test_size: Callable[[int], float], progress: ProgressFactory) -> FolderSurvey:
+def survey_folder(
+    path: Path,
+    *,
+    choose_test_size: Callable[[int], float],
+    progress: ProgressFactory,
+    label_column: str | None = None,
+) -> FolderSurvey:
     """Decode every image of a folder or archive once, and count.
 
     Args:
+        label_column: of Parquet shards or metadata.csv; None for `label`.
         choose_test_size: from the number of images to the fraction to hold out, if there is no test split.
 
     Raises:
@@ -106,6 +115,7 @@ def survey_folder(path: Path, *, choose_test_size: Callable[[int], float], progr
         seed=0,
         downloads=Path(),
         progress=progress,
+        label_column=label_column,
     )
     options = replace(options, test_size=_test_size(options, choose_test_size))
     images = open_image_folder(options)
@@ -133,6 +143,7 @@ def survey_folder(path: Path, *, choose_test_size: Callable[[int], float], progr
         contradictions=_contradictions(images, sha256),
         short_side=_short_side(path, images),
         description=images.description,
+        label_column=label_column,
     )
 
 
@@ -231,6 +242,8 @@ def _fit_prepare(tree: Any, survey: FolderSurvey, path: str, largest_side: int) 
     side = largest_side if survey.short_side is None else min(largest_side, survey.short_side)
     side = max(_SMALLEST_SIDE, side)
     _set(prepare, "image_size", side, "the extractor enlarges images to the size that it reads")
+    if survey.label_column is not None:
+        _set(prepare, "label_column", survey.label_column, "the column of the labels")
     if survey.test_size is None:
         del prepare["test_size"]
     else:

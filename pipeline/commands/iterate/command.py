@@ -83,8 +83,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the rounds, write data/recursive/<network>/ and print a table.
 
     Returns:
-        0, or the exit code of a failed stage. Exits with 2 on bad input, 75 after SIGTERM and 130 after
-        SIGINT, as a stage does.
+        0, or the exit code of a failed stage. Exits with 2 on bad input, 75 after SIGTERM and 130 after SIGINT.
     """
     arguments = make_parser().parse_args(argv)
     with exit_codes():

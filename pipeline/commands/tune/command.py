@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the searches, write data/tune/NAME/ of each and print the outcome.
 
     Returns:
-        0. Exits with 2 on bad input, 75 after SIGTERM and 130 after SIGINT, as a stage does.
+        0. Exits with 2 on bad input, 75 after SIGTERM or a signal in a training, and 130 after SIGINT elsewhere.
     """
     arguments = make_parser().parse_args(argv)
     with exit_codes():

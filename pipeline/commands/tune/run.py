@@ -172,7 +172,7 @@ def run_search(
     Raises:
         InputError: there are no validation images, the text cannot be edited, all trials failed, or the inputs were
             replaced in the meantime.
-        Terminated: the process received SIGTERM. The storage has the results so far.
+        Terminated: the process was asked to stop. The storage has the results so far.
     """
     tuning = params.tuning[name]
     check_values_are_writable(text, tuning, source=source)

@@ -82,12 +82,16 @@ CASES = {
 CASES = {
     group: {name: replace(case, dtype=torch.float64) for name, case in cases.items()} for group, cases in CASES.items()
 }
+# Any order and division of exact sums gives the same bits, also between nodes.
+_EXACT = StepCase(settings=replace(SEVERAL, reduction="exact", simulated_workers=12, batch_size=53))
+CASES["nodes"]["exact by node"] = replace(_EXACT, comm=CommConfig(hierarchical=True))
 CASES["uneven"] = {
-    name: CASES["nodes"][name] for name in (*(f"small_cnn {way}" for way in TRANSPORTS), "bf16 between nodes")
+    name: CASES["nodes"][name] for name in (*(f"small_cnn {way}" for way in TRANSPORTS), "bf16 between nodes",
+                                       "exact by node")
 }  # fmt: skip
 CASES["alone"] = {
     name: CASES["pair"][name] for name in ("small_cnn default", "resnet18 default", "bf16", "powersgd")
-}  # fmt: skip
+} | {"exact": _EXACT}  # fmt: skip
 
 
 def _received(gradient: Tensor, compression: Compression) -> Tensor:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline import distributed, models
+from pipeline.batching import BatchSlice
 from pipeline.distributed import CommConfig, World
 from pipeline.durations import BatchStage
 from pipeline.errors import InputError, Terminated
@@ -28,6 +29,7 @@ from pipeline.run_log import RunLog
 from pipeline.training import eval_weights, hash_chain, state
 from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
 from pipeline.training.evaluation import evaluate, load_images
+from pipeline.training.gradients import GlobalBatch, TrainLoss
 from pipeline.training.loop import RunOptions, TrainData, TrainedRun, train
 from pipeline.training.settings import ImageFormat, TrainSettings
 from pipeline.training.state import TrainState
@@ -72,6 +74,7 @@ class StepCase:
         dtype: of the weights and of what is computed from them.
         interrupted: by SIGTERM after a step or two, and resumed.
         mixed: the last rank has another version of torch.
+        spike: losses of the simulated workers with one of `_SPIKES` are 2**40 times as large.
         mutant: the mistake that is made, of `MUTANTS`; None: none.
     """
 
@@ -81,6 +84,7 @@ class StepCase:
     dtype: torch.dtype = torch.float32
     interrupted: bool = False
     mixed: bool = False
+    spike: bool = False
     mutant: str | None = None
 
 
@@ -111,8 +115,8 @@ def _float64_cases() -> Iterator[tuple[str, StepCase]]:
 
 
 def _exact_cases() -> Iterator[tuple[str, StepCase]]:
-    """Of 12 simulated workers and 51 images, which no number of processes above one shares evenly."""
-    exact: dict[str, Any] = {"reduction": "exact", "simulated_workers": 12, "batch_size": 51}
+    """Of 12 simulated workers and 53 images, which no number of processes above one shares evenly."""
+    exact: dict[str, Any] = {"reduction": "exact", "simulated_workers": 12, "batch_size": 53}
     small = replace(SEVERAL, **exact, noise_scale_steps=2)
     resnet = replace(RESNET, steps=2, **exact)
     yield "resnets resnet18 sgd", StepCase(settings=resnet)
@@ -126,6 +130,7 @@ def _exact_cases() -> Iterator[tuple[str, StepCase]]:
     yield "exact small_cnn one message", StepCase(settings=small, comm=CommConfig(overlap=False))
     yield "exact small_cnn interrupted", StepCase(settings=small, interrupted=True)
     yield "exact small_cnn growing", StepCase(settings=replace(GROWING, **exact))
+    yield "exact small_cnn spike", StepCase(settings=small, spike=True)
     yield "exact small_cnn mixed", StepCase(settings=small, mixed=True)
     yield "elastic", StepCase(settings=small)
 
@@ -155,6 +160,16 @@ CASES = {
 }
 
 
+_SPIKES = (7, 11, 13)
+_summed_loss = TrainLoss.summed_loss
+
+
+def _spiked_loss(train_loss: TrainLoss, model: nn.Module, batch: GlobalBatch, part: BatchSlice) -> Tensor:
+    """Return a loss whose gradient is beyond the grids of earlier steps, on the rank of the image alone."""
+    loss = _summed_loss(train_loss, model, batch, part)
+    return loss * 2.0**40 if np.isin(_SPIKES, batch.sample_ids[part.rows]).any() else loss
+
+
 @contextmanager
 def _patched(case: StepCase, world: World) -> Iterator[None]:
     with ExitStack() as stack:
@@ -162,6 +177,8 @@ def _patched(case: StepCase, world: World) -> Iterator[None]:
         stack.enter_context(patch.object(hash_chain, "LINK_EXAMPLES", 50))
         if case.mixed and world.rank == world.size - 1:
             stack.enter_context(patch.object(torch, "__version__", "1.0"))
+        if case.spike:
+            stack.enter_context(patch.object(TrainLoss, "summed_loss", _spiked_loss))
         if case.dtype == torch.float64:
             stack.enter_context(patch.object(state, "build_network", build_float64))
         if case.mutant is not None:
@@ -191,7 +208,7 @@ def _train_with_a_break(case: StepCase, world: World, folder: Path) -> TrainedRu
     flag_sync = stop_and_save_flags()
     ended = CheckpointScheduler(Checkpoints(folder), flag_sync, world=world, steps=1000)
     try:
-        with ended.handle_sigterm():
+        with ended.stop_at_signals():
             signal.raise_signal(signal.SIGTERM)
             _train(case, world, ended)
     except Terminated:

@@ -104,6 +104,11 @@ def test_a_way_to_communicate_gives_the_step_of_one_process(results: Results, wa
     assert _same_step(alone, results[2][way], first, way)
 
 
+def test_exact_sums_over_two_nodes_have_the_bits_of_one_process(results: Results) -> None:
+    """First inside each node, then between the first ranks of the nodes."""
+    assert_equal_bits(results[1]["exact"], results[4]["exact by node"])
+
+
 @SHARED
 def test_gradients_of_several_passes_are_sent_in_one_message(results: Results, ranks: int) -> None:
     first, cases = results[1]["first weights"], results[ranks]
@@ -189,4 +194,5 @@ def test_nodes_of_different_sizes_average_over_ranks(results: Results, tmp_path:
     first, plain = results[1]["first weights"], results[4]["small_cnn default"]
     for way in TRANSPORTS:
         assert _same_step(plain, uneven[f"small_cnn {way}"], first, "small_cnn"), way
+    assert_equal_bits(results[1]["exact"], uneven["exact by node"])
     assert InputError(uneven["bf16 between nodes"]["refused"]).key == "communication.workers_per_node"

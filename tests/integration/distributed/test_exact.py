@@ -25,6 +25,7 @@ CASES = (
     "small_cnn one message",
     "small_cnn interrupted",
     "small_cnn growing",
+    "small_cnn spike",
 )
 RESNETS = ("resnet18 sgd", "resnet18 lamb", "resnet18 muon bf16")
 
@@ -66,6 +67,7 @@ def test_ways_to_exchange_and_interruptions_change_no_bit(results: Results, way:
 def test_the_comparison_tells_jobs_apart(results: Results) -> None:
     alone = results[1]
     assert different_bits(alone["exact small_cnn sgd"], alone["exact small_cnn lamb"])
+    assert different_bits(alone["exact small_cnn sgd"], alone["exact small_cnn spike"])
     assert all(math.isfinite(loss) for case in CASES for loss in alone[f"exact {case}"]["losses"])
 
 

@@ -1,6 +1,11 @@
 """Ranks without a process group: their number, one process without collectives, and ranks without a launcher."""
 
+import os
+import signal
+import subprocess
 import sys
+from contextlib import suppress
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +14,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 
 from pipeline import distributed
 from pipeline.batching import valid_world_sizes
-from pipeline.distributed import choose_workers, participating_ranks
+from pipeline.distributed import LaunchPlan, choose_workers, participating_ranks
 from pipeline.errors import InputError
 from tests.fixtures.training import run
 
@@ -92,6 +97,59 @@ def test_the_exit_code_is_that_of_the_process_that_failed(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("BATCHSIEVE_LAUNCHER", "1")
     assert distributed.launch("module", [], len(ended)) == code
+
+
+class _EndedError(Exception):
+    """What the handler of before raises."""
+
+
+@pytest.mark.parametrize(
+    ("sent", "rank_ends_by"),
+    [
+        ([signal.SIGINT], signal.SIGTERM),
+        ([signal.SIGTERM], signal.SIGTERM),
+        ([signal.SIGINT, signal.SIGINT], signal.SIGKILL),
+    ],
+    ids=["SIGINT", "SIGTERM", "SIGINT twice"],
+)
+def test_a_signal_that_saved_nothing_ends_as_without_ranks(
+    sent: list[signal.Signals], rank_ends_by: signal.Signals, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    """A second Ctrl-C kills ranks that do not end at the first."""
+    ignoring = len(sent) > 1
+    code, ended_by = "trap '' TERM; echo; sleep 60 & wait; wait" if ignoring else "echo; exec sleep 60", list[int]()
+
+    def run_ranks(*_: object) -> None:
+        with subprocess.Popen(["sh", "-c", code], stdout=subprocess.PIPE, start_new_session=True) as rank:
+            # Other children of this process belong to other tests.
+            monkeypatch.setattr(sys.modules[LaunchPlan.__module__], "child_pids", lambda _: [rank.pid])
+            assert rank.stdout is not None
+            rank.stdout.readline()
+            for number in sent:
+                os.kill(os.getpid(), number)
+            rank_code = rank.wait(timeout=20)
+            rank.stdout.close()
+            with suppress(ProcessLookupError):
+                os.killpg(rank.pid, signal.SIGKILL)
+        assert rank_code == -rank_ends_by
+        raise ChildFailedError("m", {0: ProcessFailure(local_rank=0, pid=1, exitcode=rank_code, error_file="")})
+
+    def end(number: int, _: object) -> None:
+        ended_by.append(number)
+        raise _EndedError
+
+    monkeypatch.setattr("torch.distributed.run.run", run_ranks)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("BATCHSIEVE_LAUNCHER", "1")
+    before = signal.signal(sent[0], end)
+    try:
+        with pytest.raises(_EndedError):
+            distributed.launch("module", [], 1)
+        assert signal.getsignal(sent[0]) is end
+    finally:
+        signal.signal(sent[0], before)
+    assert ended_by == sent[:1]
+    assert capfd.readouterr().err == ""
 
 
 def test_one_process_has_nothing_to_exchange() -> None:

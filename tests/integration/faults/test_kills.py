@@ -58,18 +58,19 @@ def test_sigterm_to_the_launching_stage_saves_and_is_resumable(exact: StudyProje
     study.assert_equals(exact)
 
 
+@pytest.mark.parametrize("sent", ["SIGTERM", "SIGINT"])
 @pytest.mark.parametrize(
     ("part", "number", "finished"),
     [
-        pytest.param("step-000000006", 0, 0, marks=pytest.mark.slow, id="in training"),
+        pytest.param("step-000000006", 0, 0, id="in training"),
         pytest.param("/.timing.json", 0, 1, id="after the last step"),  # while the run is recorded
     ],
 )
-def test_sigterm_to_one_process_loses_nothing(
-    exact: StudyProject, tmp_path: Path, part: str, number: int, finished: int
+def test_a_signal_to_one_process_loses_nothing(
+    exact: StudyProject, tmp_path: Path, part: str, number: int, finished: int, sent: str
 ) -> None:
     study = StudyProject.write(tmp_path / "study", reduction="exact")
-    ended = study.fault("SIGTERM", "self", part, number)
+    ended = study.fault(sent, "self", part, number)
     assert ended.returncode == 75, ended.stderr
     assert ended.stderr.splitlines()[-1].startswith("terminated: ")
     assert len(study.finished_runs()) == finished

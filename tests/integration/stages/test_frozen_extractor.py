@@ -14,6 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from pipeline.artifacts.files import write_array
+from pipeline.features import frozen
 from pipeline.paths import DataPaths
 from pipeline.training.weights import TrainedNetwork, load_fold_networks
 from tests.fixtures.printed_errors import printed_error
@@ -53,6 +54,17 @@ def _features(network: TrainedNetwork, images: NDArray[np.uint8]) -> NDArray[np.
     normalized = (torch.from_numpy(images).permute(0, 3, 1, 2) / 255 - 0.44) / 0.27
     with torch.inference_mode():
         return network.model.features(normalized).double().numpy()
+
+
+def test_out_of_memory_names_the_setting(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(frozen, "extract_features", lambda *_, **__: torch.empty(2**50, dtype=torch.uint8))
+    _project(tmp_path, weights, eval_batch_size=77)
+    assert stage("finetune", tmp_path) == 2
+    error = printed_error(capfd.readouterr().err)
+    assert error.key == "finetune.eval_batch_size"
+    assert "77" in str(error).split()
 
 
 def test_the_backbone_is_unchanged_and_the_fitted_head_predicts(weights: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 import signal
 import time
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.fixtures.training import (
     bright_images,
     command,
     descendants,
+    files_below,
     kill,
     run,
     runs_of,
@@ -211,9 +213,30 @@ def test_one_study_at_a_time_and_no_orphans(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupted_study_prints_how_to_resume(tmp_path: Path) -> None:
+def test_ctrl_c_saves_a_run_of_two_workers(tmp_path: Path) -> None:
     long = {"arms": ["full"], "seeds": [0], "budget": {"steps": 100_000}}
-    write_project(tmp_path, study=long, train=TWO_WORKERS)
+    write_project(tmp_path, study=long, train={**TWO_WORKERS, "checkpoint": {"steps": 3}})
+    work = WorkPaths(root=tmp_path / "work")
+    process, ranks = start(command("train", tmp_path)), set[int]()
+    try:
+        wait_until(lambda: files_below(work.root, "step-*.pt"), process)
+        ranks = descendants(process.pid)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        kill(process, *ranks)
+    assert process.returncode == 75, err
+    _, line = err.splitlines()  # after the plan of the study
+    stopped = re.fullmatch(r"terminated: stopped after step (\d+), which is saved; .*resume", line)
+    assert stopped, err
+    assert files_below(work.root, f"step-{int(stopped[1]):09}.*.pt")
+    assert not alive(ranks)
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_two_workers_start_is_one_line(tmp_path: Path) -> None:
+    """Whether they had begun to train or not."""
+    write_project(tmp_path, study={"arms": ["full"], "seeds": [0], "budget": {"steps": 100_000}}, train=TWO_WORKERS)
     lock = WorkPaths(root=tmp_path / "work").lock("train")
     process, ranks = start(command("train", tmp_path)), set[int]()
     try:
@@ -223,9 +246,10 @@ def test_an_interrupted_study_prints_how_to_resume(tmp_path: Path) -> None:
         _, err = process.communicate(timeout=60)
     finally:
         kill(process, *ranks)
-    assert process.returncode == 130
-    assert err.startswith("interrupted; ")
-    assert err.count("\n") == 1
+    line = err.splitlines()[-1]
+    assert (process.returncode, line.split()[0]) in ((130, "interrupted;"), (75, "terminated:")), err
+    assert line.endswith("run the same command again to resume")
+    assert "Traceback" not in err
     assert not alive(ranks)
 
 

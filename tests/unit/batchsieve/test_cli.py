@@ -1,6 +1,7 @@
 """The command `batchsieve`: help, dispatch, version, completion, and `find-issues` on files."""
 
 import csv
+import os
 import re
 import shutil
 import subprocess
@@ -171,6 +172,9 @@ def test_find_issues_command_writes_the_most_suspect_first(tmp_path: Path, capsy
     [
         ("--features", "missing.npy", "--features"),
         ("--features", "text.npy", "--features"),
+        ("--features", "cut.npy", "--features"),
+        ("--features", "header.npy", "--features"),
+        ("--features", "fifo.npy", "--features"),
         ("--pred-probs", "several.npz", "--pred-probs"),
         ("--out", "issues.parquet", "--out"),
         ("--fraction", "2", "fraction"),
@@ -180,7 +184,14 @@ def test_find_issues_command_names_the_option_that_is_wrong(
     option: str, value: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "text.npy").write_text("no array")
+    (tmp_path / "cut.npy").write_bytes(b"\x93NUM")
+    header = b"{'descr': [(".ljust(117) + b"\n"
+    (tmp_path / "header.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    os.mkfifo(tmp_path / "fifo.npy")
     np.savez(tmp_path / "several.npz", a=np.ones(2))
     given = str(tmp_path / value) if "." in value else value
     assert main([*_files(tmp_path), "--out", str(tmp_path / "i.csv"), option, given]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {key}: ")
+    line = capsys.readouterr().err
+    assert line.startswith(f"error: {key}: ")
+    assert line.count("\n") == 1
+    assert "pickle" not in line

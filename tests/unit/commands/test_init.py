@@ -36,6 +36,19 @@ def _init(*arguments: str) -> int:
     return main(["init", "--weights", "../weights.pth", *arguments])
 
 
+def test_labels_of_a_table_are_in_the_column_that_is_given(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder as the Hugging Face library writes one."""
+    write_folder(project / "photos", {f"{number}.png": photo(number) for number in range(24)})
+    rows = [f"{number}.png,{'cat' if number % 2 else 'dog'}" for number in range(24)]
+    (project / "photos/metadata.csv").write_text("\n".join(["file_name,species", *rows]))
+    assert _init("photos") == 2
+    assert "species" in capsys.readouterr().err
+    assert not (project / "params.yaml").exists()
+    assert _init("photos", "--label-column", "species") == 0
+    assert load_params(project / "params.yaml").prepare.label_column == "species"
+    assert "cat 12" in capsys.readouterr().out
+
+
 def test_a_folder_becomes_a_project(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = one_tree(["cat", "dog"], n=12) | {"cat/broken.png": photo(3)[:40]}
     write_folder(project / "photos", files | {"dog/copy.png": files["cat/0.png"]})

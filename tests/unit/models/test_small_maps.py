@@ -19,6 +19,9 @@ from tests.fixtures.training import build_resnet
 CASES = [(1, 1, 1), (1, 1, 2), (1, 3, 1), (1, 3, 2), (2, 1, 2), (2, 3, 1), (2, 3, 2)]
 """Side of the map, kernel, stride: all that a ResNet has and that wastes products."""
 
+_BATCH = 8
+"""From so many images on, each of `CASES` is computed by products."""
+
 CASE = pytest.mark.parametrize(("side", "kernel", "stride"), CASES)
 FORMATS = (torch.contiguous_format, torch.channels_last)
 
@@ -59,9 +62,20 @@ def test_equal_to_the_plain_convolution(
 
 
 @CASE
+def test_products_are_taken_from_a_number_of_images_on(side: int, kernel: int, stride: int) -> None:
+    """The tests below pass batches that take them."""
+    smallest = 8 if (side, kernel, stride) in ((1, 1, 1), (1, 1, 2), (2, 3, 1)) else 2
+    layer = _layer(kernel, stride)
+    for batch in (smallest - 1, smallest, _BATCH):
+        node = layer(_maps(batch, 5, side, side, dtype=torch.float32)).grad_fn
+        assert node is not None
+        assert ("small_map_convolution" in node.name()) == (batch >= smallest), (batch, node.name())
+
+
+@CASE
 def test_differentiable_twice(side: int, kernel: int, stride: int) -> None:
     layer = _layer(kernel, stride, channels=(2, 3)).double().to(memory_format=torch.channels_last)
-    x = _maps(2, 2, side, side).requires_grad_()
+    x = _maps(_BATCH, 2, side, side).requires_grad_()
 
     def convolve(x: Tensor, weight: Tensor) -> Tensor:
         y: Tensor = torch.func.functional_call(layer, {"weight": weight}, x)
@@ -76,7 +90,7 @@ def test_differentiable_twice(side: int, kernel: int, stride: int) -> None:
 def test_the_gradient_has_the_strides_of_the_weight(side: int, kernel: int, stride: int, memory_format: Any) -> None:
     """Autograd then keeps the gradient without a copy."""
     layer = _layer(kernel, stride).to(memory_format=memory_format)
-    layer(_maps(3, 5, side, side, dtype=torch.float32)).sum().backward()
+    layer(_maps(_BATCH, 5, side, side, dtype=torch.float32)).sum().backward()
     assert layer.weight.grad is not None
     assert layer.weight.grad.stride() == layer.weight.stride()
 
@@ -87,7 +101,7 @@ def test_the_gradient_has_the_strides_of_the_weight(side: int, kernel: int, stri
 def test_the_functions_are_sound_operators(side: int, kernel: int, stride: int) -> None:
     """They pass torch's checks: schema, autograd, shapes and strides under the compiler."""
     layer = _layer(kernel, stride).to(memory_format=torch.channels_last)
-    x = _maps(3, 5, side, side, dtype=torch.float32).contiguous(memory_format=torch.channels_last).requires_grad_()
+    x = _maps(_BATCH, 5, side, side, dtype=torch.float32).contiguous(memory_format=torch.channels_last).requires_grad_()
     grad_y = _maps(*layer(x).shape, dtype=torch.float32).requires_grad_()
     operators = torch.ops.batchsieve
     calls = [
@@ -105,7 +119,7 @@ def test_compiles_without_a_graph_break(side: int, kernel: int, stride: int) -> 
     torch.compiler.reset()
     layer = _layer(kernel, stride).to(memory_format=torch.channels_last)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=False)
-    x = _maps(3, 5, side, side, dtype=torch.float32).contiguous(memory_format=torch.channels_last)
+    x = _maps(_BATCH, 5, side, side, dtype=torch.float32).contiguous(memory_format=torch.channels_last)
     actual = torch.autograd.grad(compiled(x).sum(), layer.weight)
     assert torch.equal(actual[0], torch.autograd.grad(layer(x).sum(), layer.weight)[0])
 
@@ -117,7 +131,7 @@ def test_a_whole_network_compiles_without_a_graph_break(network: str) -> None:
     torch.compiler.reset()
     model = build_resnet(network).to(memory_format=torch.channels_last)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=False)
-    x = _maps(4, 3, 32, 32, dtype=torch.float32).contiguous(memory_format=torch.channels_last)
+    x = _maps(_BATCH, 3, 32, 32, dtype=torch.float32).contiguous(memory_format=torch.channels_last)
     compiled(x).sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 
@@ -126,7 +140,7 @@ def test_a_whole_network_compiles_without_a_graph_break(network: str) -> None:
 def test_autocast_takes_half_precision(side: int, kernel: int, stride: int) -> None:
     """Operands, partial products of a 2x2 map and their sum are rounded to 8 bits: four relative errors of 2**-9."""
     layer = _layer(kernel, stride).to(memory_format=torch.channels_last)
-    x = _maps(3, 5, side, side, dtype=torch.float32)
+    x = _maps(_BATCH, 5, side, side, dtype=torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         actual = _value_and_gradients(layer, x, plain=False)
     assert [tensor.dtype for tensor in actual] == [torch.bfloat16, torch.float32, torch.float32]
@@ -189,7 +203,7 @@ def test_a_resnet_is_the_plain_one(network: str, stem: Any, size: int) -> None:
         plain.conv1, plain.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False).double(), nn.Identity()
     plain.load_state_dict(ours.backbone.state_dict())
     ours, plain = (model.to(memory_format=torch.channels_last).eval() for model in (ours, plain))
-    images, labels = _maps(4, 3, size, size), torch.tensor([0, 1, 2, 3])
+    images, labels = _maps(_BATCH, 3, size, size), torch.arange(_BATCH) % 5
     logits, expected = ours(images), plain(images)
     torch.testing.assert_close(logits, expected, rtol=1e-12, atol=1e-12)
     actual, expected_gradients = (

@@ -69,7 +69,7 @@ def test_a_run_that_was_asked_to_end_goes_on_to_the_same_bits(
     begun = time.monotonic()
     for stop in (2, 5):
         checkpointer = _StopAfter(tmp_path / "run", stop)
-        with checkpointer.handle_sigterm(), pytest.raises(Terminated, match=rf"\b{stop}\b"):
+        with checkpointer.stop_at_signals(), pytest.raises(Terminated, match=rf"\b{stop}\b"):
             train_bright(settings, checkpointer=checkpointer, track_confidence=True)
     checkpointer = _StopAfter(tmp_path / "run", -1)
     before = time.monotonic()
@@ -93,7 +93,7 @@ def test_a_run_goes_on_with_its_micro_batch_unless_asked(tmp_path: Path) -> None
     settings = replace(TINY, steps=5)
     for chosen, asked, taken in ((10, "auto", 10), (20, 10, 10)):
         checkpointer = _StopAfter(tmp_path / str(asked), 2)
-        with checkpointer.handle_sigterm(), pytest.raises(Terminated):
+        with checkpointer.stop_at_signals(), pytest.raises(Terminated):
             train_bright(settings, checkpointer=checkpointer, micro_batch=chosen)
         resumed = train_bright(settings, checkpointer=_StopAfter(tmp_path / str(asked), -1), micro_batch=asked)
         assert resumed.micro_batch == taken

@@ -246,6 +246,7 @@ def test_the_code_that_decides_a_result_counts() -> None:
         "batching",
         "models.layers",
         "models.resnet",
+        "models.small_maps",
         "optim.optimizers",
         "schedules",
         "datasets.resident",

@@ -289,7 +289,11 @@ def test_every_bit_counts(ledger: RunCache, tmp_path: Path) -> None:
             assert len(ledger.set_aside_damaged([KEY.fingerprint], _LABELS)) == 1, (name, position)
 
 
-@pytest.mark.parametrize("job", ["[]", "3", '{"settings": []}'], ids=["list", "number", "list of settings"])
+@pytest.mark.parametrize(
+    "job",
+    ["[]", "3", '{"settings": []}', '{"settings": {"threads": [1]}}', '{"settings": {"precision": ["fp32"]}}'],
+    ids=["list", "number", "list of settings", "list of threads", "list of precisions"],
+)
 def test_an_identity_of_another_shape_is_refused(ledger: RunCache, tmp_path: Path, job: str) -> None:
     text = f'{{"job": {job}, "machine": {{}}}}'
     entry = tmp_path / "cells" / KEY.fingerprint

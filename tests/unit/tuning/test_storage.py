@@ -2,12 +2,14 @@
 
 import errno
 import os
+import shutil
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import optuna
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -111,6 +113,20 @@ def test_the_journal_is_read_back_even_after_half_a_line(tmp_path: Path) -> None
     again.start(0, sampled, to_distributions(tuning.space))
     again.start(3, sampled, to_distributions(tuning.space))
     assert TrialStorage(path).result(TrialStep(3, 1)) is None
+
+
+def test_optuna_reads_a_copy_of_the_journal(tmp_path: Path) -> None:
+    """As docs/guides/tuning.md says, while the search runs."""
+    tuning, path = search(), tmp_path / "journal.log"
+    journal = _take_up(path, tuning)
+    journal.add(TrialStep(0, 1), StepResult(0.25), seconds=2.0, switch_seconds=0.5)
+    journal.end(0, "eliminated", 0.25)
+    copy = shutil.copy(path, tmp_path / "copy.log")
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(copy)))
+    trials = optuna.load_study(study_name="search", storage=storage).trials_dataframe()
+    assert trials["state"].tolist()[:2] == ["PRUNED", "RUNNING"]
+    assert trials["value"][0] == 0.25
+    assert {f"params_{key}" for key in tuning.space} <= set(trials.columns)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO])
