@@ -47,7 +47,6 @@ def test_threads_of_a_process_are_in_its_key() -> None:
     assert {**one["machine"], "threads": 2} == two["machine"]
 
 
-@pytest.mark.slow
 def test_the_key_names_avx512_where_it_changes_bits() -> None:
     assert_keys_tell(trained(), trained(**AVX2))
 
