@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 _FOLDER = ROOT / "docs" / "images"
-_COLORS = 96
+_COLORS = 256
 _SMALL, _LARGE, _PHONE = (1280, 720), (1400, 900), (420, 900)
 
 
@@ -107,7 +107,7 @@ def main() -> None:
             page.mouse.move(width // 2, 2)
             page.wait_for_timeout(2500)
             picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-            small = picture.quantize(_COLORS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+            small = picture.quantize(_COLORS, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
             small.save(_FOLDER / f"{name}.png", optimize=True)
             page.close()
         browser.close()
