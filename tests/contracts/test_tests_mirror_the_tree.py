@@ -15,6 +15,7 @@ _OTHERS = {
     "config/test_headline_preset.py",
     "config/test_presets.py",
     "stats/test_statsmodels.py",
+    "test_openblas.py",
     "test_openmp.py",
     "tuning/test_tuning_processes.py",
 }
