@@ -1,5 +1,7 @@
 """batchsieve: choose training images by their features, and train on them at any batch size."""
 
+from __future__ import annotations
+
 import gc
 import os
 import re
