@@ -189,9 +189,14 @@ def map_array(path: Path) -> np.memmap:
     """
     if path.exists() and not path.is_file():
         raise ValueError("not a regular file")  # a FIFO would block its reader
+    try:
+        with path.open("rb") as file:
+            start = file.read(6)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ValueError(f"cannot be read ({error.strerror})") from None
     # NumPy takes other bytes for a pickle, and advises to load it.
-    with path.open("rb") as file:
-        start = file.read(6)
     if start.startswith(b"PK"):
         raise ValueError("an .npz archive, not a .npy file")
     if start != b"\x93NUMPY":

@@ -99,7 +99,7 @@ def launch(module: str, arguments: Sequence[str], workers: int) -> int:
     """Run `python -m module arguments` on `workers` processes of this node by torchrun.
 
     SIGTERM and SIGINT are forwarded to the processes as SIGTERM: they save before they exit. A second SIGINT kills
-    them. Where they had nothing to save, the handler of before takes the signal.
+    them. Where they had nothing to save, the earlier handler takes the signal.
 
     Returns:
         0, the exit code of the first process that failed, `EX_TEMPFAIL` where a process ended with it after a signal,
@@ -122,7 +122,7 @@ def launch(module: str, arguments: Sequence[str], workers: int) -> int:
         try:
             run(parse_args(["--standalone", handled, f"--nproc-per-node={workers}", "-m", module, *arguments]))
         except ChildFailedError as error:
-            if signals.insisted:
+            if signals.repeated:
                 signals.end()
             # The agent ends the others by signals.
             if any(failure.exitcode == os.EX_TEMPFAIL for failure in error.failures.values()):
@@ -163,18 +163,18 @@ def _report_killed(failure: "ProcessFailure") -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Signals:
-    """Signals that arrived while the ranks ran, and the handlers of before."""
+    """Signals that arrived while the ranks ran, and the handlers before them."""
 
     received: list[int] = field(default_factory=list)
     before: dict[int, Any] = field(default_factory=dict)
 
     @property
-    def insisted(self) -> bool:
-        """Whether a second SIGINT came, at which the ranks were killed."""
+    def repeated(self) -> bool:
+        """Whether SIGINT came twice; the second one kills the ranks."""
         return self.received.count(signal.SIGINT) > 1
 
     def end(self) -> None:
-        """Hand the first signal, if one arrived, to the handler of before, which raises."""
+        """Hand the first signal, if one arrived, to the handler that it had before, which raises."""
         if self.received and callable(handler := self.before[self.received[0]]):
             handler(self.received[0], None)
 
@@ -183,7 +183,7 @@ class _Signals:
 def _forwarding_signals() -> Iterator[_Signals]:
     """Forward SIGTERM and SIGINT as SIGTERM to this process's children, and a second SIGINT as SIGKILL.
 
-    Where there are no children yet, the handler of before gets the signal.
+    Where there are no children yet, the earlier handler gets the signal.
     """
     numbers = (signal.SIGINT, signal.SIGTERM)
     signals = _Signals(before={number: signal.getsignal(number) for number in numbers})
@@ -192,7 +192,7 @@ def _forwarding_signals() -> Iterator[_Signals]:
         signals.received.append(number)
         children = child_pids(os.getpid())
         for child in children:
-            os.kill(child, signal.SIGKILL if signals.insisted else signal.SIGTERM)
+            os.kill(child, signal.SIGKILL if signals.repeated else signal.SIGTERM)
         # Later the ranks may have ended, with an outcome of their own.
         if not children and len(signals.received) == 1:
             signals.end()

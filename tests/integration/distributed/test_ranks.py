@@ -100,7 +100,7 @@ def test_the_exit_code_is_that_of_the_process_that_failed(
 
 
 class _EndedError(Exception):
-    """What the handler of before raises."""
+    """What the earlier handler raises."""
 
 
 @pytest.mark.parametrize(

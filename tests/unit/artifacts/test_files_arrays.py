@@ -101,6 +101,12 @@ def _damage(path: Path, kind: str) -> None:
             path.write_bytes(path.read_bytes()[:-1])
         case "text":
             path.write_text("not an array")
+        case "folder":
+            path.unlink()
+            path.mkdir()
+        case "link":
+            path.unlink()
+            path.symlink_to(path)
         case "archive":
             with path.open("wb") as file:
                 np.savez(file, array=np.zeros(3))
@@ -121,6 +127,8 @@ def _damage(path: Path, kind: str) -> None:
         ("empty", "not a valid .npy file"),
         ("truncated", "not a valid .npy file"),
         ("text", "not a valid .npy file"),
+        ("folder", "not a regular file"),
+        ("link", "cannot be read (Too many levels of symbolic links)"),
         ("archive", "an .npz archive"),
         ("pickled", "not a valid .npy file"),
         ("type", "holds float64 of shape (4, 2), expected float32 of 2 dimensions"),
