@@ -27,7 +27,7 @@ def test_freed_memory_is_used_again_without_page_faults() -> None:
     """Twenty arrays of 64 MB, one after another, touch the pages of one."""
     faults = {}
     for how in ("keep", "return"):
-        done = run([sys.executable, "-c", _CODE, how])
+        done = run([sys.executable, "-c", _CODE, how], fresh=True)
         assert done.returncode == 0, done.stderr
         faults[how] = int(done.stdout)
     assert faults["keep"] < faults["return"] / 4
@@ -52,7 +52,7 @@ def test_a_child_of_process_1_is_adopted_unless_dvc_is_process_1(name: str, adop
     if not _can_unshare():
         pytest.skip("needs the right to make a namespace of processes (`unshare --user --pid`)")
     (tmp_path / name).write_text(_PROCESS_1)
-    done = run([*_IN_A_CONTAINER, sys.executable, str(tmp_path / name)], environ={"PYTHONPATH": str(ROOT)})
+    done = run([*_IN_A_CONTAINER, sys.executable, str(tmp_path / name)], environ={"PYTHONPATH": str(ROOT)}, fresh=True)
     assert (done.returncode, done.stdout.strip()) == (0, adopted), done.stderr
 
 
@@ -68,7 +68,7 @@ def test_a_child_of_process_1_is_adopted_unless_dvc_is_process_1(name: str, adop
 def test_imports_of_a_program_are_not_searched_for_garbage(words: list[str], collects: bool) -> None:
     """Only those of the programs of this package, which turn the collector on again."""
     code = f"import sys; sys.argv, sys.orig_argv = ['-m'], {[sys.executable, *words]}; import pipeline, gc"
-    done = run([sys.executable, "-c", f"{code}; print(gc.isenabled())"])
+    done = run([sys.executable, "-c", f"{code}; print(gc.isenabled())"], fresh=True)
     assert done.stdout == f"{collects}\n", done.stderr
 
 
@@ -77,7 +77,7 @@ def test_a_program_of_another_package_keeps_its_garbage_collector(tmp_path: Path
     package.mkdir()
     (package / "__init__.py").write_text("import pipeline\n")
     (package / "__main__.py").write_text("import gc\nprint(gc.isenabled())\n")
-    done = run([sys.executable, "-m", "other"], environ={"PYTHONPATH": f"{ROOT}:{tmp_path}"})
+    done = run([sys.executable, "-m", "other"], environ={"PYTHONPATH": f"{ROOT}:{tmp_path}"}, fresh=True)
     assert done.stdout == "True\n", done.stderr
 
 

@@ -7,12 +7,14 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipeline import distributed
 from pipeline.batching import BatchSlice, merge_micro_batches
-from pipeline.distributed import Grids
-from pipeline.training import batch_plan, gradients, loop
+from pipeline.distributed import Grids, pairwise_sum
+from pipeline.training import batch_plan, eval_weights, gradients, loop, state
+from pipeline.training.eval_weights import recompute_batch_norm_statistics
 from pipeline.training.gradients import GlobalBatch, TrainLoss, accumulate_gradients
 from pipeline.training.settings import TrainSettings
 from pipeline.training.step import TrainStep
@@ -34,6 +36,12 @@ def _mean_of_means(
 def _averaged_over_ranks(*args: Any, world_size: int, **options: Any) -> Tensor:
     """Forgets that the exchange of gradients averages, where the sum is wanted."""
     return accumulate_gradients(*args, world_size=1, **options)
+
+
+def _without_the_last_rank(*args: Any, world_size: int, loss_scale: float = 1.0, **options: Any) -> Tensor:
+    """Leave out the images of the last rank."""
+    share = 0.0 if world_size > 1 and dist.get_rank() == world_size - 1 else 1.0
+    return share * accumulate_gradients(*args, world_size=world_size, loss_scale=share * loss_scale, **options)
 
 
 def _clipped_per_pass(
@@ -59,6 +67,28 @@ def _merged_groups(parts: Sequence[BatchSlice], max_size: int) -> list[BatchSlic
     return [BatchSlice(rows=part.rows, group_sizes=(part.size,)) for part in merge_micro_batches(parts, max_size)]
 
 
+def _stale_statistics(settings: TrainSettings) -> AbstractContextManager[object]:
+    """Compute BatchNorm statistics under weights of the past, those before the first step."""
+
+    def recompute(model: nn.Module, *args: Any, **options: Any) -> None:
+        built = state.build_network(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
+        before = [parameter.detach() for parameter in built.parameters()]
+        trained = _exchanged(model, before)
+        recompute_batch_norm_statistics(model, *args, **options)
+        _exchanged(model, trained)
+
+    return patch.object(eval_weights, "recompute_batch_norm_statistics", recompute)
+
+
+def _exchanged(model: nn.Module, weights: Sequence[Tensor]) -> list[Tensor]:
+    """Set the parameters, and return the earlier ones."""
+    earlier = [parameter.detach().clone() for parameter in model.parameters()]
+    with torch.no_grad():
+        for parameter, weight in zip(model.parameters(), weights, strict=True):
+            parameter.copy_(weight)
+    return earlier
+
+
 class _CountsPasses(TrainStep):
     """Advances the schedule and the meter with every pass, up to their last step."""
 
@@ -82,7 +112,10 @@ def _clipping(settings: TrainSettings) -> AbstractContextManager[object]:
 MUTANTS: dict[str, Callable[[TrainSettings], AbstractContextManager[object]]] = {
     "mean of means": lambda _: patch.object(gradients, "accumulate_gradients", _mean_of_means),
     "mean over ranks": lambda _: patch.object(gradients, "accumulate_gradients", _averaged_over_ranks),
+    "missing rank": lambda _: patch.object(gradients, "accumulate_gradients", _without_the_last_rank),
     "merged BatchNorm groups": lambda _: patch.object(batch_plan, "merge_micro_batches", _merged_groups),
+    "stale BatchNorm statistics": _stale_statistics,
+    "BatchNorm statistics of one rank": lambda _: patch.object(eval_weights, "_sum_in_any_order", pairwise_sum),
     "clipping per micro-batch": _clipping,
     "schedule per micro-step": lambda _: patch.object(loop, "TrainStep", _CountsPasses),
     "sum in float32": lambda _: patch.object(Grids, "add_rounded_part_", _added_in_float32),

@@ -147,7 +147,10 @@ SOUND = dict((*_ddp_cases(), *_exact_cases(), *_local_cases()))
 MUTATED = {
     "mean of means": "ddp small_cnn uneven",
     "mean over ranks": "ddp small_cnn uneven",
+    "missing rank": "ddp small_cnn uneven",
     "merged BatchNorm groups": "ddp resnet18 X=4",
+    "stale BatchNorm statistics": "ddp resnet18 X=4",
+    "BatchNorm statistics of one rank": "ddp resnet18 X=4",
     "clipping per micro-batch": "ddp small_cnn uneven clipped",
     "schedule per micro-step": "ddp small_cnn uneven",
 }

@@ -74,7 +74,13 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """Results of 1, 2 and 4 ranks. Of 4, and where no slow test runs, those of few cases."""
     folder = tmp_path_factory.mktemp("ranks")
     slow = any(item.get_closest_marker("slow") for item in request.session.items if item.path == request.path)
-    return _Launches(lambda ranks: launch(ranks, folder, *(ALL if slow and ranks < 4 else FEW)))
+
+    def groups(ranks: int) -> list[str]:
+        # One process is the reference, without mistakes.
+        words = ALL if slow and ranks < 4 else FEW
+        return [word for word in words if ranks > 1 or not word.startswith("mutant")]
+
+    return _Launches(lambda ranks: launch(ranks, folder, *groups(ranks)))
 
 
 def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
@@ -132,7 +138,11 @@ def test_ranks_have_different_numbers(results: Results, ranks: int) -> None:
 def test_all_ranks_end_with_the_same_weights(results: Results, ranks: int) -> None:
     trained = {name: case for name, case in results[ranks].items() if isinstance(case, Mapping) and "losses" in case}
     assert len(trained) >= 14
-    assert [name for name, case in trained.items() if not case["same on all ranks"]] == []
+    different = [name for name, case in trained.items() if not case["same on all ranks"]]
+    assert [name for name in different if not name.startswith("mutant")] == []
+    # Each rank has its own.
+    one_rank = "mutant BatchNorm statistics of one rank"
+    assert (one_rank in different) == (one_rank in trained)
 
 
 @ONE_STEP
@@ -144,13 +154,14 @@ def test_one_step_is_the_same_up_to_rounding(results: Results, ranks: int, case:
 
 @SHARED
 @pytest.mark.parametrize("network", ["resnet18", "small_cnn"])
-def test_a_shared_step_in_float32_is_as_exact_as_in_one_process(results: Results, ranks: int, network: str) -> None:
-    """Its distance to the step in float64 is at most twice the distance of the step on one process."""
+def test_a_step_in_float32_is_off_by_its_rounding(results: Results, ranks: int, network: str) -> None:
+    """Its distance to the step in float64 is below the limit of rounding, with the unit of float32."""
     first, case = results[1]["first weights"][network], f"ddp {network} X=4"
     exact = update(results[1][case], first)
-    alone, shared = _pair_of(results, ranks, f"{case} float32")
-    assert {tensor.dtype for tensor in update(shared, first).values() if tensor.is_floating_point()} == {torch.float32}
-    assert 0 < distance(exact, update(shared, first)) <= 2 * distance(exact, update(alone, first))
+    for result in _pair_of(results, ranks, f"{case} float32"):
+        changed = update(result, first)
+        assert {tensor.dtype for tensor in changed.values() if tensor.is_floating_point()} == {torch.float32}
+        assert 0 < distance(exact, changed) <= ROUNDING["update"] * 2**29  # 2^-24 instead of 2^-53
 
 
 @SHARED
@@ -165,16 +176,17 @@ def test_several_steps_stay_together(results: Results, ranks: int, case: str, re
 @MUTANT
 def test_a_mutant_is_further_apart_than_rounding(results: Results, ranks: int, mutant: str, case: str) -> None:
     """The assertions of the tests above fail for `case` if the code makes the mistake."""
-    first = results[1]["first weights"][case.split()[1]]
-    assert beyond_rounding(*_pair_of(results, ranks, case), first) == {}
-    differences = beyond_rounding(*_pair_of(results, ranks, f"mutant {mutant}"), first)
-    assert differences.keys() >= {"weights", "update", "losses", "confidence"}
+    first, alone = results[1]["first weights"][case.split()[1]], results[1][case]
+    assert beyond_rounding(alone, results[ranks][case], first) == {}
+    differences = beyond_rounding(alone, results[ranks][f"mutant {mutant}"], first)
+    shown = {"weights", "update"} if "statistics" in mutant else {"weights", "update", "losses", "confidence"}
+    assert differences.keys() >= shown
 
 
 @pytest.mark.slow
 def test_a_meter_that_counts_passes_has_another_number_of_samples(results: Results) -> None:
-    alone, shared = (results[ranks]["mutant schedule per micro-step"]["noise"][0] for ranks in (1, 2))
-    assert alone != shared
+    alone, shared = results[1]["ddp small_cnn uneven"], results[2]["mutant schedule per micro-step"]
+    assert alone["noise"][0] != shared["noise"][0]
 
 
 @pytest.mark.parametrize("ranks", quick_first(2, [1, 2, 4]))

@@ -86,6 +86,70 @@ def test_a_signal_reaches_the_forked_process_alone(tmp_path: Path) -> None:
     assert processes[1].wait(timeout=30) == -signal.SIGTERM
 
 
+def test_code_and_scripts_run_as_modules_do(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"import beside\n{_SHOWN}")
+    (tmp_path / "beside.py").touch()
+    for program in (["-c", _SHOWN], [str(script)]):
+        args = [sys.executable, *program, "--word", "a b"]
+        done = run_forked(args, cwd=tmp_path, environ={"PATH": os.environ["PATH"]}, timeout=60)
+        assert done.returncode == 0, done.stderr
+        shown = json.loads(done.stdout)
+        assert shown["name"] == "__main__"
+        assert shown["argv"] == args[-2:]
+        assert shown["orig_argv"] == args[1:]
+        assert shown["imported"]
+
+
+_RANK = """
+import os, sys, torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+print("rank", os.environ["RANK"], int(total), os.getppid() == int(os.environ["AGENT"]), flush=True)
+sys.exit(int(sys.argv[1]) if dist.get_rank() == 1 else 0)
+"""
+_AGENT = """
+import os, sys
+from torch.distributed.run import main
+os.environ["AGENT"] = str(os.getpid())
+main(["--standalone", "--nproc-per-node=2", sys.argv[1], sys.argv[2]])
+"""
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("code", [0, 3])
+def test_torchrun_forks_its_ranks(tmp_path: Path, code: int) -> None:
+    """They are its children, and their exit codes reach it."""
+    (tmp_path / "rank.py").write_text(_RANK)
+    args = [sys.executable, "-c", _AGENT, str(tmp_path / "rank.py"), str(code)]
+    done = run_forked(args, cwd=tmp_path, environ=dict(os.environ), timeout=60)
+    assert done.returncode == (1 if code else 0), done.stderr
+    said = sorted(line for line in done.stdout.splitlines() if line.startswith("rank"))
+    assert said == ["rank 0 2 True", "rank 1 2 True"]
+    assert ("exitcode  : 3 " in done.stderr) == (code == 3), done.stderr
+
+
+_PARENT = """
+import subprocess, sys
+module = [sys.executable, "-u", "-m", "shown_child"]
+print(subprocess.run(module, input="in", capture_output=True, text=True))
+print(subprocess.run([*module, "more"], stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL))
+"""
+_CHILD = "import sys; print(sys.stdin.read(), len(sys.argv)); sys.exit(f'{len(sys.argv)} on stderr')"
+
+
+def test_a_forked_program_exchanges_with_its_forks_as_with_others(tmp_path: Path) -> None:
+    args, environ = _module(tmp_path, _PARENT)
+    (tmp_path / "shown_child.py").write_text(_CHILD)
+    done = run_forked(args, cwd=tmp_path, environ=environ, timeout=60)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert "returncode=1, stdout='in 1\\n', stderr='1 on stderr\\n'" in first
+    assert second.endswith("returncode=1)")
+
+
 def test_a_kill_at_the_start_leaves_empty_outputs(tmp_path: Path) -> None:
     args, environ = _module(tmp_path, "import time; time.sleep(60)")
     for _ in range(20):

@@ -59,7 +59,9 @@ def _outputs(folder: Path) -> dict[str, bytes]:
 def _check(folder: Path, stages: list[str], out: Path) -> None:
     whole = _outputs(folder)
     rooms = ",".join(map(str, _ROOMS_MIB))
-    done = run([sys.executable, "-c", _LIMITED, str(folder), str(out), rooms, ",".join(stages)], timeout=600)
+    done = run(
+        [sys.executable, "-c", _LIMITED, str(folder), str(out), rooms, ",".join(stages)], timeout=600, fresh=True
+    )
     assert done.returncode == 0, done.stderr
     for stage in stages:
         codes = {}

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from pipeline.paths import DataPaths
-from tests.fixtures.forked import Forked
-from tests.fixtures.interrupted_study import HOOKS, fork, kill_one, run_fork
+from tests.fixtures.forked import Process
+from tests.fixtures.interrupted_study import HOOKS, kill_one
 from tests.fixtures.slow import quick_first
-from tests.fixtures.training import alive, files_below, kill, wait_until
+from tests.fixtures.training import alive, files_below, kill, run, start, wait_until
 from tests.fixtures.tuning import NAME, command, results_of, tune, write_search
 
 SEARCH: dict[str, Any] = {
@@ -35,12 +35,12 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> DataPaths:
     return data
 
 
-def begin(folder: Path) -> Forked:
-    return fork(command(folder), environ=recording(folder))
+def begin(folder: Path) -> Process:
+    return start(command(folder), environ=recording(folder))
 
 
 def finish(folder: Path) -> None:
-    done = run_fork(command(folder), environ=recording(folder))
+    done = run(command(folder), environ=recording(folder))
     assert done.returncode == 0, done.stderr
 
 
@@ -90,7 +90,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 def test_a_short_search_ends_in_the_same_bytes(fault: str, code: int, short: dict[str, bytes], tmp_path: Path) -> None:
     """The signal arrives before an entry of the journal, or inside the save of a checkpoint."""
     data = write_search(tmp_path, **_SHORT)
-    ended = run_fork(command(tmp_path), environ={"PYTHONPATH": str(HOOKS), "FAULT": fault})
+    ended = run(command(tmp_path), environ={"PYTHONPATH": str(HOOKS), "FAULT": fault})
     assert ended.returncode == code, ended.stderr
     assert not data.tuning_provenance(NAME).exists()
     assert tune(tmp_path) == 0
@@ -133,7 +133,7 @@ def test_a_terminated_search_can_be_resumed(scheduler: str, uninterrupted: DataP
     assert results_of(data) == results_of(uninterrupted)
 
 
-def workers_of(process: Forked) -> list[int]:
+def workers_of(process: Process) -> list[int]:
     """Return Dask's worker processes; a thread of the command starts them, not the main thread."""
     tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
     children = [int(child) for task in tasks for child in task.read_text(encoding="ascii").split()]

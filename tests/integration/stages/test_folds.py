@@ -16,10 +16,10 @@ from pipeline.artifacts.files import read_json, write_array
 from pipeline.datasets.splits import assign_folds
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.training.weights import load_fold_networks, load_trained
-from tests.fixtures.interrupted_study import HOOKS, resumed_steps, run_fork
+from tests.fixtures.interrupted_study import HOOKS, resumed_steps
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK, write_manifest
-from tests.fixtures.training import NAMES, bright_images, command, stage, write_project
+from tests.fixtures.training import NAMES, bright_images, command, run, stage, write_project
 
 N = 60
 MEMORIZING: Mapping[str, Any] = {
@@ -115,7 +115,7 @@ def test_two_ranks_give_the_rows_of_one(three: Path) -> None:
     data = _data(three)
     features, sure = np.load(data.features(NETWORK)), np.load(data.probabilities(NETWORK))
     tables = [_table(data.predictions(NETWORK, split)) for split in ("train", "test")]
-    done = run_fork(command("extract", three, ranks=2))
+    done = run(command("extract", three, ranks=2))
     assert done.returncode == 0, done.stderr
     # With fewer images than features, the fit of some directions depends on digits that differ.
     np.testing.assert_allclose(np.load(data.features(NETWORK)), features, rtol=0.01, atol=0.01 * features.std())
@@ -134,15 +134,13 @@ def test_a_kill_in_the_second_fold_loses_no_finished_one(tmp_path: Path) -> None
     for folder in (whole, killed):
         folder.mkdir()
         write_project(folder, finetune=keys)
-    assert run_fork(command("finetune", whole)).returncode == 0
+    assert run(command("finetune", whole)).returncode == 0
     # Keeping a network takes five file operations.
-    fault = run_fork(
-        command("finetune", killed), environ={"FAULT": "SIGKILL self /finished/ 5", "PYTHONPATH": str(HOOKS)}
-    )
+    fault = run(command("finetune", killed), environ={"FAULT": "SIGKILL self /finished/ 5", "PYTHONPATH": str(HOOKS)})
     assert fault.returncode == -signal.SIGKILL, fault.stderr
     kept = list(WorkPaths(root=killed / "work").file_cache(f"finetune@{NETWORK}").glob("*/step-*.pt"))
     assert len(kept) == 1
-    again = run_fork(command("finetune", killed))
+    again = run(command("finetune", killed))
     assert again.returncode == 0, again.stderr
     assert f"finetune@{NETWORK} fold 0: finished before" in again.stderr
     assert resumed_steps(again.stderr) == [4]

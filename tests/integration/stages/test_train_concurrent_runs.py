@@ -48,7 +48,7 @@ def _has_new(checkpoints: Path, before: set[Path]) -> bool:
 @pytest.mark.slow
 def test_an_interrupted_stage_saves_its_runs_and_resumes_them(tmp_path: Path) -> None:
     """All processes end with it, and the same command then gives the tables of an uninterrupted stage."""
-    long = {**_STUDY, "arms": ["full"], "budget": {"steps": 400}, "recipe": {"checkpoint": {"steps": 1}}}
+    long = {**_STUDY, "arms": ["full"], "budget": {"steps": 100}, "recipe": {"checkpoint": {"steps": 1}}}
     for name in ("interrupted", "whole"):
         (tmp_path / name).mkdir()
         write_project(tmp_path / name, study=long, train=_AT_ONCE)

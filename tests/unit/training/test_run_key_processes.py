@@ -28,7 +28,7 @@ VARIABLES = [
 def trained(threads: int = 1, **environ: str) -> Mapping[str, Any]:
     """Key, machine and bits of a process with these variables."""
     path = str(SCRIPT.parents[3])
-    done = run([sys.executable, str(SCRIPT), str(threads)], environ={"PYTHONPATH": path, **environ})
+    done = run([sys.executable, str(SCRIPT), str(threads)], environ={"PYTHONPATH": path, **environ}, fresh=True)
     assert done.returncode == 0, done.stderr
     result: Mapping[str, Any] = json.loads(done.stdout)
     return result

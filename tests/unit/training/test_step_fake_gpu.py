@@ -22,7 +22,7 @@ _CASES = [
 def test_no_operator_of_a_run_takes_tensors_of_two_devices() -> None:
     """Steps with two micro-batches, batches of two epochs, tracked labels, clipping; and the evaluation."""
     values = [str(value) for case in _CASES for value in case]
-    done = run([sys.executable, str(_SCRIPT), *values], environ={"PYTHONPATH": str(ROOT)}, timeout=300)
+    done = run([sys.executable, str(_SCRIPT), *values], environ={"PYTHONPATH": str(ROOT)}, timeout=300, fresh=True)
     assert done.returncode == 0, done.stderr[-2000:]
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(rows) == len(_CASES)

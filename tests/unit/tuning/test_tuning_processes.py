@@ -1,9 +1,11 @@
 """Trials on several processes, with real torchrun."""
 
 import json
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,14 +15,27 @@ from pipeline.commands.tune.run import SearchInputs, read_inputs, split_gpus
 from pipeline.config.params import load_params
 from pipeline.errors import InputError
 from pipeline.training.checkpointing import Checkpoints
+from pipeline.tuning import processes
 from pipeline.tuning.processes import train_next_epoch
 from pipeline.tuning.sources import write_mark
 from pipeline.tuning.trial import trial_run
 from pipeline.tuning.worker import EpochResult, EpochTask
+from tests.fixtures.forked import Process, parent_of_forked
 from tests.fixtures.interrupted_study import HOOKS
+from tests.fixtures.training import start
 from tests.fixtures.tuning import NAME, leaderboard_of, tune, write_search
 
 _TWO = {"recipe.simulated_workers": 2, "recipe.workers": 2}
+
+
+@pytest.fixture(autouse=True)
+def forked_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start the launchers of trials by fork; they end where another process than the named one is their parent."""
+
+    def popen(args: Sequence[str], **_: Any) -> Process:
+        return start([*args[:-1], str(parent_of_forked())])
+
+    monkeypatch.setattr(processes, "subprocess", SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL))
 
 
 def _inputs(folder: Path) -> SearchInputs:

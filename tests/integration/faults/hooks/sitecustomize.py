@@ -8,6 +8,8 @@ ERROR is `<exception> <part of a path>`. A call that opens, renames or removes s
 SLOW is a file. While it exists, a process waits before it renames a checkpoint.
 
 SAVED is a file. Every checkpoint of a run adds a line to it: folder and name of the checkpoint.
+
+A hook of Python cannot be removed: a forked program that imports this module again turns off those of its parent.
 """
 
 import builtins
@@ -16,11 +18,17 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 _EVENTS = ("open", "os.rename", "os.remove")
 _ARRIVES_WITHIN_S = 2.0
 _WAITS_S = 1.0
+_STATE = object()
+
+
+def _add_hook(hook: Callable[[str, tuple[object, ...]], None]) -> None:
+    sys.addaudithook(lambda event, args: hook(event, args) if sys.__dict__["_state_of_faults"] is _STATE else None)
 
 
 def _install(name: str, target: str, part: str, number: str) -> None:
@@ -33,7 +41,7 @@ def _install(name: str, target: str, part: str, number: str) -> None:
             )
             time.sleep(_ARRIVES_WITHIN_S if target == "launcher" else 0)
 
-    sys.addaudithook(hook)
+    _add_hook(hook)
 
 
 def _install_error(name: str, part: str) -> None:
@@ -41,7 +49,7 @@ def _install_error(name: str, part: str) -> None:
         if event in _EVENTS and part in str(args[0]):
             raise getattr(builtins, name)("requested by a test")
 
-    sys.addaudithook(hook)
+    _add_hook(hook)
 
 
 def _install_wait(marker: Path) -> None:
@@ -49,7 +57,7 @@ def _install_wait(marker: Path) -> None:
         if event == "os.rename" and "/.step-" in str(args[0]) and marker.exists():
             time.sleep(_WAITS_S)
 
-    sys.addaudithook(hook)
+    _add_hook(hook)
 
 
 def _install_record(record: Path) -> None:
@@ -59,9 +67,10 @@ def _install_record(record: Path) -> None:
             with record.open("a", encoding="utf-8") as file:
                 file.write(f"{saved.parent.name} {saved.name}\n")
 
-    sys.addaudithook(hook)
+    _add_hook(hook)
 
 
+sys.__dict__["_state_of_faults"] = _STATE
 if "SAVED" in os.environ:
     _install_record(Path(os.environ["SAVED"]))
 if "SLOW" in os.environ:
