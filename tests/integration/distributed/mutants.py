@@ -71,7 +71,9 @@ def _stale_statistics(settings: TrainSettings) -> AbstractContextManager[object]
     """Compute BatchNorm statistics under weights of the past, those before the first step."""
 
     def recompute(model: nn.Module, *args: Any, **options: Any) -> None:
-        built = state.build_network(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
+        built = vars(state)["build_network"](
+            settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed
+        )
         before = [parameter.detach() for parameter in built.parameters()]
         trained = _exchanged(model, before)
         recompute_batch_norm_statistics(model, *args, **options)
