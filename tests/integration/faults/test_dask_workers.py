@@ -21,7 +21,6 @@ SEARCH: dict[str, Any] = {
     "epochs": 6,
     "pruner": {"name": "threshold", "amount": 0.4, "kind": "absolute"},
 }
-# A worker imports its libraries while the others train.
 _JOINS_WITHIN_S = 600.0
 
 
@@ -45,7 +44,7 @@ def test_workers_that_join_and_leave_a_search_change_no_byte(tmp_path: Path) -> 
         return {"PYTHONPATH": str(HOOKS), "SLOW": str(slow), "SAVED": str(records[worker]), "OMP_NUM_THREADS": "1"}
 
     slow.touch()
-    with running_pool() as pool:
+    with running_pool(forked=True) as pool:
         workers = [pool.join(environ=environ(number)) for number in range(4)]
         pool.wait()
         with Client(pool.address) as client:

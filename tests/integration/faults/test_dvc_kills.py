@@ -21,36 +21,33 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.artifacts.files import read_json
 from pipeline.processes import processes_in_folder
-from tests.fixtures.tiny_project import environment, hashes, write_tiny_project
+from tests.fixtures.forked import Forked, start_forked
+from tests.fixtures.tiny_project import environment, hashes, reproduced
+
+__all__ = ["reproduced"]
 
 _TIMEOUT_S = 1800  # for one run, while other jobs use the machine
 _KILLS = int(os.environ.get("KILLS", "20"))
 _ONE_IN = 4
 _SEED = int(os.environ.get("KILL_SEED", "0"))
-_MAKE = ["make", "--silent", "repro"]
+_MAKE = [sys.executable, "-m", "tests.fixtures.make_repro"]
 _REPAIRED = "by a DVC that was killed; "
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(_TIMEOUT_S + 300 * _KILLS),
-    pytest.mark.skipif(shutil.which("make") is None, reason="needs make"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(_TIMEOUT_S + 300 * _KILLS)]
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
-    """The committed project after one `make repro`, and the duration of that run in seconds."""
-    project = write_tiny_project(tmp_path_factory.mktemp("undisturbed"), train_size=0.15, steps=(6, 6))
-    _install(project)
-    start = time.monotonic()
-    done = subprocess.run(_MAKE, cwd=project, env=environment(), capture_output=True, text=True, timeout=_TIMEOUT_S)
-    assert done.returncode == 0, done.stdout + done.stderr
-    seconds = time.monotonic() - start
+def undisturbed(reproduced: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
+    """The project with its results and their dvc.lock, committed, and the duration of its stages in seconds."""
+    project = tmp_path_factory.mktemp("undisturbed") / "project"
+    shutil.copytree(reproduced, project)
     author = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
     subprocess.run(["git", "add", "--all", "."], cwd=project, check=True)
     subprocess.run(["git", *author, "commit", "-qm", "x"], cwd=project, check=True)
-    return project, seconds
+    records = (project / ".work/resources").iterdir()
+    return project, sum(read_json(record)["wall_s"] for record in records)
 
 
 def test_random_kills_end_in_the_uninterrupted_result(
@@ -83,19 +80,7 @@ def _clone(reference: Path, folder: Path, *, cached: bool) -> Path:
     subprocess.run(["git", "clone", "-q", reference, folder], check=True)
     if cached:
         shutil.copytree(reference / ".dvc/cache", folder / ".dvc/cache")
-    _install(folder)
     return folder
-
-
-def _install(project: Path) -> None:
-    """Make the environment that `make setup` makes: with all requirements, and newer than their files."""
-    (project / ".venv").mkdir()
-    for path in Path(sys.prefix).iterdir():
-        if path.name != ".installed":
-            (project / ".venv" / path.name).symlink_to(path)
-    (project / ".venv/.installed").touch()
-    for name in ("pyproject.toml", "requirements.lock"):
-        os.utime(project / name, (0, 0))
 
 
 def _run(project: Path, rng: random.Random | None, *, longest: float) -> tuple[str, int | None]:
@@ -105,24 +90,22 @@ def _run(project: Path, rng: random.Random | None, *, longest: float) -> tuple[s
         The output, and the exit code; None if it was killed.
     """
     log = project / ".git/output"
-    with log.open("w") as output:
-        make = subprocess.Popen(
-            _MAKE, cwd=project, env=environment(), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        if rng is None:
-            make.wait(timeout=_TIMEOUT_S)
-        else:
-            _wait_for_a_moment(make, project, rng, longest)
-            killed = make.poll() is None
-            _kill(make, project, dvc_alone=rng.random() < 0.5)
-            make.wait(timeout=60)
-            _wait_for_the_end_of_all(project)
-            if killed:
-                return log.read_text(), None
+    log.unlink(missing_ok=True)
+    make = start_forked(_MAKE, cwd=project, environ=environment(), output=log)
+    if rng is None:
+        make.wait(timeout=_TIMEOUT_S)
+    else:
+        _wait_for_a_moment(make, project, rng, longest)
+        killed = make.poll() is None
+        _kill(make, project, dvc_alone=rng.random() < 0.5)
+        make.wait(timeout=60)
+        _wait_for_the_end_of_all(project)
+        if killed:
+            return log.read_text(), None
     return log.read_text(), make.returncode
 
 
-def _wait_for_a_moment(make: "subprocess.Popen[bytes]", project: Path, rng: random.Random, longest: float) -> None:
+def _wait_for_a_moment(make: Forked, project: Path, rng: random.Random, longest: float) -> None:
     """Wait for a moment at which DVC writes its files, or shortly after it.
 
     If `longest` is not 0, half of the moments are uniform within `longest` seconds.
@@ -147,7 +130,7 @@ def _written(project: Path) -> list[int]:
     return [path.stat().st_mtime_ns for path in paths if path.exists()]
 
 
-def _kill(make: "subprocess.Popen[bytes]", project: Path, *, dvc_alone: bool) -> None:
+def _kill(make: Forked, project: Path, *, dvc_alone: bool) -> None:
     """Kill all descendants of `make`, as a power cut does, or DVC alone, as the out-of-memory killer does."""
     running = [
         pid for pid, command in processes_in_folder(project).items() if "dvc" in (Path(part).name for part in command)

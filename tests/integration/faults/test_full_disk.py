@@ -3,9 +3,10 @@
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -69,65 +70,72 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 def _check_writes(
-    run: Callable[[], int], folder: Path, out: Path, number: int, errors: pytest.CaptureFixture[str], *,
-    every: int, by_name: bool = False,
+    run: Callable[[], int], folder: Path, out: Path, errors: pytest.CaptureFixture[str], *,
+    disks: Callable[[int], Iterator[_Disk]],
 ) -> None:  # fmt: skip
-    """Refuse from each `every`-th write on of a command of the project in `folder`, which writes to `out`."""
-    with _using(_Disk()) as disk:
+    """Refuse writes of a command of the project in `folder`, which writes to `out`.
+
+    Args:
+        disks: yields disks with each of the errors for a command with this number of flushes.
+    """
+    with _using(_Disk()) as whole_disk:
         assert run() == 0
     whole = _files(out)
-    assert disk.n_flushes > 1
-    for refuses_from in range(1, disk.n_flushes + 1, every):
+    refused = set()
+    for disk in disks(whole_disk.n_flushes):
         shutil.rmtree(folder / "work" / "finished", ignore_errors=True)
         errors.readouterr()
-        with _using(_Disk(number=number, refuses_from=refuses_from, by_name=by_name)):
+        with _using(disk):
             code = run()
-        shown = errors.readouterr().err
-        assert code in (0, 2), (refuses_from, shown)
+        case, shown = (disk.number, disk.refuses_from), errors.readouterr().err
+        assert code in (0, 2), (case, shown)
         if code == 2:
+            refused.add(disk.number)
             error = printed_error(shown)
             assert "Traceback" not in shown
-            assert _REFUSALS[number] in str(error), (refuses_from, shown)
-            assert Path(error.key).is_relative_to(folder), (refuses_from, shown)
-            assert not error.key.endswith(".tmp"), (refuses_from, shown)
+            assert _REFUSALS[disk.number] in str(error), (case, shown)
+            assert Path(error.key).is_relative_to(folder), (case, shown)
+            assert not error.key.endswith(".tmp"), (case, shown)
         # Each file is the earlier one or the new one, which are equal.
         left = _files(out)
-        assert {name: content for name, content in left.items() if whole.get(name) != content} == {}, refuses_from
-        assert not list(folder.rglob(".*.tmp")), refuses_from
+        assert {name: content for name, content in left.items() if whole.get(name) != content} == {}, case
+        assert not list(folder.rglob(".*.tmp")), case
+    assert refused == {*_REFUSALS}
     assert run() == 0
     assert _files(out) == whole
 
 
-def _check_stage(
-    stage: str, folder: Path, number: int, errors: pytest.CaptureFixture[str], *, every: int, by_name: bool = False
-) -> None:
-    out = folder / "data" / stage
-    _check_writes(partial(exit_code_of, stage, folder), folder, out, number, errors, every=every, by_name=by_name)
+def _in_turn(n_flushes: int, numbers: Iterable[int], *, every: int, by_name: bool = False) -> Iterator[_Disk]:
+    """Yield a disk for every `every`-th flush, which refuses from there on, with the errors in turn."""
+    for refuses_from, number in zip(range(1, n_flushes + 1, every), cycle(numbers), strict=False):
+        yield _Disk(number=number, refuses_from=refuses_from, by_name=by_name)
 
 
-@pytest.mark.parametrize("number", _REFUSALS, ids=errno.errorcode.get)
 @pytest.mark.parametrize("by_name", [True, False], ids=["open", "flush"])
-def test_at_some_writes_of_the_filter(
-    made_up: Path, number: int, by_name: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _check_stage("filter", made_up, number, capsys, every=_EVERY, by_name=by_name)
+def test_at_every_write_of_the_filter(made_up: Path, by_name: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    _check_writes(
+        partial(exit_code_of, "filter", made_up), made_up, made_up / "data" / "filter", capsys,
+        disks=partial(_in_turn, numbers=_REFUSALS, every=1, by_name=by_name),
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize("number", _REFUSALS, ids=errno.errorcode.get)
-def test_at_some_writes_of_an_export(made_up: Path, number: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_at_some_writes_of_an_export(made_up: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = made_up / "out"
     command = ["export", str(out), "--force", *folder_arguments(made_up)[:4]]
-    _check_writes(lambda: main(command), made_up, out, number, capsys, every=2 * _EVERY)
+    _check_writes(
+        lambda: main(command), made_up, out, capsys,
+        disks=partial(_in_turn, numbers=_REFUSALS, every=_EVERY),
+    )  # fmt: skip
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", [*ITEMS, "report"])
 def test_at_every_write(project: Path, stage: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _check_stage(stage, project, errno.ENOSPC, capsys, every=1)
+    """A full disk at each; the other errors, which are raised as another class, in turn at some."""
 
+    def disks(n_flushes: int) -> Iterator[_Disk]:
+        yield from _in_turn(n_flushes, [errno.ENOSPC], every=1)
+        others = [number for number in _REFUSALS if number != errno.ENOSPC]
+        yield from _in_turn(n_flushes, others, every=_EVERY)
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [number for number in _REFUSALS if number != errno.ENOSPC], ids=errno.errorcode.get)
-@pytest.mark.parametrize("stage", [*ITEMS, "report"])
-def test_at_some_writes_of_a_stage(project: Path, stage: str, number: int, capsys: pytest.CaptureFixture[str]) -> None:
-    _check_stage(stage, project, number, capsys, every=2 * _EVERY)
+    _check_writes(partial(exit_code_of, stage, project), project, project / "data" / stage, capsys, disks=disks)

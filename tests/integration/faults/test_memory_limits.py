@@ -24,19 +24,19 @@ import os, resource, shutil, sys, traceback
 from pathlib import Path
 from tests.integration.faults.test_damaged_artifacts import exit_code_of
 
-folder, out = Path(sys.argv[1]), Path(sys.argv[2])
-for stage in sys.argv[4].split(","):
-    for room in sys.argv[3].split(","):
+out, rooms = Path(sys.argv[1]), sys.argv[2].split(",")
+for stage, folder in (word.split("=") for word in sys.argv[3:]):
+    for room in rooms:
         pid = os.fork()
         if pid == 0:
             code = 1
             os.dup2(os.open(out / f"{stage} {room}", os.O_CREAT | os.O_WRONLY), 2)
-            shutil.rmtree(folder / "work/finished", ignore_errors=True)
+            shutil.rmtree(Path(folder, "work/finished"), ignore_errors=True)
             pages = int(Path("/proc/self/statm").read_text().split()[0])
             limit = pages * resource.getpagesize() + (int(room) << 20)
             try:
                 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-                code = exit_code_of(stage, folder)
+                code = exit_code_of(stage, Path(folder))
             except BaseException:
                 traceback.print_exc()
             finally:
@@ -56,45 +56,41 @@ def _outputs(folder: Path) -> dict[str, bytes]:
     }
 
 
-def _check(folder: Path, stages: list[str], out: Path) -> None:
-    whole = _outputs(folder)
-    rooms = ",".join(map(str, _ROOMS_MIB))
-    done = run(
-        [sys.executable, "-c", _LIMITED, str(folder), str(out), rooms, ",".join(stages)], timeout=600, fresh=True
-    )
+@pytest.fixture(scope="module")
+def folders(project: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The project in which each stage has run: digits for `prepare`, which the other has not."""
+    digits = tmp_path_factory.mktemp("digits")
+    write_params(digits)
+    assert exit_code_of("prepare", digits) == 0
+    return {"prepare": digits, **dict.fromkeys((*ITEMS, "report"), project)}
+
+
+@pytest.fixture(scope="module")
+def limited(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What each stage said and returned with each room; no file has changed."""
+    out = tmp_path_factory.mktemp("limited")
+    whole = {folder: _outputs(folder) for folder in folders.values()}
+    words = [f"{stage}={folder}" for stage, folder in folders.items()]
+    command = [sys.executable, "-c", _LIMITED, str(out), ",".join(map(str, _ROOMS_MIB)), *words]
+    done = run(command, timeout=600, fresh=True)
     assert done.returncode == 0, done.stderr
-    for stage in stages:
-        codes = {}
-        for room in _ROOMS_MIB:
-            shown = (out / f"{stage} {room}").read_text(errors="replace")
-            codes[room] = int((out / f"{stage} {room} code").read_text())
-            assert codes[room] == (0 if room == _ROOMS_MIB[-1] else 2), (stage, room, codes, shown)
-            assert "Traceback" not in shown, (stage, room, shown)
-            if codes[room] == 2:
-                assert "memory" in str(printed_error(shown)), (stage, room, shown)
-    assert _outputs(folder) == whole
-    for stage in stages:
-        shutil.rmtree(folder / "work/finished", ignore_errors=True)
-        assert exit_code_of(stage, folder) == 0, stage
+    assert {folder: _outputs(folder) for folder in folders.values()} == whole
+    return out
+
+
+@pytest.mark.parametrize("stage", ["prepare", *ITEMS, "report"])
+def test_a_limit_too_small(folders: dict[str, Path], limited: Path, stage: str) -> None:
+    codes = {}
+    for room in _ROOMS_MIB:
+        shown = (limited / f"{stage} {room}").read_text(errors="replace")
+        codes[room] = int((limited / f"{stage} {room} code").read_text())
+        assert codes[room] == (0 if room == _ROOMS_MIB[-1] else 2), (stage, room, codes, shown)
+        assert "Traceback" not in shown, (stage, room, shown)
+        if codes[room] == 2:
+            assert "memory" in str(printed_error(shown)), (stage, room, shown)
+    folder = folders[stage]
+    whole = _outputs(folder)
+    shutil.rmtree(folder / "work/finished", ignore_errors=True)
+    assert exit_code_of(stage, folder) == 0
     assert _outputs(folder) == whole
     assert not list(folder.rglob(".*.tmp"))
-
-
-@pytest.mark.parametrize("stage", [*ITEMS, "report"])
-def test_a_limit_too_small(project: Path, stage: str, tmp_path: Path) -> None:
-    _check(project, [stage], tmp_path)
-
-
-@pytest.fixture
-def digits(tmp_path: Path) -> Path:
-    folder = tmp_path / "digits"
-    folder.mkdir()
-    write_params(folder)
-    assert exit_code_of("prepare", folder) == 0
-    return folder
-
-
-def test_a_limit_too_small_for_the_images(digits: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    _check(digits, ["prepare"], out)

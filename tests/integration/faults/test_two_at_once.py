@@ -2,7 +2,6 @@
 
 import hashlib
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,14 +9,17 @@ from pathlib import Path
 import pytest
 
 from pipeline.artifacts.overrides import write_overrides
+from tests.fixtures.forked import Forked, Process, start_forked
 from tests.fixtures.images import split_tree, write_folder
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK, folder_arguments, write_params
 from tests.fixtures.records import record
-from tests.fixtures.tiny_project import environment, hashes, write_tiny_project
+from tests.fixtures.tiny_project import environment, hashes, reproduced, write_short_project
 from tests.fixtures.training import TIMEOUT_S, kill, run, start, write_project
 from tests.fixtures.tuning import command as tune_command
 from tests.fixtures.tuning import write_search
+
+__all__ = ["reproduced"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -45,7 +47,7 @@ def _digests(folder: Path) -> dict[str, str]:
 
 def _two_at_once(command: Sequence[str]) -> list[int]:
     """Start two, wait for both, and return the exit codes; one that is refused says why in one line."""
-    processes: list[subprocess.Popen[str]] = []
+    processes: list[Process] = []
     codes = []
     try:
         processes += [start(command), start(command)]
@@ -161,22 +163,15 @@ def test_exports_to_one_folder(project: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.subprocess
-def test_dvc(tmp_path: Path) -> None:
+def test_dvc(reproduced: Path, tmp_path: Path) -> None:
     """DVC refuses a stage that another DVC runs; the same command then ends in the result of one."""
-    reference = write_tiny_project(tmp_path / "reference", train_size=0.15, steps=(6, 6))
-    project = tmp_path / "project"
-    shutil.copytree(reference, project)
-    assert _repro(reference).wait(_DVC_TIMEOUT_S) == 0
+    project = write_short_project(tmp_path / "project")
     both = [_repro(project), _repro(project)]
     assert 0 in [process.wait(_DVC_TIMEOUT_S) for process in both]
     assert _repro(project).wait(_DVC_TIMEOUT_S) == 0
-    assert hashes(project) == hashes(reference)
-    assert (project / "dvc.lock").read_bytes() == (reference / "dvc.lock").read_bytes()
+    assert hashes(project) == hashes(reproduced)
+    assert (project / "dvc.lock").read_bytes() == (reproduced / "dvc.lock").read_bytes()
 
 
-def _repro(project: Path) -> "subprocess.Popen[bytes]":
-    """Start what `make repro` does after the installation."""
-    command = "python -m pipeline validate && python -m pipeline repair && dvc repro"
-    return subprocess.Popen(
-        ["sh", "-c", command], cwd=project, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+def _repro(project: Path) -> Forked:
+    return start_forked([sys.executable, "-m", "tests.fixtures.make_repro"], cwd=project, environ=environment())
