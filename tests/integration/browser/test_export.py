@@ -188,7 +188,7 @@ def _choose_every_coloring(opened: Page) -> None:
 
 
 def _look_at_the_top_of_a_color(opened: Page, points: Points, preview: FilterPreview) -> None:
-    """Check that the most suspect image is drawn last."""
+    """Check that the most suspect image is on top."""
     opened.select_option("#class", "1")
     opened.select_option("#coloring", "score")
     first = _by_score(preview, np.flatnonzero(points.labels == 1))[0]
