@@ -8,10 +8,10 @@ import pytest
 from hypothesis import settings
 
 from pipeline.processes import disable_malloc_trim
-from tests.fixtures.browser_app import served, shared
+from tests.fixtures.browser_app import running_app, served
 from tests.fixtures.chromium import page, profile, pytest_runtest_makereport
 
-__all__ = ["page", "pipeline", "profile", "pytest_runtest_makereport", "served", "shared"]
+__all__ = ["page", "pipeline", "profile", "pytest_runtest_makereport", "running_app", "served"]
 
 # The repositories of tests have no .dvc/config with this setting; without it each command starts a process to send
 # usage.

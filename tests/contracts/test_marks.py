@@ -74,7 +74,7 @@ def test_marks_follow_helpers_of_other_files() -> None:
 
     assert needs("fixtures/chromium.py", "page") == set(), "pytest lists the fixtures of a test"
     assert needs("fixtures/chromium.py", "profile") == {"browser", "subprocess"}
-    assert needs("fixtures/browser_app.py", "served") == {"subprocess"}
+    assert needs("fixtures/browser_app.py", "running_app") == {"subprocess"}
     assert needs("integration/faults/test_kills.py", "test_of_three_processes_that_cannot_share_evenly_one_waits") == {
         "subprocess",
         "distributed",

@@ -20,7 +20,7 @@ from tests.fixtures.browser_app import (
     open_page,
     pick,
     place_of,
-    serve_points,
+    write_app,
 )
 from tests.fixtures.points import CLASS_NAMES, NETWORK
 from viz.data import Source
@@ -42,9 +42,9 @@ _MARKED = """([graph, rows]) => {
 }"""
 
 
-def test_map_legend_hover_and_card(shared: Served, page: Page) -> None:
-    points, row = shared.points, alone(shared.points)
-    open_page(page, shared.url)
+def test_map_legend_hover_and_card(served: Served, page: Page) -> None:
+    points, row = served.points, alone(served.points)
+    open_page(page, served.url)
     expect(page.locator("#legend")).to_have_text(f"kept {N - N_DROPPED}dropped {N_DROPPED}")
     hover(page, points, row)
     tooltip = page.locator("#left .dcc-tooltip-bounding-box")
@@ -58,8 +58,8 @@ def test_map_legend_hover_and_card(shared: Served, page: Page) -> None:
 
 
 @pytest.mark.slow
-def test_moving_eps_reclusters(shared: Served, page: Page) -> None:
-    open_page(page, shared.url)
+def test_moving_eps_reclusters(served: Served, page: Page) -> None:
+    open_page(page, served.url)
     pick(page, "judge", "DBSCAN (embedding)")
     expect(page.locator("#unit")).to_have_text("eps (units of the embedding)")
     handle = page.locator("#threshold [role=slider]")
@@ -73,7 +73,7 @@ def test_moving_eps_reclusters(shared: Served, page: Page) -> None:
     )
     state = json.loads(page.evaluate("new URLSearchParams(location.search).get('rule')"))
     rule = FilterSettings(scorer_choice="dbscan", limit=Limit(**state["limit"]))
-    source = Source(shared.data)
+    source = Source(served.data)
     noise = preview_filter(source, source.points(NETWORK), rule).noise
     assert 0 < noise.sum() < N, state
     expect(page.locator("#legend")).to_have_text(f"kept {N - noise.sum()}dropped {noise.sum()}")
@@ -81,8 +81,8 @@ def test_moving_eps_reclusters(shared: Served, page: Page) -> None:
 
 
 @pytest.mark.slow
-def test_zoom_is_kept_when_colors_and_filters_change(shared: Served, page: Page) -> None:
-    open_page(page, shared.url)
+def test_zoom_is_kept_when_colors_and_filters_change(served: Served, page: Page) -> None:
+    open_page(page, served.url)
     box = page.locator("#map").bounding_box()
     assert box
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
@@ -109,22 +109,8 @@ def _span(page: Page) -> tuple[float, float]:
 
 
 @pytest.mark.slow
-def test_a_link_restores_the_view(shared: Served, page: Page) -> None:
-    rule = settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.5, min_samples=3)))
-    open_page(page, shared.link(network=NETWORK, rule=rule, coloring="class", classes=[1], list="shown", sort="class"))
-    expect(page.locator("#unit")).to_have_text("eps (units of the embedding)")
-    expect(page.locator("#min_samples")).to_have_value("3")
-    expect(page.locator("#legend > span")).to_have_count(1)
-    expect(page.locator("#place")).to_contain_text("60 images")
-
-
-@pytest.mark.slow
-def test_comparing_two_networks(tmp_path: Path, page: Page) -> None:
-    with serve_points(tmp_path, networks=(NETWORK, "resnet34")) as served:
-        _compare_networks(served, page)
-
-
-def _compare_networks(served: Served, page: Page) -> None:
+def test_comparing_two_networks(served: Served, page: Page) -> None:
+    write_app(served.folder, networks=(NETWORK, "resnet34"))
     source = Source(served.data)
     points = source.points(NETWORK)
     rule = FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.4, min_samples=5))
@@ -154,10 +140,18 @@ def _compare_networks(served: Served, page: Page) -> None:
 
 
 @pytest.mark.slow
-def test_parameters_are_written_after_their_difference_was_shown(served: Served, page: Page) -> None:
-    rule = settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.75, min_samples=4)))
+def test_a_link_restores_the_view_and_its_filter_is_written(served: Served, page: Page) -> None:
+    rule = settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.75, min_samples=3)))
+    open_page(page, served.link(network=NETWORK, rule=rule, coloring="class", classes=[1], list="shown", sort="class"))
+    expect(page.locator("#unit")).to_have_text("eps (units of the embedding)")
+    expect(page.locator("#min_samples")).to_have_value("3")
+    expect(page.locator("#legend > span")).to_have_count(1)
+    expect(page.locator("#place")).to_contain_text("60 images")
+    _write_the_filter_after_its_difference(served, page)
+
+
+def _write_the_filter_after_its_difference(served: Served, page: Page) -> None:
     before = served.params.read_text()
-    open_page(page, served.link(network=NETWORK, rule=rule))
     page.locator("#propose").click()
     # The file has a share, so the dialog opens with it.
     expect(page.locator("#difference")).to_contain_text("+  drop_fraction: ")
@@ -172,22 +166,19 @@ def test_parameters_are_written_after_their_difference_was_shown(served: Served,
 
 
 @pytest.mark.slow
-def test_selection_as_csv(shared: Served, page: Page) -> None:
-    source = Source(shared.data)
+def test_a_list_has_pages_and_is_saved_as_csv(served: Served, page: Page) -> None:
+    source = Source(served.data)
     points = source.points(NETWORK)
-    open_page(page, shared.url)
+    open_page(page, served.url)
     expect(page.locator("#grid .tile")).to_have_count(N_DROPPED)
     with page.expect_download() as download:
         page.locator("#csv").click()
     rows = np.argsort(-points.scores, kind="stable")[:N_DROPPED].tolist()
     expected = selection_csv(points, preview_filter(source, points, FilterSettings()), rows)
     assert Path(download.value.path()).read_text(encoding="utf-8") == expected
-
-
-@pytest.mark.slow
-def test_the_gallery_has_pages(shared: Served, page: Page) -> None:
-    open_page(page, shared.link(network=NETWORK, list="shown"))
+    pick(page, "list", "all shown")
     expect(page.locator("#place")).to_have_text(f"{N} images, page 1 of 4")
+    page.locator("h1").click()  # keys go to the page
     page.keyboard.press("PageDown")
     expect(page.locator("#place")).to_have_text(f"{N} images, page 2 of 4")
     page.locator("#previous").click()
@@ -195,54 +186,56 @@ def test_the_gallery_has_pages(shared: Served, page: Page) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_light_and_dark(shared: Served, page: Page, theme: str) -> None:
-    page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
-    open_page(page, shared.url)
-    color = "getComputedStyle(document.body).backgroundColor"
-    assert page.evaluate(color) == {"light": "rgb(255, 255, 255)", "dark": "rgb(23, 25, 28)"}[theme]
-    page.locator("#theme").click()
-    assert page.evaluate(color) == {"dark": "rgb(255, 255, 255)", "light": "rgb(23, 25, 28)"}[theme]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("view", ["Explore", "Compare", "Training"])
-@pytest.mark.parametrize("width", WIDTHS)
-def test_every_view_and_width_shows_content(shared: Served, page: Page, view: str, width: str) -> None:
-    page.set_viewport_size({"width": 1280, "height": 720})
-    _open_at(page, shared, view, width)
-    if view == "Training":
-        expect(page.locator("#training-view")).to_be_visible()
-    else:
-        expect(page.locator("#map")).to_be_visible(visible=width != "pictures")
-        expect(page.locator("#grid")).to_be_visible(visible=width != "map")
-        expect(page.locator("#network-b")).to_be_visible(visible=view == "Compare")
-        expect(page.locator("#threshold-box")).to_be_visible()
-    if view == "Compare":
-        expect(page.locator("#judge-b")).to_have_text("DBSCAN (embedding)")
-        # One map shows two settings of one network.
-        expect(page.locator("#other")).not_to_be_visible()
-
-
-def _open_at(page: Page, served: Served, view: str, width: str) -> None:
+def test_light_and_dark(served: Served, page: Page) -> None:
     open_page(page, served.url)
-    page.locator("#view").get_by_text(view, exact=True).click()
-    page.locator("#width").get_by_text(WIDTHS[width], exact=True).click()
-    expect(page.locator("#page")).to_have_class(f"{view.lower()} {width} single")
+    color = "getComputedStyle(document.body).backgroundColor"
+    colors = {"light": "rgb(255, 255, 255)", "dark": "rgb(23, 25, 28)"}
+    for system, other in (("light", "dark"), ("dark", "light")):
+        page.emulate_media(color_scheme="dark" if system == "dark" else "light")
+        page.wait_for_function(f"{color} === '{colors[system]}'")
+        page.locator("#theme").click()
+        assert page.evaluate(color) == colors[other]
+        # As if nothing had been chosen.
+        page.evaluate("delete document.documentElement.dataset.theme")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scorer", ["scorer of the filter", "DBSCAN (embedding)"])
-def test_five_lines_of_the_table_are_visible_on_a_small_screen(shared: Served, page: Page, scorer: str) -> None:
+def test_a_small_screen_shows_every_view_width_and_line(served: Served, page: Page) -> None:
     page.set_viewport_size({"width": 1280, "height": 720})
-    open_page(page, shared.url)
-    if scorer != "scorer of the filter":
-        pick(page, "judge", scorer)
-        expect(page.locator("#min_samples")).to_be_visible()
+    open_page(page, served.url)
+    for scorer in ("scorer of the filter", "DBSCAN (embedding)"):
+        if scorer != "scorer of the filter":
+            pick(page, "judge", scorer)
+            expect(page.locator("#min_samples")).to_be_visible()
+        _check_lines(page)
+    for view in ("Explore", "Compare", "Training"):
+        page.locator("#view").get_by_text(view, exact=True).click()
+        for width, name in WIDTHS.items():
+            page.locator("#width").get_by_text(name, exact=True).click()
+            expect(page.locator("#page")).to_have_class(f"{view.lower()} {width} single")
+            _check_content(page, view, width)
+
+
+def _check_lines(page: Page) -> None:
+    """Check that all lines of the table are visible."""
     lines = page.locator("#table tbody tr")
     expect(lines).to_have_count(1 + len(CLASS_NAMES))
     for line in range(1 + len(CLASS_NAMES)):
         expect(lines.nth(line)).to_be_in_viewport(ratio=1)
+
+
+def _check_content(page: Page, view: str, width: str) -> None:
+    if view == "Training":
+        expect(page.locator("#training-view")).to_be_visible()
+        return
+    expect(page.locator("#map")).to_be_visible(visible=width != "pictures")
+    expect(page.locator("#grid")).to_be_visible(visible=width != "map")
+    expect(page.locator("#network-b")).to_be_visible(visible=view == "Compare")
+    expect(page.locator("#threshold-box")).to_be_visible()
+    if view == "Compare":
+        expect(page.locator("#judge-b")).to_have_text("DBSCAN (embedding)")
+        # One map shows two settings of one network.
+        expect(page.locator("#other")).not_to_be_visible()
 
 
 @pytest.mark.slow

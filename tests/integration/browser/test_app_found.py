@@ -12,6 +12,8 @@ from tests.fixtures.browser_app import N_DROPPED, N, Served, lasso, open_page, p
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+    from viz.data import Points
+
 playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 expect = playwright.expect
 
@@ -24,9 +26,53 @@ def _enter(page: Page, box: str, text: str) -> None:
     page.keyboard.press("Enter")
 
 
+_CUT = """() => [...document.querySelectorAll("#curve svg.main-svg text")].filter((text) => {
+    const [inner, outer] = [text, document.getElementById("curve")].map((part) => part.getBoundingClientRect());
+    return inner.width && (inner.left < outer.left || inner.right > outer.right
+        || inner.top < outer.top || inner.bottom > outer.bottom);
+}).map((text) => text.textContent)"""
+
+
 @pytest.mark.slow
-def test_bad_numbers_are_named_and_change_nothing(shared: Served, page: Page) -> None:
-    open_page(page, shared.url)
+def test_help_class_names_curve_and_number_boxes(served: Served, page: Page) -> None:
+    open_page(page, served.url)
+    _open_and_close_the_help(page)
+    assert served.overrides() == []
+    _hide_the_class_names(page, served)
+    _check_that_no_text_of_the_curve_is_cut(page)
+    _enter_bad_numbers(page)
+
+
+def _open_and_close_the_help(page: Page) -> None:
+    page.locator("#help-open").click()
+    expect(page.locator("#help")).to_contain_text("keep it with another label")
+    page.keyboard.press("k")
+    page.locator("#help-close").click()
+    expect(page.locator("#help")).not_to_be_visible()
+
+
+def _hide_the_class_names(page: Page, served: Served) -> None:
+    names = page.locator("#map .annotation-text")
+    expect(names).to_have_count(len(served.points.class_names))
+    assert sorted(names.all_text_contents()) == sorted(served.points.class_names)
+    page.locator("#names").get_by_text("class names").click()
+    expect(names).to_have_count(0)
+
+
+def _check_that_no_text_of_the_curve_is_cut(page: Page) -> None:
+    """Check it for two scorers, and leave the page with that of the filter."""
+    for scorer in ("scorer of the filter", "DBSCAN (embedding)"):
+        if scorer != "scorer of the filter":
+            pick(page, "judge", scorer)
+            expect(page.locator("#min_samples")).to_be_visible()
+        expect(page.locator("#curve .annotation-text")).to_have_text("distance to neighbor 4 (units of the embedding)")
+        assert page.evaluate(_CUT) == []
+    page.locator("#reset").click()
+    expect(page.locator("#min_samples")).not_to_be_visible()
+
+
+def _enter_bad_numbers(page: Page) -> None:
+    """Check that they are named and change nothing, and that a good number does."""
     legend = f"kept {N - N_DROPPED}dropped {N_DROPPED}"
     expect(page.locator("#legend")).to_have_text(legend)
     for control in ("share", "threshold"):
@@ -42,10 +88,16 @@ def test_bad_numbers_are_named_and_change_nothing(shared: Served, page: Page) ->
 
 
 @pytest.mark.slow
-def test_without_the_lasso_the_earlier_list_and_its_keys_return(shared: Served, page: Page) -> None:
-    points = shared.points
-    open_page(page, shared.url)
+def test_a_lasso_and_a_cell_of_the_matrix_select_images(served: Served, page: Page) -> None:
+    points = served.points
+    open_page(page, served.url)
     expect(page.locator("#grid .tile")).to_have_count(N_DROPPED)
+    _remove_lassos(page, points)
+    _select_a_cell(page, points)
+
+
+def _remove_lassos(page: Page, points: Points) -> None:
+    """Check that without the lasso the earlier list and its keys return."""
     for remove in ("double click", "Escape"):
         lasso(page, points, 2)
         expect(page.locator("#place")).to_contain_text(f"{(points.labels == 2).sum()} images")
@@ -75,67 +127,9 @@ def _double_click(page: Page) -> None:
     raise AssertionError("five double clicks removed no selection")
 
 
-@pytest.mark.slow
-def test_two_scorers_show_one_map_and_the_images_that_differ(shared: Served, page: Page) -> None:
-    open_page(page, f"{shared.url}?judge-b=written&share-b=10")
-    page.locator("#view").get_by_text("Compare", exact=True).click()
-    expect(page.locator("#list")).to_have_text("A and B differ")
-    expect(page.locator("#map")).to_be_visible()
-    expect(page.locator("#other")).not_to_be_visible()
-    expect(page.locator("#differences")).to_contain_text(f"A drops {N_DROPPED}, B drops {N // 10}")
-    expect(page.locator("#place")).to_contain_text(f"{N // 10 - N_DROPPED} images")
-    page.locator("#view").get_by_text("Explore", exact=True).click()
-    expect(page.locator("#list")).to_have_text("dropped")
-
-
-_CUT = """() => [...document.querySelectorAll("#curve svg.main-svg text")].filter((text) => {
-    const [inner, outer] = [text, document.getElementById("curve")].map((part) => part.getBoundingClientRect());
-    return inner.width && (inner.left < outer.left || inner.right > outer.right
-        || inner.top < outer.top || inner.bottom > outer.bottom);
-}).map((text) => text.textContent)"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scorer", ["scorer of the filter", "DBSCAN (embedding)"])
-def test_no_text_of_the_curve_is_cut(shared: Served, page: Page, scorer: str) -> None:
-    open_page(page, shared.url)
-    if scorer != "scorer of the filter":
-        pick(page, "judge", scorer)
-    expect(page.locator("#curve .annotation-text")).to_have_text("distance to neighbor 4 (units of the embedding)")
-    assert page.evaluate(_CUT) == []
-
-
-@pytest.mark.slow
-def test_the_help_opens_from_any_list_and_closes(shared: Served, page: Page) -> None:
-    open_page(page, shared.url)
-    page.locator("#help-open").click()
-    expect(page.locator("#help")).to_contain_text("keep it with another label")
-    page.keyboard.press("k")
-    page.locator("#help-close").click()
-    expect(page.locator("#help")).not_to_be_visible()
-    assert shared.overrides() == []
-
-
-@pytest.mark.slow
-def test_search_narrows_map_and_list_and_stands_in_a_short_address(shared: Served, page: Page) -> None:
-    points = shared.points
-    open_page(page, shared.url)
-    assert page.url == shared.url
-    pick(page, "list", "all shown")
-    page.locator("#search").fill(f"row {points.scores.argmax()}")
-    expect(page.locator("#place")).to_have_text("1 images, page 1 of 1")
-    expect(page.locator("#notice")).to_have_text(f"1 of {N} images shown")
-    page.wait_for_url(f"{shared.url}?list=shown&search=row+{points.scores.argmax()}")
-    open_page(page, page.url)
-    expect(page.locator("#place")).to_have_text("1 images, page 1 of 1")
-
-
-@pytest.mark.slow
-def test_a_cell_of_the_matrix_selects_its_images(shared: Served, page: Page) -> None:
-    points = shared.points
+def _select_a_cell(page: Page, points: Points) -> None:
     pair = int(points.labels[-1]), int(points.predicted[-1])
     rows = np.flatnonzero((points.labels == pair[0]) & (points.predicted == pair[1])).tolist()
-    open_page(page, shared.url)
     page.locator(f"#matrix .cell[data-label='{pair[0]}'][data-suggested='{pair[1]}']").click()
     expect(page.locator("#list")).to_have_text("selected")
     expect(page.locator("#place")).to_contain_text(f"{len(rows)} images")
@@ -151,16 +145,28 @@ def test_a_cell_of_the_matrix_selects_its_images(shared: Served, page: Page) -> 
 
 
 @pytest.mark.slow
-def test_class_names_are_on_the_map_and_can_be_hidden(shared: Served, page: Page) -> None:
-    open_page(page, shared.url)
-    names = page.locator("#map .annotation-text")
-    expect(names).to_have_count(len(shared.points.class_names))
-    assert sorted(names.all_text_contents()) == sorted(shared.points.class_names)
-    page.locator("#names").get_by_text("class names").click()
-    expect(names).to_have_count(0)
+def test_two_scorers_show_one_map_and_the_images_that_differ(served: Served, page: Page) -> None:
+    open_page(page, f"{served.url}?judge-b=written&share-b=10&size=160")
+    page.wait_for_function("document.querySelector('#grid .tile')?.offsetWidth === 160")
+    page.locator("#view").get_by_text("Compare", exact=True).click()
+    expect(page.locator("#list")).to_have_text("A and B differ")
+    expect(page.locator("#map")).to_be_visible()
+    expect(page.locator("#other")).not_to_be_visible()
+    expect(page.locator("#differences")).to_contain_text(f"A drops {N_DROPPED}, B drops {N // 10}")
+    expect(page.locator("#place")).to_contain_text(f"{N // 10 - N_DROPPED} images")
+    page.locator("#view").get_by_text("Explore", exact=True).click()
+    expect(page.locator("#list")).to_have_text("dropped")
 
 
 @pytest.mark.slow
-def test_images_have_the_chosen_size(shared: Served, page: Page) -> None:
-    open_page(page, f"{shared.url}?size=160")
-    page.wait_for_function("document.querySelector('#grid .tile')?.offsetWidth === 160")
+def test_search_narrows_map_and_list_and_stands_in_a_short_address(served: Served, page: Page) -> None:
+    points = served.points
+    open_page(page, served.url)
+    assert page.url == served.url
+    pick(page, "list", "all shown")
+    page.locator("#search").fill(f"row {points.scores.argmax()}")
+    expect(page.locator("#place")).to_have_text("1 images, page 1 of 1")
+    expect(page.locator("#notice")).to_have_text(f"1 of {N} images shown")
+    page.wait_for_url(f"{served.url}?list=shown&search=row+{points.scores.argmax()}")
+    open_page(page, page.url)
+    expect(page.locator("#place")).to_have_text("1 images, page 1 of 1")

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 expect = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed").expect
 
 
-MAX_PLOTTED = 2_000
-N = 5_000
+MAX_PLOTTED = 1_000
+N = 2_000
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.artifacts.overrides import read_overrides
 from tests.fixtures.browser_app import N_DROPPED, Served, open_page
+from viz.layout import VIEWS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -43,18 +44,18 @@ def _widest(page: Page) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("view", ["explore", "compare", "review", "training"])
-def test_nothing_is_wider_than_the_screen(shared: Served, phone: Page, view: str) -> None:
-    phone.goto(f"{shared.url}?view={view}")
-    shown = {"review": "#review .large img", "training": "#training"}.get(view, "#legend > span")
-    phone.locator(shown).first.wait_for()
-    phone.locator("#table tbody tr").first.wait_for(state="attached")
-    phone.wait_for_function(f"document.documentElement.scrollWidth <= {_WIDTH}")
-    assert _widest(phone) == []
+def test_nothing_is_wider_than_the_screen(served: Served, phone: Page) -> None:
+    for view in VIEWS:
+        phone.goto(f"{served.url}?view={view}")
+        shown = {"review": "#review .large img", "training": "#training"}.get(view, "#legend > span")
+        phone.locator(shown).first.wait_for()
+        phone.locator("#table tbody tr").first.wait_for(state="attached")
+        phone.wait_for_function(f"document.documentElement.scrollWidth <= {_WIDTH}")
+        assert _widest(phone) == [], view
 
 
-def test_the_map_covers_nothing_and_a_touched_image_opens_its_card(shared: Served, phone: Page) -> None:
-    open_page(phone, shared.url)
+def test_the_map_covers_nothing_and_a_touched_image_opens_its_card(served: Served, phone: Page) -> None:
+    open_page(phone, served.url)
     phone.wait_for_function(
         """() => {
             const images = document.getElementById("images").getBoundingClientRect();

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from pipeline.artifacts.overrides import read_overrides
-from tests.fixtures.browser_app import Served, serve_points
+from tests.fixtures.browser_app import Served, write_app
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Request
 
 expect = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed").expect
 
-N_TO_REVIEW = 72
+N_TO_REVIEW = 24
 
 _RING_AT = """([x, y]) => {
     const ring = document.querySelector("#map .js-plotly-plot")._fullData[1];
@@ -29,9 +27,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    with serve_points(tmp_path, n=300, n_dropped=N_TO_REVIEW) as running:
-        yield running
+def served(served: Served) -> Served:
+    write_app(served.folder, n_dropped=N_TO_REVIEW)
+    return served
 
 
 def _open(page: Page, address: str, n_decided: int = 0) -> None:
@@ -98,21 +96,32 @@ def test_any_decision_is_undone_and_n_finds_its_image(served: Served, page: Page
     expect(page.locator("#decisions .decision")).to_have_count(2)
     expect(page.locator("#review .progress")).to_have_text(f"2 of {N_TO_REVIEW} reviewed")
     # Faster than the server answers.
-    for _ in range(30):
+    for _ in range(15):
         page.keyboard.press("n")
-    _shown(page, rows[33])
-    for _ in range(N_TO_REVIEW - 33):
+    _shown(page, rows[18])
+    for _ in range(N_TO_REVIEW - 18):
         page.keyboard.press("n")
     _shown(page, rows[1])
     # A reload goes on where the review was.
     page.keyboard.press("d")
     _open(page, f"{served.url}?view=review", 3)
     _shown(page, rows[3])
+    _undo_by_the_keyboard(page)
+    _ask_for_the_next_of_a_made_up_queue(page)
 
 
-def test_the_next_image_is_right_before_the_server_answers(served: Served, page: Page) -> None:
-    _open(page, f"{served.url}?view=review")
-    _shown(page, int(np.argmax(served.points.scores)))
+def _undo_by_the_keyboard(page: Page) -> None:
+    """Check that the keyboard stays in the list of decisions."""
+    expect(page.locator("#decisions .decision")).to_have_count(3)
+    page.locator("#decisions .undo-one").nth(1).focus()
+    for left in (2, 1):
+        page.keyboard.press("Enter")
+        expect(page.locator("#decisions .decision")).to_have_count(left)
+        expect(page.locator("#decisions .undo-one").nth(left - 1)).to_be_focused()
+
+
+def _ask_for_the_next_of_a_made_up_queue(page: Page) -> None:
+    """Check that the next image is right before the server answers."""
     found = page.evaluate("""() => {
         const review = window.batchsieveReview;
         const queue = { row: 11, asked: 11, window: [9, 10, 11, 12, 13], undecided: [11, 13], images: "" };
@@ -127,7 +136,7 @@ def test_the_next_image_is_right_before_the_server_answers(served: Served, page:
     assert found == [[11, 11, 13, 13, None], [11, 11, 13, 13, 11], [11, 11, 20, 20, 20]]
 
 
-def test_a_key_asks_the_server_for_the_review_alone(served: Served, page: Page) -> None:
+def test_a_key_asks_for_the_review_alone_and_the_rest_follows(served: Served, page: Page) -> None:
     rows = np.argsort(-served.points.scores, kind="stable")[:N_TO_REVIEW].tolist()
     _open(page, f"{served.url}?view=review")
     _shown(page, rows[0])
@@ -157,16 +166,14 @@ def test_a_key_asks_the_server_for_the_review_alone(served: Served, page: Page) 
     page.wait_for_load_state("networkidle")
     # The table of classes and its curve are next to the review.
     assert set(asked) == {f"{served.url}decide", review, "..curve.figure...table.children.."}
+    _leave_the_review(page, served, rows[5:])
 
 
-def test_maps_card_and_gallery_follow_after_the_review(served: Served, page: Page) -> None:
+def _leave_the_review(page: Page, served: Served, rows: list[int]) -> None:
+    """Check that maps, card and gallery show the kept image `rows[0]` and the chosen one, and go back to the review."""
     points = served.points
-    rows = np.argsort(-points.scores, kind="stable")[:N_TO_REVIEW].tolist()
-    _open(page, f"{served.url}?view=review")
-    page.keyboard.press("k")
     page.keyboard.press("n")
     _shown(page, rows[2])
-    expect(page.locator("#decisions .decision")).to_have_count(1)
     page.locator("#view").get_by_text("Explore", exact=True).click()
     expect(page.locator("#legend")).to_contain_text("kept by hand 1")
     expect(page.locator("#card")).to_contain_text(points.paths[rows[2]].as_py())
@@ -179,15 +186,3 @@ def test_maps_card_and_gallery_follow_after_the_review(served: Served, page: Pag
     page.locator("#view").get_by_text("Review", exact=True).click()
     _shown(page, rows[4])
     expect(page.locator("#decisions .decision")).to_have_count(1)
-
-
-def test_the_keyboard_stays_in_the_list_of_decisions(served: Served, page: Page) -> None:
-    _open(page, f"{served.url}?view=review")
-    for key in "kdk":
-        page.keyboard.press(key)
-    expect(page.locator("#decisions .decision")).to_have_count(3)
-    page.locator("#decisions .undo-one").nth(1).focus()
-    for left in (2, 1):
-        page.keyboard.press("Enter")
-        expect(page.locator("#decisions .decision")).to_have_count(left)
-        expect(page.locator("#decisions .undo-one").nth(left - 1)).to_be_focused()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from tests.fixtures.browser_app import Served, serve_points
+from tests.fixtures.browser_app import N_DROPPED, Served
 from viz.decisions import Decisions, Image
 
 if TYPE_CHECKING:
@@ -17,20 +15,12 @@ if TYPE_CHECKING:
 
 expect = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed").expect
 
-N_TO_REVIEW = 12
-
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    with serve_points(tmp_path, n=120, n_dropped=N_TO_REVIEW) as running:
-        yield running
 
 
 def _open(page: Page, served: Served) -> list[int]:
     """Open the view Review; return the rows in its order."""
-    rows: list[int] = np.argsort(-served.points.scores, kind="stable")[:N_TO_REVIEW].tolist()
+    rows: list[int] = np.argsort(-served.points.scores, kind="stable")[:N_DROPPED].tolist()
     page.goto(f"{served.url}?view=review")
     _progress(page, 0)
     _shown(page, rows[0])
@@ -42,25 +32,37 @@ def _shown(page: Page, row: int) -> None:
 
 
 def _progress(page: Page, n_decided: int) -> None:
-    expect(page.locator("#review .progress")).to_have_text(f"{n_decided} of {N_TO_REVIEW} reviewed")
+    expect(page.locator("#review .progress")).to_have_text(f"{n_decided} of {N_DROPPED} reviewed")
 
 
-def test_keys_move_on_before_the_server_answers(served: Served, page: Page) -> None:
+def test_keys_move_on_and_go_back_to_what_others_cleared(served: Served, page: Page) -> None:
+    points, rows = served.points, _open(page, served)
     held: list[Route] = []
     page.route("**/decide", lambda route: held.append(route), times=1)
-    rows = _open(page, served)
     for key, row in zip("kdk", rows[1:], strict=False):
         page.keyboard.press(key)
         _shown(page, row)
+    # The server has not answered yet.
     assert served.overrides() == []
     held[0].continue_()
     _progress(page, 3)
     _shown(page, rows[3])
     assert [decision for _, decision, _ in served.overrides()] == ["keep", "drop", "keep"]
+    image = Image(points.paths[rows[0]].as_py(), points.sha256[rows[0]].as_py())
+    Decisions(served.data.overrides).decide([image], None, "")
+    _progress(page, 2)
+    for row in [*rows[4:], rows[0]]:
+        page.keyboard.press("n")
+        _shown(page, row)
 
 
-def test_a_refused_decision_returns_its_image_and_the_reason(served: Served, page: Page) -> None:
+def test_what_is_not_saved_returns_with_the_reason(served: Served, page: Page) -> None:
     rows = _open(page, served)
+    _refuse_a_note(page, served, rows)
+    _answer_with_another_decision(page, rows[1:])
+
+
+def _refuse_a_note(page: Page, served: Served, rows: list[int]) -> None:
     page.locator("#note").fill("a\x07b")
     page.locator("#note").press("Enter")
     page.keyboard.press("k")
@@ -85,9 +87,7 @@ def test_a_refused_decision_returns_its_image_and_the_reason(served: Served, pag
     _progress(page, 1)
 
 
-def test_an_answer_with_another_decision_is_not_saved(served: Served, page: Page) -> None:
-    rows = _open(page, served)
-
+def _answer_with_another_decision(page: Page, rows: list[int]) -> None:
     def differ(route: Route) -> None:
         answer = route.fetch()
         route.fulfill(response=answer, json={**answer.json(), "decision": "drop"})
@@ -100,17 +100,3 @@ def test_an_answer_with_another_decision_is_not_saved(served: Served, page: Page
     page.keyboard.press("k")
     expect(page.locator("#saved")).to_have_text("Saved as keep: 1 image.")
     _shown(page, rows[1])
-
-
-def test_an_image_that_others_cleared_is_next_again(served: Served, page: Page) -> None:
-    rows = _open(page, served)
-    points = served.points
-    page.keyboard.press("k")
-    _progress(page, 1)
-    _shown(page, rows[1])
-    image = Image(points.paths[rows[0]].as_py(), points.sha256[rows[0]].as_py())
-    Decisions(served.data.overrides).decide([image], None, "")
-    _progress(page, 0)
-    for row in [*rows[2:], rows[0]]:
-        page.keyboard.press("n")
-        _shown(page, row)

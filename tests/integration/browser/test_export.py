@@ -91,7 +91,7 @@ def _by_score(preview: FilterPreview, rows: NDArray[np.int64]) -> list[int]:
 
 
 @pytest.mark.slow
-def test_hover_shows_image_label_prediction_score_and_reason(
+def test_a_point_is_explained_and_pinned_with_its_neighbors(
     opened: Page, exported: tuple[Path, Points, FilterPreview]
 ) -> None:
     _, points, preview = exported
@@ -106,19 +106,17 @@ def test_hover_shows_image_label_prediction_score_and_reason(
     assert red == pytest.approx(row, abs=8)
     opened.mouse.move(5, 5)
     expect(tooltip).to_be_hidden()
+    _pin(opened, points, row)
 
 
-@pytest.mark.slow
-def test_names_paths_and_notes_stay_text(opened: Page, exported: tuple[Path, Points, FilterPreview]) -> None:
-    _, points, _ = exported
-    assert opened.locator("img").count() == 0
-    assert opened.locator("#class option").all_inner_texts()[1:] == list(CLASS_NAMES)
-    # The image with an override has the lowest score.
-    opened.fill("#max-score", str(float(points.scores[_BY_HAND]) + 1e-6))
-    opened.press("#max-score", "Tab")
-    opened.locator("#grid button").first.click()
-    expect(opened.locator("#card")).to_contain_text(f"drop by hand: {_NOTE}")
-    expect(opened.locator("#card")).to_contain_text(points.paths[_BY_HAND].as_py())
+def _pin(opened: Page, points: Points, row: int) -> None:
+    opened.mouse.click(*place_of(opened, points, row))
+    card = opened.locator("#card")
+    expect(card).to_contain_text(f"#{row}")
+    labels = card.locator(".neighbors canvas").evaluate_all("all => all.map(one => one.getAttribute('aria-label'))")
+    assert labels == [f"image {other}" for other in points.neighbors[row]]
+    card.locator(".neighbors button").first.click()
+    expect(card).to_contain_text(f"#{points.neighbors[row][0]}")
 
 
 @pytest.mark.slow
@@ -145,7 +143,7 @@ def test_markup_that_gets_into_the_page_does_not_run(
 
 
 @pytest.mark.slow
-def test_filters_select_images_and_the_legend_counts_them(opened: Page) -> None:
+def test_filters_select_images_and_the_page_follows_the_system(opened: Page) -> None:
     count, legend = opened.locator("#count"), opened.locator("#legend")
     expect(count).to_have_text(f"{_N} shown, {_N_DROPPED + 1} dropped")
     expect(legend.locator("output")).to_have_text([str(_N - _N_DROPPED - 1), str(_N_DROPPED), "1"])
@@ -159,10 +157,26 @@ def test_filters_select_images_and_the_legend_counts_them(opened: Page) -> None:
     expect(count).to_have_text("1 shown, 1 dropped")
     plotted = "document.getElementById('map').data.reduce((n, trace) => n + trace.x.length, 0)"
     opened.wait_for_function(f"{plotted} === 1")
+    _switch_the_system_to_dark(opened)
+
+
+def _switch_the_system_to_dark(opened: Page) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    opened.emulate_media(color_scheme="light")
+    light = opened.evaluate(background)
+    opened.emulate_media(color_scheme="dark")
+    assert opened.evaluate(background) != light
 
 
 @pytest.mark.slow
-def test_every_coloring_can_be_chosen(opened: Page) -> None:
+def test_colorings_and_the_text_of_hostile_names(opened: Page, exported: tuple[Path, Points, FilterPreview]) -> None:
+    _, points, preview = exported
+    _choose_every_coloring(opened)
+    _look_at_the_top_of_a_color(opened, points, preview)
+    _read_names_paths_and_notes(opened, points)
+
+
+def _choose_every_coloring(opened: Page) -> None:
     keys = opened.locator("#coloring option").evaluate_all("options => options.map(option => option.value)")
     assert keys == ["decision", "class", "score", "reason", "cluster", "arm", "correct"]
     for key in keys:
@@ -173,11 +187,8 @@ def test_every_coloring_can_be_chosen(opened: Page) -> None:
     expect(opened.locator("#legend")).to_contain_text("score (above 0.5: dropped)")
 
 
-@pytest.mark.slow
-def test_the_most_suspect_image_of_a_color_is_drawn_on_top(
-    opened: Page, exported: tuple[Path, Points, FilterPreview]
-) -> None:
-    _, points, preview = exported
+def _look_at_the_top_of_a_color(opened: Page, points: Points, preview: FilterPreview) -> None:
+    """Check that the most suspect image is on top."""
     opened.select_option("#class", "1")
     opened.select_option("#coloring", "score")
     first = _by_score(preview, np.flatnonzero(points.labels == 1))[0]
@@ -187,8 +198,29 @@ def test_the_most_suspect_image_of_a_color_is_drawn_on_top(
     opened.wait_for_function(f"{last} === {points.coordinates[first, 0]}")
 
 
+def _read_names_paths_and_notes(opened: Page, points: Points) -> None:
+    """Check that they stay text."""
+    opened.select_option("#class", index=0)
+    assert opened.locator("img").count() == 0
+    assert opened.locator("#class option").all_inner_texts()[1:] == list(CLASS_NAMES)
+    # The image with an override has the lowest score.
+    opened.fill("#max-score", str(float(points.scores[_BY_HAND]) + 1e-6))
+    opened.press("#max-score", "Tab")
+    opened.locator("#grid button").first.click()
+    expect(opened.locator("#card")).to_contain_text(f"drop by hand: {_NOTE}")
+    expect(opened.locator("#card")).to_contain_text(points.paths[_BY_HAND].as_py())
+
+
 @pytest.mark.slow
-def test_the_grid_turns_pages_by_score(opened: Page, exported: tuple[Path, Points, FilterPreview]) -> None:
+def test_the_grid_has_pages_by_score_and_the_lasso_saves_its_csv(
+    opened: Page, exported: tuple[Path, Points, FilterPreview], tmp_path: Path
+) -> None:
+    _, points, preview = exported
+    _turn_pages(opened, preview)
+    _save_a_lasso(opened, points, preview, tmp_path)
+
+
+def _turn_pages(opened: Page, preview: FilterPreview) -> None:
     reach = opened.locator("#range")
     expect(reach).to_have_text("1 to 60 of 200, by score")
     expect(opened.locator("#previous")).to_be_disabled()
@@ -198,27 +230,11 @@ def test_the_grid_turns_pages_by_score(opened: Page, exported: tuple[Path, Point
         if opened.locator("#next").is_enabled():
             opened.click("#next")
     expect(reach).to_have_text("181 to 200 of 200, by score")
-    assert seen == [f"image {row}" for row in _by_score(exported[2], np.arange(_N))]
+    assert seen == [f"image {row}" for row in _by_score(preview, np.arange(_N))]
 
 
-@pytest.mark.slow
-def test_a_click_pins_the_point_with_its_neighbors(opened: Page, exported: tuple[Path, Points, FilterPreview]) -> None:
-    _, points, _ = exported
-    row = alone(points)
-    opened.mouse.click(*place_of(opened, points, row))
-    card = opened.locator("#card")
-    expect(card).to_contain_text(f"#{row}")
-    labels = card.locator(".neighbors canvas").evaluate_all("all => all.map(one => one.getAttribute('aria-label'))")
-    assert labels == [f"image {other}" for other in points.neighbors[row]]
-    card.locator(".neighbors button").first.click()
-    expect(card).to_contain_text(f"#{points.neighbors[row][0]}")
-
-
-@pytest.mark.slow
-def test_the_lasso_selects_and_its_csv_is_that_of_python(
-    opened: Page, exported: tuple[Path, Points, FilterPreview], tmp_path: Path
-) -> None:
-    _, points, preview = exported
+def _save_a_lasso(opened: Page, points: Points, preview: FilterPreview, tmp_path: Path) -> None:
+    """Check that the CSV file is that of Python."""
     _lasso(opened, points, label=2)
     inside = np.flatnonzero(points.labels == 2)
     expect(opened.locator("#count")).to_contain_text(f"{len(inside)} in the lasso")
@@ -233,11 +249,11 @@ def test_the_lasso_selects_and_its_csv_is_that_of_python(
 
 
 @pytest.mark.slow
-def test_on_a_phone_the_map_covers_nothing(opened: Page) -> None:
-    opened.set_viewport_size({"width": 420, "height": 900})
-    opened.reload()
-    opened.wait_for_selector("body[data-ready]")
-    opened.wait_for_function(
+def test_on_a_phone_the_map_covers_nothing(page: Page, exported: tuple[Path, Points, FilterPreview]) -> None:
+    page.set_viewport_size({"width": 420, "height": 900})
+    page.goto(exported[0].as_uri())
+    page.wait_for_selector("body[data-ready]")
+    page.wait_for_function(
         """() => {
             const images = document.getElementById("images").getBoundingClientRect();
             const plots = [...document.querySelectorAll("#map canvas, #map svg")].map((e) => e.getBoundingClientRect());
@@ -246,15 +262,6 @@ def test_on_a_phone_the_map_covers_nothing(opened: Page) -> None:
                 && document.documentElement.scrollWidth <= 420;
         }"""
     )
-
-
-@pytest.mark.slow
-def test_dark_and_light_follow_the_system(opened: Page) -> None:
-    background = "getComputedStyle(document.body).backgroundColor"
-    opened.emulate_media(color_scheme="light")
-    light = opened.evaluate(background)
-    opened.emulate_media(color_scheme="dark")
-    assert opened.evaluate(background) != light
 
 
 def test_a_browser_that_cannot_unpack_says_so(page: Page, exported: tuple[Path, Points, FilterPreview]) -> None:

@@ -1,8 +1,8 @@
 """Run one rank of tiny runs that exchange gradients in every way; tests start it with torchrun or alone.
 
-Command line: the file to save to, then the groups: `nodes` (runs of four simulated workers), `uneven` (those of nodes
-of different sizes), `pair` (of two), `alone` (of two, on one rank), or `exchanges` (of made-up gradients, without
-training).
+Command line: the file to save to, then the groups of runs of four simulated workers: `nodes`, `uneven` (for nodes of
+different sizes), `pair` (for two ranks on a node), `alone` (for one rank), or `exchanges` (of made-up gradients,
+without training).
 """
 
 import sys
@@ -38,29 +38,26 @@ _LOW_RANK: dict[str, Any] = {"compression": "powersgd", "powersgd_rank": 1}
 _LONG = replace(SEVERAL, steps=25, ema_decay=None)
 
 
-def _dense(workers: int) -> Iterator[tuple[str, StepCase]]:
+def _dense() -> Iterator[tuple[str, StepCase]]:
     for name, comm in TRANSPORTS.items():
-        several, one = (replace(settings, simulated_workers=workers) for settings in (SEVERAL, RESNET))
-        yield f"small_cnn {name}", StepCase(settings=several, comm=comm)
+        yield f"small_cnn {name}", StepCase(settings=SEVERAL, comm=comm)
         if name in WITH_RESNET:
-            yield f"resnet18 {name}", StepCase(settings=one, comm=comm)
+            yield f"resnet9 {name}", StepCase(settings=RESNET, comm=comm)
     # Two workers on each rank, in separate forward passes.
-    two_each = replace(SEVERAL, simulated_workers=2 * workers)
-    yield "small_cnn passes", StepCase(settings=two_each, comm=_AFTER, micro_batch=36 // workers)
+    two_each = replace(SEVERAL, simulated_workers=8)
+    yield "small_cnn passes", StepCase(settings=two_each, comm=_AFTER, micro_batch=9)
     if "horovod" in TRANSPORTS:
-        passes = StepCase(settings=two_each, comm=TRANSPORTS["horovod"], micro_batch=36 // workers)
-        yield "small_cnn horovod passes", passes
+        yield "small_cnn horovod passes", StepCase(settings=two_each, comm=TRANSPORTS["horovod"], micro_batch=9)
 
 
-def _compressed(workers: int) -> Iterator[tuple[str, StepCase]]:
-    several, long = (replace(settings, simulated_workers=workers) for settings in (SEVERAL, _LONG))
+def _compressed() -> Iterator[tuple[str, StepCase]]:
     for kind in ("bf16", "fp16"):
-        half = replace(several, compression=kind)
+        half = replace(SEVERAL, compression=kind)
         yield kind, StepCase(settings=half)
         yield f"{kind} one message", StepCase(settings=half, comm=_AFTER)
-    yield "bf16 interrupted", StepCase(settings=replace(several, compression="bf16"), interrupted=True)
-    yield "powersgd whole", StepCase(settings=replace(several, **{**_LOW_RANK, "powersgd_rank": 10_000}), comm=_AFTER)
-    low_rank = replace(long, **_LOW_RANK)
+    yield "bf16 interrupted", StepCase(settings=replace(SEVERAL, compression="bf16"), interrupted=True)
+    yield "powersgd whole", StepCase(settings=replace(SEVERAL, **{**_LOW_RANK, "powersgd_rank": 10_000}), comm=_AFTER)
+    low_rank = replace(_LONG, **_LOW_RANK)
     yield "powersgd", StepCase(settings=low_rank, comm=_AFTER)
     yield "powersgd interrupted", StepCase(settings=low_rank, comm=_AFTER, interrupted=True)
 
@@ -74,24 +71,20 @@ def _between_nodes() -> Iterator[tuple[str, StepCase]]:
     yield "powersgd between nodes interrupted", StepCase(settings=low_rank, comm=_BY_NODE_AFTER, interrupted=True)
 
 
-CASES = {
-    "nodes": dict((*_dense(4), *_compressed(4), *_between_nodes())),
-    "pair": dict((*_dense(2), *_compressed(2))),
-}
 # In float64, where nine decimal digits separate sums in another order from omissions.
-CASES = {
-    group: {name: replace(case, dtype=torch.float64) for name, case in cases.items()} for group, cases in CASES.items()
-}
+_NODES = {name: replace(case, dtype=torch.float64) for name, case in (*_dense(), *_compressed(), *_between_nodes())}
 # Any order and division of exact sums gives the same bits, also between nodes.
 _EXACT = StepCase(settings=replace(SEVERAL, reduction="exact", simulated_workers=12, batch_size=53))
-CASES["nodes"]["exact by node"] = replace(_EXACT, comm=CommConfig(hierarchical=True))
-CASES["uneven"] = {
-    name: CASES["nodes"][name] for name in (*(f"small_cnn {way}" for way in TRANSPORTS), "bf16 between nodes",
-                                       "exact by node")
-}  # fmt: skip
-CASES["alone"] = {
-    name: CASES["pair"][name] for name in ("small_cnn default", "resnet18 default", "bf16", "powersgd")
-} | {"exact": _EXACT}  # fmt: skip
+_NODES["exact by node"] = replace(_EXACT, comm=CommConfig(hierarchical=True))
+BY_NODE = ("small_cnn default", *(f"small_cnn {way}" for way in TRANSPORTS if way.startswith("by node")))
+"""Runs that depend on the division of ranks among nodes, and the default."""
+CASES = {
+    "nodes": _NODES,
+    "uneven": {name: _NODES[name] for name in (*BY_NODE, "bf16 between nodes", "exact by node")},
+    "pair": {name: _NODES[name] for name in BY_NODE},
+    "alone": {name: _NODES[name] for name in ("small_cnn default", "resnet9 default", "bf16", "powersgd")}
+    | {"exact": _EXACT},
+}
 
 
 def _received(gradient: Tensor, compression: Compression) -> Tensor:

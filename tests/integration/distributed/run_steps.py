@@ -132,7 +132,6 @@ def _exact_cases() -> Iterator[tuple[str, StepCase]]:
     yield "exact small_cnn growing", StepCase(settings=replace(GROWING, **exact))
     yield "exact small_cnn spike", StepCase(settings=small, spike=True)
     yield "exact small_cnn mixed", StepCase(settings=small, mixed=True)
-    yield "elastic", StepCase(settings=small)
 
 
 def _local_cases() -> Iterator[tuple[str, StepCase]]:
