@@ -42,7 +42,7 @@ def _dense() -> Iterator[tuple[str, StepCase]]:
     for name, comm in TRANSPORTS.items():
         yield f"small_cnn {name}", StepCase(settings=SEVERAL, comm=comm)
         if name in WITH_RESNET:
-            yield f"resnet9 {name}", StepCase(settings=RESNET, comm=comm)
+            yield f"resnet18 {name}", StepCase(settings=RESNET, comm=comm)
     # Two workers on each rank, in separate forward passes.
     two_each = replace(SEVERAL, simulated_workers=8)
     yield "small_cnn passes", StepCase(settings=two_each, comm=_AFTER, micro_batch=9)
@@ -82,7 +82,7 @@ CASES = {
     "nodes": _NODES,
     "uneven": {name: _NODES[name] for name in (*BY_NODE, "bf16 between nodes", "exact by node")},
     "pair": {name: _NODES[name] for name in BY_NODE},
-    "alone": {name: _NODES[name] for name in ("small_cnn default", "resnet9 default", "bf16", "powersgd")}
+    "alone": {name: _NODES[name] for name in ("small_cnn default", "resnet18 default", "bf16", "powersgd")}
     | {"exact": _EXACT},
 }
 

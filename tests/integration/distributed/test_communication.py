@@ -19,7 +19,7 @@ SCRIPT = Path(__file__).with_name("run_communication.py")
 _TIMEOUT_S = 400.0
 _ENVIRON = {"PYTHONPATH": str(SCRIPT.parents[3])}
 
-WAYS = [f"small_cnn {way}" for way in TRANSPORTS] + [f"resnet9 {way}" for way in TRANSPORTS if way in WITH_RESNET]
+WAYS = [f"small_cnn {way}" for way in TRANSPORTS] + [f"resnet18 {way}" for way in TRANSPORTS if way in WITH_RESNET]
 # On one node only what sums by node takes another way than on two.
 WAY = pytest.mark.parametrize(("ranks", "way"), [*((2, way) for way in BY_NODE), *((4, way) for way in WAYS)])
 # Four launches, two of four ranks, take a minute.
