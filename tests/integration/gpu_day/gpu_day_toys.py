@@ -1,4 +1,4 @@
-"""Steps of milliseconds for `run_steps`, and a command that runs them: `gpu_day_toys.py FOLDER MINUTES STEP ...`."""
+"""Steps of milliseconds for `run_steps`; run as a module with the arguments FOLDER STEP ..., it runs them."""
 
 import os
 import signal
@@ -9,13 +9,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_day import running
 from benchmarks.gpu_day.running import GpuDayStep, run_steps
 
 Cases = Mapping[str, Callable[[], dict[str, Any]]]
 
-LIMIT_S = 20.0
-"""Limit of the step `sleeps` in seconds, with the start of its process; the other steps end earlier."""
+LIMIT_S = 5.0
+"""Limit of the step `sleeps` in seconds, with the fork of its process; the other steps end earlier."""
+
+MODULE = "tests.integration.gpu_day.gpu_day_toys"
+MACHINE = f"{MODULE}:machine"
 
 
 def machine(*, dry_run: bool) -> dict[str, Any]:
@@ -60,7 +62,7 @@ def loses_gpu(*, dry_run: bool) -> Cases:
         sys.modules["torch"] = _LostGpu()  # type: ignore[assignment]
         raise RuntimeError("CUDA error: device-side assert triggered")
 
-    return {"lose": lose, "last": lambda: {"pid_changed": "torch" not in sys.modules}}
+    return {"lose": lose, "last": lambda: {"pid_changed": not isinstance(sys.modules.get("torch"), _LostGpu)}}
 
 
 class _LostGpu:
@@ -100,7 +102,7 @@ def steps(names: list[str]) -> list[GpuDayStep]:
         GpuDayStep(
             name=name,
             limit_s=LIMIT_S if name == "sleeps" else 600,
-            work=f"gpu_day_toys:{work.get(name, name)}",
+            work=f"{MODULE}:{work.get(name, name)}",
             about=f"the toy {name}",
             options={"value": 4} if name == "sound" else {},
             case_limit_s=3 if name == "hangs" else 150,
@@ -110,10 +112,11 @@ def steps(names: list[str]) -> list[GpuDayStep]:
     ]
 
 
+def main() -> None:
+    """Run the steps as the command of the measurement does."""
+    folder, *names = sys.argv[1:]
+    run_steps(steps(names), Path(folder), machine=MACHINE, dry_run=True, minutes=None, command="toys")
+
+
 if __name__ == "__main__":
-    folder, minutes, *names = sys.argv[1:]
-    running._SHORTEST_S = 1.0
-    run_steps(
-        steps(names), Path(folder), machine="gpu_day_toys:machine", dry_run=True,
-        minutes=float(minutes) if minutes else None, command="toys",
-    )  # fmt: skip
+    main()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -9,25 +10,27 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu_day.running import outcome, read_results
+from benchmarks.gpu_day import running
+from benchmarks.gpu_day.running import outcome, read_results, run_steps
 from pipeline.errors import InputError
-from tests.fixtures.projects import ROOT
-from tests.fixtures.training import alive, descendants, kill, run, start, wait_until
-from tests.integration.gpu_day.gpu_day_toys import LIMIT_S, steps
-
-_TOYS = Path(__file__).with_name("gpu_day_toys.py")
-_ENVIRONMENT = {"PYTHONPATH": str(ROOT)}
+from tests.fixtures.training import alive, descendants, kill, start, wait_until
+from tests.integration.gpu_day.gpu_day_toys import LIMIT_S, MACHINE, MODULE, steps
 
 
-def _command(folder: Path, *names: str, minutes: str = "") -> list[str]:
-    return [sys.executable, str(_TOYS), str(folder), minutes, *names]
+@pytest.fixture(autouse=True)
+def _starts_with_a_second_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_SHORTEST_S", 1.0)
 
 
-def _results(folder: Path, *names: str, minutes: str = "", device: str = "toy") -> dict[str, dict[str, Any]]:
-    """Run the steps, check that the call succeeds, and return the results by step."""
-    done = run(_command(folder, *names, minutes=minutes), environ={**_ENVIRONMENT, "TOY_DEVICE": device})
-    assert done.returncode == 0, done.stderr
+def _results(folder: Path, *names: str, minutes: float | None = None) -> dict[str, dict[str, Any]]:
+    """Run the steps, whose processes are forked from one server for all calls, and return the results by step."""
+    run_steps(steps(list(names)), folder, machine=MACHINE, dry_run=True, minutes=minutes, command="toys")
     return read_results(folder, steps(list(names)), dry_run=True)
+
+
+def _command(folder: Path, *names: str) -> list[str]:
+    """Return a call with a server of its own."""
+    return [sys.executable, "-m", MODULE, str(folder), *names]
 
 
 def _values(result: dict[str, Any]) -> dict[str, Any]:
@@ -35,6 +38,7 @@ def _values(result: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.subprocess
 def test_neither_a_failure_nor_a_limit_nor_a_crash_stops_the_rest(tmp_path: Path) -> None:
     names = ("raises", "dies", "hangs", "loses_gpu", "sleeps", "one_case_raises", "sound")
     results = _results(tmp_path, *names)
@@ -65,6 +69,7 @@ def test_neither_a_failure_nor_a_limit_nor_a_crash_stops_the_rest(tmp_path: Path
     assert not alive({child}), "what a step has started ends with it"
 
 
+@pytest.mark.subprocess
 def test_a_result_records_machine_and_settings(tmp_path: Path) -> None:
     result = _results(tmp_path, "sound")["sound"]
     assert result["machine"] == {"device": "toy", "dry_run": True}
@@ -72,6 +77,7 @@ def test_a_result_records_machine_and_settings(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"sound.json"}
 
 
+@pytest.mark.subprocess
 def test_finished_steps_are_not_run_again(tmp_path: Path) -> None:
     _results(tmp_path, "sound", "raises")
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
@@ -81,20 +87,22 @@ def test_finished_steps_are_not_run_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.subprocess
 def test_a_step_that_is_cut_continues_with_its_next_case(tmp_path: Path) -> None:
     """After the minutes nothing is started; the next call measures what has no row."""
-    results = _results(tmp_path, "waits", "sound", minutes="0.1")
+    results = _results(tmp_path, "waits", "sound", minutes=0.1)
     assert {name: result["status"] for name, result in results.items()} == {"waits": "unfinished"}
     (first,) = results["waits"]["rows"]
-    again = _results(tmp_path, "waits", minutes="0.1")["waits"]
+    again = _results(tmp_path, "waits", minutes=0.05)["waits"]
     assert (again["status"], again["rows"]) == ("unfinished", [first])
     assert {path.name for path in tmp_path.iterdir()} == {"waits.json", "waits.rows.jsonl"}
 
 
+@pytest.mark.subprocess
 def test_a_case_that_has_not_ended_is_measured_again(tmp_path: Path) -> None:
     """Its work knows the seconds that it has, and is not started with too few."""
-    assert _results(tmp_path, "continues", minutes="0.1") == {}
-    result = _results(tmp_path, "continues", minutes="1")["continues"]
+    assert _results(tmp_path, "continues", minutes=0.1) == {}
+    result = _results(tmp_path, "continues", minutes=1)["continues"]
     assert result["status"] == "unfinished"
     sound, long = result["rows"]
     assert 0 < long["seconds_given"] <= 50
@@ -104,15 +112,15 @@ def test_a_case_that_has_not_ended_is_measured_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("device", ["toy", "another"])
-def test_a_killed_call_leaves_no_process_and_resumes(tmp_path: Path, device: str) -> None:
+def test_a_killed_call_leaves_no_process_and_resumes(tmp_path: Path) -> None:
     """The next call continues from the rows of the same machine."""
-    rows = tmp_path / "waits.rows.jsonl"
-    call = start(_command(tmp_path, "sound", "waits"), environ=_ENVIRONMENT)
+    killed = tmp_path / "killed"
+    rows, log = killed / "waits.rows.jsonl", killed / "waits.log"
+    call = start(_command(killed, "sound", "waits"))
     try:
         wait_until(lambda: rows.exists() and "first" in rows.read_text(), call)
-        wait_until(lambda: "started " in rows.with_name("waits.log").read_text(), call)
-        family = descendants(call.pid) | {int(rows.with_name("waits.log").read_text().split()[-1])}
+        wait_until(lambda: "started " in log.read_text(), call)
+        family = descendants(call.pid) | {int(log.read_text().split()[-1])}
         call.send_signal(signal.SIGKILL)
         call.wait()
         _wait_until_gone(family)
@@ -120,19 +128,25 @@ def test_a_killed_call_leaves_no_process_and_resumes(tmp_path: Path, device: str
         kill(call)
     (first,) = (json.loads(line) for line in rows.read_text().splitlines()[1:])
     rows.write_text(rows.read_text() + '{"case": "cut sho')
-    # The same cases under a limit.
-    results = read_results(tmp_path, steps(["sound", "waits"]), dry_run=True)
+    results = read_results(killed, steps(["sound", "waits"]), dry_run=True)
     assert [*results] == ["sound"]
-    rows.rename(rows.with_name("sleeps.rows.jsonl"))
-    result = _results(tmp_path, "sleeps", device=device)["sleeps"]
-    assert (result["rows"] == [first]) == (device == "toy")
-    assert [row["case"] for row in result["rows"]] == ["first"]
+    # The same cases under a limit.
+    rows.rename(killed / "sleeps.rows.jsonl")
+    calls = {}
+    for device in ("toy", "another"):
+        shutil.copytree(killed, tmp_path / device)
+        calls[device] = start(_command(tmp_path / device, "sleeps"), environ={"TOY_DEVICE": device})
+    for device, call in calls.items():
+        assert call.wait(timeout=60) == 0, call.communicate()
+        result = read_results(tmp_path / device, steps(["sleeps"]), dry_run=True)["sleeps"]
+        assert (result["rows"] == [first]) == (device == "toy")
+        assert [row["case"] for row in result["rows"]] == ["first"]
 
 
 def test_a_call_killed_before_its_first_step_leaves_no_process(tmp_path: Path) -> None:
     """The call is killed while it describes the machine."""
     asking, family = tmp_path / "asking", set[int]()
-    call = start(_command(tmp_path, "sound"), environ={**_ENVIRONMENT, "TOY_ASKING": str(asking)})
+    call = start(_command(tmp_path, "sound"), environ={"TOY_ASKING": str(asking)})
     try:
         wait_until(asking.exists, call)
         # The resource tracker and the server of multiprocessing, and the process that describes the machine.
@@ -154,6 +168,7 @@ def _wait_until_gone(pids: set[int]) -> None:
         kill(stand_in)
 
 
+@pytest.mark.subprocess
 def test_results_of_a_dry_run_are_refused_as_real_ones(tmp_path: Path) -> None:
     _results(tmp_path, "sound")
     for content in (None, "{"):

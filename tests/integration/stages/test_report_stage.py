@@ -13,6 +13,7 @@ from pipeline.artifacts.files import read_json, write_json
 from pipeline.paths import DataPaths
 from pipeline.stages.harness import run_stage
 from pipeline.stages.report import report
+from tests.fixtures.forked import run_forked
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.report import ROOT, default_outcome, params_tree, params_with, write_artifacts, write_study
 
@@ -20,10 +21,14 @@ from tests.fixtures.report import ROOT, default_outcome, params_tree, params_wit
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with params.yaml and all artifacts before the report; it is the working folder."""
-    YAML().dump(params_tree(), tmp_path / "params.yaml")
-    write_artifacts(DataPaths(root=tmp_path / "data"), params_with())
+    write_inputs(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def write_inputs(folder: Path) -> None:
+    YAML().dump(params_tree(), folder / "params.yaml")
+    write_artifacts(DataPaths(root=folder / "data"), params_with())
 
 
 def run() -> None:
@@ -35,8 +40,18 @@ def digests(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def test_it_writes_page_summary_and_figures(project: Path) -> None:
-    run()
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same after a report; tests read it."""
+    folder = tmp_path_factory.mktemp("reported")
+    write_inputs(folder)
+    with pytest.MonkeyPatch.context() as patches:
+        patches.chdir(folder)
+        run()
+    return folder
+
+
+def test_it_writes_page_summary_and_figures(reported: Path) -> None:
     figures = ["digits.accuracy.svg", "digits.differences.svg", "digits.learning.svg"]
     figures += ["filter.classes.svg", "filter.eps.svg"]
     figures += [
@@ -53,7 +68,7 @@ def test_it_writes_page_summary_and_figures(project: Path) -> None:
         "costs.html",
         "resources.json",
     ]
-    assert sorted(digests(project / "data/report")) == sorted([*others, *(f"figures/{name}" for name in figures)])
+    assert sorted(digests(reported / "data/report")) == sorted([*others, *(f"figures/{name}" for name in figures)])
 
 
 def test_figures_of_timm_networks_replace_earlier_ones_in_a_folder(
@@ -69,18 +84,23 @@ def test_figures_of_timm_networks_replace_earlier_ones_in_a_folder(
     assert f"figures/{name}" in read_json(data.provenance("report"))["outputs"]
 
 
-@pytest.mark.slow
-def test_the_provenance_has_the_margin(project: Path) -> None:
+def test_the_provenance_has_the_margin(reported: Path) -> None:
     """`python -m pipeline compare` reads the margin there."""
-    run()
-    recorded = read_json(DataPaths(root=project / "data").provenance("report"))
+    recorded = read_json(DataPaths(root=reported / "data").provenance("report"))
     assert recorded["parameters"]["report"]["margin"] == params_with().report.margin
 
 
 @pytest.mark.slow
-def test_equal_inputs_give_equal_bytes_of_what_dvc_tracks(project: Path) -> None:
-    run()
+def test_equal_inputs_give_equal_bytes_of_what_dvc_tracks(
+    reported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of renamed studies and old reports are not shown."""
+    project = Path(shutil.copytree(reported, tmp_path / "project"))
+    monkeypatch.chdir(project)
     first = digests(project / "data/report")
+    write_study(DataPaths(root=project / "data"), params_with(), "digits", default_outcome)
+    shutil.copy(project / "data/train/digits.parquet", project / "data/train/renamed.parquet")
+    (project / "data/report/figures/renamed.accuracy.svg").write_text("<svg/>")
     run()
     assert digests(project / "data/report") == first
     write_json(project / ".work/resources/extract@resnet18.json", {"wall_s": 2.5, "peak_memory_mb": 9})
@@ -90,17 +110,6 @@ def test_equal_inputs_give_equal_bytes_of_what_dvc_tracks(project: Path) -> None
     assert json.loads((project / "data/report/resources.json").read_text()) == {
         "extract@resnet18": {"wall_s": 2.5, "peak_memory_mb": 9}
     }
-
-
-@pytest.mark.slow
-def test_files_of_renamed_studies_and_old_reports_are_not_shown(project: Path) -> None:
-    run()
-    before = digests(project / "data/report")
-    write_study(DataPaths(root=project / "data"), params_with(), "digits", default_outcome)
-    shutil.copy(project / "data/train/digits.parquet", project / "data/train/renamed.parquet")
-    (project / "data/report/figures/renamed.accuracy.svg").write_text("<svg/>")
-    run()
-    assert digests(project / "data/report") == before
 
 
 def test_a_missing_file_is_one_line_and_exit_code_2(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,9 +130,10 @@ def test_dvc_repeats_nothing_and_shows_metrics_and_plots_offline(project: Path) 
     def dvc(*arguments: str) -> str:
         # Nothing listens at this address: any network request fails.
         nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
-        environment = os.environ | nowhere | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
-        command = [sys.executable, "-m", "dvc", *arguments]
-        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        environ = os.environ | nowhere | {"PATH": path, "PYTHONPATH": str(project)}
+        done = run_forked([sys.executable, "-m", "dvc", *arguments], cwd=project, environ=environ, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
         # DVC warns in each comparison about a metric that a revision lacks.
         assert "failed to load" not in done.stderr
         return done.stdout
@@ -131,15 +141,14 @@ def test_dvc_repeats_nothing_and_shows_metrics_and_plots_offline(project: Path) 
     made = [path.relative_to(project).as_posix() for path in sorted((project / "data").rglob("*")) if path.is_file()]
     shutil.rmtree(project / "data")
     (project / "data").mkdir()
-    (project / "make.py").write_text(
+    (project / "make_inputs.py").write_text(
         "from tests.fixtures.report import *\nfrom pipeline.config.params import load_params\n"
         "write_artifacts(DataPaths(), load_params())\n"
     )
     tree = YAML(typ="safe", pure=True).load(ROOT / "dvc.yaml")
     stage = tree["stages"]["report"]
-    stage["cmd"] = f"{sys.executable} -m pipeline.stages.report"
     stage["deps"] = [path for path in stage["deps"] if path.startswith("data/")]
-    maker = {"cmd": f"{sys.executable} make.py", "params": ["studies"], "outs": made}
+    maker = {"cmd": "python -m make_inputs", "params": ["studies"], "outs": made}
     declared = {key: part for key, part in tree.items() if key != "stages"}
     YAML().dump({"stages": {"all": maker, "report": stage}, **declared}, project / "dvc.yaml")
     subprocess.run(["git", "init", "--quiet"], check=True)

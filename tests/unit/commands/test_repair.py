@@ -16,6 +16,7 @@ from pipeline.commands.repair import is_readable_lock, repair_dvc_files
 from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
 from pipeline.stages.harness import back_up_dvc_lock
+from tests.fixtures.forked import run_forked, start_forked
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import ROOT
 from tests.fixtures.three_stages import STAGES, ThreeStages
@@ -109,10 +110,8 @@ def test_unfinished_copies_are_removed_and_other_files_stay(finished: ThreeStage
 
 
 def test_outside_the_project_it_says_where_to_go(tmp_path: Path) -> None:
-    answer = subprocess.run(
-        [sys.executable, "-m", "pipeline", "repair"], cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    repair = [sys.executable, "-m", "pipeline", "repair"]
+    answer = run_forked(repair, cwd=tmp_path, environ=os.environ, timeout=60)
     assert answer.returncode == 2
     assert printed_error(answer.stderr).key == str(tmp_path)
 
@@ -195,7 +194,7 @@ def test_doctor_repairs_as_well(finished: ThreeStages) -> None:
 def test_a_process_with_the_number_of_a_killed_dvc_is_ignored(finished: ThreeStages) -> None:
     holder = {"pid": os.getpid(), "cmd": "dvc repro"}
     (finished.folder / _RWLOCK).write_text(json.dumps({"write": {str(finished.folder / "third"): holder}}))
-    assert finished.run("-m", "dvc", "repro", "--force").returncode != 0
+    assert finished.run("dvc", "repro", "--force").returncode != 0
     assert len(repair_dvc_files(finished.folder, WorkPaths())) == 1
     # DVC itself removes a pid without a process.
     (finished.folder / _RWLOCK).write_text(json.dumps({"read": {"x": [{"pid": 2**22 + 1, "cmd": "dvc repro"}]}}))
@@ -205,10 +204,7 @@ def test_a_process_with_the_number_of_a_killed_dvc_is_ignored(finished: ThreeSta
 def test_nothing_is_touched_while_dvc_runs(project: ThreeStages) -> None:
     """While a stage runs, DVC holds no lock on its files: it is found by its command."""
     (project.folder / "dvc.yaml").write_text("stages:\n  long:\n    cmd: touch began; sleep 60\n    outs: [never]\n")
-    dvc = subprocess.Popen(
-        [sys.executable, "-m", "dvc", "repro"], cwd=project.folder, start_new_session=True, text=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    dvc = start_forked([sys.executable, "-m", "dvc", "repro"], cwd=project.folder, environ=os.environ)
     try:
         wait_until((project.folder / "began").exists, dvc)
         copies = _unfinished_copies(project.folder)

@@ -1,28 +1,47 @@
-"""A separate process that trains for a step on the CPU; prints, as JSON, its key and a digest of the trained bits.
+"""A process that imports torch and computes nothing itself: forks of it train for a step on the CPU.
 
-Command line: CPU threads of the process.
+Each line of standard input is a list of CPU threads and environment variables in JSON. The answer is a line with the
+key, the machine and a digest of the trained bits, empty if the fork failed. torch, oneDNN and MKL read their variables
+at the first computation.
 """
 
 import hashlib
+import importlib
 import json
+import os
 import sys
+from typing import Any
 
 import numpy as np
 import torch
 
 from pipeline import distributed
-from pipeline.training.run_key import run_key
+from pipeline.training.run_key import run_key, training_code_digest
 from tests.fixtures.loop import N, train_bright, weights_of
 from tests.fixtures.training import ALONE, TINY
 
 
 def main() -> None:
-    with distributed.join_process_group(threads_per_worker=int(sys.argv[1])):
+    importlib.import_module("torchvision")  # which networks import late
+    training_code_digest()
+    for line in sys.stdin:
+        threads, variables = json.loads(line)
+        if os.fork() == 0:
+            os.environ.update(variables)
+            print(json.dumps(trained(threads)), flush=True)
+            os._exit(0)
+        _, status = os.wait()
+        if status:
+            print("{}", flush=True)
+
+
+def trained(threads: int) -> dict[str, Any]:
+    with distributed.join_process_group(threads_per_worker=threads):
         members = np.ones(N, dtype=np.bool_)
         key = run_key(TINY, members, data_digest="", device=ALONE.device, threads=torch.get_num_threads())
         weights = weights_of(train_bright(TINY))
     bits = hashlib.sha256(weights.numpy().tobytes()).hexdigest()
-    print(json.dumps({"key": key.fingerprint, "machine": key.machine, "bits": bits}))
+    return {"key": key.fingerprint, "machine": key.machine, "bits": bits}
 
 
 if __name__ == "__main__":

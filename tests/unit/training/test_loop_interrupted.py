@@ -54,8 +54,8 @@ _GROWING: dict[str, Any] = {
             {"network": "small_cnn", "ema_decay": 0.9, "clip_norm": 0.1},
             {},
             {"reduction": "exact", "noise_scale_steps": 2},
-            {**_GROWING, "noise_scale_steps": 2},
-            {**_GROWING, "reduction": "exact"},
+            {"network": "small_cnn", **_GROWING, "noise_scale_steps": 2},
+            {"network": "small_cnn", **_GROWING, "reduction": "exact"},
         ],
     ),
     ids=["exact", "dropout", "ddp resnet", "exact resnet", "growing", "growing exact"],
@@ -90,7 +90,7 @@ def test_a_run_that_was_asked_to_end_goes_on_to_the_same_bits(
 @pytest.mark.slow
 def test_a_run_goes_on_with_its_micro_batch_unless_asked(tmp_path: Path) -> None:
     """Who ran out of memory asks for less, and must get it."""
-    settings = replace(TINY, steps=5)
+    settings = replace(TINY, network="small_cnn", steps=5)
     for chosen, asked, taken in ((10, "auto", 10), (20, 10, 10)):
         checkpointer = _StopAfter(tmp_path / str(asked), 2)
         with checkpointer.stop_at_signals(), pytest.raises(Terminated):
@@ -106,12 +106,12 @@ def test_a_run_goes_on_with_its_micro_batch_unless_asked(tmp_path: Path) -> None
         [
             {"network": "small_cnn"},
             {},
-            {"ema_decay": 0.8},
-            {"reduction": "exact"},
-            {"batch_stages": (BatchStage(batch_size=8, until_step=3),)},
+            {"network": "small_cnn", "ema_decay": 0.8},
+            {"network": "small_cnn", "reduction": "exact"},
+            {"network": "small_cnn", "batch_stages": (BatchStage(batch_size=8, until_step=3),)},
         ],
     ),
-    ids=["dropout", "plain", "ema", "exact", "growing"],
+    ids=["dropout", "resnet", "ema", "exact", "growing"],
 )
 def test_what_is_measured_on_the_way_is_of_a_run_that_ends_there(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -1,15 +1,17 @@
 """Two runs have one key only if they end in the same bits, for any environment of their processes."""
 
 import json
+import subprocess
 import sys
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fixtures.training import run
+from tests.fixtures.projects import ROOT
+from tests.fixtures.training import environment
 
 SCRIPT = Path(__file__).with_name("run_key_process.py")
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
@@ -24,14 +26,44 @@ VARIABLES = [
 ]
 
 
-@cache
-def trained(threads: int = 1, **environ: str) -> Mapping[str, Any]:
-    """Key, machine and bits of a process with these variables."""
-    path = str(SCRIPT.parents[3])
-    done = run([sys.executable, str(SCRIPT), str(threads)], environ={"PYTHONPATH": path, **environ}, fresh=True)
-    assert done.returncode == 0, done.stderr
-    result: Mapping[str, Any] = json.loads(done.stdout)
-    return result
+class KeyProcess:
+    """A process whose forks train, see run_key_process.py."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+        self._known: dict[str, Mapping[str, Any]] = {}
+
+    def known(self, environ: Mapping[str, str] | None = None, *, threads: int = 1) -> Mapping[str, Any]:
+        """Return the same as `run`, which runs once for each environment."""
+        words = json.dumps([threads, environ or {}])
+        if words not in self._known:
+            self._known[words] = self.run(environ, threads=threads)
+        return self._known[words]
+
+    def run(self, environ: Mapping[str, str] | None = None, *, threads: int = 1) -> Mapping[str, Any]:
+        """Return key, machine and bits of a process with these variables."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps([threads, environ or {}]) + "\n")
+        self._process.stdin.flush()
+        result: Mapping[str, Any] = json.loads(self._process.stdout.readline())
+        assert result, "failed"
+        return result
+
+
+@contextmanager
+def _trainer(**environ: str) -> Iterator[KeyProcess]:
+    variables = {**environment(), "PYTHONPATH": str(ROOT), **environ}
+    with subprocess.Popen(
+        [sys.executable, str(SCRIPT)], env=variables, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        yield KeyProcess(process)
+
+
+@pytest.fixture(scope="module")
+def trainer() -> Iterator[KeyProcess]:
+    with _trainer() as started:
+        yield started
 
 
 def assert_keys_tell(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
@@ -40,30 +72,33 @@ def assert_keys_tell(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_threads_of_a_process_are_in_its_key() -> None:
-    one, two = trained(), trained(threads=2)
+def test_threads_of_a_process_are_in_its_key(trainer: KeyProcess) -> None:
+    one, two = trainer.known(), trainer.known(threads=2)
     assert_keys_tell(one, two)
     assert one["key"] != two["key"]
     assert {**one["machine"], "threads": 2} == two["machine"]
 
 
-def test_the_key_names_avx512_where_it_changes_bits() -> None:
-    assert_keys_tell(trained(), trained(**AVX2))
+def test_the_key_names_avx512_where_it_changes_bits(trainer: KeyProcess) -> None:
+    """The variables reach a fork as they reach a process that starts with them."""
+    assert_keys_tell(trainer.known(), trainer.known(AVX2))
+    with _trainer(**AVX2) as with_variables:
+        assert with_variables.run() == trainer.known(AVX2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "value"), VARIABLES)
-def test_key_has_each_variable_that_changes_bits(name: str, value: str) -> None:
-    assert_keys_tell(trained(), trained(**{name: value}))
+def test_key_has_each_variable_that_changes_bits(name: str, value: str, trainer: KeyProcess) -> None:
+    assert_keys_tell(trainer.known(), trainer.known({name: value}))
 
 
 @pytest.mark.slow
-def test_the_same_environment_has_the_same_key_and_bits() -> None:
-    assert trained() == trained.__wrapped__()
+def test_the_same_environment_has_the_same_key_and_bits(trainer: KeyProcess) -> None:
+    assert trainer.known() == trainer.run()
 
 
 @pytest.mark.slow
-def test_what_a_library_does_not_know_or_cannot_do_is_no_other_key() -> None:
+def test_what_a_library_does_not_know_or_cannot_do_is_no_other_key(trainer: KeyProcess) -> None:
     """A set of instructions that oneDNN ignores, and its word for no limit."""
     for value in ("no such set", "DEFAULT"):
-        assert trained(ONEDNN_MAX_CPU_ISA=value) == trained()
+        assert trainer.known({"ONEDNN_MAX_CPU_ISA": value}) == trainer.known()
