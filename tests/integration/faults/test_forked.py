@@ -88,8 +88,8 @@ def test_a_signal_reaches_the_forked_process_alone(tmp_path: Path) -> None:
 
 def test_code_and_scripts_run_as_modules_do(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text(f"import beside\n{_SHOWN}")
-    (tmp_path / "beside.py").touch()
+    script.write_text(f"import neighbor\n{_SHOWN}")
+    (tmp_path / "neighbor.py").touch()
     for program in (["-c", _SHOWN], [str(script)]):
         args = [sys.executable, *program, "--word", "a b"]
         done = run_forked(args, cwd=tmp_path, environ={"PATH": os.environ["PATH"]}, timeout=60)

@@ -38,9 +38,9 @@ def test_after_a_kill_and_a_restart_every_step_has_a_result(tmp_path: Path) -> N
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(_WITHOUT)
     environ = {"PYTHONPATH": str(tmp_path / "site")}
-    assert run([sys.executable, "-c", "import plotly"], environ=environ).returncode == 1
+    assert run([sys.executable, "-c", "import plotly"], environ=environ, fresh=True).returncode == 1
     out = tmp_path / "out"
-    call = start(_command(out), environ=environ)
+    call = start(_command(out), environ=environ, fresh=True)
     try:
         wait_until((out / "smoke.json").exists, call, timeout=_TIMEOUT_S)
         wait_until(lambda: any(out.glob("throughput*.rows.jsonl")), call, timeout=_TIMEOUT_S)
@@ -50,7 +50,7 @@ def test_after_a_kill_and_a_restart_every_step_has_a_result(tmp_path: Path) -> N
     finally:
         kill(call)
     first = (out / "smoke.json").read_bytes()
-    done = run(_command(out), environ=environ, timeout=_TIMEOUT_S)
+    done = run(_command(out), environ=environ, timeout=_TIMEOUT_S, fresh=True)
     assert done.returncode == 0, done.stdout + done.stderr + (out / "summary.md").read_text()
     assert not alive(family)
     assert (out / "smoke.json").read_bytes() == first
@@ -66,7 +66,7 @@ def test_after_a_kill_and_a_restart_every_step_has_a_result(tmp_path: Path) -> N
     assert {result["status"] for result in results.values()} == {"finished"}
     _check_rows(results)
     before = {path: path.read_bytes() for path in out.iterdir()}
-    again = run(_command(out, "--minutes", "0"), environ=environ)
+    again = run(_command(out, "--minutes", "0"), environ=environ, fresh=True)
     assert (again.returncode, again.stdout) == (0, f"summary: {out / 'summary.md'}\n")
     assert {path: path.read_bytes() for path in out.iterdir()} == before
 
@@ -107,7 +107,7 @@ def test_bad_arguments_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.slow
 def test_a_missing_package_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['pydantic'] = None")
-    done = run(_command(tmp_path / "out"), environ={"PYTHONPATH": str(tmp_path)})
+    done = run(_command(tmp_path / "out"), environ={"PYTHONPATH": str(tmp_path)}, fresh=True)
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("error: import of pydantic halted; ")
     assert "; install the package; docs/guides/gpu-day.md " in done.stderr

@@ -2,11 +2,14 @@
 
 import json
 import re
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.fixtures.forked import run_forked
 from tests.fixtures.projects import ROOT
 from tests.fixtures.tiny_project import environment, write_tiny_project
 
@@ -14,6 +17,7 @@ pytestmark = pytest.mark.slow
 
 _PAGE = ROOT / "docs" / "guides" / "experiments.md"
 _COLUMNS = 80
+_TIMEOUT_S = 600
 
 
 def _commands() -> list[str]:
@@ -22,11 +26,17 @@ def _commands() -> list[str]:
 
 
 def _run(project: Path, command: str) -> str:
+    """Run a command of Python in a fork; what the queue of experiments starts are new interpreters."""
     identity = {
         f"GIT_{role}_{key}": "test@example.org" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")
     }
-    env = {**environment(), **identity, "COLUMNS": str(_COLUMNS)}
-    done = subprocess.run(["bash", "-c", command], cwd=project, env=env, capture_output=True, text=True, check=False)
+    environ = {**environment(), **identity, "COLUMNS": str(_COLUMNS)}
+    words = shlex.split(command)
+    if words[0] == "git":
+        subprocess.run(words, cwd=project, env=environ, check=True, capture_output=True)
+        return ""
+    options = ["-m", *words] if words[0] == "dvc" else words[1:]
+    done = run_forked([sys.executable, *options], cwd=project, environ=environ, timeout=_TIMEOUT_S)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

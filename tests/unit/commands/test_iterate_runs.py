@@ -153,7 +153,8 @@ def _stopped(folder: Path, condition: Callable[[], bool], sent: signal.Signals) 
 
     Returns its exit code and its output, with that of the stage.
     """
-    process, below = start(iterate_command(folder, *_TWO_ROUNDS)), set[int]()
+    # Its stages are fresh interpreters then, which import for seconds.
+    process, below = start(iterate_command(folder, *_TWO_ROUNDS), fresh=True), set[int]()
     try:
         wait_until(lambda: descendants(process.pid) and condition(), process)
         below = descendants(process.pid)
