@@ -1,8 +1,8 @@
 """Run one rank of tiny runs that exchange gradients in every way; tests start it with torchrun or alone.
 
-Command line: the file to save to, then the groups of runs of four simulated workers: `nodes`, `uneven` (for nodes of
-different sizes), `pair` (for two ranks on a node), `alone` (for one rank), or `exchanges` (of made-up gradients,
-without training).
+Command line: the file to save to, then the groups: `nodes` (runs of four simulated workers), `uneven` (those of nodes
+of different sizes), `pair` (of two), `alone` (of two, on one rank), or `exchanges` (of made-up gradients, without
+training).
 """
 
 import sys
@@ -38,26 +38,29 @@ _LOW_RANK: dict[str, Any] = {"compression": "powersgd", "powersgd_rank": 1}
 _LONG = replace(SEVERAL, steps=25, ema_decay=None)
 
 
-def _dense() -> Iterator[tuple[str, StepCase]]:
+def _dense(workers: int) -> Iterator[tuple[str, StepCase]]:
     for name, comm in TRANSPORTS.items():
-        yield f"small_cnn {name}", StepCase(settings=SEVERAL, comm=comm)
+        several, one = (replace(settings, simulated_workers=workers) for settings in (SEVERAL, RESNET))
+        yield f"small_cnn {name}", StepCase(settings=several, comm=comm)
         if name in WITH_RESNET:
-            yield f"resnet18 {name}", StepCase(settings=RESNET, comm=comm)
+            yield f"resnet18 {name}", StepCase(settings=one, comm=comm)
     # Two workers on each rank, in separate forward passes.
-    two_each = replace(SEVERAL, simulated_workers=8)
-    yield "small_cnn passes", StepCase(settings=two_each, comm=_AFTER, micro_batch=9)
+    two_each = replace(SEVERAL, simulated_workers=2 * workers)
+    yield "small_cnn passes", StepCase(settings=two_each, comm=_AFTER, micro_batch=36 // workers)
     if "horovod" in TRANSPORTS:
-        yield "small_cnn horovod passes", StepCase(settings=two_each, comm=TRANSPORTS["horovod"], micro_batch=9)
+        passes = StepCase(settings=two_each, comm=TRANSPORTS["horovod"], micro_batch=36 // workers)
+        yield "small_cnn horovod passes", passes
 
 
-def _compressed() -> Iterator[tuple[str, StepCase]]:
+def _compressed(workers: int) -> Iterator[tuple[str, StepCase]]:
+    several, long = (replace(settings, simulated_workers=workers) for settings in (SEVERAL, _LONG))
     for kind in ("bf16", "fp16"):
-        half = replace(SEVERAL, compression=kind)
+        half = replace(several, compression=kind)
         yield kind, StepCase(settings=half)
         yield f"{kind} one message", StepCase(settings=half, comm=_AFTER)
-    yield "bf16 interrupted", StepCase(settings=replace(SEVERAL, compression="bf16"), interrupted=True)
-    yield "powersgd whole", StepCase(settings=replace(SEVERAL, **{**_LOW_RANK, "powersgd_rank": 10_000}), comm=_AFTER)
-    low_rank = replace(_LONG, **_LOW_RANK)
+    yield "bf16 interrupted", StepCase(settings=replace(several, compression="bf16"), interrupted=True)
+    yield "powersgd whole", StepCase(settings=replace(several, **{**_LOW_RANK, "powersgd_rank": 10_000}), comm=_AFTER)
+    low_rank = replace(long, **_LOW_RANK)
     yield "powersgd", StepCase(settings=low_rank, comm=_AFTER)
     yield "powersgd interrupted", StepCase(settings=low_rank, comm=_AFTER, interrupted=True)
 
@@ -71,20 +74,24 @@ def _between_nodes() -> Iterator[tuple[str, StepCase]]:
     yield "powersgd between nodes interrupted", StepCase(settings=low_rank, comm=_BY_NODE_AFTER, interrupted=True)
 
 
+CASES = {
+    "nodes": dict((*_dense(4), *_compressed(4), *_between_nodes())),
+    "pair": dict((*_dense(2), *_compressed(2))),
+}
 # In float64, where nine decimal digits separate sums in another order from omissions.
-_NODES = {name: replace(case, dtype=torch.float64) for name, case in (*_dense(), *_compressed(), *_between_nodes())}
+CASES = {
+    group: {name: replace(case, dtype=torch.float64) for name, case in cases.items()} for group, cases in CASES.items()
+}
 # Any order and division of exact sums gives the same bits, also between nodes.
 _EXACT = StepCase(settings=replace(SEVERAL, reduction="exact", simulated_workers=12, batch_size=53))
-_NODES["exact by node"] = replace(_EXACT, comm=CommConfig(hierarchical=True))
-BY_NODE = ("small_cnn default", *(f"small_cnn {way}" for way in TRANSPORTS if way.startswith("by node")))
-"""Runs that depend on the division of ranks among nodes, and the default."""
-CASES = {
-    "nodes": _NODES,
-    "uneven": {name: _NODES[name] for name in (*BY_NODE, "bf16 between nodes", "exact by node")},
-    "pair": {name: _NODES[name] for name in BY_NODE},
-    "alone": {name: _NODES[name] for name in ("small_cnn default", "resnet18 default", "bf16", "powersgd")}
-    | {"exact": _EXACT},
-}
+CASES["nodes"]["exact by node"] = replace(_EXACT, comm=CommConfig(hierarchical=True))
+CASES["uneven"] = {
+    name: CASES["nodes"][name] for name in (*(f"small_cnn {way}" for way in TRANSPORTS), "bf16 between nodes",
+                                       "exact by node")
+}  # fmt: skip
+CASES["alone"] = {
+    name: CASES["pair"][name] for name in ("small_cnn default", "resnet18 default", "bf16", "powersgd")
+} | {"exact": _EXACT}  # fmt: skip
 
 
 def _received(gradient: Tensor, compression: Compression) -> Tensor:

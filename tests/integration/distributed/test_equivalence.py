@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.fixtures.slow import quick_first
+from tests.fixtures.training import FLOAT32_ROUNDING
 from tests.integration.distributed.launches import assert_equal_bits, different_bits, launch
 from tests.integration.distributed.run_steps import MUTATED
 
@@ -142,7 +143,7 @@ def test_all_ranks_end_with_the_same_weights(results: Results, ranks: int) -> No
     assert len(trained) >= 14
     different = [name for name, case in trained.items() if not case["same on all ranks"]]
     assert [name for name in different if not name.startswith("mutant")] == []
-    # Each rank has its own.
+    # Each rank has its own statistics.
     one_rank = "mutant BatchNorm statistics of one rank"
     assert (one_rank in different) == (one_rank in trained)
 
@@ -157,13 +158,13 @@ def test_one_step_is_the_same_up_to_rounding(results: Results, ranks: int, case:
 @SHARED
 @pytest.mark.parametrize("network", ["resnet18", "small_cnn"])
 def test_a_step_in_float32_is_off_by_its_rounding(results: Results, ranks: int, network: str) -> None:
-    """Its distance to the step in float64 is below the limit of rounding, with the unit of float32."""
+    """The distance to the step in float64 is below the limit of rounding; half precision would be beyond it."""
     first, case = results[1]["first weights"][network], f"ddp {network} X=4"
     exact = update(results[1][case], first)
     for result in _pair_of(results, ranks, f"{case} float32"):
         changed = update(result, first)
         assert {tensor.dtype for tensor in changed.values() if tensor.is_floating_point()} == {torch.float32}
-        assert 0 < distance(exact, changed) <= ROUNDING["update"] * 2**29  # 2^-24 instead of 2^-53
+        assert 0 < distance(exact, changed) <= FLOAT32_ROUNDING < 2.0**-12  # the unit of half precision
 
 
 @SHARED

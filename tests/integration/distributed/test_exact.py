@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow]
 
 Results = Mapping[int, Mapping[str, Any]]
 
+RESNETS = ("resnets resnet18 sgd", "resnets resnet18 lamb", "resnets resnet18 muon bf16")
 CASES = (
     "exact small_cnn sgd",
     "exact small_cnn lamb",
@@ -26,22 +27,21 @@ CASES = (
     "exact small_cnn interrupted",
     "exact small_cnn growing",
     "exact small_cnn spike",
-    "resnets resnet18 sgd",
-    "resnets resnet18 lamb",
-    "resnets resnet18 muon bf16",
+    *RESNETS,
 )
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Results by number of processes."""
+    """Results by number of processes; 4 of them train ResNets alone."""
     folder = tmp_path_factory.mktemp("exact")
-    return {ranks: launch(ranks, folder, "exact", "resnets") for ranks in (1, 3)}
+    all_cases = {ranks: launch(ranks, folder, "exact", "resnets") for ranks in (1, 3)}
+    return {**all_cases, 4: launch(4, folder, "resnets")}
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_three_processes_give_the_bits_of_one(results: Results, case: str) -> None:
-    _assert_all_equal(results[1][case], results[3][case])
+@pytest.mark.parametrize(("ranks", "case"), [(3, case) for case in CASES] + [(4, case) for case in RESNETS])
+def test_any_number_of_processes_gives_the_bits_of_one(results: Results, ranks: int, case: str) -> None:
+    _assert_all_equal(results[1][case], results[ranks][case])
 
 
 def _assert_all_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:

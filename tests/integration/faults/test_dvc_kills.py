@@ -1,7 +1,8 @@
 """`make repro` that is killed at random moments ends in the result of an uninterrupted run, without manual repair.
 
 KILLS is the number of kills, KILL_SEED the seed of the moments; `make campaign-kills` sets 200. Each fresh clone is
-killed until a run finishes, and its result is compared; then the next clone follows.
+killed until a run finishes, and its result is compared; then the next clone follows. Without KILLS the commands of the
+recipe are forks, which start in milliseconds.
 
 One clone in four runs its stages. The others have the cache of the uninterrupted run, from which DVC takes finished
 stages. Their runs take seconds, mostly while DVC writes its own files, where a kill does damage.
@@ -23,7 +24,7 @@ import pytest
 
 from pipeline.artifacts.files import read_json
 from pipeline.processes import processes_in_folder
-from tests.fixtures.forked import Forked, start_forked
+from tests.fixtures.forked import Process, start_forked
 from tests.fixtures.tiny_project import environment, hashes, reproduced
 
 __all__ = ["reproduced"]
@@ -32,7 +33,9 @@ _TIMEOUT_S = 1800  # for one run, while other jobs use the machine
 _KILLS = int(os.environ.get("KILLS", "20"))
 _ONE_IN = 4
 _SEED = int(os.environ.get("KILL_SEED", "0"))
-_MAKE = [sys.executable, "-m", "tests.fixtures.make_repro"]
+_FORKED = [sys.executable, "-m", "tests.fixtures.make_repro"]
+_MAKE = ["make", "--silent", "repro"]
+_NEW_INTERPRETERS = "KILLS" in os.environ
 _REPAIRED = "by a DVC that was killed; "
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(_TIMEOUT_S + 300 * _KILLS)]
@@ -75,12 +78,40 @@ def test_random_kills_end_in_the_uninterrupted_result(
     assert repairs > 0, "no kill did damage"
 
 
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_make_with_new_interpreters_ends_in_the_same_result(tmp_path: Path, undisturbed: tuple[Path, float]) -> None:
+    """Forks share a hash seed and imported modules; the bytes do not depend on them."""
+    reference, _ = undisturbed
+    project = _clone(reference, tmp_path / "clone", cached=False)
+    if not _NEW_INTERPRETERS:
+        _install(project)
+    environ = {**environment(), "PYTHONHASHSEED": "1"}
+    done = subprocess.run(_MAKE, cwd=project, env=environ, capture_output=True, text=True, timeout=_TIMEOUT_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert hashes(project) == hashes(reference)
+    changed = subprocess.run(["git", "status", "--porcelain"], cwd=project, capture_output=True, text=True)
+    assert changed.stdout == ""
+
+
 def _clone(reference: Path, folder: Path, *, cached: bool) -> Path:
     """Make a fresh clone; with the cache of DVC it has no stage to run."""
     subprocess.run(["git", "clone", "-q", reference, folder], check=True)
     if cached:
         shutil.copytree(reference / ".dvc/cache", folder / ".dvc/cache")
+    if _NEW_INTERPRETERS:
+        _install(folder)
     return folder
+
+
+def _install(project: Path) -> None:
+    """Make the environment that `make setup` makes: with all requirements, and newer than their files."""
+    (project / ".venv").mkdir()
+    for path in Path(sys.prefix).iterdir():
+        if path.name != ".installed":
+            (project / ".venv" / path.name).symlink_to(path)
+    (project / ".venv/.installed").touch()
+    for name in ("pyproject.toml", "requirements.lock"):
+        os.utime(project / name, (0, 0))
 
 
 def _run(project: Path, rng: random.Random | None, *, longest: float) -> tuple[str, int | None]:
@@ -91,7 +122,7 @@ def _run(project: Path, rng: random.Random | None, *, longest: float) -> tuple[s
     """
     log = project / ".git/output"
     log.unlink(missing_ok=True)
-    make = start_forked(_MAKE, cwd=project, environ=environment(), output=log)
+    make = _start(project, log)
     if rng is None:
         make.wait(timeout=_TIMEOUT_S)
     else:
@@ -105,7 +136,16 @@ def _run(project: Path, rng: random.Random | None, *, longest: float) -> tuple[s
     return log.read_text(), make.returncode
 
 
-def _wait_for_a_moment(make: Forked, project: Path, rng: random.Random, longest: float) -> None:
+def _start(project: Path, log: Path) -> Process:
+    if not _NEW_INTERPRETERS:
+        return start_forked(_FORKED, cwd=project, environ=environment(), output=log)
+    with log.open("w") as output:
+        return subprocess.Popen(
+            _MAKE, cwd=project, env=environment(), stdout=output, stderr=output, text=True, start_new_session=True
+        )
+
+
+def _wait_for_a_moment(make: Process, project: Path, rng: random.Random, longest: float) -> None:
     """Wait for a moment at which DVC writes its files, or shortly after it.
 
     If `longest` is not 0, half of the moments are uniform within `longest` seconds.
@@ -130,7 +170,7 @@ def _written(project: Path) -> list[int]:
     return [path.stat().st_mtime_ns for path in paths if path.exists()]
 
 
-def _kill(make: Forked, project: Path, *, dvc_alone: bool) -> None:
+def _kill(make: Process, project: Path, *, dvc_alone: bool) -> None:
     """Kill all descendants of `make`, as a power cut does, or DVC alone, as the out-of-memory killer does."""
     running = [
         pid for pid, command in processes_in_folder(project).items() if "dvc" in (Path(part).name for part in command)

@@ -39,7 +39,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(_TIMEOUT_S)]
 
 def _run(name: str, folder: Path, *item: str) -> float:
     """Run a stage in a separate process, and return its peak memory in MB."""
-    done = run([sys.executable, "-m", f"pipeline.stages.{name}", *item, *folder_arguments(folder)], timeout=_TIMEOUT_S)
+    # A fork would begin with the memory of what it shares.
+    command = [sys.executable, "-m", f"pipeline.stages.{name}", *item, *folder_arguments(folder)]
+    done = run(command, timeout=_TIMEOUT_S, fresh=True)
     assert done.returncode == 0, done.stderr
     record = WorkPaths(root=folder / "work").resources(f"{name}@{item[1]}" if item else name)
     return float(read_json(record)["peak_memory_mb"])

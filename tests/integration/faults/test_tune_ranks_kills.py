@@ -1,6 +1,7 @@
 """A search whose trials train on two processes, stopped at any moment: no process is left, and the bytes are equal."""
 
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ SEARCH: dict[str, Any] = {
 }
 # A busy machine is slow, not wrong.
 _TIMEOUT_S = 400.0
+_END_WITHIN_S = 20
 
 
 def _finish(folder: Path) -> None:
@@ -37,7 +39,10 @@ def _stop(folder: Path, sent: signal.Signals) -> None:
     finally:
         kill(process)
     assert process.returncode == (75 if sent == signal.SIGTERM else -sent), said
-    assert not alive(started)
+    end = time.monotonic() + _END_WITHIN_S
+    while left := alive(started):
+        assert time.monotonic() < end, f"still running: {left}"
+        time.sleep(0.02)
 
 
 @pytest.mark.slow

@@ -67,6 +67,8 @@ def _stop_in(project: Path, stage: str, sent: signal.Signals) -> None:
         wait_until(held.exists, dvc, timeout=_TIMEOUT_S)
         assert _running_stages(project) == {stage}
         os.kill(dvc.pid, sent) if sent == signal.SIGKILL else os.killpg(dvc.pid, sent)
+        if sent == signal.SIGKILL:
+            dvc.wait(timeout=60)  # which ends the stage, before it could go on
         held.unlink()
         assert dvc.wait(timeout=60) != 0
     finally:

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow
 _PAGE = ROOT / "docs" / "guides" / "experiments.md"
 _COLUMNS = 80
 _TIMEOUT_S = 600
+_SHELL_CHARACTERS = set("|&;<>()$`\\*?[]#~\n")
 
 
 def _commands() -> list[str]:
@@ -31,7 +32,9 @@ def _run(project: Path, command: str) -> str:
         f"GIT_{role}_{key}": "test@example.org" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")
     }
     environ = {**environment(), **identity, "COLUMNS": str(_COLUMNS)}
+    assert not _SHELL_CHARACTERS & set(re.sub(r"\"[^\"]*\"|'[^']*'", "", command)), "a shell would change it"
     words = shlex.split(command)
+    assert words[0] in ("dvc", "git", "python"), command
     if words[0] == "git":
         subprocess.run(words, cwd=project, env=environ, check=True, capture_output=True)
         return ""

@@ -28,11 +28,10 @@ from pipeline.datasets.sources import SyntheticImages
 from pipeline.distributed import World
 from pipeline.optim import OPTIMIZERS
 from pipeline.training.settings import TrainSettings
-from tests.fixtures.forked import Process
 from tests.fixtures.golden import check_golden
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.times import made_up_times
-from tests.fixtures.training import ALONE, TINY, kill, run, start, write_project
+from tests.fixtures.training import ALONE, TINY, run, write_project
 
 
 def _command(folder: Path, *more: str) -> list[str]:
@@ -58,27 +57,18 @@ _STRENGTHS = {"slow_loader": "0.15", "delayed_all_reduce": "0.3", "slow_rank": "
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_each_bottleneck_is_found_and_without_one_none_is_named() -> None:
-    """Two real ranks each, whose passes take 0.1 s and more; all wait for most of the time, so they run at once."""
-    started = {fault: _measure(fault, strength) for fault, strength in _STRENGTHS.items()}
-    try:
-        found = {fault: _verdict(process) for fault, process in started.items()}
-    finally:
-        for process in started.values():
-            kill(process)
+    """Two real ranks, whose passes take 0.1 s and more."""
+    found = {fault: _verdict(fault, strength) for fault, strength in _STRENGTHS.items()}
     # On a busy machine it may be left undecided.
     assert found.pop("none").startswith("compute")
     assert found == {fault: BOUND_BY[fault] for fault in FAULTS if fault != "none"}
 
 
-def _measure(fault: str, strength: str) -> Process:
+def _verdict(fault: str, strength: str) -> str:
     options = ["--bottlenecks", fault, "--strengths", strength, "--seconds", "0.1"]
-    return start([sys.executable, "-m", "benchmarks.injected_bottlenecks", *options])
-
-
-def _verdict(process: Process) -> str:
-    printed, errors = process.communicate(timeout=500)
-    assert process.returncode == 0, errors
-    (row,) = json.loads(printed.splitlines()[-1])["results"]
+    ended = run([sys.executable, "-m", "benchmarks.injected_bottlenecks", *options], timeout=500)
+    assert ended.returncode == 0, ended.stderr
+    (row,) = json.loads(ended.stdout.splitlines()[-1])["results"]
     return str(row["verdict"])
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.projects import ROOT
+from tests.fixtures.slow import quick_first
 from tests.fixtures.training import environment
 
 SCRIPT = Path(__file__).with_name("run_key_process.py")
@@ -80,10 +81,17 @@ def test_threads_of_a_process_are_in_its_key(trainer: KeyProcess) -> None:
 
 
 def test_the_key_names_avx512_where_it_changes_bits(trainer: KeyProcess) -> None:
-    """The variables reach a fork as they reach a process that starts with them."""
     assert_keys_tell(trainer.known(), trainer.known(AVX2))
-    with _trainer(**AVX2) as with_variables:
-        assert with_variables.run() == trainer.known(AVX2)
+
+
+@pytest.mark.parametrize(
+    "environ", quick_first(1, [AVX2, {}, {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}])
+)
+def test_variables_reach_a_fork_as_a_process_that_starts_with_them(
+    environ: Mapping[str, str], trainer: KeyProcess
+) -> None:
+    with _trainer(**environ) as with_variables:
+        assert with_variables.run() == trainer.known(environ)
 
 
 @pytest.mark.slow

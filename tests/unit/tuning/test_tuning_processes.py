@@ -1,6 +1,7 @@
 """Trials on several processes, with real torchrun."""
 
 import json
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -32,7 +33,9 @@ _TWO = {"recipe.simulated_workers": 2, "recipe.workers": 2}
 def forked_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start the launchers of trials by fork; they end where another process than the named one is their parent."""
 
-    def popen(args: Sequence[str], **_: Any) -> Process:
+    def popen(args: Sequence[str], **options: Any) -> Process:
+        assert args[-1] == str(os.getpid())
+        assert options == {"stdin": subprocess.DEVNULL, "start_new_session": True}
         return start([*args[:-1], str(parent_of_forked())])
 
     monkeypatch.setattr(processes, "subprocess", SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL))
