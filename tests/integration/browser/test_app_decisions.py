@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.artifacts.overrides import read_overrides
 from pipeline.artifacts.tables import read_parquet, write_parquet
-from tests.fixtures.browser_app import N_DROPPED, Served, lasso, open_page, pick
+from tests.fixtures.browser_app import N_DROPPED, Served, intercept, lasso, open_page, pick
 from tests.fixtures.chromium import clear
 from tests.fixtures.points import NETWORK
 from viz.decisions import Decisions, Image
@@ -92,7 +92,7 @@ def _decide_consecutive_images(page: Page, served: Served, paths: list[str]) -> 
         page.wait_for_timeout(100)
         route.continue_()
 
-    page.route("**/_dash-update-component", slowly)
+    intercept(page, "**/_dash-update-component", slowly)
     for key in ("d", "d", "k", "u", "d"):
         page.keyboard.press(key)
     expect(page.locator("#saved")).to_have_text("Saved as drop: 1 image.")
@@ -213,7 +213,7 @@ def test_a_failed_request_saves_nothing_and_the_image_stays_chosen(served: Serve
         (lambda route: route.abort(), "NOT SAVED: the server does not answer"),
         (lambda route: route.fulfill(status=500), "NOT SAVED: the server fails (500)"),
     ):
-        page.route("**/decide", fail)
+        intercept(page, "**/decide", fail)
         page.locator("#note").fill("why")
         page.locator("#note").press("Enter")
         page.keyboard.press("d")
@@ -249,7 +249,7 @@ def test_a_silent_server_and_replaced_files_are_reported(served: Served, page: P
 def _decide_without_an_answer(page: Page) -> None:
     """Drop the first image, whose answer is late, and keep the second; the key before the answer does nothing."""
     held: list[Route] = []
-    page.route("**/decide", lambda route: held.append(route))
+    intercept(page, "**/decide", lambda route: held.append(route))
     page.keyboard.press("d")
     expect(page.locator("#saved")).to_have_text("Saving…")
     expect(page.locator("#saved.failed")).to_contain_text("NOT SAVED: the server does not answer")

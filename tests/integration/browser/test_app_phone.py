@@ -54,6 +54,17 @@ def test_nothing_is_wider_than_the_screen(served: Served, phone: Page) -> None:
         assert _widest(phone) == [], view
 
 
+def test_a_view_that_was_switched_to_is_no_wider_than_the_screen(served: Served, phone: Page) -> None:
+    """The image of the review is the chosen one of the next view."""
+    phone.goto(f"{served.url}?view=review")
+    phone.locator("#review .large img").wait_for()
+    for view, title in VIEWS.items():
+        phone.locator("#view").get_by_text(title, exact=True).click()
+        phone.locator(f"#page.{view}").wait_for()
+        phone.wait_for_function(f"document.documentElement.scrollWidth <= {_WIDTH}")
+        assert _widest(phone) == [], view
+
+
 def test_the_map_covers_nothing_and_a_touched_image_opens_its_card(served: Served, phone: Page) -> None:
     open_page(phone, served.url)
     phone.wait_for_function(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.fixtures.browser_app import N_DROPPED, Served
+from tests.fixtures.browser_app import N_DROPPED, Served, intercept
 from viz.decisions import Decisions, Image
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _progress(page: Page, n_decided: int) -> None:
 def test_keys_move_on_and_go_back_to_what_others_cleared(served: Served, page: Page) -> None:
     points, rows = served.points, _open(page, served)
     held: list[Route] = []
-    page.route("**/decide", lambda route: held.append(route), times=1)
+    intercept(page, "**/decide", lambda route: held.append(route), times=1)
     for key, row in zip("kdk", rows[1:], strict=False):
         page.keyboard.press(key)
         _shown(page, row)
@@ -75,7 +75,7 @@ def _refuse_a_note(page: Page, served: Served, rows: list[int]) -> None:
     page.locator("#note").fill("")
     page.locator("#note").press("Enter")
     held: list[Route] = []
-    page.route("**/decide", lambda route: held.append(route), times=1)
+    intercept(page, "**/decide", lambda route: held.append(route), times=1)
     with page.expect_request("**/decide"):
         page.keyboard.press("k")
     _shown(page, rows[1])
@@ -92,7 +92,7 @@ def _answer_with_another_decision(page: Page, rows: list[int]) -> None:
         answer = route.fetch()
         route.fulfill(response=answer, json={**answer.json(), "decision": "drop"})
 
-    page.route("**/decide", differ)
+    intercept(page, "**/decide", differ)
     page.keyboard.press("k")
     expect(page.locator("#saved.failed")).to_have_text(f"NOT SAVED: overrides.csv has drop for image #{rows[0]}")
     _shown(page, rows[0])
