@@ -1,10 +1,10 @@
 """Train the same jobs with `reduction: exact` on other numbers of processes and by other collectives; compare hashes.
 
 A hash is of the weights and buffers, the optimizer's state through the hash chain of the run, the training losses, and
-the loss and the predictions on test images. Twelve simulated workers share each batch of 53 random images unevenly.
-With `--reduction ddp` the same jobs have several hashes, since their sums round in another order.
+the loss and the predictions on other images. Twelve simulated workers share each batch of 53 random images unevenly.
+With `--reduction ddp` the same jobs have several hashes, since their sums round in another order. On the CPU.
 
-`4 on 2 nodes` is a job of two agents, whose ranks sum inside their node first.
+The column `by node` sums inside each node first, then between the nodes: `4 on 2 nodes` is a job of two agents.
 
     python -m benchmarks.equal_bits
 """
@@ -71,16 +71,23 @@ def _settings(arguments: argparse.Namespace, network: str, optimizer: str, preci
 
 def _digest(trained: TrainedRun, settings: TrainSettings, world: World) -> str:
     """Return a hash of all that a run computes; all ranks call it."""
-    pixels, labels = random_images(_BATCH, _IMAGE_SIZE)
+    pixels, labels = _images(slice(4 * _BATCH, None))
     images = load_images(pixels, settings, training=False, device=world.device)
-    result = evaluate(trained.model, images, torch.from_numpy(labels), batch_size=16, world=world)
+    result = evaluate(trained.model, images, torch.from_numpy(labels), batch_size=8, world=world)
     digest = hashlib.sha256()
     for tensor in trained.model.state_dict().values():
         digest.update(tensor.cpu().numpy().tobytes())
     losses = [record.train_loss for record in trained.history]
     links = [link.sha256 for link in trained.links]
     digest.update(repr((losses, links, trained.noise_scale, result.loss)).encode() + result.correct.tobytes())
-    return digest.hexdigest()
+    (of_all_ranks,) = set(distributed.all_gather(digest.hexdigest()))
+    return str(of_all_ranks)
+
+
+def _images(rows: slice) -> tuple[np.ndarray, np.ndarray]:
+    """Return the pixels and labels of rows of the five batches that there are."""
+    pixels, labels = random_images(5 * _BATCH, _IMAGE_SIZE)
+    return pixels[rows], labels[rows]
 
 
 def measure(arguments: argparse.Namespace, world: World) -> Iterator[dict[str, str]]:
@@ -89,7 +96,7 @@ def measure(arguments: argparse.Namespace, world: World) -> Iterator[dict[str, s
         arguments.networks, arguments.optimizers, arguments.precisions
     ):
         settings = _settings(arguments, network, optimizer, precision)
-        pixels, labels = random_images(4 * _BATCH, _IMAGE_SIZE)
+        pixels, labels = _images(slice(4 * _BATCH))
         data = TrainData(
             load_images(pixels, settings, training=True, device=world.device),
             torch.from_numpy(labels),
@@ -97,10 +104,9 @@ def measure(arguments: argparse.Namespace, world: World) -> Iterator[dict[str, s
         )
         row = {"job": f"{network} {optimizer} {precision}"}
         for name, comm in _COLLECTIVES.items():
-            options = RunOptions(comm=comm)
-            row[name] = _digest(
-                train(settings, data, world=world, log=RunLog.silent(), options=options), settings, world
-            )
+            trained = train(settings, data, world=world, log=RunLog.silent(), options=RunOptions(comm=comm))
+            assert not trained.diverged, row
+            row[name] = _digest(trained, settings, world)
         yield row
 
 
@@ -125,10 +131,11 @@ def rows_of(launches: Mapping[str, Sequence[Mapping[str, str]]]) -> list[Row]:
     """
     rows: list[Row] = []
     for results in zip(*launches.values(), strict=True):
+        (job,) = {result["job"] for result in results}
         hashes = {result[name] for result in results for name in _COLLECTIVES}
         for processes, result in zip(launches, results, strict=True):
             short = {name: result[name][:8] for name in _COLLECTIVES}
-            rows.append({"job": result["job"], "processes": processes, **short, "hashes of the job": len(hashes)})
+            rows.append({"job": job, "processes": processes, **short, "hashes of the job": len(hashes)})
     return rows
 
 
@@ -143,6 +150,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--results", type=Path, help=argparse.SUPPRESS)  # output file of the ranks
     arguments = parser.parse_args()
+    torch.set_num_threads(1)
     if distributed.launched_by_torchrun():
         with distributed.join_process_group(1) as world:
             measured = list(measure(arguments, world))

@@ -19,6 +19,7 @@ expect = pytest.importorskip("playwright.sync_api", reason="the package playwrig
 pytestmark = pytest.mark.slow
 
 _WIDTH, _HEIGHT = 390, 844
+_CONTENT = {"review": "#review .large img", "training": "#training"}
 
 
 @pytest.fixture
@@ -47,8 +48,7 @@ def _widest(page: Page) -> list[str]:
 def test_nothing_is_wider_than_the_screen(served: Served, phone: Page) -> None:
     for view in VIEWS:
         phone.goto(f"{served.url}?view={view}")
-        shown = {"review": "#review .large img", "training": "#training"}.get(view, "#legend > span")
-        phone.locator(shown).first.wait_for()
+        phone.locator(_CONTENT.get(view, "#legend > span")).first.wait_for()
         phone.locator("#table tbody tr").first.wait_for(state="attached")
         phone.wait_for_function(f"document.documentElement.scrollWidth <= {_WIDTH}")
         assert _widest(phone) == [], view
@@ -61,6 +61,7 @@ def test_a_view_that_was_switched_to_is_no_wider_than_the_screen(served: Served,
     for view, title in VIEWS.items():
         phone.locator("#view").get_by_text(title, exact=True).click()
         phone.locator(f"#page.{view}").wait_for()
+        phone.locator(_CONTENT.get(view, "#card .chosen img")).first.wait_for()
         phone.wait_for_function(f"document.documentElement.scrollWidth <= {_WIDTH}")
         assert _widest(phone) == [], view
 

@@ -89,9 +89,12 @@ CASES["uneven"] = {
     name: CASES["nodes"][name] for name in (*(f"small_cnn {way}" for way in TRANSPORTS), "bf16 between nodes",
                                        "exact by node")
 }  # fmt: skip
+_DEFAULTS = ("small_cnn default", "resnet18 default")
 CASES["alone"] = {
-    name: CASES["pair"][name] for name in ("small_cnn default", "resnet18 default", "bf16", "powersgd")
-} | {"exact": _EXACT}  # fmt: skip
+    **{name: CASES["pair"][name] for name in (*_DEFAULTS, "bf16", "powersgd")},
+    **{f"{name} of four": CASES["nodes"][name] for name in _DEFAULTS},
+    "exact": _EXACT,
+}
 
 
 def _received(gradient: Tensor, compression: Compression) -> Tensor:

@@ -98,10 +98,12 @@ def test_a_way_to_communicate_changes_only_rounding(results: Results, ranks: int
     assert _same_step(plain, results[ranks][way], first, way)
 
 
+@SHARED
 @WAY
-def test_a_way_to_communicate_gives_the_step_of_one_process(results: Results, way: str) -> None:
-    alone, first = results[1][f"{way.split()[0]} default"], results[1]["first weights"]
-    assert _same_step(alone, results[2][way], first, way)
+def test_a_way_to_communicate_gives_the_step_of_one_process(results: Results, ranks: int, way: str) -> None:
+    default = f"{way.split()[0]} default"
+    alone = results[1][default if ranks == 2 else f"{default} of four"]
+    assert _same_step(alone, results[ranks][way], results[1]["first weights"], way)
 
 
 def test_exact_sums_over_two_nodes_have_the_bits_of_one_process(results: Results) -> None:

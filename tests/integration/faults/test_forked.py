@@ -3,21 +3,26 @@
 import json
 import os
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.fixtures.forked import run_forked, start_forked
+from tests.fixtures.projects import ROOT
+from tests.fixtures.training import alive
 
 _SHOWN = """
-import json, os, signal, sys
+import gc, json, os, signal, sys
 shown = {
     "name": __name__, "argv": sys.argv[1:], "orig_argv": sys.orig_argv[1:], "cwd": os.getcwd(),
     "environ": dict(os.environ), "session": os.getsid(0) == os.getpid() == os.getpgid(0), "dvc": os.getppid(),
     "sigterm": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
     "sigint": signal.getsignal(signal.SIGINT) == signal.default_int_handler,
-    "imported": "torch" in sys.modules, "shown": open("/proc/self/cmdline").read().rstrip(chr(0)).split(chr(0)),
+    "imported": "torch" in sys.modules, "collects": gc.isenabled(),
+    "shown": open("/proc/self/cmdline").read().rstrip(chr(0)).split(chr(0)),
 }
 print(json.dumps(shown))
 print("on stderr", file=sys.stderr)
@@ -47,7 +52,7 @@ def test_a_forked_module_has_the_place_it_was_given(tmp_path: Path) -> None:
     assert shown["shown"] == args
     assert shown["cwd"] == str(tmp_path / "elsewhere")
     assert shown["environ"] == environ
-    assert all(shown[key] for key in ("session", "sigterm", "sigint", "imported"))
+    assert all(shown[key] for key in ("session", "sigterm", "sigint", "imported", "collects"))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +60,9 @@ def test_a_forked_module_has_the_place_it_was_given(tmp_path: Path) -> None:
     [
         ("raise SystemExit(75)", 75, ""),
         ("raise SystemExit('a line')", 1, "a line\n"),
+        ("raise SystemExit(-9)", 247, ""),
         ("raise ValueError('a bug')", 1, "ValueError: a bug\n"),
+        ("raise KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt\n"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, ""),
         ("import atexit, sys; atexit.register(print, 'the end', file=sys.stderr)", 0, "the end\n"),
     ],
@@ -148,6 +155,57 @@ def test_a_forked_program_exchanges_with_its_forks_as_with_others(tmp_path: Path
     first, second = done.stdout.splitlines()
     assert "returncode=1, stdout='in 1\\n', stderr='1 on stderr\\n'" in first
     assert second.endswith("returncode=1)")
+
+
+_HOLDER = """
+import atexit, os, subprocess, sys, tempfile
+atexit.register(print, "the end of the parent")
+with tempfile.TemporaryDirectory() as folder:
+    print(subprocess.run([sys.executable, "-m", "shown_child"], capture_output=True, text=True).stdout)
+    print(os.path.isdir(folder))
+"""
+
+
+def test_a_fork_does_not_do_what_is_left_to_its_parent(tmp_path: Path) -> None:
+    """Neither what it does at its end, nor the removal of its folders; the fork does what it registers itself."""
+    args, environ = _module(tmp_path, _HOLDER)
+    (tmp_path / "shown_child.py").write_text(
+        "import atexit, tempfile; atexit.register(print, 'the end of the fork'); folder = tempfile.TemporaryDirectory()"
+    )
+    environ["TMPDIR"] = str(tmp_path)
+    done = run_forked(args, cwd=tmp_path, environ=environ, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n") == ["the end of the fork", "", "True", "the end of the parent", ""]
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("tmp")]
+
+
+def test_a_program_with_threads_starts_interpreters(tmp_path: Path) -> None:
+    """A fork would wait for the threads of OpenMP forever."""
+    code = (
+        "import subprocess, sys, torch; torch.set_num_threads(2); subprocess.run([sys.executable, '-m', 'shown_child'])"
+    )
+    args, environ = _module(tmp_path, code)
+    (tmp_path / "shown_child.py").write_text("import sys; print('torch' in sys.modules)")
+    assert run_forked(args, cwd=tmp_path, environ=environ, timeout=60).stdout == "False\n"
+
+
+def test_the_children_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from tests.fixtures.forked import start_forked\n"
+        "args = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
+        "print(start_forked(args, cwd=Path('.'), environ={}).pid)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    end = time.monotonic() + 20
+    while alive({int(done.stdout)}):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_output_of_a_killed_program_is_kept_with_option_u(tmp_path: Path) -> None:
+    code = "print('before'); import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    done = run_forked([sys.executable, "-u", "-c", code], cwd=tmp_path, environ={}, timeout=60)
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "before\n")
 
 
 def test_a_kill_at_the_start_leaves_empty_outputs(tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ def _stop(folder: Path, sent: signal.Signals) -> None:
     finally:
         kill(process)
     assert process.returncode == (75 if sent == signal.SIGTERM else -sent), said
-    end = time.monotonic() + _END_WITHIN_S
+    # After SIGKILL the kernel ends the launcher, and that its ranks.
+    end = time.monotonic() + (_END_WITHIN_S if sent == signal.SIGKILL else 0)
     while left := alive(started):
         assert time.monotonic() < end, f"still running: {left}"
         time.sleep(0.02)
