@@ -12,6 +12,7 @@ The column `by node` sums inside each node first, then between the nodes: `4 on 
 import argparse
 import hashlib
 import itertools
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -151,6 +152,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help=argparse.SUPPRESS)  # output file of the ranks
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # of the ranks, too
     if distributed.launched_by_torchrun():
         with distributed.join_process_group(1) as world:
             measured = list(measure(arguments, world))
