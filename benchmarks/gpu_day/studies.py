@@ -114,7 +114,9 @@ def train_until(project: Path, study: str, end: float, out: Path) -> Row:
 
 def _run_stage(project: Path, arguments: Sequence[str], end: float) -> int:
     """Run a stage in the project; SIGTERM, which saves, ends one that takes longer. Raise its error."""
-    environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+    # Packages that are missing on a lent machine may be in a folder of PYTHONPATH.
+    folders = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
     command = [sys.executable, "-m", f"pipeline.stages.{arguments[0]}", *arguments[1:]]
     process = subprocess.Popen(command, cwd=project, env=environment, stderr=subprocess.PIPE, text=True)
     stopped = False

@@ -55,7 +55,7 @@ class TimingPlan:
     images: int
 
 
-REAL, TINY = TimingPlan(rounds=5, seconds=1.0, images=50_000), TimingPlan(rounds=1, seconds=0.0, images=0)
+REAL, TINY = TimingPlan(rounds=3, seconds=0.5, images=50_000), TimingPlan(rounds=1, seconds=0.0, images=0)
 
 
 def settings_of(network: str, size: int, batch: int, **changes: Any) -> TrainSettings:
