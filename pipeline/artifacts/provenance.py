@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import stat
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -101,7 +102,18 @@ def _without_docstrings(text: str) -> str:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             # Including the docstrings of attributes: a bare string has no effect.
             node.body = [statement for statement in node.body if not _is_docstring(statement)] or [ast.Pass()]
-    return ast.dump(tree)
+        _remove_version(node)
+    # Python 3.13 leaves empty lists out by default.
+    options: dict[str, Any] = {"show_empty": True} if sys.version_info >= (3, 13) else {}
+    return ast.dump(tree, **options)
+
+
+def _remove_version(node: ast.AST) -> None:
+    """Remove what only some versions of Python write for the same code."""
+    if getattr(node, "type_params", None) == []:
+        del node.type_params  # type: ignore[attr-defined]
+    if isinstance(node, ast.JoinedStr):
+        node.values = [value for value in node.values if not (isinstance(value, ast.Constant) and value.value == "")]
 
 
 def _is_docstring(statement: ast.stmt) -> bool:

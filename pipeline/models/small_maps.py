@@ -72,14 +72,18 @@ _PRODUCTS: dict[tuple[int, int, int], list[_Product]] = {
 
 # With fewer images these products save little, and torch's convolution was faster on one kind of processor.
 _SMALLEST_BATCH = {(1, 1, 1): 8, (1, 1, 2): 8, (2, 3, 1): 8}
+# A GPU multiplies by padding in less time than a process needs to launch the products, unless there are many images in
+# single precision.
+_SMALLEST_GPU_BATCH = 1024
 
 
 class SmallMapConv2d(nn.Conv2d):
     """A `nn.Conv2d` that computes feature maps of 1x1 and 2x2 by `_PRODUCTS`, and all others by its base class.
 
-    The choice depends only on the shape of the input, the kernel and the stride. A batch of one image, or of fewer
-    than `_SMALLEST_BATCH`, uses the base class, which is faster there. Parameters and their names are those of the base
-    class.
+    The choice depends only on the kind of device, the precision, the shape of the input, the kernel and the stride. A
+    batch of one image, or of fewer than `_SMALLEST_BATCH`, uses the base class, which is faster there. So does a GPU
+    with fewer than `_SMALLEST_GPU_BATCH` images, or in mixed precision. Parameters and their names are those of the
+    base class.
     """
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in torch's base class
@@ -87,7 +91,7 @@ class SmallMapConv2d(nn.Conv2d):
         (kernel, _), (stride, _) = self.kernel_size, self.stride
         batch, _, height, width = input.shape
         case = (height, kernel, stride)
-        if height != width or case not in _PRODUCTS or batch < _SMALLEST_BATCH.get(case, 2):
+        if height != width or case not in _PRODUCTS or batch < _SMALLEST_BATCH.get(case, 2) or _prefers_padding(input):
             return super().forward(input)
         weight = self.weight
         if torch.is_autocast_enabled(input.device.type):
@@ -95,6 +99,13 @@ class SmallMapConv2d(nn.Conv2d):
             input, weight = input.to(dtype), weight.to(dtype)  # noqa: A001
         y: Tensor = _convolve(input, weight, stride)
         return y
+
+
+def _prefers_padding(images: Tensor) -> bool:
+    """Return whether the images are on a GPU that computes the padded convolution in less time."""
+    if not images.is_cuda:
+        return False
+    return len(images) < _SMALLEST_GPU_BATCH or torch.is_autocast_enabled("cuda")
 
 
 def with_small_maps(model: nn.Module) -> nn.Module:

@@ -51,6 +51,25 @@ class GlobalBatch:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PassInputs:
+    """What one forward and backward pass reads, on the device.
+
+    Attributes:
+        images: float32 (B, 3, C, C), augmented and normalized.
+        sample_ids: (B,) int64, rows of the data set.
+        targets: (B,) int64, labels.
+        epochs: (B,) int64; None unless the training dynamics are recorded.
+        keys: (B,) int64, keys of dropout; None for a network without.
+    """
+
+    images: Tensor
+    sample_ids: Tensor
+    targets: Tensor
+    epochs: Tensor | None
+    keys: Tensor | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainLoss:
     """The training loss of any part of a global batch.
 
@@ -74,21 +93,32 @@ class TrainLoss:
 
     def summed_loss(self, model: nn.Module, batch: GlobalBatch, part: BatchSlice) -> Tensor:
         """Sum the cross-entropy of the samples of `part`, 0-dimensional; `model` is in training mode."""
+        return self.loss_of(model, self.load(batch, part), part.group_sizes)
+
+    def load(self, batch: GlobalBatch, part: BatchSlice) -> PassInputs:
+        """Load the samples of `part` to the device."""
         sample_ids, epochs = batch.sample_ids[part.rows], batch.epochs[part.rows]
         device = self.labels.device
         keys = upload(sample_keys(self.seed, sample_ids, epochs).numpy(), device) if self.drops else None
-        set_batch_context(model, group_sizes=part.group_sizes, keys=keys)
-        with autocast(self.precision, device):
-            logits = model(self.images.training_batch(sample_ids, epochs))
-        rows = upload(sample_ids, device)
-        targets = self.labels[rows]
+        images, rows = self.images.training_batch(sample_ids, epochs), upload(sample_ids, device)
+        return PassInputs(
+            images=images, sample_ids=rows, targets=self.labels[rows], keys=keys,
+            epochs=None if self.dynamics is None else upload(epochs, device),
+        )  # fmt: skip
+
+    def loss_of(self, model: nn.Module, inputs: PassInputs, group_sizes: Sequence[int]) -> Tensor:
+        """Sum the cross-entropy of loaded samples, 0-dimensional; `model` is in training mode."""
+        set_batch_context(model, group_sizes=group_sizes, keys=inputs.keys)
+        with autocast(self.precision, self.labels.device):
+            logits = model(inputs.images)
         # In half precision a sum over a batch would overflow. Float64 stays float64.
         logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
         if self.tracker is not None:
-            self.tracker.update(rows, targets, logits)
+            self.tracker.update(inputs.sample_ids, inputs.targets, logits)
         if self.dynamics is not None:
-            self.dynamics.update(rows, upload(epochs, device), targets, logits)
-        return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=self.label_smoothing)
+            assert inputs.epochs is not None, "load() comes first"
+            self.dynamics.update(inputs.sample_ids, inputs.epochs, inputs.targets, logits)
+        return F.cross_entropy(logits, inputs.targets, reduction="sum", label_smoothing=self.label_smoothing)
 
 
 class GradientStrategy(Protocol):

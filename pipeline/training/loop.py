@@ -32,6 +32,7 @@ from pipeline.training.numerics import compile_network, mark_step_begin
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import ChainLink, HistoryRecord, TrainState, start_state
 from pipeline.training.step import TrainStep
+from pipeline.training.step_graph import Recorder, record_cuda_graph
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,6 +65,7 @@ class RunOptions:
         micro_batch: samples that pass forward together, at most; `auto` takes what fits the memory.
         comm: how gradients travel between ranks.
         checkpointer: saves the run's state and resumes from it; None saves nothing.
+        record: records the steps that it can as graphs, see `step_graph`; `auto` does so on a GPU, None never.
         on_record: receives all records of the run whenever one was added, on this rank; changes no result.
     """
 
@@ -71,6 +73,7 @@ class RunOptions:
     micro_batch: int | Literal["auto"] = "auto"
     comm: CommConfig = field(default_factory=CommConfig)
     checkpointer: CheckpointScheduler | None = None
+    record: Recorder | Literal["auto"] | None = "auto"
     on_record: Callable[[Sequence[HistoryRecord]], None] | None = None
 
 
@@ -186,6 +189,7 @@ def train(
     train_step = TrainStep(
         settings, state, train_loss, batches=plan.batches, warmup_batch=_first_two(first_batch), world=world, comm=comm,
         track_from_step=first_tracked_step(settings.steps, stream.n_train, sizes),
+        record=_recorder(options, world),
     )  # fmt: skip
     eval_weights = EvalWeights(settings, state, train_loss, stream, plan.batches)
     chain = HashChain(state, SampleStream(data.train_mask, settings.seed), sizes, world)
@@ -240,6 +244,12 @@ def train(
         dynamics=state.dynamics.dynamics() if state.dynamics else None,
         earlier_seconds=state.earlier_seconds,
     )
+
+
+def _recorder(options: RunOptions, world: World) -> Recorder | None:
+    if options.record == "auto":
+        return record_cuda_graph if world.device.type == "cuda" else None
+    return options.record
 
 
 def _first_two(batch: GlobalBatch) -> GlobalBatch:

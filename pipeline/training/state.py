@@ -84,6 +84,7 @@ class TrainState:
         hardware: descriptions of what the run ran on, in order, each once.
         earlier_seconds: wall time of the processes before this one, until their last checkpoint.
         started_at: when this process began its part, by the monotonic clock.
+        wait_for_links: returns when `links` has all links that were added.
     """
 
     model: Network
@@ -105,6 +106,7 @@ class TrainState:
     hardware: list[str] = field(default_factory=list)
     earlier_seconds: float = 0.0
     started_at: float = field(default_factory=time.monotonic)
+    wait_for_links: Callable[[], None] = lambda: None
 
     def state_dict(self, *, local: bool) -> dict[str, Any]:
         """Return the state of all ranks in plain values; all ranks call it.
@@ -112,6 +114,7 @@ class TrainState:
         Args:
             local: the optimizers differ between ranks.
         """
+        self.wait_for_links()
         of_this_rank = {
             "loss_sum": float(self.loss_sum),
             "optimizer": _on_cpu(self.optimizer.state_dict()) if local else None,

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from pipeline.batching import RankBatch
+from pipeline.batching import BatchSlice, RankBatch
 from pipeline.distributed import CommConfig, World
 from pipeline.training.exact_gradients import ExactGradients
 from pipeline.training.gradients import (
@@ -15,11 +16,13 @@ from pipeline.training.gradients import (
     GradientStrategy,
     LeafGradients,
     LocalGradients,
+    PassInputs,
     TrainLoss,
     average_weights,
 )
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import TrainState
+from pipeline.training.step_graph import Recorder, StepGraph
 
 
 class TrainStep:
@@ -30,6 +33,7 @@ class TrainStep:
         warmup_batch: any two samples that the run trains on.
         track_from_step: first step at which `state.tracker`, if not None, records the labels' probabilities;
             `state.dynamics` records from the first step on.
+        record: records the steps that it can as graphs, see `step_graph`; None records none.
     """
 
     def __init__(
@@ -43,8 +47,10 @@ class TrainStep:
         track_from_step: int,
         world: World,
         comm: CommConfig,
+        record: Recorder | None = None,
     ) -> None:
         self._settings, self._state, self._world = settings, state, world
+        _set_up_learning_rate(state, world)
         self._train_loss = replace(train_loss, dynamics=state.dynamics)
         self._tracked_loss, self._track_from_step = replace(self._train_loss, tracker=state.tracker), track_from_step
         self._batches = batches
@@ -57,6 +63,10 @@ class TrainStep:
         # If the scaler makes the kernel of torch's fused SGD skip the first step, the momentum stays uninitialized.
         # With this flag, the scaler skips the call instead.
         state.optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+        self._record = record if _can_record(settings, state, world) else None
+        # Of steps of one batch size that all track the labels, or that all do not.
+        self._graph: _RecordedStep | None = None
+        self._graph_key: tuple[int, bool] | None = None
         if settings.reduction == "exact":
             state.model.train()
             return
@@ -72,26 +82,26 @@ class TrainStep:
         samples_noise = settings.noise_scale_steps is not None and state.step % settings.noise_scale_steps == 0
 
         # Learning rate: a pure function of the step.
-        for group in state.optimizer.param_groups:
-            group["lr"] = settings.lr_at(state.step)
+        _set_learning_rate(state.optimizer, settings.lr_at(state.step))
 
         # Forward and backward passes, micro-batch by micro-batch.
-        train_loss = self._tracked_loss if state.step >= self._track_from_step else self._train_loss
-        strategy = self._strategy(local=local, samples_noise=samples_noise)
-        state.loss_sum += strategy.compute(train_loss, batch, self._batches[batch.size], loss_scale=self._loss_scale())
-        if samples_noise:
-            assert isinstance(strategy, LeafGradients | ExactGradients)
-            state.noise.append(strategy.noise_sample())
-        if self._exact is not None:
-            state.grids = self._exact.grids
+        tracked = state.tracker is not None and state.step >= self._track_from_step
+        train_loss = self._tracked_loss if tracked else self._train_loss
+        graph = None if samples_noise else self._graph_of(batch, train_loss, tracked=tracked)
+        if graph is not None:
+            state.loss_sum += graph.run(train_loss.load(batch, self._batches[batch.size].micro_batches[0]))
+        else:
+            strategy = self._strategy(local=local, samples_noise=samples_noise)
+            rank_batch = self._batches[batch.size]
+            state.loss_sum += strategy.compute(train_loss, batch, rank_batch, loss_scale=self._loss_scale())
+            if samples_noise:
+                assert isinstance(strategy, LeafGradients | ExactGradients)
+                state.noise.append(strategy.noise_sample())
+            if self._exact is not None:
+                state.grids = self._exact.grids
 
         # Update: once per global batch, however many micro-batches it has.
-        if state.scaler:
-            state.scaler.unscale_(state.optimizer)
-        if settings.clip_norm is not None:
-            nn.utils.clip_grad_norm_(state.model.parameters(), settings.clip_norm)
-        skipped = self._optimizer_step()
-        state.optimizer.zero_grad(set_to_none=True)
+        skipped = False if graph is not None and graph.updates else self._update()
         if state.average and not skipped:
             state.average.update_parameters(state.model)
 
@@ -105,6 +115,20 @@ class TrainStep:
         first, period = self._settings.local_from_step, self._settings.local_period
         return first is None or step <= first or (step - first) % period == 0 or step == self._settings.steps
 
+    def _graph_of(self, batch: GlobalBatch, train_loss: TrainLoss, *, tracked: bool) -> "_RecordedStep | None":
+        """Return the graph of a step on `batch`; None for one that is not recorded."""
+        micro_batches, key = self._batches[batch.size].micro_batches, (batch.size, tracked)
+        if self._record is None or len(micro_batches) != 1:
+            return None
+        if key != self._graph_key:
+            # The first such step runs as it is: torch's libraries and the optimizer's state start with it.
+            self._graph_key, self._graph = key, None
+        elif self._graph is None:
+            self._graph = _RecordedStep(
+                self._settings, self._state, train_loss, batch, micro_batches[0], self._record
+            )  # fmt: skip
+        return self._graph
+
     def _strategy(self, *, local: bool, samples_noise: bool) -> GradientStrategy:
         if self._exact is not None:
             return self._exact
@@ -116,17 +140,95 @@ class TrainStep:
         scaler = self._state.scaler
         return scaler.scale(torch.ones((), device=self._world.device)) if scaler else 1.0
 
-    def _optimizer_step(self) -> bool:
-        """Take the optimizer's step; returns whether the scaler skipped it for a non-finite gradient."""
+    def _update(self) -> bool:
+        """Update the weights by their gradients; returns whether the scaler skipped it for a non-finite one."""
         state = self._state
         if state.scaler is None:
-            state.optimizer.step()
+            _update_weights(self._settings, state)
             return False
+        state.scaler.unscale_(state.optimizer)
+        _clip_gradients(self._settings, state)
         stepped: list[bool] = []
         hook = state.optimizer.register_step_post_hook(lambda *_: stepped.append(True))
         # Reads from the device once, whether a gradient is not finite. Reading the scale would wait twice more.
         state.scaler.step(state.optimizer)
         hook.remove()
         state.scaler.update()
+        state.optimizer.zero_grad(set_to_none=True)
         state.skipped_steps += not stepped
         return not stepped
+
+
+class _RecordedStep:
+    """The graph of a step: both passes, and the update where the optimizer reads all that changes from the device.
+
+    Attributes:
+        updates: the graph has the update.
+    """
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        state: TrainState,
+        train_loss: TrainLoss,
+        batch: GlobalBatch,
+        part: BatchSlice,
+        record: Recorder,
+    ) -> None:
+        self.updates = _reads_lr_from_device(state.optimizer)
+
+        def work(inputs: PassInputs) -> Tensor:
+            loss = train_loss.loss_of(state.model, inputs, part.group_sizes)
+            (loss * (1 / batch.size)).backward()
+            if self.updates:
+                _update_weights(settings, state)
+            return loss.detach()
+
+        self._graph = StepGraph(work, train_loss.load(batch, part), record)
+        # The graph writes the gradients to this memory, and the update that follows it forgets them.
+        self._gradients = [(parameter, parameter.grad) for parameter in state.model.parameters()]
+
+    def run(self, inputs: PassInputs) -> Tensor:
+        """Run the step; returns the sum of the losses, 0-dimensional."""
+        loss = self._graph.run(inputs)
+        if not self.updates:
+            for parameter, gradient in self._gradients:
+                parameter.grad = gradient
+        return loss
+
+
+def _can_record(settings: TrainSettings, state: TrainState, world: World) -> bool:
+    """Return whether the passes of a step are the same operations on one process whatever the batch holds."""
+    simple = settings.reduction == "ddp" and settings.local_from_step is None and not settings.compile
+    return world.size == 1 and simple and state.scaler is None
+
+
+def _set_up_learning_rate(state: TrainState, world: World) -> None:
+    """Let the fused SGD of a GPU read its learning rate from there, which the graph of a step needs."""
+    shared = world.device.type == "cuda" and isinstance(state.optimizer, torch.optim.SGD)
+    rate = torch.zeros((), device=world.device) if shared else 0.0
+    for group in state.optimizer.param_groups:
+        group["lr"] = rate
+
+
+def _set_learning_rate(optimizer: Optimizer, rate: float) -> None:
+    if _reads_lr_from_device(optimizer):
+        optimizer.param_groups[0]["lr"].fill_(rate)  # all groups share the tensor
+        return
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def _reads_lr_from_device(optimizer: Optimizer) -> bool:
+    return isinstance(optimizer.param_groups[0]["lr"], Tensor)
+
+
+def _clip_gradients(settings: TrainSettings, state: TrainState) -> None:
+    if settings.clip_norm is not None:
+        nn.utils.clip_grad_norm_(state.model.parameters(), settings.clip_norm)
+
+
+def _update_weights(settings: TrainSettings, state: TrainState) -> None:
+    _clip_gradients(settings, state)
+    state.optimizer.step()
+    state.optimizer.zero_grad(set_to_none=True)

@@ -98,6 +98,7 @@ class _SegmentScheduler(CheckpointScheduler):
         state.history = [record for record in self._recorded.history if record.step <= step]
         stream = SampleStream(self._segment.rows.mask, spec.settings.seed)
         HashChain(state, stream, spec.settings.batch_sizes, world).add()
+        state.wait_for_links()
         if state.step != step or state.links[-1].sha256 != links[-1].sha256:
             raise InputError(f"{self._folder}: the checkpoint of step {step} is not the state of the recorded link")
         state.links = links

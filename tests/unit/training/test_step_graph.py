@@ -1,0 +1,138 @@
+"""A step that is recorded and replayed gives the bits of a plain step. Without a GPU a stand-in records."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pipeline.batching import RankBatch, merge_micro_batches, worker_slices
+from pipeline.distributed import CommConfig
+from pipeline.training import step as step_module
+from pipeline.training.gradients import GlobalBatch
+from pipeline.training.settings import TrainSettings
+from pipeline.training.state import TrainState, start_state
+from pipeline.training.step import TrainStep
+from tests.fixtures.training import ALONE, TINY, random_train_loss
+
+N, STEPS = 48, 6
+SETTINGS = replace(
+    TINY, network="small_cnn", batch_size=24, simulated_workers=4, steps=STEPS, schedule="cosine", warmup_steps=2,
+    label_smoothing=0.1, clip_norm=1.0,
+)  # fmt: skip
+
+
+class _Recording:
+    """Records like a CUDA graph: replaying repeats the work on the same tensors, and writes to the same gradients."""
+
+    def __init__(self, state: TrainState) -> None:
+        self._parameters = list(state.model.parameters())
+        self.recorded = self.replayed = 0
+
+    def __call__(self, work: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
+        self.recorded += 1
+        # Where a real graph writes.
+        gradients = [torch.empty_like(parameter) for parameter in self._parameters]
+        result = torch.empty(())
+
+        def replay() -> None:
+            self.replayed += 1
+            for parameter in self._parameters:
+                parameter.grad = None
+            result.copy_(work())
+            for parameter, gradient in zip(self._parameters, gradients, strict=True):
+                if parameter.grad is not None:
+                    gradient.copy_(parameter.grad)
+                parameter.grad = None
+
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
+        return replay, result
+
+
+def _train(settings: TrainSettings, *, records: bool, pass_size: int = 24, tracked: int = 0) -> tuple[TrainState, int]:
+    """Train for `STEPS` steps; return the state, and how many steps were replayed."""
+    train_loss = random_train_loss(N, dtype=torch.float32, label_smoothing=settings.label_smoothing)
+    state = start_state(settings, ALONE, n_tracked_samples=tracked, n_tracked_epochs=STEPS if tracked else 0)
+    recording = _Recording(state)
+    workers = worker_slices(settings.batch_size, settings.simulated_workers)
+    rank_batch = RankBatch(leaves=workers, micro_batches=merge_micro_batches(workers, pass_size))
+    pair = GlobalBatch(sample_ids=np.arange(2), epochs=np.zeros(2, dtype=np.int64))
+    step = TrainStep(
+        settings, state, train_loss, batches={settings.batch_size: rank_batch}, warmup_batch=pair,
+        track_from_step=STEPS // 2, world=ALONE, comm=CommConfig(), record=recording if records else None,
+    )  # fmt: skip
+    for number in range(STEPS):
+        rng = np.random.default_rng(number)
+        step.run_step(GlobalBatch(sample_ids=rng.permutation(N)[:24], epochs=np.full(24, number)))
+    return state, recording.replayed
+
+
+def _assert_equal(one: TrainState, other: TrainState) -> None:
+    for a, b in zip(one.model.state_dict().values(), other.model.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+    assert torch.equal(one.loss_sum, other.loss_sum)
+    for a, b in zip(one.optimizer.state.values(), other.optimizer.state.values(), strict=True):
+        assert all(torch.equal(torch.as_tensor(a[name]), torch.as_tensor(b[name])) for name in a)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        SETTINGS,
+        replace(SETTINGS, optimizer="adamw", optimizer_options={"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}),
+        replace(SETTINGS, ema_decay=0.9),
+    ],
+    ids=["sgd", "adamw", "weight average"],
+)
+def test_replayed_steps_equal_plain_ones(settings: TrainSettings) -> None:
+    replayed, n_replayed = _train(settings, records=True)
+    plain, n_plain = _train(settings, records=False)
+
+    _assert_equal(replayed, plain)
+    assert (n_replayed, n_plain) == (STEPS - 1, 0)
+    if plain.average is not None and replayed.average is not None:
+        for a, b in zip(plain.average.parameters(), replayed.average.parameters(), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_the_recorded_update_reads_the_learning_rate_of_each_step() -> None:
+    """On a GPU the learning rate of SGD is a tensor; `STEPS` steps have different ones."""
+
+    def on_device(state: TrainState, _: object) -> None:
+        rate = torch.zeros((), dtype=torch.float64)
+        for group in state.optimizer.param_groups:
+            group["lr"] = rate
+
+    with patch.object(step_module, "_set_up_learning_rate", on_device):
+        replayed, n_replayed = _train(SETTINGS, records=True)
+    plain, _ = _train(SETTINGS, records=False)
+
+    assert n_replayed == STEPS - 1
+    _assert_equal(replayed, plain)
+
+
+def test_tracked_steps_are_recorded_separately() -> None:
+    replayed, n_replayed = _train(SETTINGS, records=True, tracked=N)
+    plain, _ = _train(SETTINGS, records=False, tracked=N)
+
+    # The first step of each kind is plain.
+    assert n_replayed == STEPS - 2
+    _assert_equal(replayed, plain)
+    for tracker in ("tracker", "dynamics"):
+        one, other = getattr(replayed, tracker).state_dict(), getattr(plain, tracker).state_dict()
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("changes", "pass_size"),
+    [({}, 12), ({"reduction": "exact"}, 24), ({"noise_scale_steps": 1}, 24), ({"precision": "fp16"}, 24)],
+    ids=["two passes", "exact sums", "noise samples", "loss scaling"],
+)
+def test_other_steps_are_not_recorded(changes: dict[str, object], pass_size: int) -> None:
+    _, n_replayed = _train(replace(SETTINGS, **changes), records=True, pass_size=pass_size)  # type: ignore[arg-type]
+
+    assert n_replayed == 0
