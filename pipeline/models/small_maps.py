@@ -72,9 +72,9 @@ _PRODUCTS: dict[tuple[int, int, int], list[_Product]] = {
 
 # With fewer images these products save little, and torch's convolution was faster on one kind of processor.
 _SMALLEST_BATCH = {(1, 1, 1): 8, (1, 1, 2): 8, (2, 3, 1): 8}
-# A GPU multiplies by padding in less time than a process needs to launch the products, unless there are many images in
-# single precision.
-_SMALLEST_GPU_BATCH = 1024
+# On an H100 products in single precision took .62, .54 and .30 of the time at 256, 1,024 and 4,096 images, and in mixed
+# precision as much as padded convolutions (docs/results/gpu).
+_SMALLEST_GPU_BATCH = 256
 
 
 class SmallMapConv2d(nn.Conv2d):
