@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
 import numpy as np
@@ -22,7 +22,7 @@ from benchmarks.measuring import StepClock, ratio_spread, seconds_of
 from pipeline import distributed
 from pipeline.distributed import CommConfig, World, float32_arithmetic
 from pipeline.errors import is_out_of_memory
-from pipeline.models import build_network
+from pipeline.models import build_network, small_maps
 from pipeline.models.small_maps import SmallMapConv2d
 from pipeline.run_log import RunLog
 from pipeline.training import eval_weights
@@ -31,8 +31,8 @@ from pipeline.training.evaluation import load_images
 from pipeline.training.loop import RunOptions, TrainData, TrainedRun, train
 from pipeline.training.settings import TrainSettings
 
-_WARM_UP = 2
-"""Number of optimizer steps before the first timed one."""
+_WARM_UP = 4
+"""Number of optimizer steps before the first timed one; in the second a step is recorded."""
 
 _MIN_STEPS, _MAX_STEPS = 1, 500
 """Number of optimizer steps of a loop in a round."""
@@ -73,13 +73,19 @@ def train_on(
     log: RunLog,
     checkpointer: CheckpointScheduler | None = None,
     comm: CommConfig | None = None,
+    records: bool = True,
 ) -> TrainedRun:
-    """Run the training loop on all images, uint8 (N, H, W, 3); BatchNorm's statistics come from one batch."""
+    """Run the training loop on all images, uint8 (N, H, W, 3); BatchNorm's statistics come from one batch.
+
+    Args:
+        records: on a GPU, record the steps as CUDA graphs.
+    """
     images = load_images(pixels, settings, training=True, device=world.device)
     targets, train_mask = torch.from_numpy(labels).to(world.device), np.ones(len(labels), dtype=np.bool_)
     with patch.object(eval_weights, "STATISTICS_IMAGES", 1):
         data = TrainData(images, targets, train_mask)
-        options = RunOptions(checkpointer=checkpointer, comm=comm or CommConfig())
+        record: Literal["auto"] | None = "auto" if records else None
+        options = RunOptions(checkpointer=checkpointer, comm=comm or CommConfig(), record=record)
         return train(settings, data, world=world, log=log, options=options)
 
 
@@ -87,13 +93,15 @@ def compare_with_bare(settings: TrainSettings, plan: TimingPlan) -> Row:
     """Compare the training loop with a bare loop on torchvision's network; the ratio is ours over bare.
 
     `bare` has the same precision as ours, and deterministic kernels. `bare_fastest` has TF32 and the kernels that cuDNN
-    finds to be fastest, which may not be deterministic.
+    finds to be fastest, which may not be deterministic. `plain` is the training loop whose steps are not recorded as
+    CUDA graphs.
     """
     with distributed.join_process_group("auto") as world:
         run = bare_steps(torchvision_network(settings), settings, world.device)
         loops = {
             "bare": timed(run, partial(float32_arithmetic, tf32=settings.precision == "tf32")),
             "bare_fastest": timed(run, partial(float32_arithmetic, tf32=True, fast=True)),
+            "plain": _training_loop(settings, world, plan, records=False),
             "ours": _training_loop(settings, world, plan),
         }
         return in_turn(loops, settings.batch_size, plan, over="bare")
@@ -161,12 +169,24 @@ def torchvision_network(settings: TrainSettings) -> nn.Module:
 
 
 def compare_with_plain_convolutions(settings: TrainSettings, plan: TimingPlan) -> Row:
-    """Compare the two forms of a network's convolutions on one batch; the ratio is small maps over plain."""
-    with distributed.join_process_group("auto") as world:
+    """Compare the two forms of a network's convolutions on one batch; the ratio is small maps over plain.
+
+    On a GPU both are also timed as one CUDA graph: launching the products takes longer than running them.
+    """
+    with distributed.join_process_group("auto") as world, patch.object(small_maps, "_prefers_padding", bool):
         run = bare_steps(build_network(settings.network, N_CLASSES, stem=settings.stem, seed=0), settings, world.device)
-        exact = partial(float32_arithmetic, tf32=False)
+        exact = partial(float32_arithmetic, tf32=settings.precision == "tf32")
         loops = {"plain": timed(run, exact, plain_convolutions), "small_maps": timed(run, exact)}
-        return in_turn(loops, settings.batch_size, plan, over="plain")
+        row = in_turn(loops, settings.batch_size, plan, over="plain")
+        if world.device.type != "cuda":
+            return row
+        with exact():
+            products = _one_graph(run, world.device)
+            with plain_convolutions():
+                plain = _one_graph(run, world.device)
+        graphs = {"plain_graph": timed(plain, exact), "small_maps_graph": timed(products, exact)}
+        recorded = in_turn(graphs, settings.batch_size, plan, over="plain_graph")
+        return {**row, **{name: recorded[name] for name in graphs}, "graph_ratio": recorded["ratio"]}
 
 
 @contextmanager
@@ -188,12 +208,12 @@ def peak_gib() -> float | None:
     return round(torch.cuda.max_memory_allocated() / 2**30, 2) if torch.cuda.is_available() else None
 
 
-def _training_loop(settings: TrainSettings, world: World, plan: TimingPlan) -> Loop:
+def _training_loop(settings: TrainSettings, world: World, plan: TimingPlan, *, records: bool = True) -> Loop:
     pixels, labels = random_images(max(2 * settings.batch_size, plan.images), settings.format.image_size)
 
     def seconds(steps: int) -> float:
         clock = StepClock(_WARM_UP, _WARM_UP + steps)
-        train_on(replace(settings, steps=_WARM_UP + steps), pixels, labels, world=world, log=clock)
+        train_on(replace(settings, steps=_WARM_UP + steps), pixels, labels, world=world, log=clock, records=records)
         return clock.seconds
 
     return seconds

@@ -189,7 +189,7 @@ def train(
     train_step = TrainStep(
         settings, state, train_loss, batches=plan.batches, warmup_batch=_first_two(first_batch), world=world, comm=comm,
         track_from_step=first_tracked_step(settings.steps, stream.n_train, sizes),
-        record=_recorder(options, world),
+        record=_recorder(options, world), say=log.info,
     )  # fmt: skip
     eval_weights = EvalWeights(settings, state, train_loss, stream, plan.batches)
     chain = HashChain(state, SampleStream(data.train_mask, settings.seed), sizes, world)
@@ -217,6 +217,7 @@ def train(
                 chain.add()
             if evaluate_now and not diverged:
                 assert eval_fn is not None
+                train_step.make_room()
                 with eval_weights.swapped_in():
                     state.history[-1] = _with_evaluation(state.history[-1], eval_fn(state.model))
             if record_now and options.on_record is not None:
@@ -228,6 +229,7 @@ def train(
 
     noise_scale = estimate_noise_scale(state.noise) if settings.noise_scale_steps is not None else None
     confidence = state.tracker.means() if state.tracker else None
+    train_step.make_room()
     if not diverged:
         with explain_out_of_memory(too_large(settings, plan.micro_batch)):
             eval_weights.swap_in()

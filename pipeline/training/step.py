@@ -1,6 +1,6 @@
 """One optimizer step: learning rate, gradient, clipping, update, weight average."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from pipeline.batching import BatchSlice, RankBatch
 from pipeline.distributed import CommConfig, World
+from pipeline.errors import is_out_of_memory
 from pipeline.training.exact_gradients import ExactGradients
 from pipeline.training.gradients import (
     AveragedGradients,
@@ -22,7 +23,7 @@ from pipeline.training.gradients import (
 )
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import TrainState
-from pipeline.training.step_graph import Recorder, StepGraph
+from pipeline.training.step_graph import Recorder, StepGraph, free_bytes, reserved_bytes
 
 
 class TrainStep:
@@ -34,6 +35,7 @@ class TrainStep:
         track_from_step: first step at which `state.tracker`, if not None, records the labels' probabilities;
             `state.dynamics` records from the first step on.
         record: records the steps that it can as graphs, see `step_graph`; None records none.
+        say: prints a line for people.
     """
 
     def __init__(
@@ -48,8 +50,9 @@ class TrainStep:
         world: World,
         comm: CommConfig,
         record: Recorder | None = None,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._settings, self._state, self._world = settings, state, world
+        self._settings, self._state, self._world, self._say = settings, state, world, say
         _set_up_learning_rate(state, world)
         self._train_loss = replace(train_loss, dynamics=state.dynamics)
         self._tracked_loss, self._track_from_step = replace(self._train_loss, tracker=state.tracker), track_from_step
@@ -110,6 +113,11 @@ class TrainStep:
         if local and self.weights_in_sync_after(state.step):
             average_weights(state.model, self._world)
 
+    def make_room(self) -> None:
+        """Release the recorded step if its memory may be needed; a later step records it again."""
+        if self._graph is not None and free_bytes(self._world.device) < self._graph.n_bytes:
+            self._graph = None
+
     def weights_in_sync_after(self, step: int) -> bool:
         """Return whether all ranks have the same weights after the first `step` steps."""
         first, period = self._settings.local_from_step, self._settings.local_period
@@ -124,10 +132,24 @@ class TrainStep:
             # The first such step runs as it is: torch's libraries and the optimizer's state start with it.
             self._graph_key, self._graph = key, None
         elif self._graph is None:
-            self._graph = _RecordedStep(
-                self._settings, self._state, train_loss, batch, micro_batches[0], self._record
-            )  # fmt: skip
+            self._graph = self._recorded(batch, train_loss, micro_batches[0])
         return self._graph
+
+    def _recorded(self, batch: GlobalBatch, train_loss: TrainLoss, part: BatchSlice) -> "_RecordedStep | None":
+        """Record a step; without the memory for it, this step and the later ones stay plain."""
+        assert self._record is not None, "nothing is recorded"
+        try:
+            return _RecordedStep(self._settings, self._state, train_loss, batch, part, self._record)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        # Outside the handler, whose exception keeps tensors alive.
+        self._record = None
+        self._state.optimizer.zero_grad(set_to_none=True)
+        self._say(
+            f"the memory does not hold a CUDA graph of a step of {batch.size} images; steps are launched one by one"
+        )
+        return None
 
     def _strategy(self, *, local: bool, samples_noise: bool) -> GradientStrategy:
         if self._exact is not None:
@@ -164,6 +186,7 @@ class _RecordedStep:
 
     Attributes:
         updates: the graph has the update.
+        n_bytes: memory of the GPU that it keeps, about as much as a plain step needs.
     """
 
     def __init__(
@@ -184,7 +207,9 @@ class _RecordedStep:
                 _update_weights(settings, state)
             return loss.detach()
 
+        before = reserved_bytes(state.loss_sum.device)
         self._graph = StepGraph(work, train_loss.load(batch, part), record)
+        self.n_bytes = reserved_bytes(state.loss_sum.device) - before
         # The graph writes the gradients to this memory, and the update that follows it forgets them.
         self._gradients = [(parameter, parameter.grad) for parameter in state.model.parameters()]
 

@@ -28,6 +28,19 @@ def record_cuda_graph(work: Callable[[], Tensor]) -> tuple[Callable[[], object],
     return graph.replay, result
 
 
+def free_bytes(device: torch.device) -> int:
+    """Return the memory of a GPU that no process holds, in bytes; 0 for a CPU."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+
+
+def reserved_bytes(device: torch.device) -> int:
+    """Return the memory of a GPU that torch holds without what it keeps for later, in bytes; 0 for a CPU."""
+    if device.type != "cuda":
+        return 0
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved(device)
+
+
 class StepGraph:
     """A recorded step: it copies the inputs of each batch to where the recorded operations read them.
 

@@ -16,6 +16,7 @@ from pipeline.training.gradients import GlobalBatch
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import TrainState, start_state
 from pipeline.training.step import TrainStep
+from pipeline.training.step_graph import Recorder
 from tests.fixtures.training import ALONE, TINY, random_train_loss
 
 N, STEPS = 48, 6
@@ -53,7 +54,15 @@ class _Recording:
         return replay, result
 
 
-def _train(settings: TrainSettings, *, records: bool, pass_size: int = 24, tracked: int = 0) -> tuple[TrainState, int]:
+def _train(
+    settings: TrainSettings,
+    *,
+    records: bool,
+    pass_size: int = 24,
+    tracked: int = 0,
+    recorder: Callable[[_Recording], Recorder] = lambda recording: recording,
+    said: list[str] | None = None,
+) -> tuple[TrainState, int]:
     """Train for `STEPS` steps; return the state, and how many steps were replayed."""
     train_loss = random_train_loss(N, dtype=torch.float32, label_smoothing=settings.label_smoothing)
     state = start_state(settings, ALONE, n_tracked_samples=tracked, n_tracked_epochs=STEPS if tracked else 0)
@@ -63,11 +72,13 @@ def _train(settings: TrainSettings, *, records: bool, pass_size: int = 24, track
     pair = GlobalBatch(sample_ids=np.arange(2), epochs=np.zeros(2, dtype=np.int64))
     step = TrainStep(
         settings, state, train_loss, batches={settings.batch_size: rank_batch}, warmup_batch=pair,
-        track_from_step=STEPS // 2, world=ALONE, comm=CommConfig(), record=recording if records else None,
+        track_from_step=STEPS // 2, world=ALONE, comm=CommConfig(), record=recorder(recording) if records else None,
+        say=(said if said is not None else []).append,
     )  # fmt: skip
     for number in range(STEPS):
         rng = np.random.default_rng(number)
         step.run_step(GlobalBatch(sample_ids=rng.permutation(N)[:24], epochs=np.full(24, number)))
+        step.make_room()
     return state, recording.replayed
 
 
@@ -136,3 +147,47 @@ def test_other_steps_are_not_recorded(changes: dict[str, object], pass_size: int
     _, n_replayed = _train(replace(SETTINGS, **changes), records=True, pass_size=pass_size)  # type: ignore[arg-type]
 
     assert n_replayed == 0
+
+
+def test_without_memory_for_a_graph_the_steps_stay_plain() -> None:
+    def without_memory(recording: _Recording) -> Recorder:
+        def record(work: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
+            recording(work)  # leaves gradients behind
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        return record
+
+    said: list[str] = []
+    failed, n_replayed = _train(SETTINGS, records=True, recorder=without_memory, said=said)
+    plain, _ = _train(SETTINGS, records=False)
+
+    assert n_replayed == 0
+    _assert_equal(failed, plain)
+    assert len(said) == 1
+    assert "24 images" in said[0]
+
+
+def test_a_graph_whose_memory_is_needed_is_recorded_again() -> None:
+    recordings: list[_Recording] = []
+
+    def keep(recording: _Recording) -> Recorder:
+        recordings.append(recording)
+        return recording
+
+    with patch.object(step_module, "free_bytes", return_value=-1):
+        released, n_replayed = _train(SETTINGS, records=True, recorder=keep)
+    plain, _ = _train(SETTINGS, records=False)
+
+    assert n_replayed == recordings[0].recorded == STEPS - 1
+    _assert_equal(released, plain)
+
+
+def test_another_error_while_recording_ends_the_run() -> None:
+    def failing(_: _Recording) -> Recorder:
+        def record(work: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+        return record
+
+    with pytest.raises(RuntimeError, match="capturing"):
+        _train(SETTINGS, records=True, recorder=failing)
