@@ -104,6 +104,37 @@ def test_every_part_of_a_run_counts(change: str, stepped: TrainState) -> None:
     assert _last(state) != _last(stepped)
 
 
+def test_a_thread_hashes_the_state_at_the_time_of_the_link(stepped: TrainState) -> None:
+    """As on a GPU, where the training goes on meanwhile; a saved state has all links."""
+    links = []
+    for device in ("cpu", "cuda"):
+        state = start_state(replace(TINY, ema_decay=0.9), ALONE)
+        state.load_state_dict(copy.deepcopy(stepped.state_dict(local=False)), ALONE)
+        world = replace(ALONE, device=torch.device(device))
+        chain = HashChain(state, SampleStream(np.ones(N, dtype=np.bool_), TINY.seed), TINY.batch_sizes, world)
+        chain.add()
+        assert state.average is not None
+        with torch.no_grad():
+            for tensor in (*state.model.parameters(), *state.average.state_dict().values()):
+                tensor.add_(1)
+        state.step += 1
+        saved = state.state_dict(local=False)["links"]
+        assert [link["step"] for link in saved] == [2]
+        links.append(chain.close())
+    assert links[0] == links[1]
+
+
+def test_an_error_of_the_hashing_thread_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = replace(ALONE, device=torch.device("cuda"))
+    state, stream = start_state(SMALL, ALONE), SampleStream(np.ones(N, dtype=np.bool_), SMALL.seed)
+    chain = HashChain(state, stream, SMALL.batch_sizes, world)
+    monkeypatch.setattr(hash_chain, "_update", lambda *_: 1 / 0)
+    chain.add()
+    with pytest.raises(ZeroDivisionError):
+        chain.close()
+    assert state.links == []
+
+
 def test_the_sample_ids_count(stepped: TrainState) -> None:
     (first, *_), _ = SampleStream(np.ones(N, dtype=np.bool_), TINY.seed).samples(0, 1)
     assert _last(stepped, np.arange(N) != first) != _last(stepped)
