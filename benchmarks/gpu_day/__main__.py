@@ -45,7 +45,7 @@ def _slow_cases(step: GpuDayStep) -> GpuDayStep:
 
 STUDIES = replace(
     _step("studies", 530, "studies:studies", "the project's studies, into its ledger"),
-    case_limit_s=530, ends_early_s=90,
+    case_limit_s=530, ends_early_s=45,
 )  # fmt: skip
 """Needs a project, and the last seconds of its time to save its run."""
 
