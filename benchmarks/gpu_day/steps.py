@@ -116,6 +116,10 @@ def bits(*, dry_run: bool) -> Cases:
     variants: dict[str, TrainSettings] = {precision: replace(base, precision=precision) for precision in PRECISIONS}
     variants["bf16, exact sums of 8 workers"] = replace(variants["bf16"], reduction="exact", simulated_workers=8)
     variants["bf16, 8 workers"] = replace(variants["bf16"], simulated_workers=8)
+    adamw = {"optimizer": "adamw", "optimizer_options": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}}
+    variants["bf16, AdamW, clipping, weight average"] = replace(
+        variants["bf16"], **adamw, clip_norm=1.0, ema_decay=0.9
+    )  # fmt: skip
     variants["bf16, compiled"] = replace(variants["bf16"], compile=True)
     variants["bf16, CUDA graphs"] = replace(variants["bf16"], compile="cuda_graphs")
     chosen = ["fp32"] if dry_run else variants
@@ -176,7 +180,8 @@ def agree_in_float64(*, size: int) -> Row:
             gradients = [parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]
             return torch.cat([logits.detach().flatten(), *gradients])
 
-        products = logits_and_gradients()
+        with timing.products_everywhere():
+            products = logits_and_gradients()
         with timing.plain_convolutions():
             plain = logits_and_gradients()
     distance = float((products - plain).norm() / plain.norm())

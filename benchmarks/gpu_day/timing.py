@@ -173,7 +173,7 @@ def compare_with_plain_convolutions(settings: TrainSettings, plan: TimingPlan) -
 
     On a GPU both are also timed as one CUDA graph: launching the products takes longer than running them.
     """
-    with distributed.join_process_group("auto") as world, patch.object(small_maps, "_prefers_padding", bool):
+    with distributed.join_process_group("auto") as world, products_everywhere():
         run = bare_steps(build_network(settings.network, N_CLASSES, stem=settings.stem, seed=0), settings, world.device)
         exact = partial(float32_arithmetic, tf32=settings.precision == "tf32")
         loops = {"plain": timed(run, exact, plain_convolutions), "small_maps": timed(run, exact)}
@@ -187,6 +187,13 @@ def compare_with_plain_convolutions(settings: TrainSettings, plan: TimingPlan) -
         graphs = {"plain_graph": timed(plain, exact), "small_maps_graph": timed(products, exact)}
         recorded = in_turn(graphs, settings.batch_size, plan, over="plain_graph")
         return {**row, **{name: recorded[name] for name in graphs}, "graph_ratio": recorded["ratio"]}
+
+
+@contextmanager
+def products_everywhere() -> Iterator[None]:
+    """Inside the context, networks compute small maps as products on GPUs too, whatever the batch and precision."""
+    with patch.object(small_maps, "_prefers_padding", return_value=False):
+        yield
 
 
 @contextmanager

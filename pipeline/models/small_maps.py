@@ -72,8 +72,10 @@ _PRODUCTS: dict[tuple[int, int, int], list[_Product]] = {
 
 # With fewer images these products save little, and torch's convolution was faster on one kind of processor.
 _SMALLEST_BATCH = {(1, 1, 1): 8, (1, 1, 2): 8, (2, 3, 1): 8}
-# On an H100 products in single precision took .62, .54 and .30 of the time at 256, 1,024 and 4,096 images, and in mixed
-# precision as much as padded convolutions (docs/results/gpu).
+# Of steps recorded as CUDA graphs on an H100, those with products in single precision took .62, .54 and .30 of the time
+# at 256, 1,024 and 4,096 images, and in mixed precision as much as those with padded convolutions (docs/results/gpu).
+# Where operations are launched singly, products are slower below 1,024 images. One rule is for both, which have equal
+# bits.
 _SMALLEST_GPU_BATCH = 256
 
 

@@ -11,7 +11,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,8 +77,6 @@ class HashChain:
     def __init__(self, state: TrainState, stream: SampleStream, sizes: BatchSizes, world: World) -> None:
         self._state, self._stream, self._sizes, self._world = state, stream, sizes, world
         self._thread = ThreadPoolExecutor(1) if world.is_main and world.device.type == "cuda" else None
-        self._last: Future[None] | None = None
-        state.wait_for_links = self._wait
 
     def add(self) -> None:
         """Append a link for the run's current state."""
@@ -89,20 +87,14 @@ class HashChain:
             self._append(step, _HostCopy(entries, shares_memory=True))
             return
         # One copy at a time: a slow processor must not fill its memory.
-        self._wait()
-        self._last = self._thread.submit(self._append, step, _HostCopy(entries, shares_memory=False))
+        self._state.wait_for_links()
+        self._state.pending_link = self._thread.submit(self._append, step, _HostCopy(entries, shares_memory=False))
 
     def close(self) -> list[ChainLink]:
         """Append the last link, of the evaluation weights, and return all links; all ranks call it."""
         self.add()
-        self._wait()
-        if self._thread is not None:
-            self._thread.shutdown()
+        self._state.wait_for_links()
         return distributed.broadcast(self._state.links)
-
-    def _wait(self) -> None:
-        if self._last is not None:
-            self._last.result()
 
     def _entries(self) -> list[_Entry]:
         """Return part, name and value of all that a link hashes."""

@@ -38,6 +38,9 @@ _EXCLUDED = frozenset({"pipeline"}) | frozenset(
     )
 )
 
+# To be increased by a change of the training code that changes bits on GPUs alone: the canonical runs, which decide
+# whether the code counts as the same, are of CPUs. Keys without a number are of runs before 2026-11-28.
+_GPU_CODE = 1
 _CPU_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16")  # tf32 is of GPUs
 
 
@@ -108,12 +111,12 @@ def worker_machine_info(device: torch.device, threads: int) -> dict[str, Any]:
 
 
 def machine_info(device: torch.device) -> dict[str, Any]:
-    """Return versions, the kind of device and, for a CPU, its arithmetic."""
+    """Return versions, the kind of device and, for a CPU, its arithmetic, for a GPU, the number of its code."""
     versions = {"torch": torch.__version__, "numpy": np.__version__}
     # Importing these takes seconds.
     others = {name: metadata.version(name) for name in ("torchvision", "timm")}
     if device.type == "cuda":
-        return {**versions, **others, "device": torch.cuda.get_device_name(device)}
+        return {**versions, **others, "device": torch.cuda.get_device_name(device), "gpu_code": _GPU_CODE}
     kind = torch.backends.cpu.get_cpu_capability()
     return {**versions, **others, "device": kind, "arithmetic": cpu_arithmetic()}
 

@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,7 +85,7 @@ class TrainState:
         hardware: descriptions of what the run ran on, in order, each once.
         earlier_seconds: wall time of the processes before this one, until their last checkpoint.
         started_at: when this process began its part, by the monotonic clock.
-        wait_for_links: returns when `links` has all links that were added.
+        pending_link: done when `links` has the last link that was added; None: it has.
     """
 
     model: Network
@@ -106,7 +107,12 @@ class TrainState:
     hardware: list[str] = field(default_factory=list)
     earlier_seconds: float = 0.0
     started_at: float = field(default_factory=time.monotonic)
-    wait_for_links: Callable[[], None] = lambda: None
+    pending_link: Future[None] | None = None
+
+    def wait_for_links(self) -> None:
+        """Return when `links` has all links that were added; raise the error of the thread that hashes them."""
+        if self.pending_link is not None:
+            self.pending_link.result()
 
     def state_dict(self, *, local: bool) -> dict[str, Any]:
         """Return the state of all ranks in plain values; all ranks call it.

@@ -5,18 +5,26 @@ the GPU to run a small batch. A graph launches all of them at once. It has the o
 are those of the plain step, which the step `bits` of `python -m benchmarks.gpu_day` checks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from pipeline.training.gradients import PassInputs
+from pipeline.batching import BatchSlice
+from pipeline.errors import is_out_of_memory
+from pipeline.training.gradients import GlobalBatch, PassInputs, TrainLoss
 
 Recorder = Callable[[Callable[[], Tensor]], tuple[Callable[[], object], Tensor]]
 """Records the operations of a function without running them; returns a function that runs them on the same memory, and
 the tensor that then has the result."""
+
+# Copies of weights and images that a run makes outside of the graph: the weight average and the links of the hash
+# chain, and the crops of the next batch.
+_COPIES = 4
+# An evaluation may need most of a GPU: a graph above this share of its memory is released first.
+_LARGE = 1 / 8
 
 
 def record_cuda_graph(work: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
@@ -28,39 +36,129 @@ def record_cuda_graph(work: Callable[[], Tensor]) -> tuple[Callable[[], object],
     return graph.replay, result
 
 
-def free_bytes(device: torch.device) -> int:
-    """Return the memory of a GPU that no process holds, in bytes; 0 for a CPU."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+class StepGraphs:
+    """The recorded steps of one run, those of one batch size at a time.
+
+    Args:
+        model: in training mode, without gradients between steps.
+        record: None records nothing.
+        update: updates the weights by their gradients and removes the gradients; recorded too. None leaves the
+            gradients to the caller.
+        say: prints a line for people.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        record: Recorder | None,
+        *,
+        update: Callable[[], object] | None,
+        say: Callable[[str], None],
+    ) -> None:
+        self._model, self._record, self._update, self._say = model, record, update, say
+        self._graph: _StepGraph | None = None
+        # The batch size, and whether the labels' probabilities are tracked.
+        self._key: tuple[int, bool] | None = None
+
+    @property
+    def updates(self) -> bool:
+        return self._update is not None
+
+    def run(self, train_loss: TrainLoss, batch: GlobalBatch, micro_batches: Sequence[BatchSlice]) -> Tensor | None:
+        """Run both passes of a step, and the update.
+
+        Returns:
+            The sum of the losses, 0-dimensional, in memory that the next call overwrites; None for a step that the
+            caller has to run: the first one of a kind, since torch's libraries and the optimizer's state start with
+            it, and one of several passes.
+        """
+        key = (batch.size, train_loss.tracker is not None)
+        if self._record is None or len(micro_batches) != 1 or key != self._key:
+            self._graph, self._key = None, key
+            return None
+        inputs = train_loss.load(batch, micro_batches[0])
+        if self._graph is None:
+            self._graph = self._recorded(self._record, train_loss, inputs, micro_batches[0])
+        if self._graph is None:
+            self._record = None
+            self._say(
+                f"no memory for a CUDA graph of a step of {batch.size} images: operations are launched one by one"
+            )
+            return None
+        return self._graph.run(inputs)
+
+    def make_room(self) -> None:
+        """Release a graph that keeps much memory; a later step records it again."""
+        if self._graph is not None and self._graph.is_large():
+            self._graph = None
+
+    def _recorded(
+        self, record: Recorder, train_loss: TrainLoss, inputs: PassInputs, part: BatchSlice
+    ) -> "_StepGraph | None":
+        """Record a step; None if its memory, or the memory for the rest of the training next to it, is not there."""
+
+        def work(own: PassInputs) -> Tensor:
+            loss = train_loss.loss_of(self._model, own, part.group_sizes)
+            (loss * (1 / part.size)).backward()
+            if self._update is not None:
+                self._update()
+            return loss.detach()
+
+        graph = None
+        try:
+            graph = _StepGraph(self._model, work, inputs, record)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        # Outside the handler, whose exception keeps tensors alive.
+        if graph is not None and graph.leaves_room():
+            return graph
+        self._model.zero_grad(set_to_none=True)
+        return None
 
 
-def reserved_bytes(device: torch.device) -> int:
-    """Return the memory of a GPU that torch holds without what it keeps for later, in bytes; 0 for a CPU."""
+class _StepGraph:
+    """A recorded step: it copies the inputs of each batch to where the recorded operations read them."""
+
+    def __init__(
+        self, model: nn.Module, work: Callable[[PassInputs], Tensor], inputs: PassInputs, record: Recorder
+    ) -> None:
+        self._device = inputs.images.device
+        before = _reserved_bytes(self._device)
+        self._inputs = replace(inputs, **{name: value.clone() for name, value in _tensors(inputs)})
+        self._replay, self._loss = record(lambda: work(self._inputs))
+        self._n_bytes = _reserved_bytes(self._device) - before
+        parameters = list(model.parameters())
+        # Where the recorded backward pass writes them; None where the recorded update has removed them.
+        self._gradients = [(parameter, parameter.grad) for parameter in parameters]
+        self._needed = _COPIES * sum(tensor.nbytes for tensor in (inputs.images, *parameters))
+
+    def run(self, inputs: PassInputs) -> Tensor:
+        """Run the step on a batch; returns its loss."""
+        for (_, own), (_, new) in zip(_tensors(self._inputs), _tensors(inputs), strict=True):
+            own.copy_(new)
+        self._replay()
+        for parameter, gradient in self._gradients:
+            parameter.grad = gradient
+        return self._loss
+
+    def leaves_room(self) -> bool:
+        """Return whether the GPU has memory left for what the training needs besides."""
+        return self._device.type != "cuda" or torch.cuda.mem_get_info(self._device)[0] >= self._needed
+
+    def is_large(self) -> bool:
+        """Return whether an evaluation may need the memory of the graph."""
+        return self._device.type == "cuda" and self._n_bytes > _LARGE * torch.cuda.mem_get_info(self._device)[1]
+
+
+def _reserved_bytes(device: torch.device) -> int:
+    """Return the memory of a GPU that torch holds after it has released what it keeps for later; 0 for a CPU."""
     if device.type != "cuda":
         return 0
     torch.cuda.empty_cache()
     return torch.cuda.memory_reserved(device)
 
 
-class StepGraph:
-    """A recorded step: it copies the inputs of each batch to where the recorded operations read them.
-
-    Args:
-        work: computes the loss of one pass, 0-dimensional, and all that depends on it.
-        inputs: of the first batch; all others have the same shapes.
-    """
-
-    def __init__(self, work: Callable[[PassInputs], Tensor], inputs: PassInputs, record: Recorder) -> None:
-        self._own = replace(inputs, **{name: value.clone() for name, value in _items(inputs) if value is not None})
-        self._replay, self._loss = record(lambda: work(self._own))
-
-    def run(self, inputs: PassInputs) -> Tensor:
-        """Run the step on a batch; returns the loss, in memory that the next call overwrites."""
-        for (_, own), (_, new) in zip(_items(self._own), _items(inputs), strict=True):
-            if own is not None:
-                own.copy_(new)
-        self._replay()
-        return self._loss
-
-
-def _items(inputs: PassInputs) -> list[tuple[str, Any]]:
-    return [(field.name, getattr(inputs, field.name)) for field in fields(inputs)]
+def _tensors(inputs: PassInputs) -> list[tuple[str, Any]]:
+    values = [(field.name, getattr(inputs, field.name)) for field in fields(inputs)]
+    return [(name, value) for name, value in values if value is not None]

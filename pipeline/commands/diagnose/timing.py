@@ -34,7 +34,12 @@ _NOT_COMPRESSED: dict[str, Any] = {"compression": "none", "powersgd_rank": None,
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Arguments of `training.loop.train` for a run; `train_mask`: (N,) bool, the images to train on."""
+    """Arguments of `training.loop.train` for a run.
+
+    Attributes:
+        train_mask: (N,) bool, the images to train on.
+        records: a GPU may record the steps of one process as graphs; not where they are compared with those of several.
+    """
 
     settings: TrainSettings
     images: TrainingImages
@@ -43,6 +48,7 @@ class Training:
     world: World
     micro_batch: int | Literal["auto"]
     comm: CommConfig | None = None
+    records: bool = True
 
 
 class _AllStepsTimed(Exception):  # noqa: N818 - not an error
@@ -92,7 +98,10 @@ def step_seconds(training: Training, n_steps: int, on_step: Callable[[], object]
             ),
             TrainData(training.images, training.labels, training.train_mask),
             world=world, log=clock,
-            options=RunOptions(micro_batch=training.micro_batch, comm=training.comm or CommConfig()),
+            options=RunOptions(
+                micro_batch=training.micro_batch, comm=training.comm or CommConfig(),
+                record="auto" if training.records else None,
+            ),
         )  # fmt: skip
     if world.device.type == "cuda":
         torch.cuda.synchronize(world.device)
@@ -120,7 +129,10 @@ def without_communication(training: Training) -> Training:
     # With `exact` a micro-batch is one simulated worker.
     one_worker = max(one.size for one in slices)
     return replace(
-        training, settings=local, micro_batch=one_worker if settings.reduction == "exact" else training.micro_batch
+        training,
+        settings=local,
+        records=False,
+        micro_batch=one_worker if settings.reduction == "exact" else training.micro_batch,
     )
 
 
@@ -141,7 +153,7 @@ def one_rank_share(training: Training, world_size: int) -> Training:
         settings, batch_size=sum(one.size for one in slices), simulated_workers=len(slices), local_from_step=None,
         **_NOT_COMPRESSED,
     )  # fmt: skip
-    return replace(training, settings=share)
+    return replace(training, settings=share, records=False)
 
 
 def measure(training: Training, seconds: float) -> StepTimes:

@@ -111,4 +111,5 @@ class _SegmentScheduler(CheckpointScheduler):
         """
         n_links = self._segment.n_links
         if n_links is not None and state.step >= self._recorded.links[n_links - 1].step:
+            state.wait_for_links()
             raise _SegmentEnd(state)

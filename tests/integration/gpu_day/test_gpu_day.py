@@ -145,6 +145,7 @@ def _check_rows(results: dict[str, Any]) -> None:
     (bits,) = rows["bits"]
     assert bits["same_twice"]
     assert bits["same_after_kill"]
+    assert bits["same_unrecorded"]
     assert 0 < bits["resumed_from_step"] < 21
     agreement, speed = rows["small-maps-fp32"]
     assert agreement["agrees"]
@@ -156,7 +157,7 @@ def _check_rows(results: dict[str, Any]) -> None:
     assert "ms" in profiled["most_expensive"]
     (extracted,) = rows["extraction"]
     assert extracted["images_per_s"] > 0
-    bare = {"bare", "bare_fastest"}
+    bare = {"bare", "bare_fastest", "plain"}
     for name, others in {
         "throughput-28px-bf16": bare,
         "workers-28px-bf16": bare,

@@ -1,7 +1,9 @@
 """`verify --retrain K --segments`: a segment is trained from a kept checkpoint and held against the hash chain."""
 
 import shutil
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,10 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json, write_json
-from pipeline.commands.verify import retraining
+from pipeline.commands.verify import retraining, segments
 from pipeline.paths import WorkPaths
+from pipeline.training import loop
+from pipeline.training.hash_chain import HashChain
 from pipeline.training.kept_checkpoints import has_kept, kept_checkpoint, load_kept
 from pipeline.training.run_record import write_checksums
 from tests.fixtures.forgeries import entries, rebuild, work_of
@@ -205,3 +209,24 @@ def test_a_checkpoint_that_is_not_that_of_its_link_is_named(
     assert words in line
     assert "steps 2 to 4" in line
     assert len(_starting("equal", lines)) == 2
+
+
+class _SlowChain(HashChain):
+    """Hashes by a thread, as on a GPU, after the training has gone on."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._thread = ThreadPoolExecutor(1)
+
+    def _append(self, *arguments: Any) -> None:
+        time.sleep(0.05)
+        super()._append(*arguments)
+
+
+def test_segments_wait_for_links_that_a_thread_hashes(
+    honest: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, lines = _audit(honest, capsys)
+    for module in (loop, segments):
+        monkeypatch.setattr(module, "HashChain", _SlowChain)
+    assert (code, lines) == (0, _audit(honest, capsys)[1])

@@ -1,7 +1,9 @@
 """The chain of hashes of a run: what a link covers, where links are, and which runs share a chain."""
 
 import copy
+import gc
 import hashlib
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -122,6 +124,22 @@ def test_a_thread_hashes_the_state_at_the_time_of_the_link(stepped: TrainState) 
         assert [link["step"] for link in saved] == [2]
         links.append(chain.close())
     assert links[0] == links[1]
+
+
+def test_the_state_of_a_run_is_freed_with_the_run() -> None:
+    """At once: the next run of a study chooses its passes by the memory that is free."""
+    state = start_state(SMALL, ALONE)
+    stream = SampleStream(np.ones(N, dtype=np.bool_), SMALL.seed)
+    chain = HashChain(state, stream, SMALL.batch_sizes, replace(ALONE, device=torch.device("cuda")))
+    chain.add()
+    state.wait_for_links()
+    freed = weakref.ref(state.optimizer)
+    gc.disable()
+    try:
+        del state, chain
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 def test_an_error_of_the_hashing_thread_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,7 +190,16 @@ def test_threads_and_arithmetic_of_a_cpu_decide_no_bit_of_a_gpu(monkeypatch: pyt
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
     gpu = torch.device("cuda")
     assert worker_machine_info(gpu, 1) == worker_machine_info(gpu, 2) == machine_info(gpu)
-    assert set(machine_info(gpu)) == set(machine_info(ALONE.device)) - {"arithmetic"}
+    assert set(machine_info(gpu)) == set(machine_info(ALONE.device)) - {"arithmetic"} | {"gpu_code"}
+
+
+def test_a_change_of_the_code_for_gpus_is_part_of_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The canonical runs, which put code into families, are of CPUs."""
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    keys = {device: _fingerprint(device=torch.device(device)) for device in ("cpu", "cuda")}
+    monkeypatch.setattr(module, "_GPU_CODE", 0)
+    assert _fingerprint(device=torch.device("cpu")) == keys["cpu"]
+    assert _fingerprint(device=torch.device("cuda")) != keys["cuda"]
 
 
 def test_comparing_arithmetic_leaves_threads_and_generators_alone() -> None:

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from pipeline.batching import RankBatch, merge_micro_batches, worker_slices
 from pipeline.distributed import CommConfig
 from pipeline.training import step as step_module
+from pipeline.training import step_graph
 from pipeline.training.gradients import GlobalBatch
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import TrainState, start_state
@@ -113,9 +115,9 @@ def test_replayed_steps_equal_plain_ones(settings: TrainSettings) -> None:
 def test_the_recorded_update_reads_the_learning_rate_of_each_step() -> None:
     """On a GPU the learning rate of SGD is a tensor; `STEPS` steps have different ones."""
 
-    def on_device(state: TrainState, _: object) -> None:
+    def on_device(optimizer: Optimizer, _: object) -> None:
         rate = torch.zeros((), dtype=torch.float64)
-        for group in state.optimizer.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = rate
 
     with patch.object(step_module, "_set_up_learning_rate", on_device):
@@ -140,8 +142,14 @@ def test_tracked_steps_are_recorded_separately() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "pass_size"),
-    [({}, 12), ({"reduction": "exact"}, 24), ({"noise_scale_steps": 1}, 24), ({"precision": "fp16"}, 24)],
-    ids=["two passes", "exact sums", "noise samples", "loss scaling"],
+    [
+        ({}, 12),
+        ({"reduction": "exact"}, 24),
+        ({"noise_scale_steps": 1}, 24),
+        ({"precision": "fp16"}, 24),
+        ({"network": "torchvision/resnet18"}, 24),
+    ],
+    ids=["two passes", "exact sums", "noise samples", "loss scaling", "networks of others"],
 )
 def test_other_steps_are_not_recorded(changes: dict[str, object], pass_size: int) -> None:
     _, n_replayed = _train(replace(SETTINGS, **changes), records=True, pass_size=pass_size)  # type: ignore[arg-type]
@@ -174,12 +182,22 @@ def test_a_graph_whose_memory_is_needed_is_recorded_again() -> None:
         recordings.append(recording)
         return recording
 
-    with patch.object(step_module, "free_bytes", return_value=-1):
+    with patch.object(step_graph._StepGraph, "is_large", return_value=True):
         released, n_replayed = _train(SETTINGS, records=True, recorder=keep)
     plain, _ = _train(SETTINGS, records=False)
 
     assert n_replayed == recordings[0].recorded == STEPS - 1
     _assert_equal(released, plain)
+
+
+def test_a_graph_that_leaves_too_little_memory_is_given_up() -> None:
+    said: list[str] = []
+    with patch.object(step_graph._StepGraph, "leaves_room", return_value=False):
+        given_up, n_replayed = _train(SETTINGS, records=True, said=said)
+    plain, _ = _train(SETTINGS, records=False)
+
+    assert (n_replayed, len(said)) == (0, 1)
+    _assert_equal(given_up, plain)
 
 
 def test_another_error_while_recording_ends_the_run() -> None:
