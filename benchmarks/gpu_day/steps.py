@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torchvision
@@ -116,7 +117,7 @@ def bits(*, dry_run: bool) -> Cases:
     variants: dict[str, TrainSettings] = {precision: replace(base, precision=precision) for precision in PRECISIONS}
     variants["bf16, exact sums of 8 workers"] = replace(variants["bf16"], reduction="exact", simulated_workers=8)
     variants["bf16, 8 workers"] = replace(variants["bf16"], simulated_workers=8)
-    adamw = {"optimizer": "adamw", "optimizer_options": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}}
+    adamw: dict[str, Any] = {"optimizer": "adamw", "optimizer_options": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}}
     variants["bf16, AdamW, clipping, weight average"] = replace(
         variants["bf16"], **adamw, clip_norm=1.0, ema_decay=0.9
     )  # fmt: skip
