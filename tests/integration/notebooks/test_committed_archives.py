@@ -20,6 +20,7 @@ from tests.fixtures.source_tree import ROOT
 
 _RESULTS = ROOT / "docs/results"
 _HEADLINE = _RESULTS / "headline"
+_GPU_RUNS = "gpu/2026-11-27/runs.tar.xz"
 # Study, and the effects of docs/results/verdict.md against each control, in percentage points of top-1.
 _PUBLISHED: Mapping[str, tuple[str, Mapping[str, tuple[str, str]]]] = {
     "convergence/2026-11-22-convergence": (
@@ -43,6 +44,7 @@ def test_every_archive_is_tested() -> None:
     assert packed == set(_PUBLISHED)
     others = sorted(path.relative_to(_RESULTS).as_posix() for path in _RESULTS.rglob("*.tar.xz"))
     assert [path for path in others if not path.endswith("/results.tar.xz")] == [
+        _GPU_RUNS,
         "headline/2026-11-25-filter/filter.tar.xz",
         "headline/2026-11-25-runs/ledger.tar.xz",
     ]
@@ -137,3 +139,23 @@ def test_the_headline_opens_with_its_runs_and_filter(tmp_path: Path) -> None:
     assert len(accuracies) == len(runs)
     assert [top1 for top1 in accuracies if f"{100 * top1:.2f} %" not in page] == []
     assert all(run.top1 == pytest.approx(run.correct.mean()) for run in runs if run.correct is not None)
+
+
+def test_runs_on_two_gpus_of_one_kind_have_equal_chains(tmp_path: Path) -> None:
+    """Those of batch 20,480 were trained twice: plainly, and by other code as recorded steps on another machine."""
+    _unpacked(_RESULTS / _GPU_RUNS, tmp_path)
+    chains: list[dict[tuple[str, int], list[str]]] = []
+    for visit in ("first", "second"):
+        ledger = RunCache(tmp_path / visit / "cells")
+        keys = [key for key in ledger.run_keys() if key.job["settings"]["batch_size"] == 20480]
+        chains.append(
+            {
+                (key.job["members"], key.job["settings"]["seed"]): [
+                    link.sha256 for link in ledger.get(key.fingerprint).links
+                ]
+                for key in keys
+            }
+        )
+    first, second = chains
+    assert len(first) == 5
+    assert all(len(links) == 12 and links == second[run] for run, links in first.items())
