@@ -1,7 +1,8 @@
 """Find suspect labels, choose training samples and compare runs, on your own arrays.
 
-Only `open_results` needs a project. All but it, `look` and `load_trained` take arrays. Bad input raises `InputError`
-with one line that names the argument, the value and the fix. The command line `batchsieve` runs the complete pipeline.
+Only `open_results` needs a project. `load_trained` takes a file, `look` a folder or arrays, and all others arrays. Bad
+input raises `InputError` with one line that names the argument, the value and the fix. The command line `batchsieve`
+runs the complete pipeline.
 
     look           find labels that are probably wrong in a folder of images, with a page to see them
     find_issues    score each sample's label by class probabilities, features or both

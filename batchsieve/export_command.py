@@ -37,6 +37,8 @@ def main(argv: Sequence[str]) -> int:
     shared = ["--params", str(arguments.params), "--data", str(arguments.data)]
     shared += ["--network", arguments.network] if arguments.network else []
     if out.suffix.lower() in (".html", ".htm"):
+        if arguments.force:
+            raise InputError(f"--force: is for folders, and {out} is a page, which is always replaced; remove --force")
         return _run("viz.commands.export", [str(out), *shared])
     if out.suffix and not out.is_dir():
         raise InputError(f"{out}: is neither a folder nor a page; give a name without a dot, or one that ends in .html")

@@ -78,7 +78,7 @@ def filter_inputs(network: str, data: DataPaths) -> list[StageFiles]:
 
 
 def _duplicate_inputs(network: str, data: DataPaths) -> list[StageFiles]:
-    """Return what the search for near duplicates reads besides."""
+    """Return what only the search for near duplicates reads."""
     features = (data.features(network), data.features(network, "test"), data.features_by_network(network))
     return [
         StageFiles(stage="prepare", files=(*map(data.images, _SPLITS), data.manifest("test"))),

@@ -5,6 +5,7 @@ They share options, and the files of the repository that come with the package.
 
 import argparse
 import math
+import sys
 from pathlib import Path
 
 from pipeline.errors import InputError
@@ -29,7 +30,8 @@ def command_parser(name: str, description: str | None, *folders: str) -> argpars
         folders: names of the options to add: `params`, `data`, `work`.
     """
     return argparse.ArgumentParser(
-        prog=f"python -m pipeline {name}",
+        # Under the name by which it was called.
+        prog=f"{'batchsieve' if Path(sys.argv[0]).name == 'batchsieve' else 'python -m pipeline'} {name}",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[folder_options(*folders)],

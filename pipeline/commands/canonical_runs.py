@@ -20,6 +20,7 @@ import torch
 from pipeline import distributed
 from pipeline.commands import command_parser
 from pipeline.errors import InputError
+from pipeline.instruction_set import limit_instructions
 from pipeline.processes import git_output
 from pipeline.training.canonical_runs import canonical_hashes
 from pipeline.training.code_families import (
@@ -51,6 +52,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this command."""
     parser = command_parser("canonical-runs", __doc__)
     parser.add_argument("--record", action="store_true", help="write the list")
+    parser.add_argument("--isa", choices=["avx2"], help="with these instructions, as `train.isa` (default: all)")
     parser.add_argument("--json", action="store_true", help="only print digest, machine and hashes")
     return parser
 
@@ -62,9 +64,10 @@ def main(argv: Sequence[str]) -> int:
         0; 1 if the list lacks this code or machine and --record is not set.
 
     Raises:
-        InputError: the list is damaged, or the code of an earlier member fails.
+        InputError: the list is damaged, the code of an earlier member fails, or the processor lacks the instructions.
     """
     arguments = make_parser().parse_args(argv)
+    limit_instructions(arguments.isa)
     with distributed.join_process_group(1):
         local = run_local()
     if arguments.json:

@@ -33,6 +33,7 @@ from pipeline.commands import command_parser, folder_options
 from pipeline.commands.plan.size import thread_count
 from pipeline.config.params import Params, load_params
 from pipeline.errors import InputError
+from pipeline.instruction_set import limit_instructions
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.reporting.inputs import report_input_files, stage_names
 from pipeline.stages.harness import file_lock
@@ -120,7 +121,9 @@ def main(argv: Sequence[str]) -> int:
     """
     arguments = make_parser().parse_args(argv)
     if arguments.action == "import":
-        import_runs(arguments.folder, arguments.work, load_params(arguments.params, accept_old_keys=True))
+        params = load_params(arguments.params, accept_old_keys=True)
+        limit_instructions(params.train.isa)
+        import_runs(arguments.folder, arguments.work, params)
         return 0
     if not arguments.file.name.endswith(".tar.xz"):
         raise InputError(f"{arguments.file}: the archive is compressed by xz; give a name that ends in .tar.xz")

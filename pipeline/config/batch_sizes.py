@@ -5,13 +5,14 @@ with the full arm at batch B, at equal steps.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from pipeline.artifacts.files import read_json
+from pipeline.artifacts.provenance import read_provenance
 from pipeline.config.base import Positive, Section
-from pipeline.errors import InputError
+from pipeline.errors import DataError, InputError
 from pipeline.paths import DataPaths
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def with_recorded_sizes(params: "Params", data: DataPaths) -> "Params":
         path = data.provenance("train", name)
         if LARGEST not in study.batch_sizes or not path.exists():
             continue
-        trained = read_json(path)["parameters"]["study"]["batch_sizes"]
+        trained = _trained_sizes(path)
         found = [size for size in trained if size not in study.batch_sizes]
         # With other stated sizes the study has changed since. A size that is stated, too, was found where none is left.
         if set(trained) - set(found) == set(stated_sizes(study.batch_sizes)) and len(found) <= 1:
@@ -80,8 +81,21 @@ def with_recorded_sizes(params: "Params", data: DataPaths) -> "Params":
     return params
 
 
+def _trained_sizes(path: Path) -> list[int]:
+    """Return the batch sizes of a study's provenance.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    study = read_provenance(path)["parameters"].get("study")
+    sizes = study.get("batch_sizes") if isinstance(study, dict) else None
+    if not isinstance(sizes, list) or not all(isinstance(size, int) for size in sizes):
+        raise DataError(f"{path}: its batch sizes are missing or damaged; run the stage that writes it again")
+    return sizes
+
+
 class EquivalentBatch(Section):
-    """Is the filtered arm at batch s^2 B worth as much as the full arm at batch B, at equal steps?
+    """Test whether the filtered arm at batch s^2 B is worth the full arm at batch B, at equal steps.
 
     The law that it tests: symmetric wrong labels, a share a of all over K classes, multiply the mean gradient by
     1 - aK / (K - 1) and leave its variance about the same, so that the effective batch is (1 - aK / (K - 1))^2 B (after

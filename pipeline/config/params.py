@@ -109,6 +109,7 @@ def _check_across_sections(params: Params, source: str) -> None:
     _check_budget(f"{source}: finetune", params.finetune, params.finetune.budget)
     _check_replicates(f"{source}: finetune.seed", params.finetune.seed, params.networks)
     _check_replicates(f"{source}: reduce.tsne.random_state", params.reduce.tsne.random_state, params.networks)
+    _check_isa(source, params)
     for name, study in params.studies.items():
         key = f"{source}: studies.{name}"
         _check_size(key, study)
@@ -155,6 +156,18 @@ def _check_across_sections(params: Params, source: str) -> None:
             raise InputError(
                 f"{source}: tuning.{name}.study: {tuning.study} is not one of studies {list(params.studies)}; choose "
                 "one of them"
+            )
+
+
+def _check_isa(source: str, params: Params) -> None:
+    """Check that all stages have one instruction set: a process cannot change it after its first computation."""
+    expected = params.train.isa
+    recipes = {f"studies.{name}.recipe": study.recipe.get("isa", expected) for name, study in params.studies.items()}
+    for section, isa in {"finetune": params.finetune.isa, **recipes}.items():
+        if isa != expected:
+            raise InputError(
+                f"{source}: {section}.isa: {isa}, but train.isa is {expected}; all stages have the same, so give "
+                "finetune.isa and train.isa one value, and no study another"
             )
 
 

@@ -31,8 +31,8 @@ class TrainConfig(Recipe):
 
     Attributes:
         concurrent_runs: runs of a study that train at a time on this machine, each by one process with as many threads
-            as one alone. `auto`: one on each GPU, and 1 without GPUs. With `workers: auto` that has batches of up to
-            1,024 images trained by one GPU each; larger ones follow, each by all GPUs. It changes no result.
+            as one alone. `auto`: one on each GPU, and 1 without GPUs. With `workers: auto`, runs with batches of up to
+            1,024 images train first, one GPU each; larger ones then use all GPUs. It changes no result.
     """
 
     # No part of plans and provenance: it is excluded where the section is written out.

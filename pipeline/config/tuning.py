@@ -20,7 +20,7 @@ _NOT_SEARCHABLE = tuple(
     f"recipe.{key}"
     for key in (
         "checkpoint", "communication.bucket_mib", "communication.hierarchical", "communication.library",
-        "communication.overlap", "compile", "eval_batch_size", "micro_batch", "noise_scale_steps", "reduction",
+        "communication.overlap", "compile", "eval_batch_size", "isa", "micro_batch", "noise_scale_steps", "reduction",
         "threads_per_worker", "timeout_seconds", "workers",
     )
 )  # fmt: skip

@@ -25,7 +25,6 @@ from pipeline.distributed.hierarchical import NodeGroups
 HEADROOM = 6
 """Binary orders of magnitude that a summand may grow above those which the grid was chosen for."""
 
-_MANTISSA_BITS = 52
 # Of a tensor of zeros: the exponent of the smallest normal float32.
 _SMALLEST_EXPONENT = -126
 
@@ -62,13 +61,8 @@ class Grids:
             for e, value in zip(self.exponents, largest, strict=True)
         )
 
-    def add_rounded_(self, totals: Sequence[Tensor], summands: Sequence[Tensor]) -> None:
-        """Add one summand to each total (float64), rounded to its grid; non-finite elements stay non-finite."""
-        for index, (total, summand) in enumerate(zip(totals, summands, strict=True)):
-            self.add_rounded_part_(index, total, summand)
-
-    def add_rounded_part_(self, index: int, total: Tensor, summand: Tensor) -> None:
-        """Add one summand of one tensor to its total, see `add_rounded_`."""
+    def add_rounded_(self, index: int, total: Tensor, summand: Tensor) -> None:
+        """Add a summand of tensor `index` to its total (float64), rounded to its grid; non-finite stays non-finite."""
         # At 1.5 * 2**52 u the spacing of float64 is u, so that adding and subtracting it rounds to multiples of u.
         anchor = 1.5 * 2.0 ** (self.exponents[index] + HEADROOM + self.sum_bits)
         total.add_(summand.double().add_(anchor).sub_(anchor))

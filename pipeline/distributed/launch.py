@@ -33,7 +33,7 @@ class LaunchPlan:
 
     Attributes:
         workers: requested processes.
-        valid_world_sizes: numbers of processes that can share the job evenly, ascending.
+        valid_world_sizes: numbers of processes that can share the job, ascending.
         threads: CPU threads of each process.
         timeout_seconds: time without an answer after which a process counts as lost.
     """
@@ -88,7 +88,7 @@ def participating_ranks(requested: int | Literal["auto"], valid_sizes: Sequence[
     """
     if requested != "auto" and world_size not in valid_sizes:
         raise InputError(
-            f"torchrun: {world_size} processes cannot share the simulated workers evenly; start one of "
+            f"torchrun: {world_size} processes cannot share the simulated workers; start one of "
             f"{list(valid_sizes)} in all (--nnodes x --nproc-per-node), change simulated_workers, or set workers: auto "
             "to use the most that can"
         )

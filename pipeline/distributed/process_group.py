@@ -38,7 +38,7 @@ def float32_arithmetic(*, tf32: bool, fast: bool = False) -> Iterator[None]:
     """Compute float32 in IEEE single precision, or in TF32 with its 10 bits of mantissa, deterministically.
 
     torch's default is TF32 for convolutions, and kernels whose bits differ from call to call. `join_process_group()`
-    sets IEEE for everything in it. Only the training loop sets it again, since a recipe may request TF32.
+    sets IEEE for everything in it. What computes by a recipe sets it again, since the recipe may request TF32.
 
     Args:
         fast: use TF32, and the kernels that cuDNN finds to be fastest, which may give other bits in each call.

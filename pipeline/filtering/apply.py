@@ -215,12 +215,16 @@ def _check_no_class_is_empty(
     fix: str,
 ) -> None:
     key = _rule_key(config)
-    direction = {"drop_fraction": "lower it"}.get(key, "raise it")
     rest = "near duplicates or decided by hand" if config.near_duplicates == "drop" else "decided by hand"
+    value = getattr(config, key)
     for label in np.setdiff1d(inputs.labels, kept_labels):
         rows = inputs.labels == label
+        direction = "lower it" if key == "drop_fraction" else "raise it"
+        if isinstance(value, str):  # a rule that chooses the number
+            above = f" above {decision.thresholds[rows][0]:.4g}" if key == "eps" else ""
+            direction = f"give a number{above}"
         raise InputError(
-            f"filter.{key}: {getattr(config, key)} leaves none of the {rows.sum()} images of class "
+            f"filter.{key}: {value} leaves none of the {rows.sum()} images of class "
             f"{class_names[label]!r} ({decision.is_noise[rows].sum()} exceed {decision.thresholds[rows][0]:.4g}, "
             f"the rest {rest}); {direction}, {fix}, or set filter.allow_empty: true"
         )

@@ -20,6 +20,7 @@ from pipeline.models.resnet import Network
 from pipeline.models.weight_names import as_timm_names
 
 TIMM_PREFIX = "timm/"
+_INTERPOLATIONS = ("bicubic", "bilinear")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,8 @@ def timm_format(network: str) -> TimmFormat:
     """Return the format of `timm/NAME` or `timm/NAME.TAG`.
 
     Raises:
-        InputError: timm has no such model or tag, or its input is not a square image of three channels.
+        InputError: timm has no such model or tag, or its input is not a square image of three channels, or is resized
+            in a way that torch lacks.
     """
     from timm.data.config import resolve_data_config  # seconds to import; few runs need it
     from timm.models import get_pretrained_cfg, is_model, list_pretrained
@@ -75,6 +77,11 @@ def timm_format(network: str) -> TimmFormat:
         raise InputError(
             f"networks: {network} reads images of {channels}x{height}x{width}; use a network that reads three channels "
             "of a square"
+        )
+    if data["interpolation"] not in _INTERPOLATIONS:
+        raise InputError(
+            f"networks: {network} expects images resized by {data['interpolation']}, which torch cannot do; use a "
+            f"network with one of {', '.join(_INTERPOLATIONS)}"
         )
     has_weights = bool(config.hf_hub_id)
     own_file = config.hf_hub_filename
@@ -125,8 +132,7 @@ class TimmNetwork(Network):
     def features(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) -> (N, D), the pooled output of the backbone."""
         if images.shape[2:] != (self._side, self._side):
-            mode = self._mode if self._mode in ("bicubic", "bilinear") else "bicubic"
-            images = F.interpolate(images, (self._side, self._side), mode=mode, antialias=True)
+            images = F.interpolate(images, (self._side, self._side), mode=self._mode, antialias=True)
             images = images.contiguous(memory_format=torch.channels_last)
         features: Tensor = self.backbone(images)
         return features

@@ -31,7 +31,7 @@ def parameter_groups(
     for parameter in model.parameters():
         if not parameter.requires_grad:
             continue
-        if parameter.ndim <= 1:
+        if _is_vector(parameter):
             vectors.append(parameter)
         elif id(parameter) in outer:
             outer_matrices.append(parameter)
@@ -44,6 +44,11 @@ def parameter_groups(
     groups.append({"params": outer_matrices, "weight_decay": weight_decay, "hidden": False, "exempt": False})
     groups.append({"params": vectors, "weight_decay": 0.0, "hidden": False, "exempt": True})
     return [group for group in groups if group["params"]]
+
+
+def _is_vector(parameter: nn.Parameter) -> bool:
+    """Return whether it is a vector or scalar: also class tokens (1, 1, D), positions (1, N, D), scales (C, 1, 1)."""
+    return parameter.ndim <= 1 or (parameter.ndim > 2 and parameter.shape[0] in (1, parameter.numel()))
 
 
 def sgd(

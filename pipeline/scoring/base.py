@@ -188,7 +188,7 @@ def suggestion_phrases(
 ) -> list[str]:
     """Say which other label the network suggests, "suggested label: truck (91 %)"; "" where it suggests the label."""
     return [
-        f"suggested label: {class_names[guess]} ({share:.0%})".replace("%", " %") if guess != label else ""
+        f"suggested label: {class_names[guess]} ({100 * share:.0f} %)" if guess != label else ""
         for guess, share, label in zip(suggested.tolist(), probabilities.tolist(), labels.tolist(), strict=True)
     ]
 

@@ -16,6 +16,8 @@ _NEIGHBOR_ROWS = 8192
 MIN_PROBABILITY = 1e-7
 # Keeps confident-learning values inside their half, off the threshold of 1/2.
 _EDGE = 1e-9
+# Odds above this share of their upper bound may have been limited: their denominator was.
+_NEAR_LIMIT = 1e-3
 
 
 def row_blocks(probabilities: NDArray[np.float32]) -> list[slice]:
@@ -177,7 +179,7 @@ def _odds_phrase(odds: float, label: str, *, dropped: bool) -> str:
     number = f"{times:.2g}" if times < 99.5 else f"{times:,.0f}"
     if number == "1":
         return f"{first} is {only}about as probable as {second}"
-    if times * MIN_PROBABILITY > 1 - _EDGE:
+    if times * MIN_PROBABILITY > _NEAR_LIMIT:
         number = f"at least {number}"
     return f"{first} is {only}{number} times as probable as {second}"
 

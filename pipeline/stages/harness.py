@@ -20,6 +20,7 @@ from pipeline.config.params import Params, load_params
 from pipeline.config.runtime import DaskConfig
 from pipeline.energy import UNKNOWN_ENERGY, Energy, measure_energy, total_energy
 from pipeline.errors import InputError, Terminated, fix_hint
+from pipeline.instruction_set import limit_instructions
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.processes import (
     check_memory_limit,
@@ -136,6 +137,7 @@ def make_context(stage: str, item: str | None, arguments: argparse.Namespace, *,
     """
     data = DataPaths(root=arguments.data)
     params = load_params(arguments.params, accept_old_keys=_opens_results(stage, data))
+    limit_instructions(params.train.isa)
     if stage != "train":  # which finds them
         params = with_recorded_sizes(params, data)
     value: str | None = getattr(arguments, item) if item else None

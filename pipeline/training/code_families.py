@@ -17,6 +17,7 @@ from pipeline.errors import InputError
 FAMILIES_FILE = Path(__file__).with_name("canonical_runs.json")
 COMMAND = "python -m pipeline canonical-runs --record"
 _PRECISIONS = ("fp32", "bf16")  # the others are of GPUs
+_FOREIGN = ("timm/", "torchvision/")  # prefixes of networks that no canonical job has
 
 Hashes = Mapping[str, str]
 """Name of a job -> its hash."""
@@ -93,13 +94,15 @@ def find_family(code: str, families: Sequence[Family]) -> Family | None:
 def canonical_runs_cover(settings: Mapping[str, Any]) -> bool:
     """Return whether the canonical runs would show a change of what a run computes.
 
-    They contain no compiled code, no compressed gradients, and no precisions or kernels of GPUs.
+    They contain no compiled code, no compressed gradients, no precisions or kernels of GPUs, and no networks of timm
+    or torchvision but the ResNets.
 
     Args:
         settings: the items of `TrainSettings`.
     """
     plain = not settings.get("compile") and not settings.get("fast") and settings.get("compression") == "none"
-    return plain and settings.get("precision") in _PRECISIONS
+    own = not str(settings.get("network")).startswith(_FOREIGN)
+    return plain and own and settings.get("precision") in _PRECISIONS
 
 
 def code_name(code: str, settings: Mapping[str, Any]) -> str:

@@ -137,7 +137,7 @@ class _LeafSum:
     def add(self, index: int, summand: Tensor) -> None:
         """Add one summand of a leaf, (n,)."""
         if self._grids is not None:
-            self._grids.add_rounded_part_(index, self._totals[index], summand)
+            self._grids.add_rounded_(index, self._totals[index], summand)
         if self.exchange is not None:
             self.exchange.complete(index)
 

@@ -82,7 +82,7 @@ class TrainedRun:
     """A finished run.
 
     Attributes:
-        links: its hash chain, see `hash_chain`; the last link is of the evaluated weights.
+        links: its hash chain, see `hash_chain`; the last link is of the evaluated weights, unless the run diverged.
         diverged: the loss stopped being finite, which ended the run.
         skipped_steps: steps that the loss scaler skipped for a non-finite gradient.
         noise_scale: None unless it was sampled.

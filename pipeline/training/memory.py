@@ -68,7 +68,12 @@ def available_memory(root: Path = Path("/")) -> int:
     Args:
         root: folder that contains /proc and /sys.
     """
-    return max(0, min([_meminfo(root, "MemAvailable"), *(limit - used for limit, used in _limits(root))]))
+    rooms = [_meminfo(root, "MemAvailable"), *(limit - used for limit, used in _limits(root))]
+    address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if address_space != resource.RLIM_INFINITY:
+        pages = int(_lines(root / "proc/self/statm")[0].split()[0])
+        rooms.append(address_space - pages * resource.getpagesize())
+    return max(0, min(rooms))
 
 
 def _meminfo(root: Path, key: str) -> int:

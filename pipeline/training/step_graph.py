@@ -143,7 +143,7 @@ class _StepGraph:
         return self._loss
 
     def leaves_room(self) -> bool:
-        """Return whether the GPU has memory left for what the training needs besides."""
+        """Return whether the GPU has memory left for the rest of the training."""
         return self._device.type != "cuda" or torch.cuda.mem_get_info(self._device)[0] >= self._needed
 
     def is_large(self) -> bool:

@@ -1,8 +1,9 @@
 """Save and load trained networks, as files that contain everything needed to use them:
 
-from pipeline.training.weights import load_trained
+from batchsieve import load_trained
+
 network = load_trained("data/train/digits/best.pt")
-labels = network.predict(images)        # paths, PIL images or uint8 (N, H, W, 3), of any size
+labels = network.predict(images)  # paths, PIL images or uint8 (N, H, W, 3), of any size
 """
 
 import dataclasses

@@ -33,6 +33,7 @@ from pipeline.commands.plan.speed import Speed, Workload
 from pipeline.config.batch_sizes import with_recorded_sizes
 from pipeline.config.params import Params, load_params
 from pipeline.config.study import build_plan, plan_hash
+from pipeline.instruction_set import limit_instructions
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.stats.formatting import aligned_lines
 from pipeline.training.memory import total_memory
@@ -55,6 +56,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_args(argv)
     data, work = DataPaths(root=arguments.data), WorkPaths(root=arguments.work)
     params = with_recorded_sizes(load_params(arguments.params), data)
+    limit_instructions(params.train.isa)
     graph = stage_graph(params)
     changed, note = _changed(arguments.params)
     running = stages_to_run(graph, changed)

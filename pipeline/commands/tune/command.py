@@ -17,6 +17,7 @@ from pipeline.config.checks import check_space
 from pipeline.config.params import check_params
 from pipeline.config.yaml_reading import parse_yaml, read_yaml_text
 from pipeline.errors import InputError
+from pipeline.instruction_set import limit_instructions
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import stderr_log
 from pipeline.stages.harness import exit_codes, exit_with_dvc, file_lock
@@ -41,6 +42,7 @@ def main(argv: Sequence[str]) -> int:
         # Read once, so that edits during the search do not reach tuned.yaml.
         source, text = str(arguments.params), read_yaml_text(arguments.params)
         params = check_params(parse_yaml(text, source=source), source=source)
+        limit_instructions(params.train.isa)
         names = list(dict.fromkeys(arguments.names))
         for name in names:
             if name not in params.tuning:

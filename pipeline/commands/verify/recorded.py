@@ -18,6 +18,7 @@ from pipeline.config.batch_sizes import with_recorded_sizes
 from pipeline.config.params import Params, load_params
 from pipeline.durations import BatchStage
 from pipeline.errors import InputError
+from pipeline.instruction_set import limit_instructions
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.training.result_cache import RunCache, RunResult
 from pipeline.training.run_key import RunKey
@@ -96,6 +97,7 @@ def read_project(params: Path, data: DataPaths, work: WorkPaths, findings: Findi
         InputError: the parameters or the prepared images are missing or damaged.
     """
     config = with_recorded_sizes(load_params(params, accept_old_keys=True), data)
+    limit_instructions(config.train.isa)
     if not data.images("test").exists():
         raise InputError(
             f"{data.images('test')}: missing; put the images in place and run: python -m pipeline.stages.prepare"

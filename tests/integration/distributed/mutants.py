@@ -120,6 +120,6 @@ MUTANTS: dict[str, Callable[[TrainSettings], AbstractContextManager[object]]] = 
     "BatchNorm statistics of one rank": lambda _: patch.object(eval_weights, "_sum_in_any_order", pairwise_sum),
     "clipping per micro-batch": _clipping,
     "schedule per micro-step": lambda _: patch.object(loop, "TrainStep", _CountsPasses),
-    "sum in float32": lambda _: patch.object(Grids, "add_rounded_part_", _added_in_float32),
+    "sum in float32": lambda _: patch.object(Grids, "add_rounded_", _added_in_float32),
 }
 """Name -> context manager that makes the mistake in a run of these settings."""

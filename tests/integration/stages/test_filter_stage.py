@@ -198,12 +198,12 @@ def test_reasons_name_radius_and_neighbors(tmp_path: Path) -> None:
 
 def test_a_class_without_kept_images_is_written(tmp_path: Path) -> None:
     data = _project(tmp_path)
-    write_json(data.prepare_metrics, {"class_names": [*_NAMES, "zebra"]})
+    write_json(data.prepare_metrics, {"class_names": [*_NAMES, "5% zebra"]})
     probabilities = np.full((_N, 5), 0.01, dtype=np.float32)
     probabilities[:, 4] = 0.96
     write_array(data.probabilities(NETWORK), probabilities)
     _run(tmp_path)
-    assert read_parquet(data.points(NETWORK))["reason"][0].as_py().endswith("suggested label: zebra (96 %)")
+    assert read_parquet(data.points(NETWORK))["reason"][0].as_py().endswith("suggested label: 5% zebra (96 %)")
 
 
 def test_names_of_any_kind_survive(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from batchsieve.cli import GROUPS, commands, main, parser_of
 from batchsieve.completion import full_parser
 from pipeline.__main__ import COMMANDS
 from pipeline.__main__ import main as pipeline_main
+from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import ROOT, class_blobs
 
 _SCRIPT = Path(sys.executable).parent / "batchsieve"
@@ -54,6 +55,19 @@ def test_help_shows_the_groups_with_a_line_for_each_command(capsys: pytest.Captu
 def test_help_of_a_command_is_that_of_the_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("validate", "preset", "compare"):
         assert _help(main, [command, "--help"], capsys) == _help(pipeline_main, [command, "--help"], capsys)
+
+
+def test_help_has_the_name_of_the_program_that_was_called(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["/usr/local/bin/batchsieve", "validate", "--help"])
+    assert "usage: batchsieve validate " in _help(main, ["validate", "--help"], capsys)
+
+
+@pytest.mark.parametrize("name", ["page.html", "page.HTM"])
+def test_force_is_refused_for_a_page(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", name, "--force"]) == 2
+    assert printed_error(capsys.readouterr().err).key == "--force"
 
 
 @pytest.mark.parametrize(("name", "module"), [(name, module) for name, module, _ in commands()])

@@ -77,6 +77,19 @@ def test_sieve_is_the_filter_of_the_pipeline(tmp_path: Path) -> None:
     assert 0 < keep.sum() < len(keep)
 
 
+def test_an_emptied_class_under_a_rule_asks_for_a_number() -> None:
+    """No word of a rule can be raised or lowered."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(90, 4)).astype(np.float32)
+    labels = np.repeat([0, 1, 2], 30)
+    features[labels == 2] *= 1000  # each of them alone
+    with pytest.raises(InputError) as raised:
+        sieve(
+            features, labels, scorer={"name": "dbscan", "space": "components", "min_samples": 5}, eps="knee", n_jobs=1
+        )
+    assert "give a number above" in str(raised.value)
+
+
 @settings(max_examples=10)
 @given(st.integers(0, 1000), st.sampled_from([ON_COMPONENTS, {"name": "margin"}, {"name": "centroid"}]))
 def test_sieve_follows_a_permutation_and_names_of_classes(seed: int, scorer: dict[str, Any]) -> None:

@@ -32,7 +32,7 @@ def _grids(leaves: list[Tensor]) -> Grids:
 def _sum(leaves: list[Tensor], grids: Grids) -> Tensor:
     total = torch.zeros(leaves[0].numel(), dtype=torch.float64)
     for leaf in leaves:
-        grids.add_rounded_([total], [leaf])
+        grids.add_rounded_(0, total, leaf)
     return total
 
 

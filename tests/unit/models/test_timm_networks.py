@@ -1,5 +1,7 @@
 """Networks of timm: what they compute is what timm computes, and their BatchNorm is that of all networks here."""
 
+from typing import Any
+
 import pytest
 import timm
 import torch
@@ -127,6 +129,19 @@ def test_unknown_names_are_refused_with_similar_ones(network: str, names: str) -
     assert raised.value.key == "networks"
     assert network in str(raised.value)
     assert names in str(raised.value)
+
+
+def test_a_network_whose_images_torch_cannot_resize_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve = timm.data.config.resolve_data_config
+
+    def with_lanczos(**given: Any) -> dict[str, Any]:
+        return {**resolve(**given), "interpolation": "lanczos"}
+
+    monkeypatch.setattr(timm.data.config, "resolve_data_config", with_lanczos)
+    with pytest.raises(InputError) as raised:
+        timm_format.__wrapped__("timm/resnet18")  # without the cache
+    assert raised.value.key == "networks"
+    assert "lanczos" in str(raised.value)
 
 
 def test_weights_with_any_classifier_or_none_are_loaded() -> None:

@@ -62,6 +62,16 @@ def test_norm_and_bias_are_exempt_where_asked(resnet: nn.Module) -> None:
     }
 
 
+@pytest.mark.parametrize("shape", [(1, 1, 8), (1, 5, 8), (8, 1, 1)])
+def test_tokens_positions_and_scales_are_vectors(shape: tuple[int, ...]) -> None:
+    """As a vision transformer and ConvNeXt have them; Muon would orthogonalize a single row."""
+    model = nn.Module()
+    model.own, model.matrix = nn.Parameter(torch.zeros(shape)), nn.Parameter(torch.zeros(8, 1, 3, 3))
+    matrices, vectors = parameter_groups(model, weight_decay=0.1, decay_norm_and_bias=False)
+    assert (matrices["params"], matrices["hidden"]) == ([model.matrix], True)
+    assert (vectors["params"], vectors["hidden"], vectors["weight_decay"]) == ([model.own], False, 0.0)
+
+
 @pytest.mark.parametrize("decay_norm_and_bias", [True, False])
 @pytest.mark.parametrize("network", ["resnet18", "resnet50", "small_cnn"])
 @pytest.mark.parametrize("stem", ["imagenet", "cifar"])

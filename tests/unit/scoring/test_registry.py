@@ -189,6 +189,9 @@ def test_an_image_reads_differently_dropped_and_kept(scorer: dict[str, Any]) -> 
         (0.999, 0.5, "its label cat is only about as probable as another class"),
         (1234.5, 2, "another class is 1,234 times as probable as its label cat"),
         (0.0, 0.5, "its label cat is at least 10,000,000 times as probable as another class"),
+        # The label has the probability 0, and the other class 0.97 or, of many classes, 0.002.
+        (9.7e6, 2, "another class is at least 9,700,000 times as probable as its label cat"),
+        (2e4, 2, "another class is at least 20,000 times as probable as its label cat"),
     ],
 )
 def test_odds_in_words(odds: float, threshold: float, phrase: str) -> None:

@@ -1,5 +1,8 @@
 """The canonical runs use what studies use, repeat their bits, and notice when the code computes something else."""
 
+import json
+import subprocess
+import sys
 from typing import Any, get_args
 
 import numpy as np
@@ -16,6 +19,7 @@ from pipeline.training import canonical_runs, dynamics, evaluation, step
 from pipeline.training.canonical_runs import STEPS, canonical_hashes, canonical_jobs
 from pipeline.training.code_families import FAMILIES_FILE, canonical_runs_cover, find_family, read_families
 from pipeline.training.run_key import machine_info, training_code_digest
+from tests.fixtures.projects import ROOT
 
 JOBS = canonical_jobs()
 QUICK = ("small_cnn muon", "small_cnn adamw", "small_cnn radam bf16 noise", "resnet9 dynamics", "images in files")
@@ -136,6 +140,18 @@ def _assert_listed(local: CanonicalHashes) -> None:
 def test_short_runs_have_the_listed_hashes(hashes: dict[str, str]) -> None:
     machine = machine_info(torch.device("cpu"))
     _assert_listed(CanonicalHashes(code=training_code_digest(), machine=machine, hashes=hashes))
+
+
+@pytest.mark.slow
+@pytest.mark.subprocess
+def test_limited_instructions_give_the_listed_hashes() -> None:
+    """Passes where this processor agrees with those of the list, and is skipped where its arithmetic is another."""
+    command = [sys.executable, "-m", "pipeline", "canonical-runs", "--isa", "avx2", "--json"]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    limited = CanonicalHashes(**json.loads(done.stdout))
+    assert limited.machine["device"] == "AVX2"
+    assert limited.hashes.keys() == JOBS.keys()
+    _assert_listed(limited)
 
 
 @pytest.mark.slow

@@ -181,7 +181,15 @@ def test_runs_of_listed_digests_have_one_code_others_their_own() -> None:
 
 @pytest.mark.usefixtures("listed")
 @pytest.mark.parametrize(
-    "changes", [{"compile": True}, {"compression": "fp16"}, {"precision": "tf32"}, {"precision": "fp16"}]
+    "changes",
+    [
+        {"compile": True},
+        {"compression": "fp16"},
+        {"precision": "tf32"},
+        {"precision": "fp16"},
+        {"network": "torchvision/vgg16"},
+        {"network": "timm/tf_efficientnet_lite0"},
+    ],
 )
 def test_what_canonical_runs_do_not_compute_keeps_its_digest(changes: dict[str, Any]) -> None:
     assert code_name(B, dataclasses.asdict(replace(TINY, **changes))) == B

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.config.batch_sizes import with_recorded_sizes
 from pipeline.config.params import check_params, load_params
-from pipeline.errors import InputError
+from pipeline.errors import DataError, InputError
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.training import largest_batch
 from pipeline.training.largest_batch import find_largest
@@ -100,6 +100,17 @@ def test_a_study_with_it_gives_the_files_of_one_with_the_number(
     assert stage("train", tmp_path / "found") == 0
     found = with_recorded_sizes(load_params(tmp_path / "found/params.yaml"), DataPaths(root=tmp_path / "found/data"))
     assert found.studies["tiny"].batch_sizes == (_FITTING, 8)
+
+
+@pytest.mark.parametrize("damage", ["{}", '{"parameters": {}}', "[1]", "{"])
+def test_a_damaged_provenance_is_one_line(damage: str, tmp_path: Path) -> None:
+    data = write_project(tmp_path, study={**_STUDY, "batch_sizes": ["largest", 8]})
+    path = data.provenance("train", "tiny")
+    path.parent.mkdir(parents=True)
+    path.write_text(damage)
+    with pytest.raises(DataError) as raised:
+        with_recorded_sizes(load_params(tmp_path / "params.yaml"), data)
+    assert str(path) in str(raised.value)
 
 
 @pytest.mark.usefixtures("limited")

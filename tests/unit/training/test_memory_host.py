@@ -1,5 +1,6 @@
 """Memory that this process may use: of the machine, or less where a control group says so. On made-up trees."""
 
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -70,6 +71,16 @@ def test_without_control_groups_it_is_the_machines(tmp_path: Path) -> None:
     assert (total_memory(tmp_path), available_memory(tmp_path)) == (_TOTAL, _AVAILABLE)
     (tmp_path / "proc/self/cgroup").unlink()
     assert (total_memory(tmp_path), available_memory(tmp_path)) == (_TOTAL, _AVAILABLE)
+
+
+def test_a_limit_of_the_address_space_leaves_what_is_not_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _machine(tmp_path)
+    page = resource.getpagesize()
+    (tmp_path / "proc/self/statm").write_text(f"{_GIB // page} 5 5 5 0 5 0\n")
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (_GIB + 7 * page, resource.RLIM_INFINITY))
+    assert available_memory(tmp_path) == 7 * page
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -100,6 +100,8 @@ _HOW = {
     "checkpoint": {"steps": 5},
     "eval_batch_size": 7,
     "timeout_seconds": 7,
+    # The machine in the key has it: `cpu_arithmetic`.
+    "isa": "avx2",
 }
 _WHICH: dict[str, Any] = {
     "stem": "cifar",
