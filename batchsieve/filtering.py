@@ -36,8 +36,8 @@ from pipeline.errors import InputError
 from pipeline.filtering.apply import FilterContext, check_estimate, reasons_of
 from pipeline.filtering.apply import sieve as apply_filter
 from pipeline.scoring.base import ScorerInputs
-from pipeline.scoring.decision import suggest_labels
 from pipeline.scoring.registry import SCORERS, check_scorer
+from pipeline.scoring.suggestions import suggest_labels
 
 if TYPE_CHECKING:
     from batchsieve.looking.sources import Images

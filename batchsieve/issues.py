@@ -20,8 +20,8 @@ from batchsieve.evidence import N_COMPONENTS, content_order, neighbor_rows, prin
 from batchsieve.suspect_table import SuspectTable
 from pipeline.errors import InputError
 from pipeline.scoring.base import ScorerInputs, neighbor_phrases
-from pipeline.scoring.decision import suggest_labels
 from pipeline.scoring.registry import SCORERS
+from pipeline.scoring.suggestions import suggest_labels
 from pipeline.scoring.thresholds import threshold_for_share
 from pipeline.scoring.wrong_share import WrongShare, estimate_wrong_share
 

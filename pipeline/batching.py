@@ -45,16 +45,16 @@ class RankBatch:
 def worker_slices(batch_size: int, simulated_workers: int, bn_group: int | None = None) -> list[BatchSlice]:
     """Split a global batch into one slice per simulated worker, in BatchNorm groups.
 
-    Shares differ by one sample at most, and so do the groups of a share.
+    Shares differ by one sample at most, and so do the groups of a share. A batch of fewer than two samples per worker
+    is spread over fewer workers: BatchNorm has no statistics of a single sample.
 
     Args:
-        batch_size: at least two samples per worker: BatchNorm has no statistics of a single sample.
         bn_group: samples of a group, or a few more if it does not divide a share; None: the share.
     """
-    assert batch_size >= 2 * simulated_workers, (batch_size, simulated_workers)
-    shares = _evenly(0, batch_size, simulated_workers)
+    workers = max(1, min(simulated_workers, batch_size // 2))
+    shares = _evenly(0, batch_size, workers)
     # From the smallest share, so that all workers have equally many groups.
-    n_groups = max(1, batch_size // simulated_workers // bn_group) if bn_group else 1
+    n_groups = max(1, batch_size // workers // bn_group) if bn_group else 1
     return [
         BatchSlice(
             rows=share,

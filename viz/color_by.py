@@ -27,7 +27,7 @@ from pipeline.figures.style import (
     class_color,
     line_styles,
 )
-from pipeline.scoring.decision import neighbor_vote
+from pipeline.scoring.suggestions import neighbor_vote
 from viz.data import Points
 from viz.filter_settings import FilterPreview
 

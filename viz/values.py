@@ -12,7 +12,8 @@ from pydantic import TypeAdapter
 from pipeline.config.base import Section
 from pipeline.config.filter import SingleScorer
 from pipeline.scoring.base import Space
-from pipeline.scoring.density import k_distances, release_radii_by_class
+from pipeline.scoring.density import release_radii_by_class
+from pipeline.scoring.eps_search import k_distances
 from pipeline.scoring.registry import SCORERS, check_scorer, split_options
 from pipeline.typing import MapFn
 from viz.data import Points, Source

@@ -16,9 +16,10 @@ from pipeline.config.extractors import base_architecture
 from pipeline.config.params import Params
 from pipeline.paths import DataPaths
 from pipeline.run_log import RunLog
+from pipeline.training.effective_settings import effective_settings
 from pipeline.training.evaluation import load_images
 from pipeline.training.loop import RunOptions, TrainData, train
-from pipeline.training.settings import DatasetInfo, GridPoint, effective_settings
+from pipeline.training.settings import DatasetInfo, GridPoint
 
 # Minimum difference of two lengths, so that noise does not dominate.
 _MIN_TIMED_S = 1.0

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.artifacts.files import read_json, remove_leftovers, write_json
 from pipeline.artifacts.foreign import read_foreign_json
-from pipeline.config.study import plan_hash
+from pipeline.config.study_plan import plan_hash
 from pipeline.errors import InputError
 
 _RUNS = "runs.json"
@@ -23,7 +23,7 @@ class RegisteredPlan:
 
     Attributes:
         date: UTC, as `2026-11-23T18:45:12.000000Z`.
-        plan: values from `pipeline.config.study.build_plan`.
+        plan: values from `pipeline.config.study_plan.build_plan`.
     """
 
     date: str

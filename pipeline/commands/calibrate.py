@@ -23,7 +23,8 @@ from pipeline.errors import InputError
 from pipeline.filtering.inputs import load_filter_inputs
 from pipeline.paths import DataPaths
 from pipeline.scoring.base import ScorerInputs, Space
-from pipeline.scoring.density import k_distances, knee, release_radii_by_class, search_planted
+from pipeline.scoring.density import release_radii_by_class
+from pipeline.scoring.eps_search import k_distances, knee, search_planted
 from pipeline.stats.formatting import aligned_lines
 
 _DEFAULT_FRACTION = TunedEps(name="tuned").planted_fraction

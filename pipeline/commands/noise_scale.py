@@ -35,13 +35,13 @@ from pipeline.stages.harness import StageContext, exit_codes, make_context
 from pipeline.stages.train import recipe_of, resolve_runs
 from pipeline.stats.formatting import MISSING, aligned_lines, count, number
 from pipeline.training.arm_rows import TrainRows
+from pipeline.training.effective_settings import launch_plan
 from pipeline.training.equal_weights import ScaleRatio, measure_parts, noise_scale_of, scale_ratio
 from pipeline.training.gradients import TrainLoss
 from pipeline.training.grid import RunSpec
 from pipeline.training.loop import RunOptions, TrainData, train
 from pipeline.training.result_cache import RunCache
 from pipeline.training.runs import LoadedSplits
-from pipeline.training.settings import launch_plan
 from pipeline.training.weights import load_trained
 
 _PARTS = 40

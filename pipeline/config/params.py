@@ -1,33 +1,24 @@
 """Read params.yaml as one validated, frozen object, and check the rules between its sections."""
 
 import json
-import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
-from pipeline.config.base import MAX_SEED, Duration, Section, describe_validation_error
-from pipeline.config.batch_sizes import stated_sizes
-from pipeline.config.checks import check_networks
-from pipeline.config.extractors import ExtractConfig, NetworkName, base_architecture, is_of_timm, replicate_number
-from pipeline.config.filter import NEEDS_TRAINING, CcsScorer, EnsembleScorer, FilterConfig
+from pipeline.config.base import Section, describe_validation_error
+from pipeline.config.extractors import ExtractConfig, NetworkName
+from pipeline.config.filter import FilterConfig
 from pipeline.config.finetune import FinetuneConfig
-from pipeline.config.optimization import order_conflict
 from pipeline.config.prepare import PrepareConfig
-from pipeline.config.recipe import Recipe
-from pipeline.config.reduce import ReduceConfig, TsneConfig
+from pipeline.config.reduce import ReduceConfig
 from pipeline.config.renamed_keys import renamed_key_error, with_moved_keys, with_new_keys
 from pipeline.config.runtime import DaskConfig, ReportConfig
+from pipeline.config.section_checks import check_sections
 from pipeline.config.study import Study, TrainConfig
 from pipeline.config.tuning import Tuning
 from pipeline.config.yaml_reading import parse_yaml, read_yaml_text
 from pipeline.errors import InputError
-
-MAX_RUNS = 1_000_000
-"""Most runs of a study."""
-_GRID = ("models", "batch_sizes", "learning_rates", "weight_decays", "seeds")
 
 # Names of studies and searches become part of file names, names of studies also of DVC stage names.
 StudyName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$", max_length=60)]
@@ -89,256 +80,5 @@ def check_params(tree: Any, *, source: str) -> Params:
         raise InputError(f"{source}: {describe_validation_error(error, tree, Params)}") from None
     except (TypeError, ValueError) as error:
         raise InputError(f"{source}: cannot be read as plain keys and values ({error}); see presets/") from None
-    _check_across_sections(params, source)
+    check_sections(params, source)
     return params
-
-
-def _check_across_sections(params: Params, source: str) -> None:
-    if isinstance(params.filter.drop_fraction, dict):
-        missing = [network for network in params.networks if network not in params.filter.drop_fraction]
-        if missing:
-            raise InputError(
-                f"{source}: filter.drop_fraction: has no entry for {missing[0]}; add it, or give one number for all"
-            )
-    _check_head(f"{source}: filter.scorer", params)
-    _check_weights(f"{source}: finetune", params)
-    _check_embeddings(f"{source}: reduce", params.reduce)
-    _check_recipe(f"{source}: finetune", params.finetune, params.prepare)
-    _check_batch(f"{source}: finetune.batch_size", params.finetune.batch_size, params.finetune)
-    _check_batch_stages(f"{source}: finetune", params.finetune.batch_size, params.finetune)
-    _check_budget(f"{source}: finetune", params.finetune, params.finetune.budget)
-    _check_replicates(f"{source}: finetune.seed", params.finetune.seed, params.networks)
-    _check_replicates(f"{source}: reduce.tsne.random_state", params.reduce.tsne.random_state, params.networks)
-    _check_isa(source, params)
-    for name, study in params.studies.items():
-        key = f"{source}: studies.{name}"
-        _check_size(key, study)
-        for network in study.filter_networks:
-            if network not in params.networks:
-                which = (
-                    "filter_network"
-                    if network == study.filter_network
-                    else f"filter_replicates: {study.filter_replicates}"
-                )
-                raise InputError(
-                    f"{key}.{which}: {network} is not one of networks "
-                    f"{list(params.networks)}; add it there or choose one of them"
-                )
-        try:
-            recipe = study.effective_recipe(params.train)
-        except ValidationError as error:
-            raise InputError(f"{key}.recipe.{describe_validation_error(error, study.recipe, TrainConfig)}") from None
-        if study.looks and not {"filtered", params.report.primary} <= set(study.arms):
-            raise InputError(
-                f"{key}.looks: compare filtered with {params.report.primary} (report.primary), and arms are "
-                f"{list(study.arms)}; add the missing arm or remove looks"
-            )
-        section = f"{key}.recipe" if study.recipe else f"{source}: train"
-        _check_recipe(section, recipe, params.prepare)
-        for batch in stated_sizes(study.batch_sizes):
-            _check_budget(section, recipe, study.budget_at(batch))
-            _check_batch(f"{key}.batch_sizes", batch, recipe)
-            _check_batch_stages(section, batch, recipe)
-        _check_equivalent_batch(f"{key}.equivalent_batch", study, params.train)
-        if study.accuracy_every and recipe.post_local_sgd:
-            raise InputError(
-                f"{key}.accuracy_every: with post_local_sgd each worker has its own weights between averages; remove "
-                "one of the two"
-            )
-    check_networks(params, source)
-    if params.report.target_top1 is not None and not any(study.accuracy_every for study in params.studies.values()):
-        raise InputError(
-            f"{source}: report.target_top1: {params.report.target_top1:g}, but no study measures accuracy during "
-            "training; set accuracy_every in one, or remove the key"
-        )
-    for name, tuning in params.tuning.items():
-        if tuning.study not in params.studies:
-            raise InputError(
-                f"{source}: tuning.{name}.study: {tuning.study} is not one of studies {list(params.studies)}; choose "
-                "one of them"
-            )
-
-
-def _check_isa(source: str, params: Params) -> None:
-    """Check that all stages have one instruction set: a process cannot change it after its first computation."""
-    expected = params.train.isa
-    recipes = {f"studies.{name}.recipe": study.recipe.get("isa", expected) for name, study in params.studies.items()}
-    for section, isa in {"finetune": params.finetune.isa, **recipes}.items():
-        if isa != expected:
-            raise InputError(
-                f"{source}: {section}.isa: {isa}, but train.isa is {expected}; all stages have the same, so give "
-                "finetune.isa and train.isa one value, and no study another"
-            )
-
-
-def _check_size(key: str, study: Study) -> None:
-    """Check that the grid can be listed: a file of a few kilobytes can ask for more runs than fit the memory."""
-    lists = {name: len(getattr(study, name)) for name in (*_GRID, "arms")}
-    n_runs = math.prod(lists.values()) * len(study.filter_networks)
-    if n_runs > MAX_RUNS:
-        longest = max(lists, key=lambda name: lists[name])
-        raise InputError(
-            f"{key}.{longest}: {lists[longest]:,} values, in a grid of {n_runs:,} runs; give at most {MAX_RUNS:,} runs"
-        )
-
-
-def _check_equivalent_batch(key: str, study: Study, train: TrainConfig) -> None:
-    if study.equivalent_batch is None:
-        return
-    recipe = study.effective_recipe(train)
-    if recipe.batch_schedule is not None:
-        raise InputError(f"{key}: tests one batch size against another, and recipe has a batch_schedule; remove one")
-    try:
-        sizes = study.equivalent_sizes(train)
-    except ValueError as error:
-        raise InputError(f"{key}.{error}") from None
-    for size, smaller in sizes.items():
-        _check_batch(f"{key}: {size} with gradient_scale {study.equivalent_batch.gradient_scale:g}", smaller, recipe)
-
-
-def _check_replicates(key: str, seed: int, networks: Sequence[str]) -> None:
-    last = max(networks, key=replicate_number)
-    largest = MAX_SEED - replicate_number(last)
-    if seed > largest:
-        raise InputError(
-            f"{key}: {seed} + {replicate_number(last)} for {last} is too large for a seed; give at most {largest}"
-        )
-
-
-def _check_head(key: str, params: Params) -> None:
-    scorer = params.filter.scorer
-    scorers: tuple[Any, ...] = (scorer,)
-    if isinstance(scorer, EnsembleScorer):
-        scorers = scorer.scorers
-    elif isinstance(scorer, CcsScorer):
-        scorers = (scorer.scorer,)
-    if params.finetune.trainable == "head" and (
-        missing := [single.name for single in scorers if single.name in NEEDS_TRAINING]
-    ):
-        raise InputError(
-            f"{key}: {missing[0]} needs a record of the training, which finetune.trainable: head does not "
-            "make; use smoothed_confidence"
-        )
-
-
-def _check_weights(section: str, params: Params) -> None:
-    finetune, networks = params.finetune, [base_architecture(network) for network in params.networks]
-    of_timm = [network for network in networks if is_of_timm(network)]
-    if finetune.weights == "imagenet" and of_timm:
-        raise InputError(
-            f"{section}.weights: imagenet are torchvision's weights, and networks has {of_timm[0]}; give pretrained"
-        )
-    if finetune.weights == "pretrained" and finetune.stem != "imagenet" and len(of_timm) < len(networks):
-        raise InputError(
-            f"{section}.weights: pretrained weights of ResNets have the 7x7 first layer; set stem: imagenet"
-        )
-    if unknown := [network for network in finetune.revisions if network not in of_timm]:
-        raise InputError(
-            f"{section}.revisions: {unknown[0]} is not one of networks {networks}; remove it, or correct its name"
-        )
-
-
-def _check_embeddings(section: str, reduce: ReduceConfig) -> None:
-    previous: list[TsneConfig] = []
-    for number in range(1 + len(reduce.extra_embeddings)):
-        key = f"{section}.extra_embeddings[{number - 1}]"
-        try:
-            settings = reduce.embedding_settings(number)
-        except ValidationError as error:
-            raise InputError(
-                f"{key}.{describe_validation_error(error, reduce.extra_embeddings[number - 1], TsneConfig)}"
-            ) from None
-        if settings in previous:
-            raise InputError(f"{key}: {reduce.extra_embeddings[number - 1]} repeats an earlier embedding; remove it")
-        previous.append(settings)
-
-
-def _check_recipe(key: str, recipe: Recipe, prepare: PrepareConfig) -> None:
-    augmentation, size = recipe.augmentation, prepare.image_size
-    if prepare.storage == "files" and augmentation.crop_padding:
-        raise InputError(
-            f"{key}.augmentation.crop_padding: {augmentation.crop_padding}, but with prepare.storage files crops are "
-            "random-resized; remove the key, or set crop_area"
-        )
-    if prepare.storage == "array" and augmentation.crop_area is not None:
-        raise InputError(
-            f"{key}.augmentation.crop_area: {augmentation.crop_area:g}, but random-resized crops need images in "
-            "files; remove the key, or set prepare.storage: files"
-        )
-    if augmentation.crop_size is not None and augmentation.crop_size > size:
-        raise InputError(
-            f"{key}.augmentation.crop_size: {augmentation.crop_size} is larger than prepare.image_size; "
-            f"give at most {size}"
-        )
-    if augmentation.crop_padding >= size:
-        raise InputError(
-            f"{key}.augmentation.crop_padding: {augmentation.crop_padding} leaves crops that show no image; "
-            f"give less than prepare.image_size {size}"
-        )
-    simulated = recipe.simulated_workers
-    if recipe.workers == "auto":
-        return
-    if recipe.reduction == "exact" and recipe.workers > simulated:
-        raise InputError(
-            f"{key}.workers: {recipe.workers} processes cannot share simulated_workers {simulated}; use at most "
-            f"{simulated}, or auto"
-        )
-    if recipe.reduction == "ddp" and simulated % recipe.workers:
-        valid = [count for count in range(1, simulated + 1) if simulated % count == 0]
-        raise InputError(
-            f"{key}.workers: {recipe.workers} does not divide simulated_workers {simulated}; use one of {valid} or auto"
-        )
-
-
-def _check_budget(key: str, recipe: Recipe, budget: Duration) -> None:
-    """Check durations in the same unit. The stages check durations in other units, and LEGW, in steps."""
-    if recipe.batch_schedule is not None and (
-        conflict := order_conflict(budget, recipe.batch_schedule.stages[-1].until)
-    ):
-        raise InputError(
-            f"{key}.batch_schedule: the budget of {conflict} of the last stage, so no step has the full batch; "
-            "shorten the stages or lengthen the budget"
-        )
-    warmup: Duration | None = getattr(recipe.schedule, "warmup", None)
-    if warmup is None or (recipe.lr_scaling is not None and recipe.lr_scaling.rule == "legw"):
-        return
-    for unit in ("epochs", "steps", "examples"):
-        length, available = getattr(warmup, unit), getattr(budget, unit)
-        if length is not None and available is not None and length > available:
-            raise InputError(
-                f"{key}.schedule.warmup: {length:g} {unit}, but the budget is {available:g} {unit}; "
-                "shorten the warm-up or lengthen the budget"
-            )
-
-
-def _check_batch_stages(section: str, batch: int, recipe: Recipe) -> None:
-    if recipe.batch_schedule is None:
-        return
-    try:
-        sizes = recipe.batch_schedule.sizes(batch)
-    except ValueError as error:
-        raise InputError(f"{section}.batch_schedule.{error}") from None
-    for number, size in enumerate(sizes):
-        share = recipe.batch_schedule.stages[number].share
-        _check_batch(f"{section}.batch_schedule.stages.{number}.share: {share:g} of batch {batch}", size, recipe)
-
-
-def _check_batch(key: str, batch: int, recipe: Recipe) -> None:
-    workers = recipe.simulated_workers
-    if batch % workers or batch // workers < 2:
-        raise InputError(
-            f"{key}: {batch} does not split into {workers} simulated workers of 2 images or more; "
-            f"use a multiple of {workers} from {2 * workers} on, or another simulated_workers"
-        )
-    per_worker = batch // workers
-    if recipe.bn_group is not None and recipe.bn_group > per_worker:
-        raise InputError(
-            f"{key}: {batch} gives each of {workers} simulated workers {per_worker} images, fewer than bn_group "
-            f"{recipe.bn_group}; BatchNorm does not span workers: lower bn_group or simulated_workers"
-        )
-    group = -(-per_worker // max(1, per_worker // recipe.bn_group)) if recipe.bn_group else per_worker
-    if recipe.micro_batch != "auto" and recipe.micro_batch < group:
-        raise InputError(
-            f"{key}: {batch} has BatchNorm groups of {group} images, more than micro_batch {recipe.micro_batch}; "
-            "raise micro_batch or simulated_workers, or lower bn_group"
-        )

@@ -12,9 +12,10 @@ from pipeline.config.filter import DbscanScorer, FilterConfig
 from pipeline.errors import InputError
 from pipeline.filtering.near_duplicates import TrainingDuplicates, redundant_images
 from pipeline.scoring.base import ScoredImages, ScorerInputs, neighbor_phrases, override_reason, suggestion_phrases
-from pipeline.scoring.decision import DropFraction, FilterDecision, SuggestedLabels, decide, suggest_labels
-from pipeline.scoring.density import k_distances, knee, search_planted
+from pipeline.scoring.decision import DropFraction, FilterDecision, decide
+from pipeline.scoring.eps_search import k_distances, knee, search_planted
 from pipeline.scoring.registry import SCORERS, check_scorer, member_scorers, split_options, uses_embedding
+from pipeline.scoring.suggestions import SuggestedLabels, suggest_labels
 from pipeline.scoring.thresholds import jaccard
 from pipeline.scoring.wrong_share import WrongShare, estimate_wrong_share
 

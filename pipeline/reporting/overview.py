@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.config.params import Params
-from pipeline.config.study import Study, build_plan, diff_plans, plan_hash
+from pipeline.config.study import Study
+from pipeline.config.study_plan import build_plan, diff_plans, plan_hash
 from pipeline.reporting.inputs import PlanHistory
 from pipeline.stats.estimates import Estimate
 from pipeline.stats.formatting import UNIT_NAMES, percent, plural, points, points_interval

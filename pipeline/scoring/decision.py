@@ -1,4 +1,4 @@
-"""Decide which images to drop, which near duplicates are redundant, and which labels to suggest."""
+"""Decide which images to drop, and which near duplicates are redundant."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -9,14 +9,10 @@ from numpy.typing import NDArray
 
 from pipeline.scoring.base import ScorerInputs
 from pipeline.scoring.density import reconcile_radii
-from pipeline.scoring.predictions import row_blocks
 from pipeline.scoring.registry import SCORERS, split_options
 from pipeline.scoring.thresholds import Allocation, Threshold, score, thresholds_for_share
 
 _SHARE_TOLERANCE = 0.001
-
-_VOTES = 10  # nearest neighbors that vote, as many as reasons and tables name
-_BLOCK = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,56 +146,3 @@ def redundant_rows(
         else:
             redundant[row] = duplicate_of
     return redundant
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SuggestedLabels:
-    """A suggested label for each of N images; it may be the image's label.
-
-    Attributes:
-        labels: (N,) int64 indices of classes.
-        probabilities: (N,) float32, 0 to 1, of those classes; for a vote the share of the neighbors.
-    """
-
-    labels: NDArray[np.int64]
-    probabilities: NDArray[np.float32]
-
-
-def suggest_labels(inputs: ScorerInputs) -> SuggestedLabels | None:
-    """Return the most probable class of each image; without class probabilities, that of most nearest neighbors.
-
-    Neighbors vote with their labels, and at most ten of them do. Without both inputs, or with one class, return None.
-    """
-    if not inputs.has("classes"):
-        return None
-    if inputs.probabilities is not None:
-        labels = np.empty(len(inputs.labels), dtype=np.int64)
-        probabilities = np.empty(len(inputs.labels), dtype=np.float32)
-        # In blocks: probabilities of large data sets are memory-mapped.
-        for rows in row_blocks(inputs.probabilities):
-            block = np.asarray(inputs.probabilities[rows])
-            labels[rows], probabilities[rows] = block.argmax(axis=1), block.max(axis=1)
-        return SuggestedLabels(labels=labels, probabilities=probabilities)
-    if inputs.neighbors is None:
-        return None
-    neighbors = inputs.neighbors[:, :_VOTES]
-    labels = neighbor_vote(neighbors, inputs.labels)
-    shares = (inputs.labels[neighbors] == labels[:, None]).mean(axis=1, dtype=np.float32)
-    return SuggestedLabels(labels=labels, probabilities=shares)
-
-
-def neighbor_vote(neighbors: NDArray[np.integer], labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the most frequent label (N,) of each image's neighbors (N, k).
-
-    In a tie, the label of the image wins if it is among the most frequent, else that of the nearest such neighbor.
-    """
-    winners = np.empty(len(neighbors), dtype=np.int64)
-    for start in range(0, len(neighbors), _BLOCK):
-        rows = slice(start, start + _BLOCK)
-        votes, own = labels[neighbors[rows]], labels[rows]
-        # Pairwise comparison: k is small, and there may be a thousand classes.
-        counts = (votes[:, :, None] == votes[:, None, :]).sum(axis=2)
-        most = np.take_along_axis(votes, counts.argmax(axis=1)[:, None], axis=1)[:, 0]
-        n_same = (votes == own[:, None]).sum(axis=1)
-        winners[rows] = np.where(n_same >= counts.max(axis=1, initial=0), own, most)
-    return winners

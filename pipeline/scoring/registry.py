@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from pipeline.errors import InputError
-from pipeline.scoring import density, distances, predictions, sampling
+from pipeline.scoring import density, distances, dynamics, predictions, sampling
 from pipeline.scoring.base import Need, ScoredImages, Scorer, ScorerInputs
 
 _NO_DYNAMICS = (
@@ -85,12 +85,12 @@ def uses_embedding(scorer: Scorer, options: Mapping[str, Any]) -> bool:
 
 
 _SINGLE: dict[str, Scorer] = {
-    "aum": predictions.AUM_SCORER,
+    "aum": dynamics.AUM_SCORER,
     "centroid": distances.CENTROID_SCORER,
     "confident_learning": predictions.CONFIDENT_LEARNING_SCORER,
     "dbscan": density.DBSCAN_SCORER,
     "el2n": predictions.EL2N_SCORER,
-    "forgetting": predictions.FORGETTING_SCORER,
+    "forgetting": dynamics.FORGETTING_SCORER,
     "grid": sampling.GRID_SCORER,
     "hdbscan": density.HDBSCAN_SCORER,
     "knn_agreement": distances.KNN_AGREEMENT_SCORER,

@@ -33,8 +33,8 @@ from pipeline.stages.train import (
     resolve_runs,
     train_runs,
 )
+from pipeline.training.effective_settings import launch_plan
 from pipeline.training.result_cache import RunCache
-from pipeline.training.settings import launch_plan
 
 # SIGTERM ends a process without a message if it has not begun to train. Nothing is lost then.
 _SAVED = (os.EX_TEMPFAIL, -signal.SIGTERM)

@@ -15,7 +15,8 @@ from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_di
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_parquet
 from pipeline.config.batch_sizes import LARGEST
-from pipeline.config.study import KeepWeights, TrainConfig, build_plan, plan_hash
+from pipeline.config.study import KeepWeights, TrainConfig
+from pipeline.config.study_plan import build_plan, plan_hash
 from pipeline.distributed import World
 from pipeline.energy import UNKNOWN_ENERGY, total_energy
 from pipeline.processes import check_space
@@ -31,6 +32,7 @@ from pipeline.training.checkpointing import (
     remove_stale_checkpoints,
     stop_and_save_flags,
 )
+from pipeline.training.effective_settings import comm_config_from, launch_plan
 from pipeline.training.folds import has_checkpoints
 from pipeline.training.grid import RunSpec, expand_grid, run_variant
 from pipeline.training.kept_checkpoints import KeepingScheduler
@@ -40,7 +42,7 @@ from pipeline.training.loop import RunOptions
 from pipeline.training.result_cache import RunCache, RunResult
 from pipeline.training.run_key import RunKey, checkpoint_folder_name, run_key
 from pipeline.training.runs import LoadedSplits, execute_run
-from pipeline.training.settings import DatasetInfo, TrainSettings, comm_config_from, launch_plan
+from pipeline.training.settings import DatasetInfo, TrainSettings
 from pipeline.training.stopping import needed_seeds
 from pipeline.training.study_progress import StudyProgress
 from pipeline.training.study_tables import scores_by_variant, study_tables

@@ -9,7 +9,8 @@ from pipeline.config.base import Duration
 from pipeline.config.batch_sizes import CONTROL, TREATED, known_sizes
 from pipeline.config.study import Study, TrainConfig
 from pipeline.errors import InputError
-from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings, effective_settings
+from pipeline.training.effective_settings import effective_settings
+from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,15 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.base import Duration
-from pipeline.config.checks import process_requirement
 from pipeline.config.params import Params, check_params
 from pipeline.config.recipe import Recipe
+from pipeline.config.search_checks import process_requirement
 from pipeline.config.study import TrainConfig
 from pipeline.config.tuning import apply_values
 from pipeline.durations import to_steps
 from pipeline.errors import InputError
+from pipeline.training.effective_settings import effective_settings
 from pipeline.training.grid import grid_points
-from pipeline.training.settings import DatasetInfo, TrainSettings, effective_settings
+from pipeline.training.settings import DatasetInfo, TrainSettings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,10 +16,10 @@ from pipeline.errors import DataError, InputError, MachineError, is_out_of_memor
 from pipeline.run_log import RunLog
 from pipeline.training.arm_rows import TrainRows
 from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
+from pipeline.training.effective_settings import comm_config_from
 from pipeline.training.grid import RunSpec
 from pipeline.training.loop import RunOptions, TrainData, train
 from pipeline.training.runs import LoadedSplits, execute_run
-from pipeline.training.settings import comm_config_from
 from pipeline.training.state import TrainState
 from pipeline.tuning.sources import TrialData, load_splits
 from pipeline.tuning.trial import TrainValRows, TrialRun

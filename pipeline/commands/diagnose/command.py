@@ -24,8 +24,8 @@ from pipeline.distributed import World
 from pipeline.errors import InputError
 from pipeline.stages.harness import StageContext, exit_codes, make_context
 from pipeline.stages.train import load_study, resolve_runs
+from pipeline.training.effective_settings import comm_config_from, launch_plan
 from pipeline.training.evaluation import load_images
-from pipeline.training.settings import comm_config_from, launch_plan
 
 _MODULE = "pipeline.commands.diagnose.command"
 

@@ -32,11 +32,11 @@ from pipeline.commands.plan.size import (
 from pipeline.commands.plan.speed import Speed, Workload
 from pipeline.config.batch_sizes import with_recorded_sizes
 from pipeline.config.params import Params, load_params
-from pipeline.config.study import build_plan, plan_hash
+from pipeline.config.study_plan import build_plan, plan_hash
+from pipeline.host_memory import total_memory
 from pipeline.instruction_set import limit_instructions
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.stats.formatting import aligned_lines
-from pipeline.training.memory import total_memory
 
 
 def make_parser() -> argparse.ArgumentParser:

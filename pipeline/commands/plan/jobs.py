@@ -24,7 +24,8 @@ from pipeline.config.params import Params
 from pipeline.config.study import KeepWeights
 from pipeline.distributed import local_gpus
 from pipeline.models import full_name
-from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings, effective_settings
+from pipeline.training.effective_settings import effective_settings
+from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings
 
 _MEASURE_BUDGET_S = 18.0
 

@@ -29,9 +29,10 @@ from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import RunLog
 from pipeline.stages.harness import StageContext
 from pipeline.stages.train import fingerprints, missing_runs, next_runs, resolve_runs
+from pipeline.training.effective_settings import launch_plan
 from pipeline.training.grid import RunSpec, expand_grid
 from pipeline.training.result_cache import RunCache
-from pipeline.training.settings import DatasetInfo, launch_plan
+from pipeline.training.settings import DatasetInfo
 
 _TIMED_IMAGES = 24
 # Krizhevsky (2009): training images, test images, classes.

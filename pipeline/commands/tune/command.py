@@ -13,8 +13,8 @@ from contextlib import closing
 from importlib.util import find_spec
 
 from pipeline.commands import command_parser
-from pipeline.config.checks import check_space
 from pipeline.config.params import check_params
+from pipeline.config.search_checks import check_space
 from pipeline.config.yaml_reading import parse_yaml, read_yaml_text
 from pipeline.errors import InputError
 from pipeline.instruction_set import limit_instructions

@@ -19,7 +19,7 @@ from pipeline.artifacts.plans import RegisteredPlan, read_registered_plans, read
 from pipeline.commands.verify.findings import Findings
 from pipeline.commands.verify.recorded import Project, StoredRun
 from pipeline.commands.verify.studies import VerifiedStudy
-from pipeline.config.study import build_plan, diff_plans, plan_hash
+from pipeline.config.study_plan import build_plan, diff_plans, plan_hash
 from pipeline.errors import InputError
 from pipeline.stats.formatting import plural
 from pipeline.training import hash_chain

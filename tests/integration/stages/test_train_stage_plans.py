@@ -9,7 +9,7 @@ from ruamel.yaml import YAML
 
 from pipeline.artifacts.plans import read_registered_plans, read_run_dates
 from pipeline.config.params import load_params
-from pipeline.config.study import build_plan
+from pipeline.config.study_plan import build_plan
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.stages import train as train_stage
 from tests.fixtures.training import runs_of, stage, write_project

@@ -23,7 +23,7 @@ from pipeline.commands.plan.size import (
 )
 from pipeline.commands.plan.speed import Speed, Workload
 from pipeline.config.params import load_params
-from pipeline.config.study import build_plan, plan_hash
+from pipeline.config.study_plan import build_plan, plan_hash
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
 from tests.fixtures.images import split_tree, write_folder

@@ -16,7 +16,7 @@ from pipeline.artifacts.recorded import check_recorded
 from pipeline.artifacts.stage_inputs import report_inputs
 from pipeline.commands.compare.experiments import read_experiment
 from pipeline.config.params import load_params
-from pipeline.config.study import build_plan
+from pipeline.config.study_plan import build_plan
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.reporting.inputs import report_input_files
 from pipeline.stages.harness import run_stage

@@ -20,7 +20,7 @@ from pipeline.commands.verify.findings import Findings
 from pipeline.commands.verify.recorded import Project, read_project
 from pipeline.commands.verify.retraining import choose_runs
 from pipeline.commands.verify.studies import VerifiedStudy
-from pipeline.config.study import plan_hash
+from pipeline.config.study_plan import plan_hash
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.training.code_families import Family, MachineHashes
 from pipeline.training.run_key import machine_info, training_code_digest

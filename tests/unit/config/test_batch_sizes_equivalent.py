@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.config.batch_sizes import EquivalentBatch
 from pipeline.config.params import Params, check_params
-from pipeline.config.study import build_plan, plan_hash
+from pipeline.config.study_plan import build_plan, plan_hash
 from pipeline.errors import InputError
 from tests.fixtures.params import digits_tree
 

@@ -10,8 +10,8 @@ from ruamel.yaml import YAML
 
 from pipeline.commands.plan.size import DataSize, deduplicate_runs, plan_from_sizes
 from pipeline.commands.tune.outputs import check_fair
-from pipeline.config.checks import check_space
 from pipeline.config.params import load_params
+from pipeline.config.search_checks import check_space
 from pipeline.replication.published import PUBLISHED
 
 _FOLDER = Path(__file__).parents[3] / "presets"

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.config.params import check_params, load_params
 from pipeline.config.renamed_keys import MOVED_KEYS, RENAMED_KEYS, with_moved_keys, with_new_keys, with_old_keys
-from pipeline.config.study import build_plan, plan_hash
+from pipeline.config.study_plan import build_plan, plan_hash
 from pipeline.errors import InputError
 from tests.fixtures.params import digits_tree
 from tests.fixtures.printed_errors import key_within

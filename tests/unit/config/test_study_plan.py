@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.config.params import Params, check_params
-from pipeline.config.study import build_plan, diff_plans, plan_hash
+from pipeline.config.study_plan import build_plan, diff_plans, plan_hash
 from pipeline.errors import InputError
 from tests.fixtures.params import digits_tree
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pipeline.config.checks import check_space
 from pipeline.config.params import Params, check_params
+from pipeline.config.search_checks import check_space
 from pipeline.config.study import Study
 from pipeline.config.tuning import Domain, apply_values
 from pipeline.errors import InputError

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.artifacts.plans import register_plan, utc_timestamp, write_run_dates
 from pipeline.config.params import Params
-from pipeline.config.study import build_plan, plan_hash
+from pipeline.config.study_plan import build_plan, plan_hash
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.reporting.inputs import load_plans, load_report_inputs
 from pipeline.reporting.overview import equal_sentences, plan_sentences

@@ -16,7 +16,7 @@ from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.plans import register_plan, utc_timestamp, write_run_dates
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.config.params import Params, check_params
-from pipeline.config.study import build_plan
+from pipeline.config.study_plan import build_plan
 from pipeline.landscape.study import SCHEMA
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.reporting.inputs import PlanHistories, load_plans, load_report_inputs

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.config.study import TrainConfig
 from pipeline.distributed import CommConfig
-from pipeline.training.settings import comm_config_from, launch_plan
+from pipeline.training.effective_settings import comm_config_from, launch_plan
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from pipeline.config.study import TrainConfig
 from pipeline.durations import BatchStage
 from pipeline.errors import InputError
 from pipeline.schedules import apply_warmup, cosine
-from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings, effective_settings
+from pipeline.training.effective_settings import effective_settings
+from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings
 
 
 def _settings(

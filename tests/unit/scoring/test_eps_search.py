@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.scoring.density import core_distances, k_distances, knee, release_radii_by_class, search_planted
+from pipeline.scoring.density import core_distances, release_radii_by_class
+from pipeline.scoring.eps_search import k_distances, knee, search_planted
 
 
 def _blobs(seed: int, spacing: float) -> tuple[np.ndarray, np.ndarray]:

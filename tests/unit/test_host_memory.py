@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.training.memory import available_memory, total_memory
+from pipeline.host_memory import available_memory, total_memory
 
 _GIB = 2**30
 _TOTAL, _AVAILABLE = 64 * _GIB, 48 * _GIB
