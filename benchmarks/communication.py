@@ -67,7 +67,8 @@ from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
 from pipeline.training import state
 from pipeline.training.evaluation import evaluate, evaluation_images, load_images
-from pipeline.training.loop import RunOptions, TrainData, train
+from pipeline.training.loop import TrainData, train
+from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import TrainSettings
 
 _MODULE = "benchmarks.communication"

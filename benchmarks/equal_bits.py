@@ -32,8 +32,9 @@ from pipeline.artifacts.files import read_json, write_json
 from pipeline.distributed import CommConfig, World
 from pipeline.run_log import RunLog
 from pipeline.training.evaluation import evaluate, load_images
-from pipeline.training.loop import RunOptions, TrainData, TrainedRun, train
+from pipeline.training.loop import TrainData, TrainedRun, train
 from pipeline.training.numerics import Precision
+from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import TrainSettings
 
 _MODULE = "benchmarks.equal_bits"

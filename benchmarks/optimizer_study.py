@@ -28,9 +28,9 @@ from pipeline.paths import DataPaths
 from pipeline.run_log import stderr_log
 from pipeline.training.arm_rows import TrainRows
 from pipeline.training.grid import RunSpec
-from pipeline.training.loop import RunOptions
 from pipeline.training.result_cache import RunCache, RunResult
 from pipeline.training.run_key import run_key
+from pipeline.training.run_options import RunOptions
 from pipeline.training.runs import LoadedSplits, execute_run
 from pipeline.training.settings import ImageFormat, TrainSettings
 

@@ -24,10 +24,12 @@ from benchmarks.loop_speed import random_images, settings_for
 from benchmarks.measuring import print_results
 from benchmarks.printing import Row
 from pipeline.batching import RankBatch, merge_micro_batches, worker_slices
-from pipeline.distributed import CommConfig, World
+from pipeline.distributed import World
 from pipeline.models.layers import GroupedBatchNorm2d, drops
+from pipeline.run_log import RunLog
 from pipeline.training.evaluation import load_images
 from pipeline.training.gradients import GlobalBatch, TrainLoss
+from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import start_state
 from pipeline.training.step import TrainStep
@@ -111,8 +113,9 @@ def _on_meta(settings: TrainSettings) -> tuple[TrainStep, Iterator[GlobalBatch]]
     )
     train_step = TrainStep(
         settings, state, replace(train_loss, drops=drops(state.model)), batches={size: rank_batch},
-        warmup_batch=next(batches), track_from_step=settings.steps, world=world, comm=CommConfig(),
+        track_from_step=settings.steps, world=world, options=RunOptions(graph_capture=None), log=RunLog.silent(),
     )  # fmt: skip
+    train_step.warm_up(next(batches))
     return train_step, batches
 
 

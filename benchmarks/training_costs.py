@@ -24,7 +24,8 @@ from pipeline.distributed import World
 from pipeline.run_log import RunLog
 from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
 from pipeline.training.evaluation import load_images
-from pipeline.training.loop import RunOptions, TrainData, train
+from pipeline.training.loop import TrainData, train
+from pipeline.training.run_options import RunOptions
 
 Step = Callable[[int], float]
 

@@ -18,7 +18,8 @@ from pipeline.features.extract import FoldPasses, extract_by_fold
 from pipeline.models import feature_dimension
 from pipeline.run_log import RunLog
 from pipeline.training.evaluation import load_images
-from pipeline.training.loop import RunOptions, TrainData, train
+from pipeline.training.loop import TrainData, train
+from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import ImageFormat, TrainSettings
 from pipeline.training.weights import FoldNetworks, TrainedNetwork
 

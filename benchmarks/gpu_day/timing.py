@@ -28,11 +28,12 @@ from pipeline.run_log import RunLog
 from pipeline.training import eval_weights
 from pipeline.training.checkpointing import CheckpointScheduler
 from pipeline.training.evaluation import load_images
-from pipeline.training.loop import RunOptions, TrainData, TrainedRun, train
+from pipeline.training.loop import TrainData, TrainedRun, train
+from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import TrainSettings
 
 _WARM_UP = 4
-"""Number of optimizer steps before the first timed one; in the second a step is recorded."""
+"""Number of optimizer steps before the first timed one; in the second a step is captured."""
 
 _MIN_STEPS, _MAX_STEPS = 1, 500
 """Number of optimizer steps of a loop in a round."""
@@ -73,19 +74,19 @@ def train_on(
     log: RunLog,
     checkpointer: CheckpointScheduler | None = None,
     comm: CommConfig | None = None,
-    records: bool = True,
+    captures: bool = True,
 ) -> TrainedRun:
     """Run the training loop on all images, uint8 (N, H, W, 3); BatchNorm's statistics come from one batch.
 
     Args:
-        records: on a GPU, record the steps as CUDA graphs.
+        captures: on a GPU, replay the steps as CUDA graphs.
     """
     images = load_images(pixels, settings, training=True, device=world.device)
     targets, train_mask = torch.from_numpy(labels).to(world.device), np.ones(len(labels), dtype=np.bool_)
     with patch.object(eval_weights, "STATISTICS_IMAGES", 1):
         data = TrainData(images, targets, train_mask)
-        record: Literal["auto"] | None = "auto" if records else None
-        options = RunOptions(checkpointer=checkpointer, comm=comm or CommConfig(), record=record)
+        capture: Literal["auto"] | None = "auto" if captures else None
+        options = RunOptions(checkpointer=checkpointer, comm=comm or CommConfig(), graph_capture=capture)
         return train(settings, data, world=world, log=log, options=options)
 
 
@@ -93,15 +94,15 @@ def compare_with_bare(settings: TrainSettings, plan: TimingPlan) -> Row:
     """Compare the training loop with a bare loop on torchvision's network; the ratio is ours over bare.
 
     `bare` has the same precision as ours, and deterministic kernels. `bare_fastest` has TF32 and the kernels that cuDNN
-    finds to be fastest, which may not be deterministic. `plain` is the training loop whose steps are not recorded as
-    CUDA graphs.
+    finds to be fastest, which may not be deterministic. `plain` is the training loop whose steps are not CUDA
+    graphs.
     """
     with distributed.join_process_group("auto") as world:
         run = bare_steps(torchvision_network(settings), settings, world.device)
         loops = {
             "bare": timed(run, partial(float32_arithmetic, tf32=settings.precision == "tf32")),
             "bare_fastest": timed(run, partial(float32_arithmetic, tf32=True, fast=True)),
-            "plain": _training_loop(settings, world, plan, records=False),
+            "plain": _training_loop(settings, world, plan, captures=False),
             "ours": _training_loop(settings, world, plan),
         }
         return in_turn(loops, settings.batch_size, plan, over="bare")
@@ -147,7 +148,7 @@ def _one_graph(run: Callable[[int], None], device: torch.device) -> Callable[[in
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
-        run(3)  # torch asks for a few steps before it records
+        run(3)  # torch asks for a few steps before it captures
     torch.cuda.current_stream(device).wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -185,8 +186,8 @@ def compare_with_plain_convolutions(settings: TrainSettings, plan: TimingPlan) -
             with plain_convolutions():
                 plain = _one_graph(run, world.device)
         graphs = {"plain_graph": timed(plain, exact), "small_maps_graph": timed(products, exact)}
-        recorded = in_turn(graphs, settings.batch_size, plan, over="plain_graph")
-        return {**row, **{name: recorded[name] for name in graphs}, "graph_ratio": recorded["ratio"]}
+        captured = in_turn(graphs, settings.batch_size, plan, over="plain_graph")
+        return {**row, **{name: captured[name] for name in graphs}, "graph_ratio": captured["ratio"]}
 
 
 @contextmanager
@@ -215,12 +216,12 @@ def peak_gib() -> float | None:
     return round(torch.cuda.max_memory_allocated() / 2**30, 2) if torch.cuda.is_available() else None
 
 
-def _training_loop(settings: TrainSettings, world: World, plan: TimingPlan, *, records: bool = True) -> Loop:
+def _training_loop(settings: TrainSettings, world: World, plan: TimingPlan, *, captures: bool = True) -> Loop:
     pixels, labels = random_images(max(2 * settings.batch_size, plan.images), settings.format.image_size)
 
     def seconds(steps: int) -> float:
         clock = StepClock(_WARM_UP, _WARM_UP + steps)
-        train_on(replace(settings, steps=_WARM_UP + steps), pixels, labels, world=world, log=clock, records=records)
+        train_on(replace(settings, steps=_WARM_UP + steps), pixels, labels, world=world, log=clock, captures=captures)
         return clock.seconds
 
     return seconds

@@ -18,7 +18,8 @@ from pipeline.paths import DataPaths
 from pipeline.run_log import RunLog
 from pipeline.training.effective_settings import effective_settings
 from pipeline.training.evaluation import load_images
-from pipeline.training.loop import RunOptions, TrainData, train
+from pipeline.training.loop import TrainData, train
+from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import DatasetInfo, GridPoint
 
 # Minimum difference of two lengths, so that noise does not dominate.

@@ -28,8 +28,8 @@ from pipeline.training.arm_rows import TrainRows
 from pipeline.training.branched_runs import Branch, branch_images, branch_settings, compare_branches
 from pipeline.training.effective_settings import comm_config_from, launch_plan
 from pipeline.training.grid import RunSpec
-from pipeline.training.loop import RunOptions
 from pipeline.training.run_key import machine_info
+from pipeline.training.run_options import RunOptions
 from pipeline.training.runs import LoadedSplits, execute_run
 from pipeline.tuning.sources import load_splits, make_trial_data, val_rows
 

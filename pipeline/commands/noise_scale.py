@@ -39,8 +39,9 @@ from pipeline.training.effective_settings import launch_plan
 from pipeline.training.equal_weights import ScaleRatio, measure_parts, noise_scale_of, scale_ratio
 from pipeline.training.gradients import TrainLoss
 from pipeline.training.grid import RunSpec
-from pipeline.training.loop import RunOptions, TrainData, train
+from pipeline.training.loop import TrainData, train
 from pipeline.training.result_cache import RunCache
+from pipeline.training.run_options import RunOptions
 from pipeline.training.runs import LoadedSplits
 from pipeline.training.weights import load_trained
 

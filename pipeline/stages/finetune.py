@@ -35,9 +35,10 @@ from pipeline.training.checkpointing import STALE_AFTER_S, remove_stale_checkpoi
 from pipeline.training.effective_settings import comm_config_from, effective_settings, launch_plan
 from pipeline.training.evaluation import Evaluation, evaluate, load_images, rank_rows
 from pipeline.training.folds import FoldStore, train_folds
-from pipeline.training.loop import RunOptions, TrainData
+from pipeline.training.loop import TrainData
 from pipeline.training.pretrained import pretrained_record, weight_initializer
 from pipeline.training.result_cache import CachedNetwork, NetworkCache
+from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings
 from pipeline.training.state import IMAGENET_MEAN, IMAGENET_STD
 from pipeline.training.weights import Resizing, check_weights_path, save_fold_networks, save_trained, weight_bytes

@@ -38,9 +38,9 @@ from pipeline.training.grid import RunSpec, expand_grid, run_variant
 from pipeline.training.kept_checkpoints import KeepingScheduler
 from pipeline.training.largest_batch import with_largest_batch
 from pipeline.training.live_metrics import LiveMetrics
-from pipeline.training.loop import RunOptions
 from pipeline.training.result_cache import RunCache, RunResult
 from pipeline.training.run_key import RunKey, checkpoint_folder_name, run_key
+from pipeline.training.run_options import RunOptions
 from pipeline.training.runs import LoadedSplits, execute_run
 from pipeline.training.settings import DatasetInfo, TrainSettings
 from pipeline.training.stopping import needed_seeds

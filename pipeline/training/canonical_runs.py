@@ -28,8 +28,9 @@ from pipeline.models import build_network
 from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
 from pipeline.training.evaluation import Evaluation, evaluate, load_images
-from pipeline.training.loop import RunOptions, TrainData, train
+from pipeline.training.loop import TrainData, train
 from pipeline.training.pretrained import weight_initializer
+from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import ImageFormat, TrainSettings
 
 STEPS = 20

@@ -17,9 +17,10 @@ from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
 from pipeline.training.checkpointing import make_checkpointer, stop_and_save_flags
 from pipeline.training.dynamics import TrainingDynamics
-from pipeline.training.loop import RunOptions, TrainData, train
+from pipeline.training.loop import TrainData, train
 from pipeline.training.result_cache import CachedNetwork, NetworkCache
 from pipeline.training.run_key import checkpoint_folder_name, run_key
+from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import TrainSettings
 
 

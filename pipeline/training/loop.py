@@ -1,10 +1,9 @@
 """The training loop of one run, from settings to weights."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import wraps
-from typing import Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +19,6 @@ from pipeline.models.layers import drops
 from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
 from pipeline.training.batch_plan import check_ranks, plan_batches, too_large, too_large_to_begin
-from pipeline.training.checkpointing import CheckpointScheduler
 from pipeline.training.confidence import first_tracked_step
 from pipeline.training.dynamics import TrainingDynamics
 from pipeline.training.eval_weights import EvalWeights
@@ -29,13 +27,10 @@ from pipeline.training.gradients import GlobalBatch, TrainLoss
 from pipeline.training.hash_chain import HashChain, link_is_due
 from pipeline.training.noise_scale import NoiseScale, estimate_noise_scale
 from pipeline.training.numerics import compile_network, mark_step_begin
+from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import ChainLink, HistoryRecord, TrainState, start_state
 from pipeline.training.step import TrainStep
-from pipeline.training.step_graph import Recorder, record_cuda_graph
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 _HISTORY_RECORDS = 20
 """A run of as many steps has 20 to 39 records: enough for a curve, and few enough that waiting for the device costs
@@ -54,27 +49,6 @@ class TrainData(NamedTuple):
     images: TrainingImages
     labels: Tensor
     train_mask: NDArray[np.bool_]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """Options of how a run is computed; they change its result only by rounding.
-
-    Attributes:
-        title: of the progress display.
-        micro_batch: samples that pass forward together, at most; `auto` takes what fits the memory.
-        comm: how gradients travel between ranks.
-        checkpointer: saves the run's state and resumes from it; None saves nothing.
-        record: records the steps that it can as graphs, see `step_graph`; `auto` does so on a GPU, None never.
-        on_record: receives all records of the run whenever one was added, on this rank; changes no result.
-    """
-
-    title: str = ""
-    micro_batch: int | Literal["auto"] = "auto"
-    comm: CommConfig = field(default_factory=CommConfig)
-    checkpointer: CheckpointScheduler | None = None
-    record: Recorder | Literal["auto"] | None = "auto"
-    on_record: Callable[[Sequence[HistoryRecord]], None] | None = None
 
 
 @dataclass(kw_only=True)
@@ -107,24 +81,6 @@ class TrainedRun:
     earlier_seconds: float
 
 
-def _with_settings_precision(
-    function: Callable[Concatenate[TrainSettings, P], R],
-) -> Callable[Concatenate[TrainSettings, P], R]:
-    """Run `function` with the float32 rounding of its settings; explain memory that runs out before the first step.
-
-    See `float32_arithmetic`.
-    """
-
-    @wraps(function)
-    def wrapped(settings: TrainSettings, /, *args: P.args, **options: P.kwargs) -> R:
-        precision = distributed.float32_arithmetic(tf32=settings.precision == "tf32", fast=settings.fast)
-        with precision, explain_out_of_memory(too_large_to_begin(settings)):
-            return function(settings, *args, **options)
-
-    return wrapped
-
-
-@_with_settings_precision
 def train(
     settings: TrainSettings,
     data: TrainData,
@@ -151,11 +107,30 @@ def train(
         Terminated: the process was asked to stop; the state is saved.
     """
     options = options or RunOptions()
-    micro_batch, comm, checkpointer = options.micro_batch, options.comm, options.checkpointer
     evaluates = settings.accuracy_steps is not None or settings.accuracy_examples is not None
     assert not evaluates or eval_fn is not None, "these settings need an eval_fn"
-    check_ranks(settings, world, comm)
-    distributed.set_collective_timeout(comm.timeout_seconds)
+    check_ranks(settings, world, options.comm)
+    distributed.set_collective_timeout(options.comm.timeout_seconds)
+    precision = distributed.float32_arithmetic(tf32=settings.precision == "tf32", fast=settings.fast)
+    with precision, explain_out_of_memory(too_large_to_begin(settings)):
+        return _train(
+            settings, data, world=world, log=log, options=options, initialize=initialize, eval_fn=eval_fn,
+            track_confidence=track_confidence,
+        )  # fmt: skip
+
+
+def _train(
+    settings: TrainSettings,
+    data: TrainData,
+    *,
+    world: World,
+    log: RunLog,
+    options: RunOptions,
+    initialize: Callable[[Network], None] | None,
+    eval_fn: Callable[[Network], Evaluation] | None,
+    track_confidence: bool,
+) -> TrainedRun:
+    micro_batch, comm, checkpointer = options.micro_batch, options.comm, options.checkpointer
 
     # State: fresh, or from the latest checkpoint.
     n_tracked = len(data.labels) if track_confidence else 0
@@ -187,10 +162,10 @@ def train(
     if settings.compile:
         compile_network(state.model, world.device, cuda_graphs=cuda_graphs)
     train_step = TrainStep(
-        settings, state, train_loss, batches=plan.batches, warmup_batch=_first_two(first_batch), world=world, comm=comm,
+        settings, state, train_loss, batches=plan.batches, world=world, options=options, log=log,
         track_from_step=first_tracked_step(settings.steps, stream.n_train, sizes),
-        record=_recorder(options, world), say=log.info,
     )  # fmt: skip
+    train_step.warm_up(_first_two(first_batch))
     eval_weights = EvalWeights(settings, state, train_loss, stream, plan.batches)
     chain = HashChain(state, SampleStream(data.train_mask, settings.seed), sizes, world)
 
@@ -212,7 +187,7 @@ def train(
             evaluate_now = settings.evaluates_after(state.step)
             record_now = evaluate_now or state.step % record_every == 0 or state.step == settings.steps
             if record_now:
-                diverged = not _record(state, settings, stream.n_train)
+                diverged = not _add_record(state, settings, stream.n_train)
             if link_is_due(settings, state.step):
                 chain.add()
             if evaluate_now and not diverged:
@@ -248,12 +223,6 @@ def train(
     )
 
 
-def _recorder(options: RunOptions, world: World) -> Recorder | None:
-    if options.record == "auto":
-        return record_cuda_graph if world.device.type == "cuda" else None
-    return options.record
-
-
 def _first_two(batch: GlobalBatch) -> GlobalBatch:
     return GlobalBatch(sample_ids=batch.sample_ids[:2], epochs=batch.epochs[:2])
 
@@ -264,7 +233,7 @@ def _hardware_text(world: World, micro_batch: int, comm: CommConfig) -> str:
     return f"{world.size} processes{threads} on {world.device.type}{library}, {micro_batch} images at a time"
 
 
-def _record(state: TrainState, settings: TrainSettings, n_train: int) -> bool:
+def _add_record(state: TrainState, settings: TrainSettings, n_train: int) -> bool:
     """Append a history record; returns whether the loss is finite. All ranks call it."""
     loss = float(distributed.all_reduce_sum_(state.loss_sum)) / state.loss_count
     state.loss_sum.zero_()

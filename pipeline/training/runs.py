@@ -20,9 +20,10 @@ from pipeline.run_log import RunLog
 from pipeline.training.arm_rows import TrainRows
 from pipeline.training.evaluation import Evaluation, evaluate, load_images
 from pipeline.training.grid import RunSpec
-from pipeline.training.loop import RunOptions, TrainData, train
+from pipeline.training.loop import TrainData, train
 from pipeline.training.recorded_settings import recorded_settings
 from pipeline.training.result_cache import RunResult
+from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import TrainSettings
 from pipeline.training.weights import Resizing, save_trained
 

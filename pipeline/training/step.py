@@ -1,6 +1,6 @@
 """One optimizer step: learning rate, gradient, clipping, update, weight average."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pipeline.batching import RankBatch
-from pipeline.distributed import CommConfig, World
+from pipeline.distributed import World
 from pipeline.models import NETWORKS
+from pipeline.run_log import RunLog
 from pipeline.training.exact_gradients import ExactGradients
 from pipeline.training.gradients import (
     AveragedGradients,
@@ -21,9 +22,10 @@ from pipeline.training.gradients import (
     TrainLoss,
     average_weights,
 )
+from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import TrainState
-from pipeline.training.step_graph import Recorder, StepGraphs
+from pipeline.training.step_graph import StepGraphs
 
 
 class TrainStep:
@@ -31,11 +33,8 @@ class TrainStep:
 
     Args:
         batches: by batch size, what this rank computes of a global batch.
-        warmup_batch: any two samples that the run trains on.
         track_from_step: first step at which `state.tracker`, if not None, records the labels' probabilities;
             `state.dynamics` records from the first step on.
-        record: records the steps that it can as graphs, see `step_graph`; None records none.
-        say: prints a line for people.
     """
 
     def __init__(
@@ -45,12 +44,10 @@ class TrainStep:
         train_loss: TrainLoss,
         *,
         batches: Mapping[int, RankBatch],
-        warmup_batch: GlobalBatch,
         track_from_step: int,
         world: World,
-        comm: CommConfig,
-        record: Recorder | None = None,
-        say: Callable[[str], None] = lambda _: None,
+        options: RunOptions,
+        log: RunLog,
     ) -> None:
         self._settings, self._state, self._world = settings, state, world
         _set_up_learning_rate(state.optimizer, world.device)
@@ -61,25 +58,34 @@ class TrainStep:
         self._exact = None
         if settings.reduction == "exact":
             self._exact = ExactGradients(
-                state.model, world, comm, simulated_workers=settings.simulated_workers, grids=state.grids
+                state.model, world, options.comm, simulated_workers=settings.simulated_workers, grids=state.grids
             )
         # If the scaler makes the kernel of torch's fused SGD skip the first step, the momentum stays uninitialized.
         # With this flag, the scaler skips the call instead.
         state.optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
         wrapped: nn.Module = state.model
         if settings.reduction != "exact":
-            self._averaged = AveragedGradients(state.model, world, comm, state.compression)
+            self._averaged = AveragedGradients(state.model, world, options.comm, state.compression)
             self._local = LocalGradients(self._averaged.model, world)
-            self._averaged.model.train()
-            self._averaged.warm_up(train_loss, warmup_batch)
             wrapped = self._averaged.model
         state.model.train()
         # Ranks exchange gradients during the backward pass.
-        recorded = wrapped is state.model and _can_be_recorded(settings, state)
+        capturable = wrapped is state.model and _can_be_captured(settings, state)
         self._graphs = StepGraphs(
-            state.model, record if recorded else None, say=say,
+            state.model, options.capture_on(world.device) if capturable else None, log=log,
             update=partial(_update_weights, settings, state) if _rate_is_tensor(state.optimizer) else None,
         )  # fmt: skip
+
+    def warm_up(self, batch: GlobalBatch) -> None:
+        """Compute what the first step of a process computes differently, without a trace; before `run_step`.
+
+        Args:
+            batch: any two samples that the run trains on.
+        """
+        if self._exact is None:
+            self._averaged.model.train()
+            self._averaged.warm_up(replace(self._train_loss, dynamics=None), batch)
+            self._state.model.train()
 
     def run_step(self, batch: GlobalBatch) -> None:
         """Run step `state.step`, counted from 0."""
@@ -118,7 +124,7 @@ class TrainStep:
             average_weights(state.model, self._world)
 
     def make_room(self) -> None:
-        """Release memory that recorded steps keep and that other work may need."""
+        """Release memory that captured steps keep and that other work may need."""
         self._graphs.make_room()
 
     def weights_in_sync_after(self, step: int) -> bool:
@@ -167,7 +173,7 @@ def _update_weights(settings: TrainSettings, state: TrainState) -> None:
     state.optimizer.zero_grad(set_to_none=True)
 
 
-def _can_be_recorded(settings: TrainSettings, state: TrainState) -> bool:
+def _can_be_captured(settings: TrainSettings, state: TrainState) -> bool:
     """Return whether a step of this run is the same operations on one process, whatever the batch holds.
 
     Networks of timm and torchvision may do anything in their passes.
@@ -177,7 +183,7 @@ def _can_be_recorded(settings: TrainSettings, state: TrainState) -> bool:
 
 
 def _set_up_learning_rate(optimizer: Optimizer, device: torch.device) -> None:
-    """Let the fused SGD of a GPU read its learning rate from there, as a recorded update has to."""
+    """Let the fused SGD of a GPU read its learning rate from there, as a captured update has to."""
     groups = optimizer.param_groups
     shared = device.type == "cuda" and isinstance(optimizer, torch.optim.SGD) and groups[0]["fused"]
     rate = torch.zeros((), device=device) if shared else 0.0

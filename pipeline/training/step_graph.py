@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from pipeline.batching import BatchSlice
 from pipeline.errors import is_out_of_memory
+from pipeline.run_log import RunLog
 from pipeline.training.gradients import GlobalBatch, PassInputs, TrainLoss
 
-Recorder = Callable[[Callable[[], Tensor]], tuple[Callable[[], object], Tensor]]
-"""Records the operations of a function without running them; returns a function that runs them on the same memory, and
+GraphCapture = Callable[[Callable[[], Tensor]], tuple[Callable[[], object], Tensor]]
+"""Captures the operations of a function without running them; returns a function that runs them on the same memory, and
 the tensor that then has the result."""
 
 # Copies of weights and images that a run makes outside of the graph: the weight average and the links of the hash
@@ -27,8 +28,8 @@ _COPIES = 4
 _LARGE = 1 / 8
 
 
-def record_cuda_graph(work: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
-    """Record a CUDA graph; see `Recorder`. The same work must have run before, which initializes torch's libraries."""
+def capture_cuda_graph(work: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
+    """Capture a CUDA graph, see `GraphCapture`. The same work must have run before, to initialize torch's libraries."""
     graph = torch.cuda.CUDAGraph()
     # Other threads may copy images meanwhile.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
@@ -37,25 +38,25 @@ def record_cuda_graph(work: Callable[[], Tensor]) -> tuple[Callable[[], object],
 
 
 class StepGraphs:
-    """The recorded steps of one run, those of one batch size at a time.
+    """The captured steps of one run, those of one batch size at a time.
 
     Args:
         model: in training mode, without gradients between steps.
-        record: None records nothing.
-        update: updates the weights by their gradients and removes the gradients; recorded too. None leaves the
+        capture: None captures nothing.
+        update: updates the weights by their gradients and removes the gradients; captured too. None leaves the
             gradients to the caller.
-        say: prints a line for people.
+        log: of the run.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        record: Recorder | None,
+        capture: GraphCapture | None,
         *,
         update: Callable[[], object] | None,
-        say: Callable[[str], None],
+        log: RunLog,
     ) -> None:
-        self._model, self._record, self._update, self._say = model, record, update, say
+        self._model, self._capture, self._update, self._log = model, capture, update, log
         self._graph: _StepGraph | None = None
         # The batch size, and whether the labels' probabilities are tracked.
         self._key: tuple[int, bool] | None = None
@@ -73,29 +74,29 @@ class StepGraphs:
             it, and one of several passes.
         """
         key = (batch.size, train_loss.tracker is not None)
-        if self._record is None or len(micro_batches) != 1 or key != self._key:
+        if self._capture is None or len(micro_batches) != 1 or key != self._key:
             self._graph, self._key = None, key
             return None
         inputs = train_loss.load(batch, micro_batches[0])
         if self._graph is None:
-            self._graph = self._recorded(self._record, train_loss, inputs, micro_batches[0])
+            self._graph = self._captured(self._capture, train_loss, inputs, micro_batches[0])
         if self._graph is None:
-            self._record = None
-            self._say(
+            self._capture = None
+            self._log.info(
                 f"no memory for a CUDA graph of a step of {batch.size} images: operations are launched one by one"
             )
             return None
         return self._graph.run(inputs)
 
     def make_room(self) -> None:
-        """Release a graph that keeps much memory; a later step records it again."""
+        """Release a graph that keeps much memory; a later step captures it again."""
         if self._graph is not None and self._graph.is_large():
             self._graph = None
 
-    def _recorded(
-        self, record: Recorder, train_loss: TrainLoss, inputs: PassInputs, part: BatchSlice
+    def _captured(
+        self, capture: GraphCapture, train_loss: TrainLoss, inputs: PassInputs, part: BatchSlice
     ) -> "_StepGraph | None":
-        """Record a step; None if its memory, or the memory for the rest of the training next to it, is not there."""
+        """Capture a step; None if its memory, or the memory for the rest of the training next to it, is not there."""
 
         def work(own: PassInputs) -> Tensor:
             loss = train_loss.loss_of(self._model, own, part.group_sizes)
@@ -106,7 +107,7 @@ class StepGraphs:
 
         graph = None
         try:
-            graph = _StepGraph(self._model, work, inputs, record)
+            graph = _StepGraph(self._model, work, inputs, capture)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -118,18 +119,18 @@ class StepGraphs:
 
 
 class _StepGraph:
-    """A recorded step: it copies the inputs of each batch to where the recorded operations read them."""
+    """A captured step: it copies the inputs of each batch to where the captured operations read them."""
 
     def __init__(
-        self, model: nn.Module, work: Callable[[PassInputs], Tensor], inputs: PassInputs, record: Recorder
+        self, model: nn.Module, work: Callable[[PassInputs], Tensor], inputs: PassInputs, capture: GraphCapture
     ) -> None:
         self._device = inputs.images.device
         before = _reserved_bytes(self._device)
         self._inputs = replace(inputs, **{name: value.clone() for name, value in _tensors(inputs)})
-        self._replay, self._loss = record(lambda: work(self._inputs))
+        self._replay, self._loss = capture(lambda: work(self._inputs))
         self._n_bytes = _reserved_bytes(self._device) - before
         parameters = list(model.parameters())
-        # Where the recorded backward pass writes them; None where the recorded update has removed them.
+        # Where the captured backward pass writes them; None where the captured update has removed them.
         self._gradients = [(parameter, parameter.grad) for parameter in parameters]
         self._needed = _COPIES * sum(tensor.nbytes for tensor in (inputs.images, *parameters))
 

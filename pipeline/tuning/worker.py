@@ -18,7 +18,8 @@ from pipeline.training.arm_rows import TrainRows
 from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
 from pipeline.training.effective_settings import comm_config_from
 from pipeline.training.grid import RunSpec
-from pipeline.training.loop import RunOptions, TrainData, train
+from pipeline.training.loop import TrainData, train
+from pipeline.training.run_options import RunOptions
 from pipeline.training.runs import LoadedSplits, execute_run
 from pipeline.training.state import TrainState
 from pipeline.tuning.sources import TrialData, load_splits

@@ -20,7 +20,8 @@ from pipeline.datasets.sources import SyntheticImages, TrainingImages
 from pipeline.distributed import CommConfig, World
 from pipeline.run_log import Progress, RunLog
 from pipeline.simulator.job import elapsed_seconds, record_event
-from pipeline.training.loop import RunOptions, TrainData, train
+from pipeline.training.loop import TrainData, train
+from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import TrainSettings
 
 ROUNDS = 8
@@ -38,7 +39,7 @@ class Training:
 
     Attributes:
         train_mask: (N,) bool, the images to train on.
-        records: a GPU may record the steps of one process as graphs; not where they are compared with those of several.
+        captures: a GPU may replay the steps of one process as graphs; no fair comparison with those of several.
     """
 
     settings: TrainSettings
@@ -48,7 +49,7 @@ class Training:
     world: World
     micro_batch: int | Literal["auto"]
     comm: CommConfig | None = None
-    records: bool = True
+    captures: bool = True
 
 
 class _AllStepsTimed(Exception):  # noqa: N818 - not an error
@@ -100,7 +101,7 @@ def step_seconds(training: Training, n_steps: int, on_step: Callable[[], object]
             world=world, log=clock,
             options=RunOptions(
                 micro_batch=training.micro_batch, comm=training.comm or CommConfig(),
-                record="auto" if training.records else None,
+                graph_capture="auto" if training.captures else None,
             ),
         )  # fmt: skip
     if world.device.type == "cuda":
@@ -131,7 +132,7 @@ def without_communication(training: Training) -> Training:
     return replace(
         training,
         settings=local,
-        records=False,
+        captures=False,
         micro_batch=one_worker if settings.reduction == "exact" else training.micro_batch,
     )
 
@@ -153,7 +154,7 @@ def one_rank_share(training: Training, world_size: int) -> Training:
         settings, batch_size=sum(one.size for one in slices), simulated_workers=len(slices), local_from_step=None,
         **_NOT_COMPRESSED,
     )  # fmt: skip
-    return replace(training, settings=share, records=False)
+    return replace(training, settings=share, captures=False)
 
 
 def measure(training: Training, seconds: float) -> StepTimes:

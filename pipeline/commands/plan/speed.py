@@ -15,9 +15,10 @@ from pipeline.datasets.resident import ResidentImages
 from pipeline.datasets.sources import TrainingImages
 from pipeline.models import build_network
 from pipeline.optim import OPTIMIZERS, parameter_groups
+from pipeline.run_log import RunLog
 from pipeline.training.gradients import GlobalBatch, TrainLoss, accumulate_gradients
 from pipeline.training.memory import activation_bytes
-from pipeline.training.step_graph import StepGraphs, record_cuda_graph
+from pipeline.training.step_graph import StepGraphs, capture_cuda_graph
 
 # Larger micro-batches take as long per image: the caches (CPU) or the cores (GPU) are full.
 _MAX_MICRO_BATCH = {"cpu": 256, "cuda": 4096}
@@ -91,8 +92,10 @@ def measure(workload: Workload, sizes: Collection[int], device: torch.device, *,
     for size in sorted(chosen, key=lambda size: abs(np.log(size / _REFERENCE_MICRO_BATCH))):
         if micro_batch_seconds and time.perf_counter() - start > seconds:
             break
-        # The first call is plain, the second records a graph on a GPU, and the later ones replay it.
-        graphs = StepGraphs(model, record_cuda_graph if device.type == "cuda" else None, update=None, say=_ignore)
+        # The first call is plain, the second captures a graph on a GPU, and the later ones replay it.
+        graphs = StepGraphs(
+            model, capture_cuda_graph if device.type == "cuda" else None, update=None, log=RunLog.silent()
+        )
         micro_batch_seconds[size] = _time_call(partial(_pass, model, train_loss, size, graphs), device)
     largest = max(micro_batch_seconds)
     late = time.perf_counter() - start > seconds
@@ -140,10 +143,6 @@ def _pass(model: nn.Module, train_loss: TrainLoss, size: int, graphs: StepGraphs
     model.zero_grad(set_to_none=True)
     if graphs.run(train_loss, _batch(size), [_slice(size)]) is None:
         accumulate_gradients(model, train_loss, _batch(size), [_slice(size)], world_size=1)
-
-
-def _ignore(_: str) -> None:
-    pass
 
 
 def _update_seconds(model: nn.Module, device: torch.device) -> float:

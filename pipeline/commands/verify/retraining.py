@@ -23,9 +23,9 @@ from pipeline.training.checkpointing import CheckpointScheduler
 from pipeline.training.code_families import Hashes, find_family, read_families
 from pipeline.training.effective_settings import comm_config_from
 from pipeline.training.kept_checkpoints import has_kept
-from pipeline.training.loop import RunOptions
 from pipeline.training.result_cache import RunResult
 from pipeline.training.run_key import machine_info, training_code_digest
+from pipeline.training.run_options import RunOptions
 from pipeline.training.runs import LoadedSplits, execute_run
 
 ALPHA = 0.01

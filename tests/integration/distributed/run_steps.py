@@ -30,7 +30,8 @@ from pipeline.training import eval_weights, hash_chain, state
 from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
 from pipeline.training.evaluation import evaluate, load_images
 from pipeline.training.gradients import GlobalBatch, TrainLoss
-from pipeline.training.loop import RunOptions, TrainData, TrainedRun, train
+from pipeline.training.loop import TrainData, TrainedRun, train
+from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import ImageFormat, TrainSettings
 from pipeline.training.state import TrainState
 from tests.fixtures.training import TINY, bright_images, build_float64

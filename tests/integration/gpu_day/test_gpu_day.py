@@ -145,7 +145,7 @@ def _check_rows(results: dict[str, Any]) -> None:
     (bits,) = rows["bits"]
     assert bits["same_twice"]
     assert bits["same_after_kill"]
-    assert bits["same_unrecorded"]
+    assert bits["same_without_graphs"]
     assert 0 < bits["resumed_from_step"] < 21
     agreement, speed = rows["small-maps-fp32"]
     assert agreement["agrees"]

@@ -24,11 +24,13 @@ from benchmarks.gpu_day.timing import settings_of
 from benchmarks.loop_speed import random_images
 from benchmarks.step_operations import _plain_sgd
 from pipeline.batching import RankBatch, SampleStream, merge_micro_batches, split_groups, worker_slices
-from pipeline.distributed import CommConfig, World
+from pipeline.distributed import World
 from pipeline.models.layers import drops
+from pipeline.run_log import RunLog
 from pipeline.training.eval_weights import recompute_batch_norm_statistics
 from pipeline.training.evaluation import load_images
 from pipeline.training.gradients import GlobalBatch, TrainLoss, leaf_gradients
+from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import start_state
 from pipeline.training.step import TrainStep
@@ -104,9 +106,10 @@ def run(settings: TrainSettings) -> dict[str, Any]:
         # The third batch spans two epochs.
         batches = [GlobalBatch.from_stream(stream, start=start, size=size) for start in (0, size, 4 * size - 2)]
         step = TrainStep(
-            settings, state, train_loss, batches={size: rank_batch}, warmup_batch=batches[0], track_from_step=0,
-            world=world, comm=CommConfig(),
+            settings, state, train_loss, batches={size: rank_batch}, track_from_step=0, world=world,
+            options=RunOptions(graph_capture=None), log=RunLog.silent(),
         )  # fmt: skip
+        step.warm_up(batches[0])
         for batch in batches:
             step.run_step(batch)
         leaf_gradients(state.model, train_loss, batches[0], rank_batch.leaves)

@@ -14,8 +14,9 @@ from pipeline.distributed import World
 from pipeline.errors import InputError
 from pipeline.run_log import RunLog
 from pipeline.training.evaluation import evaluate, load_images
-from pipeline.training.loop import RunOptions, TrainData, train
+from pipeline.training.loop import TrainData, train
 from pipeline.training.numerics import compile_network
+from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import TrainSettings
 from tests.fixtures.training import ALONE, TINY, bright_images, distance, parameters_of
 

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from benchmarks.step_operations import StepCounts
 from pipeline.batching import BatchSlice, RankBatch, merge_micro_batches, worker_slices
-from pipeline.distributed import CommConfig
 from pipeline.models import build_network
+from pipeline.run_log import RunLog
 from pipeline.training import gradients
 from pipeline.training.gradients import GlobalBatch, TrainLoss, accumulate_gradients
+from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import TrainState, start_state
 from pipeline.training.step import TrainStep
@@ -51,11 +52,12 @@ def _start(
         state,
         train_loss,
         batches={settings.batch_size: rank_batch},
-        warmup_batch=pair,
         track_from_step=0,
         world=ALONE,
-        comm=CommConfig(),
+        options=RunOptions(),
+        log=RunLog.silent(),
     )
+    train_step.warm_up(pair)
     return state, train_step
 
 

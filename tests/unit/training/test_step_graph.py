@@ -1,7 +1,8 @@
-"""A step that is recorded and replayed gives the bits of a plain step. Without a GPU a stand-in records."""
+"""A step that is captured and replayed gives the bits of a plain step. Without a GPU a stand-in captures."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from io import StringIO
 from unittest.mock import patch
 
 import numpy as np
@@ -11,14 +12,15 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from pipeline.batching import RankBatch, merge_micro_batches, worker_slices
-from pipeline.distributed import CommConfig
+from pipeline.run_log import RunLog
 from pipeline.training import step as step_module
 from pipeline.training import step_graph
 from pipeline.training.gradients import GlobalBatch
+from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import TrainState, start_state
 from pipeline.training.step import TrainStep
-from pipeline.training.step_graph import Recorder
+from pipeline.training.step_graph import GraphCapture
 from tests.fixtures.training import ALONE, TINY, random_train_loss
 
 N, STEPS = 48, 6
@@ -28,15 +30,15 @@ SETTINGS = replace(
 )  # fmt: skip
 
 
-class _Recording:
-    """Records like a CUDA graph: replaying repeats the work on the same tensors, and writes to the same gradients."""
+class _Capture:
+    """Captures like a CUDA graph: replaying repeats the work on the same tensors, and writes to the same gradients."""
 
     def __init__(self, state: TrainState) -> None:
         self._parameters = list(state.model.parameters())
-        self.recorded = self.replayed = 0
+        self.captured = self.replayed = 0
 
     def __call__(self, work: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
-        self.recorded += 1
+        self.captured += 1
         # Where a real graph writes.
         gradients = [torch.empty_like(parameter) for parameter in self._parameters]
         result = torch.empty(())
@@ -59,29 +61,30 @@ class _Recording:
 def _train(
     settings: TrainSettings,
     *,
-    records: bool,
+    captures: bool,
     pass_size: int = 24,
     tracked: int = 0,
-    recorder: Callable[[_Recording], Recorder] = lambda recording: recording,
-    said: list[str] | None = None,
+    wrap: Callable[[_Capture], GraphCapture] = lambda capture: capture,
+    said: StringIO | None = None,
 ) -> tuple[TrainState, int]:
     """Train for `STEPS` steps; return the state, and how many steps were replayed."""
     train_loss = random_train_loss(N, dtype=torch.float32, label_smoothing=settings.label_smoothing)
     state = start_state(settings, ALONE, n_tracked_samples=tracked, n_tracked_epochs=STEPS if tracked else 0)
-    recording = _Recording(state)
+    capture = _Capture(state)
     workers = worker_slices(settings.batch_size, settings.simulated_workers)
     rank_batch = RankBatch(leaves=workers, micro_batches=merge_micro_batches(workers, pass_size))
     pair = GlobalBatch(sample_ids=np.arange(2), epochs=np.zeros(2, dtype=np.int64))
+    options = RunOptions(graph_capture=wrap(capture) if captures else None)
     step = TrainStep(
-        settings, state, train_loss, batches={settings.batch_size: rank_batch}, warmup_batch=pair,
-        track_from_step=STEPS // 2, world=ALONE, comm=CommConfig(), record=recorder(recording) if records else None,
-        say=(said if said is not None else []).append,
+        settings, state, train_loss, batches={settings.batch_size: rank_batch}, track_from_step=STEPS // 2,
+        world=ALONE, options=options, log=RunLog(None, said),
     )  # fmt: skip
+    step.warm_up(pair)
     for number in range(STEPS):
         rng = np.random.default_rng(number)
         step.run_step(GlobalBatch(sample_ids=rng.permutation(N)[:24], epochs=np.full(24, number)))
         step.make_room()
-    return state, recording.replayed
+    return state, capture.replayed
 
 
 def _assert_equal(one: TrainState, other: TrainState) -> None:
@@ -102,8 +105,8 @@ def _assert_equal(one: TrainState, other: TrainState) -> None:
     ids=["sgd", "adamw", "weight average"],
 )
 def test_replayed_steps_equal_plain_ones(settings: TrainSettings) -> None:
-    replayed, n_replayed = _train(settings, records=True)
-    plain, n_plain = _train(settings, records=False)
+    replayed, n_replayed = _train(settings, captures=True)
+    plain, n_plain = _train(settings, captures=False)
 
     _assert_equal(replayed, plain)
     assert (n_replayed, n_plain) == (STEPS - 1, 0)
@@ -121,16 +124,16 @@ def test_the_recorded_update_reads_the_learning_rate_of_each_step() -> None:
             group["lr"] = rate
 
     with patch.object(step_module, "_set_up_learning_rate", on_device):
-        replayed, n_replayed = _train(SETTINGS, records=True)
-    plain, _ = _train(SETTINGS, records=False)
+        replayed, n_replayed = _train(SETTINGS, captures=True)
+    plain, _ = _train(SETTINGS, captures=False)
 
     assert n_replayed == STEPS - 1
     _assert_equal(replayed, plain)
 
 
 def test_tracked_steps_are_recorded_separately() -> None:
-    replayed, n_replayed = _train(SETTINGS, records=True, tracked=N)
-    plain, _ = _train(SETTINGS, records=False, tracked=N)
+    replayed, n_replayed = _train(SETTINGS, captures=True, tracked=N)
+    plain, _ = _train(SETTINGS, captures=False, tracked=N)
 
     # The first step of each kind is plain.
     assert n_replayed == STEPS - 2
@@ -151,61 +154,61 @@ def test_tracked_steps_are_recorded_separately() -> None:
     ],
     ids=["two passes", "exact sums", "noise samples", "loss scaling", "networks of others"],
 )
-def test_other_steps_are_not_recorded(changes: dict[str, object], pass_size: int) -> None:
-    _, n_replayed = _train(replace(SETTINGS, **changes), records=True, pass_size=pass_size)  # type: ignore[arg-type]
+def test_other_steps_are_not_captured(changes: dict[str, object], pass_size: int) -> None:
+    _, n_replayed = _train(replace(SETTINGS, **changes), captures=True, pass_size=pass_size)  # type: ignore[arg-type]
 
     assert n_replayed == 0
 
 
 def test_without_memory_for_a_graph_the_steps_stay_plain() -> None:
-    def without_memory(recording: _Recording) -> Recorder:
-        def record(work: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
-            recording(work)  # leaves gradients behind
+    def without_memory(capture: _Capture) -> GraphCapture:
+        def replace_by(work: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
+            capture(work)  # leaves gradients behind
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-        return record
+        return replace_by
 
-    said: list[str] = []
-    failed, n_replayed = _train(SETTINGS, records=True, recorder=without_memory, said=said)
-    plain, _ = _train(SETTINGS, records=False)
+    said = StringIO()
+    failed, n_replayed = _train(SETTINGS, captures=True, wrap=without_memory, said=said)
+    plain, _ = _train(SETTINGS, captures=False)
 
     assert n_replayed == 0
     _assert_equal(failed, plain)
-    assert len(said) == 1
-    assert "24 images" in said[0]
+    (line,) = said.getvalue().splitlines()
+    assert "24 images" in line
 
 
-def test_a_graph_whose_memory_is_needed_is_recorded_again() -> None:
-    recordings: list[_Recording] = []
+def test_a_graph_whose_memory_is_needed_is_captured_again() -> None:
+    captures_made: list[_Capture] = []
 
-    def keep(recording: _Recording) -> Recorder:
-        recordings.append(recording)
-        return recording
+    def keep(capture: _Capture) -> GraphCapture:
+        captures_made.append(capture)
+        return capture
 
     with patch.object(step_graph._StepGraph, "is_large", return_value=True):
-        released, n_replayed = _train(SETTINGS, records=True, recorder=keep)
-    plain, _ = _train(SETTINGS, records=False)
+        released, n_replayed = _train(SETTINGS, captures=True, wrap=keep)
+    plain, _ = _train(SETTINGS, captures=False)
 
-    assert n_replayed == recordings[0].recorded == STEPS - 1
+    assert n_replayed == captures_made[0].captured == STEPS - 1
     _assert_equal(released, plain)
 
 
 def test_a_graph_that_leaves_too_little_memory_is_given_up() -> None:
-    said: list[str] = []
+    said = StringIO()
     with patch.object(step_graph._StepGraph, "leaves_room", return_value=False):
-        given_up, n_replayed = _train(SETTINGS, records=True, said=said)
-    plain, _ = _train(SETTINGS, records=False)
+        given_up, n_replayed = _train(SETTINGS, captures=True, said=said)
+    plain, _ = _train(SETTINGS, captures=False)
 
-    assert (n_replayed, len(said)) == (0, 1)
+    assert (n_replayed, len(said.getvalue().splitlines())) == (0, 1)
     _assert_equal(given_up, plain)
 
 
-def test_another_error_while_recording_ends_the_run() -> None:
-    def failing(_: _Recording) -> Recorder:
-        def record(work: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
+def test_another_error_while_capturing_ends_the_run() -> None:
+    def failing(_: _Capture) -> GraphCapture:
+        def replace_by(work: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
             raise RuntimeError("operation not permitted when stream is capturing")
 
-        return record
+        return replace_by
 
     with pytest.raises(RuntimeError, match="capturing"):
-        _train(SETTINGS, records=True, recorder=failing)
+        _train(SETTINGS, captures=True, wrap=failing)
