@@ -1,6 +1,8 @@
 """The notebooks: their content, and that they run from top to bottom."""
 
 import ast
+import base64
+import io
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -9,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from ruamel.yaml import YAML
 
 from pipeline.artifacts.files import read_json, write_array, write_json
@@ -58,6 +61,15 @@ def execute(path: Path, project: Path, more: str = "") -> Any:
     client = NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(folder)}})
     client.execute(env=environment)
     return notebook
+
+
+def pictures_of_page(notebook: Any) -> list[Image.Image]:
+    """Return the pictures in the page that nbconvert makes of a notebook that was run."""
+    from nbconvert import HTMLExporter
+
+    page, _ = HTMLExporter().from_notebook_node(notebook)
+    found = re.findall(r'<img[^>]*\ssrc="data:image/png;base64,([^"]+)"', page)
+    return [Image.open(io.BytesIO(base64.b64decode(content))) for content in found]
 
 
 @pytest.fixture
@@ -115,13 +127,17 @@ def write_results(data: DataPaths, outcome: Outcome = default_outcome) -> None:
 )
 def test_it_runs_from_top_to_bottom(path: Path, project: Path) -> None:
     write_results(DataPaths(root=project / "data"))
-    cells = [cell for cell in execute(path, project).cells if cell.cell_type == "code"]
+    notebook = execute(path, project)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     for cell in cells:
         assert cell.outputs, cell.source
         assert [output.text for output in cell.outputs if output.get("name") == "stderr"] == []
         # Sites that show notebooks, and nbconvert, run no script of Plotly.
         assert not [kind for output in cell.outputs for kind in output.get("data", {}) if "plotly" in kind]
+    charts = sum("image/png" in output.get("data", {}) for cell in cells for output in cell.outputs)
+    assert charts > 0
+    assert [min(picture.size) > 100 for picture in pictures_of_page(notebook)] == [True] * charts
     # It ends with a conclusion.
     assert "".join(output.get("text", "") for output in cells[-1].outputs).strip()
 
