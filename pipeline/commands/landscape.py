@@ -17,12 +17,20 @@ import pyarrow as pa
 import torch
 
 from pipeline.artifacts.files import atomic_path
-from pipeline.artifacts.prepared import PreparedSplit, count_planted, load_prepared, planted_note, prepared_digest
+from pipeline.artifacts.prepared import (
+    PreparedData,
+    PreparedSplit,
+    count_planted,
+    load_prepared,
+    planted_note,
+    prepared_digest,
+)
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.recorded import check_with_note
 from pipeline.artifacts.stage_inputs import prepared_inputs, study_tables
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.commands import check_minimums, command_parser
+from pipeline.commands.kept_networks import is_kept, load_kept
 from pipeline.errors import InputError, explain_out_of_memory
 from pipeline.figures.curves import slice_figure
 from pipeline.figures.rendering import svg, with_note
@@ -67,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
             data = load_prepared(context.data, folder=context.image_folder)
             splits = dict(zip(SPLITS, (data.train, data.test), strict=True))
             method = _method(arguments, {split: len(images.labels) for split, images in splits.items()})
-            rows = _measure(context, splits, method)
+            rows = _measure(context, data, splits, method)
             n_planted = count_planted(context.data)
             note = None if n_planted is None else planted_note(n_planted)
             _write(context, rows, method, note)
@@ -99,9 +107,14 @@ def _method(arguments: argparse.Namespace, sizes: Mapping[str, int]) -> Method:
     )
 
 
-def _measure(context: StageContext, splits: Mapping[str, PreparedSplit], method: Method) -> list[dict[str, Any]]:
+def _measure(
+    context: StageContext, data: PreparedData, splits: Mapping[str, PreparedSplit], method: Method
+) -> list[dict[str, Any]]:
     study, ledger = str(context.item), RunCache(context.work.ledger)
-    runs = read_parquet(context.data.runs(study)).to_pylist()
+    runs = [run for run in read_parquet(context.data.runs(study)).to_pylist() if is_kept(run, ledger)]
+    # Before the first measurement, which takes minutes.
+    for run in runs:
+        load_kept(run, ledger, data, study=study)
     measurer = NetworkMeasurer(
         splits,
         method,
@@ -109,9 +122,8 @@ def _measure(context: StageContext, splits: Mapping[str, PreparedSplit], method:
         folder=context.work.landscape,
         device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
     )
-    n_networks = sum(_is_kept(run, ledger) for run in runs)
     too_many = f"--images {method.images}: a network and the loss of this many images do not fit the memory; give fewer"
-    with explain_out_of_memory(too_many), context.log.progress(context.name, n_networks, "networks") as progress:
+    with explain_out_of_memory(too_many), context.log.progress(context.name, len(runs), "networks") as progress:
         rows = measured_rows(runs, ledger.weights, measurer, progress.update)
     if not rows:
         raise InputError(
@@ -119,10 +131,6 @@ def _measure(context: StageContext, splits: Mapping[str, PreparedSplit], method:
             "`python -m pipeline runs import`"
         )
     return rows
-
-
-def _is_kept(run: Mapping[str, Any], ledger: RunCache) -> bool:
-    return run["status"] == "finished" and ledger.weights(run["fingerprint"]).exists()
 
 
 def _write(context: StageContext, rows: Sequence[Mapping[str, Any]], method: Method, note: str | None) -> None:

@@ -24,9 +24,10 @@ from numpy.typing import NDArray
 from pipeline import distributed
 from pipeline.artifacts.prepared import PreparedData, load_prepared
 from pipeline.artifacts.recorded import check_with_note
-from pipeline.artifacts.stage_inputs import prepared_inputs, study_tables
+from pipeline.artifacts.stage_inputs import stage_inputs, study_tables
 from pipeline.artifacts.tables import read_parquet
 from pipeline.commands import check_minimums, command_parser
+from pipeline.commands.kept_networks import is_kept, load_kept
 from pipeline.config.batch_sizes import CONTROL, TREATED
 from pipeline.distributed import World
 from pipeline.errors import InputError
@@ -43,7 +44,6 @@ from pipeline.training.loop import TrainData, train
 from pipeline.training.result_cache import RunCache
 from pipeline.training.run_options import RunOptions
 from pipeline.training.runs import LoadedSplits
-from pipeline.training.weights import load_trained
 
 _PARTS = 40
 _BATCH = 250
@@ -107,7 +107,7 @@ def _measurements(context: StageContext, arguments: argparse.Namespace, world: W
         raise InputError(
             f"studies.{context.item}.arms: {list(study.arms)} lack {min(missing)}; give a study with full and filtered"
         )
-    check_with_note(context.data, [prepared_inputs(context.data)], context.log.info)
+    check_with_note(context.data, stage_inputs("train", context.item, context.params, context.data), context.log.info)
     data = load_prepared(context.data, folder=context.image_folder)
     specs, rows, _ = resolve_runs(context, data, world)
     at = {(spec.arm, spec.filter_network): trained for spec, trained in zip(specs, rows, strict=True)}
@@ -118,7 +118,7 @@ def _measurements(context: StageContext, arguments: argparse.Namespace, world: W
         class_names=data.class_names,
     )
     scale = study.equivalent_batch.gradient_scale if study.equivalent_batch else None
-    networks = _kept_networks(context, specs, world) if arguments.steps is None else None
+    networks = _kept_networks(context, specs, data, world) if arguments.steps is None else None
     for spec, model, unseen in networks or _brief_networks(context, specs, splits, data, world, arguments):
         for network in study.filter_networks:
             sets = at[CONTROL, study.filter_network], at[TREATED, network]
@@ -141,20 +141,20 @@ Networks = Iterator[tuple[RunSpec, Network, NDArray[np.bool_] | np.bool_]]
 """Runs of the full arm, their networks, and (N,) bool: the images to measure on; or True: all."""
 
 
-def _kept_networks(context: StageContext, specs: Sequence[RunSpec], world: World) -> Networks:
+def _kept_networks(context: StageContext, specs: Sequence[RunSpec], data: PreparedData, world: World) -> Networks:
     """Yield the finished runs of the full arm whose weights are kept."""
     check_with_note(context.data, [study_tables(str(context.item), context.data)], context.log.info)
     ledger, by_run = RunCache(context.work.ledger), {_identity(spec): spec for spec in specs if spec.arm == CONTROL}
     path, found = context.data.runs(str(context.item)), False
     for row in read_parquet(path).to_pylist():
-        weights = ledger.weights(row["fingerprint"])
-        if row["arm"] != CONTROL or row["status"] != "finished" or not weights.exists():
+        if row["arm"] != CONTROL or not is_kept(row, ledger):
             continue
         identity = tuple(row[name] for name in ("model", "batch_size", "learning_rate", "weight_decay", "seed"))
         if identity not in by_run:
             raise InputError(f"{path}: has a run that is not in the study of params.yaml; run `dvc repro`")
         found = True
-        yield by_run[identity], load_trained(weights, world.device).model, np.bool_(True)
+        trained = load_kept(row, ledger, data, study=str(context.item))
+        yield by_run[identity], trained.model.to(world.device), np.bool_(True)
     if not found:
         raise InputError(
             f"{context.work.ledger}: has no weights of the full arm of study {context.item}; run `dvc repro` here, "

@@ -143,18 +143,17 @@ def measured_rows(
     measurer: NetworkMeasurer,
     on_done: Callable[[], None],
 ) -> list[dict[str, Any]]:
-    """Return rows of `SCHEMA` for each finished run whose weights exist, in the order of `runs`.
+    """Return rows of `SCHEMA` for each run, in the order of `runs`.
 
     Args:
-        runs: rows of data/train/<study>.parquet.
+        runs: rows of data/train/<study>.parquet whose weights exist.
         weights_path: fingerprint -> file.
         on_done: called after each network.
     """
     rows: list[dict[str, Any]] = []
     for run in runs:
-        if run["status"] == "finished" and (weights := weights_path(run["fingerprint"])).exists():
-            rows += measurer.rows(run, weights)
-            on_done()
+        rows += measurer.rows(run, weights_path(run["fingerprint"]))
+        on_done()
     return rows
 
 

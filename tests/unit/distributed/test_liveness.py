@@ -1,8 +1,13 @@
-"""The watch of other ranks ends a process whose main thread no collective wakes, as one of NCCL."""
+"""The watch of other ranks names one that is late, and ends a process whose main thread no collective wakes."""
 
 import subprocess
 import sys
 
+import pytest
+import torch.distributed as dist
+
+from pipeline.distributed import collectives
+from pipeline.distributed.liveness import NOTICE_AFTER_S, RankWatch
 from tests.fixtures.projects import ROOT
 
 # Rank 1 answers, and has come to no collective; this process, rank 0, has come to one.
@@ -41,3 +46,28 @@ def test_a_rank_that_answers_and_does_not_come_ends_the_process() -> None:
     assert ends.returncode == 2, said[ends]
     last = said[ends].splitlines()[-1]
     assert last.startswith("error: rank 1 (process 1 on another-host) has not come to the others within 1 s"), last
+
+
+@pytest.mark.parametrize(("timeout_s", "named_after_s"), [(300.0, NOTICE_AFTER_S), (20.0, 10.0)])
+@pytest.mark.parametrize(("counts", "what"), [(False, "answered"), (True, "come to the others")])
+def test_a_late_rank_is_named_once_after_a_minute(
+    timeout_s: float, named_after_s: float, counts: bool, what: str,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The clock is an argument; rank 1 has come to one collective fewer than this process."""
+    assert NOTICE_AFTER_S == 60.0, "docs/reliability.md says so"
+    monkeypatch.setattr(collectives, "_arrivals", [1])
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    watch = RankWatch(store, rank=0, size=2, timeout_s=timeout_s)
+    watch.stop()  # ends the thread, not the watch
+    store.set("process 1", "7 another-host")
+    line = (
+        f"rank 1 (process 7 on another-host) has not {what} for {named_after_s + 1:.0f} s; the others wait until "
+        f"{timeout_s:g} s (timeout_seconds)\n"
+    )
+    said = []
+    for number, passed in enumerate((0.0, named_after_s - 1, named_after_s + 1, named_after_s + 5)):
+        store.set("count 1", f"{number if counts else 0} 0")
+        watch._look(1000.0 + passed)
+        said.append(capsys.readouterr().err)
+    assert said == ["", "", line, ""]
