@@ -9,7 +9,6 @@ the end of a box selection to its pictures.
 """
 
 import argparse
-import json
 import shutil
 import socket
 import statistics
@@ -21,7 +20,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlencode
 
 import numpy as np
 import pyarrow as pa
@@ -131,11 +129,9 @@ def pixel_position(page: Page, xy: NDArray[np.float32], row: int) -> tuple[float
 
 def use(page: Page, url: str, xy: NDArray[np.float32], rounds: int) -> dict[str, float]:
     """Return the median seconds of each interaction over `rounds`."""
-    rule = {"judge": "dbscan", "limit": {"threshold": 1.0, "min_samples": 5}, "own": {}}
-    state = {"network": NETWORK, "rule": rule}
     plotted = "document.querySelector('#map .js-plotly-plot')?._fullData?.[0]?.x?.length > 0"
     start = time.perf_counter()
-    page.goto(f"{url}?{urlencode({'state': json.dumps(state)})}")
+    page.goto(f"{url}?scorer=dbscan&threshold=1")
     page.wait_for_function(plotted, timeout=300_000)
     page.wait_for_selector("#grid .tile", timeout=300_000)
     seconds_by_action = {"first_paint_s": time.perf_counter() - start}

@@ -25,6 +25,8 @@ MAX_PLOTTED = 100_000
 POINTS, RING = 0, 1
 """Indices of the two traces."""
 
+RING_COLOR = SERIES[3]
+
 _MARGIN = 0.04
 """Empty space around the points, as a share of their range."""
 
@@ -238,7 +240,7 @@ def explorer_map(
         go.Scattergl(
             **ring_at(xy, ring),
             mode="markers",
-            marker={"symbol": "circle-open", "size": 18, "color": SERIES[3], "line": {"width": 3}},
+            marker={"symbol": "circle-open", "size": 18, "color": RING_COLOR, "line": {"width": 3}},
             hoverinfo="skip",
         )
     )

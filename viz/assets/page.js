@@ -245,14 +245,6 @@
     return [[x0, y0], [x1, y0], [x1, y1], [x0, y1]];
   }
 
-  // Filter settings without what is empty; null for those of the filter.
-  function shortened(name, value) {
-    if (name !== "rule" || !value) return value;
-    const { judge, limit, own } = value;
-    if (judge === "written" && limit.threshold === null && !Object.keys(own).length) return null;
-    return { judge, limit, ...(Object.keys(own).length ? { own } : {}) };
-  }
-
   window.batchsieve = {
     // A link has chosen the image.
     mark: (row) => {
@@ -328,13 +320,10 @@
     },
 
     // Write to the address what differs from a new page.
-    remember: (names, values, initial) => {
-      list = values[names.indexOf("list")];
+    remember: (keys, initial, rule, ...values) => {
+      list = values[Object.keys(keys).indexOf("list")];
       if (!initial) return window.dash_clientside.no_update;
-      const changed = names.map((name, index) => [name, shortened(name, values[index])])
-        .filter(([name, value]) => value !== null && JSON.stringify(value) !== JSON.stringify(initial[name]))
-        .map(([name, value]) => [name, typeof value === "string" ? value : JSON.stringify(value)]);
-      const query = new URLSearchParams(changed).toString();
+      const query = window.batchsieveAddress(keys, rule, values, initial);
       history.replaceState(null, "", query ? `?${query}` : location.pathname);
       return window.dash_clientside.no_update;
     },

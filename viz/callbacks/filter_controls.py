@@ -11,7 +11,7 @@ from dash import Dash, Input, Output, State, ctx, no_update
 from pipeline.errors import InputError
 from pipeline.scoring.base import Space
 from viz import layout
-from viz.callbacks.url import read_link
+from viz.callbacks.url import read_settings
 from viz.data import Points, Source
 from viz.filter_settings import (
     AS_FILTERED,
@@ -178,7 +178,7 @@ def _opened(source: Source, points: Points, label: int | None, link: str) -> dic
     problem = ""
     start = changed(source, points, FilterSettings(), None, "reset", None)
     try:
-        settings = settings_from_json(read_link(link).get("rule"))
+        settings = settings_from_json(read_settings(link))
         answer = controls(source, points, start if settings == FilterSettings() else settings, label)
     except InputError as error:
         answer, problem = controls(source, points, start, label), f"{error}. "

@@ -18,12 +18,14 @@ from plotly.colors import get_colorscale
 
 from pipeline.artifacts.files import atomic_path
 from pipeline.artifacts.overrides import Override
+from pipeline.figures.embeddings import RING_COLOR, name_annotations, name_places
 from pipeline.figures.rendering import plotly_script
 from pipeline.figures.style import SCALE, Colors, Scale
 from viz.color_by import COLORINGS, ColorData, colors_by
 from viz.data import Points
 from viz.export.sprites import COLUMNS, choose_thumbnail_format, sprite_sheets
 from viz.filter_settings import FilterPreview
+from viz.search import MAX_QUERY
 
 MAX_SHOWN = 100_000
 """Largest number of images on a page; with more, browsers become slow."""
@@ -32,7 +34,7 @@ BYTES_PER_THUMBNAIL = 190
 """Average size. With base64 and everything else, 50,000 images of 32 x 32 pixels take less than 25 MB."""
 
 # In order of use.
-_SCRIPTS = ("data.js", "csv.js", "pictures.js", "map.js", "page.js")
+_SCRIPTS = ("data.js", "search.js", "csv.js", "pictures.js", "map.js", "page.js")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,6 +69,8 @@ def make_content(points: Points, preview: FilterPreview, overrides: Mapping[int,
         "notes": _notes(points, preview, rows),
         "nPlanted": None if points.true_labels is None else int(points.planted.sum()),
         "classNames": list(points.class_names),
+        "annotations": name_annotations(name_places(points.coordinates, points.labels, points.class_names)),
+        "ringColor": RING_COLOR,
         "colorings": [{"key": key, "name": COLORINGS[key][0], **_legend(colors[key])} for key in colors],
         "sprites": {"side": thumbnails.side, "columns": COLUMNS, "mediaType": "image/webp"},
         "byHand": {
@@ -175,6 +179,7 @@ def _page(content: Content) -> Iterator[str]:
     plotly, script = plotly_script(), "\n".join(_asset(name) for name in _SCRIPTS)
     head, tail = Template(_asset("page.html")).substitute(
         title=html.escape(f"batchsieve: {content.about['network']}"),
+        max_query=MAX_QUERY,
         network=html.escape(str(content.about["network"])),
         policy=content_security_policy(plotly, script),
         style=_asset("base.css", "viz") + _asset("style.css"),

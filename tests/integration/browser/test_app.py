@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,10 +23,11 @@ from tests.fixtures.browser_app import (
     write_app,
 )
 from tests.fixtures.points import CLASS_NAMES, NETWORK
+from viz.callbacks.url import read_settings
 from viz.data import Source
 from viz.filter_settings import FilterSettings, Limit, preview_filter
 from viz.layout import WIDTHS
-from viz.state import selection_csv, settings_to_json
+from viz.state import selection_csv, settings_from_json
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -68,14 +69,14 @@ def test_moving_eps_reclusters(served: Served, page: Page) -> None:
         handle.press("ArrowLeft")
     moved = page.locator("#threshold [role=slider]").get_attribute("aria-valuenow")
     page.wait_for_function(
-        "(value) => JSON.parse(new URLSearchParams(location.search).get('rule'))?.limit.threshold === value",
-        arg=float(str(moved)),
+        "(value) => Number(new URLSearchParams(location.search).get('threshold')) === value", arg=float(str(moved))
     )
-    state = json.loads(page.evaluate("new URLSearchParams(location.search).get('rule')"))
-    rule = FilterSettings(scorer_choice="dbscan", limit=Limit(**state["limit"]))
+    address = page.evaluate("location.search")
+    assert re.fullmatch(r"\?scorer=dbscan&threshold=[0-9.]+", address)
+    rule = settings_from_json(read_settings(address))
     source = Source(served.data)
     noise = preview_filter(source, source.points(NETWORK), rule).noise
-    assert 0 < noise.sum() < N, state
+    assert 0 < noise.sum() < N, address
     expect(page.locator("#legend")).to_have_text(f"kept {N - noise.sum()}dropped {noise.sum()}")
     expect(page.locator("#place")).to_contain_text(f"{noise.sum()} images")
 
@@ -97,7 +98,7 @@ def test_zoom_is_kept_when_colors_and_filters_change(served: Served, page: Page)
     expect(page.locator("#legend > span")).to_have_count(len(CLASS_NAMES))
     # A legend of two lines reduces the height of the map, and x has the scale of y.
     assert _span(page) == pytest.approx(zoomed, rel=0.1, abs=1e-6)
-    assert page.url.endswith("?coloring=class")
+    assert page.url.endswith("?color=class")
     open_page(page, page.url)
     assert _span(page)[1] > 1.5 * zoomed[1]
 
@@ -116,8 +117,8 @@ def test_comparing_two_networks(served: Served, page: Page) -> None:
     rule = FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.4, min_samples=5))
     only_a = preview_filter(source, points, rule).noise & ~points.is_noise
     assert only_a.any()
-    state = {"view": "compare", "rule": settings_to_json(rule), "judge-b": "written", "share-b": 5, "list": "a"}
-    open_page(page, served.link(network=NETWORK, **state))
+    state = {"view": "compare", "list": "a", "scorer-b": "written"}
+    open_page(page, served.link(scorer="dbscan", threshold=0.4, **state))
     expect(page.locator("#differences")).to_contain_text(f"B drops {N_DROPPED}")
     expect(page.locator("#legend")).to_contain_text(f"only A drops {only_a.sum()}")
     expect(page.locator("#place")).to_contain_text(f"{only_a.sum()} images")
@@ -141,12 +142,15 @@ def test_comparing_two_networks(served: Served, page: Page) -> None:
 
 @pytest.mark.slow
 def test_a_link_restores_the_view_and_its_filter_is_written(served: Served, page: Page) -> None:
-    rule = settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.75, min_samples=3)))
-    open_page(page, served.link(network=NETWORK, rule=rule, coloring="class", classes=[1], list="shown", sort="class"))
+    address = f"{served.url}?scorer=dbscan&threshold=0.75&min_samples=3&color=class&classes=1&list=shown&sort=class"
+    open_page(page, address)
     expect(page.locator("#unit")).to_have_text("eps (units of the embedding)")
     expect(page.locator("#min_samples")).to_have_value("3")
     expect(page.locator("#legend > span")).to_have_count(1)
     expect(page.locator("#place")).to_contain_text("60 images")
+    # The page writes the address as it was.
+    page.locator("#names").get_by_text("class names").click()
+    page.wait_for_url(f"{address}&names=off")
     _write_the_filter_after_its_difference(served, page)
 
 

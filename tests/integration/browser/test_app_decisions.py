@@ -163,7 +163,7 @@ def test_relabels_and_decisions_of_others_are_shown_after_a_reload(served: Serve
         (first, "relabel", names[0]),
         (second, "relabel", names[1]),
     ]
-    open_page(page, served.link(network=NETWORK, list="hand", focus=first_row))
+    open_page(page, served.link(network=NETWORK, list="hand", image=first_row))
     expect(page.locator(f"#grid .tile[data-row='{first_row}']")).to_contain_text(f"→ {names[0]}")
     expect(page.locator("#card")).to_contain_text(f"relabel as {names[0]} by hand")
     page.keyboard.press("u")

@@ -146,7 +146,7 @@ def _select_a_cell(page: Page, points: Points) -> None:
 
 @pytest.mark.slow
 def test_two_scorers_show_one_map_and_the_images_that_differ(served: Served, page: Page) -> None:
-    open_page(page, f"{served.url}?judge-b=written&share-b=10&size=160")
+    open_page(page, f"{served.url}?scorer-b=written&share-b=10&size=160")
     page.wait_for_function("document.querySelector('#grid .tile')?.offsetWidth === 160")
     page.locator("#view").get_by_text("Compare", exact=True).click()
     expect(page.locator("#list")).to_have_text("A and B differ")

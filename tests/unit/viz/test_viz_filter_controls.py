@@ -1,6 +1,5 @@
 import json
 from typing import Any
-from urllib.parse import urlencode
 
 import numpy as np
 import pytest
@@ -29,10 +28,6 @@ def _opened(source: Source, link: str = "") -> dict[str, Any]:
     return adjust(source, NETWORK, None, ALL, None, None, link=link)
 
 
-def _link(settings: Any) -> str:
-    return "?" + urlencode({"state": json.dumps({"rule": settings})})
-
-
 def test_controls_start_with_the_settings_of_the_filter(source: Source) -> None:
     answer = _opened(source)
     assert (answer["judge"], answer["threshold"], answer["min_samples"]) == (AS_FILTERED, EPS, 5)
@@ -43,26 +38,25 @@ def test_controls_start_with_the_settings_of_the_filter(source: Source) -> None:
 
 
 def test_a_link_sets_the_settings(source: Source) -> None:
-    settings = settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.3, min_samples=7)))
-    answer = _opened(source, _link(settings))
-    assert answer["rule"] == settings
+    answer = _opened(source, "?scorer=dbscan&threshold=0.3&min_samples=7")
+    assert settings_from_json(answer["rule"]) == FilterSettings(
+        scorer_choice="dbscan", limit=Limit(threshold=0.3, min_samples=7)
+    )
     assert (answer["judge"], answer["threshold"], answer["min_samples"]) == ("dbscan", 0.3, 7)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"judge": "nobody"}, {"limit": {"threshold": -1}}, {"limit": {"threshold": float("inf")}}, 7, ["a"]]
-)
-def test_invalid_settings_in_the_link_give_those_of_the_filter(source: Source, settings: Any) -> None:
-    answer = _opened(source, _link(settings))
+@pytest.mark.parametrize("query", ["scorer=nobody", "threshold=-1", "threshold=inf", "min_samples=2.5", "per_class=a"])
+def test_invalid_settings_in_the_link_give_those_of_the_filter(source: Source, query: str) -> None:
+    answer = _opened(source, f"?{query}")
     assert answer["rule"] == _opened(source)["rule"]
     assert answer["used"] != _opened(source)["used"]
-    moved = adjust(source, NETWORK, answer["rule"], ALL, "threshold", 0.5, link=_link(settings))
+    moved = adjust(source, NETWORK, answer["rule"], ALL, "threshold", 0.5, link=f"?{query}")
     assert settings_from_json(moved["rule"]).limit.threshold == 0.5
 
 
 def test_a_linked_scorer_without_inputs_gives_the_filters(data: DataPaths) -> None:
     data.components(NETWORK).unlink()
-    answer = _opened(Source(data), _link({"judge": "dbscan-components"}))
+    answer = _opened(Source(data), "?scorer=dbscan-components")
     assert answer["judge"] == AS_FILTERED
     assert f"{data.components(NETWORK)}: " in answer["used"]
 

@@ -17,8 +17,9 @@ class ImageMap {
     this.drawn = 0;
   }
 
-  /** Draw the images `shown` (ascending). Highlight those with `lassoed(i)`, if given. Put a ring around `pinned`. */
-  async draw(coloring, shown, lassoed, pinned) {
+  /** Draw the images `shown` (ascending). Highlight those with `lassoed(i)`, if given. Put a ring around `pinned`. With
+   *  `named`, write the names of the classes. */
+  async draw(coloring, shown, { lassoed, pinned, named }) {
     this.indices = [];
     const traces = coloring.scale ? [this.scaleTrace(coloring, shown)] : this.groupTraces(coloring, shown);
     if (lassoed) {
@@ -27,7 +28,7 @@ class ImageMap {
       });
     }
     if (pinned !== null) traces.push(this.ring(pinned));
-    await Plotly.react(this.div, traces, this.layout(), CONFIG);
+    await Plotly.react(this.div, traces, this.layout(named), CONFIG);
   }
 
   /** The image of a plotly event; undefined for the ring. */
@@ -70,14 +71,14 @@ class ImageMap {
   }
 
   ring(i) {
-    const marker = { symbol: "circle-open", size: this.size + 10, color: "#000000", line: { width: 2 } };
+    const marker = { symbol: "circle-open", size: this.size + 10, color: this.data.about.ringColor, line: { width: 3 } };
     return {
       type: "scattergl", mode: "markers", hoverinfo: "skip", x: [this.data.x[i]], y: [this.data.y[i]], marker,
       unselected: { marker: { opacity: 1 } },
     };
   }
 
-  layout() {
+  layout(named) {
     // Coordinates of t-SNE have no unit and no direction. The plot fills the window, so that a lasso can start
     // anywhere in it.
     const axis = { visible: false, constrain: "range" };
@@ -85,7 +86,7 @@ class ImageMap {
       xaxis: { ...axis, range: [...this.ranges.x] }, yaxis: { ...axis, range: [...this.ranges.y], scaleanchor: "x" },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 0, r: 0, t: 0, b: 0 },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: "#999999", activecolor: "#444444" },
-      showlegend: false, hovermode: "closest",
+      showlegend: false, hovermode: "closest", annotations: named ? this.data.about.annotations : [],
       // A redraw keeps zoom and tool. It removes the outline of a lasso; the highlighted points show the selection.
       dragmode: "pan", uirevision: "kept", selectionrevision: ++this.drawn,
     };

@@ -18,9 +18,13 @@ class Page {
     at("notes").textContent = notes.join(" ");
     for (const { key, name } of colorings) at("coloring").append(new Option(name, key));
     classNames.forEach((name, label) => at("class").append(new Option(name, label)));
-    for (const id of ["coloring", "class", "decision", "min-score", "max-score"]) {
+    for (const id of ["coloring", "names", "class", "decision", "min-score", "max-score"]) {
       at(id).addEventListener("change", () => this.show());
     }
+    at("search").addEventListener("input", () => this.show());
+    at("size").addEventListener("input", () => {
+      document.documentElement.style.setProperty("--tile", `${at("size").value}px`);
+    });
     at("clear-lasso").addEventListener("click", () => this.select(null));
     at("save").addEventListener("click", () => {
       saveText(selectionCsv(this.data, this.selection()), `${this.data.about.network}.selection.csv`);
@@ -45,12 +49,14 @@ class Page {
   shown() {
     const { label, keep, score } = this.data;
     const [onlyLabel, onlyKeep] = [at("class").value, at("decision").value];
-    const [minScore, maxScore] = [at("min-score").valueAsNumber, at("max-score").valueAsNumber];
+    const [minScore, maxScore] = ["min-score", "max-score"].map((id) => (at(id).validity.valid ? at(id).valueAsNumber : NaN));
+    const matches = matcher(this.data, at("search").value);
     const shown = [];
     for (let i = 0; i < this.data.n; i++) {
       // An empty field sets no limit: it is NaN, and comparisons with NaN are false.
       if (score[i] < minScore || score[i] > maxScore) continue;
-      if ((onlyLabel === "" || label[i] === +onlyLabel) && (onlyKeep === "" || keep[i] === +onlyKeep)) shown.push(i);
+      if (onlyLabel !== "" && label[i] !== +onlyLabel) continue;
+      if ((onlyKeep === "" || keep[i] === +onlyKeep) && matches(i)) shown.push(i);
     }
     return shown;
   }
@@ -66,12 +72,19 @@ class Page {
   }
 
   async show() {
+    const bad = ["min-score", "max-score"].find((id) => !at(id).validity.valid);
+    const problem = bad && `${at(bad).getAttribute("aria-label")}: not a number from 0 to 1. It sets no limit.`;
+    at("number-problem").textContent = problem ?? "";
     this.showSelection();
     await this.draw();
   }
 
   async draw() {
-    await this.map.draw(this.coloring(), this.shown(), this.lasso && ((i) => this.lasso.has(i)), this.pinned);
+    await this.map.draw(this.coloring(), this.shown(), {
+      lassoed: this.lasso && ((i) => this.lasso.has(i)),
+      pinned: this.pinned,
+      named: at("names").checked,
+    });
   }
 
   async select(lasso) {
