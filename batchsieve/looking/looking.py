@@ -27,7 +27,7 @@ from batchsieve.looking.networks import (
 from batchsieve.looking.result import Look
 from batchsieve.looking.small_network import FOLDS, SmallNetwork
 from batchsieve.looking.sources import Images, Pictures, open_arrays, open_folder, read_pictures, thumbnail_pixels
-from pipeline.distributed import World, join_process_group
+from pipeline.distributed import World, alone_in_process
 from pipeline.errors import InputError
 from pipeline.reduction.near_duplicates import near_duplicates
 from pipeline.run_log import RunLog, stderr_log
@@ -96,7 +96,7 @@ def look(
             check_network(network, file)
         elif network or file:
             raise InputError(f"features: are given, and {network or file} too; give one of them")
-        with join_process_group("auto") as world:
+        with alone_in_process() as world:
             extractor = _extractor(network, file, features, world, log, seed)
             name, pictures = _read(images, labels, extractor, label_column, log)
             _check(pictures, name)

@@ -14,7 +14,7 @@ from batchsieve.arrays import checked_features
 from batchsieve.looking.sources import THUMBNAIL_SIDE, Images, Pictures, checked_images, open_arrays, read_pictures
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.config.extractors import WITHOUT_IMAGENET_WEIGHTS
-from pipeline.distributed import World, join_process_group
+from pipeline.distributed import World, alone_in_process
 from pipeline.errors import InputError
 from pipeline.features.extract import extract_features
 from pipeline.models import build_network, feature_dimension, is_timm
@@ -158,7 +158,7 @@ def image_features(
     if name in SMALL_NETWORKS:
         raise InputError(f"network: {name} has no pretrained weights; give {DEFAULT_NETWORK}, or call look")
     images = checked_images(images, np.size(np.asarray(labels)))  # before weights are read or downloaded
-    with join_process_group("auto") as world:
+    with alone_in_process() as world:
         extractor = PretrainedNetwork(name, file, world)
         opened, _ = open_arrays(images, labels, extractor.side)
         return np.asarray(read_pictures(opened, extractor.encode, log=RunLog.silent()).encoded, dtype=np.float32)

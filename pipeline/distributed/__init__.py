@@ -38,6 +38,7 @@ from pipeline.distributed.launch import (
 )
 from pipeline.distributed.process_group import (
     World,
+    alone_in_process,
     float32_arithmetic,
     join_process_group,
     set_collective_timeout,
@@ -57,6 +58,7 @@ __all__ = [
     "World",
     "all_gather",
     "all_reduce_sum_",
+    "alone_in_process",
     "any_rank",
     "barrier",
     "broadcast",

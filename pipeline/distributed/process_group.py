@@ -73,6 +73,17 @@ class World:
 
 
 @contextmanager
+def alone_in_process() -> Iterator[World]:
+    """Yield a world of one, for functions that other programs call.
+
+    The caller's threads, memory allocator and process group stay as they are. Products and convolutions are in IEEE
+    single precision.
+    """
+    with float32_arithmetic(tf32=False):
+        yield World(rank=0, size=1, device=_default_device())
+
+
+@contextmanager
 def join_process_group(
     threads_per_worker: int | Literal["auto"],
     choose_world_size: Callable[[int], int] = lambda world_size: world_size,
@@ -110,7 +121,7 @@ def _joined(
         disable_malloc_trim()
     if not launched_by_torchrun():
         torch.set_num_threads(threads_per_process(threads_per_worker, 1))
-        yield World(rank=0, size=1, device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+        yield World(rank=0, size=1, device=_default_device())
         return
     _die_with_agent()
     local = int(os.environ["LOCAL_RANK"])
@@ -138,6 +149,10 @@ def _joined(
     finally:
         groups_without_timeout.clear()
         dist.destroy_process_group()
+
+
+def _default_device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _device_and_backend(local: int, here: int, gpus: int) -> tuple[torch.device, str]:

@@ -3,11 +3,13 @@
 import doctest
 import importlib
 import io
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from PIL import ExifTags, Image
 
@@ -226,3 +228,14 @@ def test_wrong_arguments_are_named(
 def test_the_example_runs() -> None:
     found = doctest.testmod(importlib.import_module("batchsieve.looking.looking"), optionflags=doctest.ELLIPSIS)
     assert (found.attempted > 0, found.failed) == (True, 0)
+
+
+def test_the_callers_threads_stay_as_they_are() -> None:
+    before, threads = torch.get_num_threads(), 1 + (os.cpu_count() or 1)
+    images, labels = np.zeros((20, 8, 8, 3), dtype=np.uint8), np.repeat([0, 1], 10)
+    torch.set_num_threads(threads)
+    try:
+        look(images, labels, features=np.random.default_rng(0).normal(size=(20, 4)))
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
