@@ -33,8 +33,7 @@ from batchsieve.filter_result import Explanation, FilterResult, KeepMask
 from pipeline.config.base import describe_validation_error
 from pipeline.config.filter import FilterConfig
 from pipeline.errors import InputError
-from pipeline.filtering.apply import FilterContext, check_estimate, reasons_of
-from pipeline.filtering.apply import sieve as apply_filter
+from pipeline.filtering.apply import FilterContext, apply_filter, check_estimate, reasons_of
 from pipeline.scoring.base import ScorerInputs
 from pipeline.scoring.registry import SCORERS, check_scorer
 from pipeline.scoring.suggestions import suggest_labels

@@ -22,7 +22,7 @@ from batchsieve.looking.sources import thumbnail_pixels
 from pipeline.artifacts.overrides import locate_overrides, read_overrides
 from pipeline.config.filter import FilterConfig
 from pipeline.errors import InputError
-from pipeline.filtering.apply import FilterContext, sieve
+from pipeline.filtering.apply import FilterContext, apply_filter
 from pipeline.filtering.tables import filter_metrics, points_table
 from pipeline.filtering.visualizer_project import (
     PICTURE_SIDE,
@@ -178,7 +178,7 @@ def write_look(look: Look, folder: Path) -> None:
     )
     config = FilterConfig.model_validate(_FILTER)
     context = FilterContext(network=network, class_names=class_names, overrides=overrides)
-    filtered = sieve(inputs, config, context, fix="give more images")
+    filtered = apply_filter(inputs, config, context, fix="give more images")
     images = pa.table(
         {
             "sample_id": np.arange(len(look)),

@@ -35,7 +35,7 @@ from pipeline.artifacts.tables import write_csv, write_parquet
 from pipeline.config.filter import FilterConfig
 from pipeline.config.reduce import ReduceConfig, landmark_count
 from pipeline.figures.rendering import matplotlib_log_axis, matplotlib_style, svg
-from pipeline.filtering.apply import FilterContext, sieve
+from pipeline.filtering.apply import FilterContext, apply_filter
 from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_table
 from pipeline.parallel import task_pool
 from pipeline.reduction.neighbors import (
@@ -92,7 +92,7 @@ def write_tables(
     """Filter as the stage does, with tables and reasons; return the score (n,) of each row."""
     config = FilterConfig.model_validate({"scorer": scorer, "drop_fraction": 2 * PLANTED_SHARE})
     context = FilterContext(network="resnet50", class_names=names, overrides={})
-    sieved = sieve(inputs, config, context)
+    sieved = apply_filter(inputs, config, context)
     ids = np.arange(len(inputs.labels))
     images = pa.table(
         {

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts.files import read_json, remove_leftovers, write_json
-from pipeline.artifacts.foreign import read_foreign_json
+from pipeline.artifacts.untrusted import read_untrusted_json
 from pipeline.config.study_plan import plan_hash
 from pipeline.errors import InputError
 
@@ -76,7 +76,7 @@ def read_registered_plans(folder: Path) -> list[RegisteredPlan]:
     """
     plans = []
     for path in sorted(folder.glob("2*.json")):
-        record = read_foreign_json(path, max_bytes=_MAX_BYTES)
+        record = read_untrusted_json(path, max_bytes=_MAX_BYTES)
         try:
             registered = RegisteredPlan(date=record["date"], plan=record["plan"])
             valid = isinstance(registered.plan, dict) and registered.sha256 == record["sha256"]

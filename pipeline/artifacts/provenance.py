@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts.files import write_json
-from pipeline.artifacts.foreign import read_foreign_json
+from pipeline.artifacts.untrusted import read_untrusted_json
 from pipeline.errors import DataError, InputError
 
 _PROJECT = Path(__file__).resolve().parents[2]
@@ -184,7 +184,7 @@ def read_provenance(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise DataError(f"{path}: missing; {fix}")
     try:
-        record = read_foreign_json(path, may_be_link=True)
+        record = read_untrusted_json(path, may_be_link=True)
     except InputError as error:
         raise DataError(str(error)) from None
     if not isinstance(record, dict):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.artifacts.files import write_json
-from pipeline.artifacts.foreign import read_foreign_json
 from pipeline.artifacts.provenance import file_digest, read_provenance, sha256_of_file
+from pipeline.artifacts.untrusted import read_untrusted_json
 from pipeline.errors import DataError, InputError
 from pipeline.paths import DataPaths
 
@@ -105,7 +105,7 @@ def _archived_digests(data: DataPaths) -> dict[Path, str]:
     if not path.exists():
         return {}
     try:
-        digests = read_foreign_json(path, may_be_link=True)
+        digests = read_untrusted_json(path, may_be_link=True)
     except InputError as error:
         raise DataError(str(error)) from None
     if not isinstance(digests, dict) or not all(isinstance(digest, str) for digest in digests.values()):

@@ -64,7 +64,7 @@ def base_architecture(network: str) -> str:
     return _parts(network)[0]
 
 
-def is_of_timm(network: str) -> bool:
+def is_timm(network: str) -> bool:
     """Return whether an extractor is a network of timm."""
     return network.startswith(TIMM_PREFIX)
 

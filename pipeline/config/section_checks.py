@@ -12,7 +12,7 @@ from pipeline.config.extractors import (
     MIN_PIXELS,
     WITHOUT_IMAGENET_WEIGHTS,
     base_architecture,
-    is_of_timm,
+    is_timm,
     replicate_number,
 )
 from pipeline.config.filter import NEEDS_TRAINING, CcsScorer, EnsembleScorer
@@ -167,7 +167,7 @@ def _check_head(key: str, params: "Params") -> None:
 
 def _check_weights(section: str, params: "Params") -> None:
     finetune, networks = params.finetune, [base_architecture(network) for network in params.networks]
-    of_timm = [network for network in networks if is_of_timm(network)]
+    of_timm = [network for network in networks if is_timm(network)]
     if finetune.weights == "imagenet" and of_timm:
         raise InputError(
             f"{section}.weights: imagenet are torchvision's weights, and networks has {of_timm[0]}; give pretrained"

@@ -107,7 +107,7 @@ class FilterContext:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SieveResult:
+class FilterOutcome:
     """The filter's result for N images.
 
     Attributes:
@@ -134,9 +134,9 @@ class SieveResult:
     redundant: NDArray[np.bool_] | None = None
 
 
-def sieve(
+def apply_filter(
     inputs: ScorerInputs, config: FilterConfig, context: FilterContext, *, fix: str = "keep some in data/overrides.csv"
-) -> SieveResult:
+) -> FilterOutcome:
     """Score the images, choose those to drop, and apply manual overrides.
 
     Args:
@@ -173,7 +173,7 @@ def sieve(
     for row, other in duplicate_of.items():
         assert context.duplicates is not None
         reasons[row] = f"{context.duplicates.describe(other)}; {reasons[row]}"
-    return SieveResult(
+    return FilterOutcome(
         decision=decision,
         keep=keep,
         labels=labels,

@@ -12,12 +12,12 @@ from pipeline.artifacts.overrides import DECISIONS
 from pipeline.artifacts.prepared import PLANTED_COLUMN
 from pipeline.artifacts.tables import list_array
 from pipeline.config.filter import FilterConfig
-from pipeline.filtering.apply import SHOWN_NEIGHBORS, FilterContext, SieveResult
+from pipeline.filtering.apply import SHOWN_NEIGHBORS, FilterContext, FilterOutcome
 from pipeline.scoring.base import ScorerInputs
 from pipeline.scoring.thresholds import curve_thresholds, shares_above
 
 
-def points_table(images: pa.Table, inputs: ScorerInputs, sieved: SieveResult, class_names: Sequence[str]) -> pa.Table:
+def points_table(images: pa.Table, inputs: ScorerInputs, sieved: FilterOutcome, class_names: Sequence[str]) -> pa.Table:
     """Build points.parquet, one row per image.
 
     Args:
@@ -79,7 +79,7 @@ def kept_and_dropped(points: pa.Table, n_planted: int | None = None) -> tuple[pa
 
 
 def filter_metrics(
-    inputs: ScorerInputs, sieved: SieveResult, config: FilterConfig, context: FilterContext
+    inputs: ScorerInputs, sieved: FilterOutcome, config: FilterConfig, context: FilterContext
 ) -> dict[str, Any]:
     """Return the content of metrics.json.
 

@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 from pipeline.artifacts.files import atomic_path, write_array, write_json
 from pipeline.artifacts.overrides import Override, write_overrides
 from pipeline.artifacts.tables import list_array, protect_cells, write_csv, write_parquet
-from pipeline.config.extractors import is_of_timm
+from pipeline.config.extractors import is_timm
 from pipeline.config.params import check_params
 from pipeline.errors import InputError
 from pipeline.filtering.tables import kept_and_dropped
@@ -90,7 +90,7 @@ def project_parameters(
         InputError: a value is not allowed.
     """
     recipe = {"optimizer": _OPTIMIZER, "schedule": _SCHEDULE, "decay_norm_and_bias": False, "augmentation": {}}
-    pretrained = {"weights": "pretrained", "trainable": "head"} if is_of_timm(network) else {"weights": "none"}
+    pretrained = {"weights": "pretrained", "trainable": "head"} if is_timm(network) else {"weights": "none"}
     tree = {
         "prepare": {"dataset": "image_folder", "path": path, "image_size": PICTURE_SIDE},
         "networks": [network],

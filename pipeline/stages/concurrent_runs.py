@@ -40,7 +40,7 @@ from pipeline.training.result_cache import RunCache
 _SAVED = (os.EX_TEMPFAIL, -signal.SIGTERM)
 _MODULE = "pipeline.stages.concurrent_runs"
 
-LARGEST_BATCH = 1024
+MAX_BATCH_PER_GPU = 1024
 """Batch size up to which a run with `workers: auto` gets one GPU, and not all: smaller shares leave GPUs idle."""
 
 
@@ -91,11 +91,11 @@ def n_processes(requested: int | Literal["auto"], n_gpus: int) -> int:
 def trains_alone(plan: LaunchPlan, batch_size: int) -> bool:
     """Return whether one process trains a run of this batch size, while others train other runs.
 
-    A run that would have all GPUs of the machine has one instead, if its batch is at most `LARGEST_BATCH`.
+    A run that would have all GPUs of the machine has one instead, if its batch is at most `MAX_BATCH_PER_GPU`.
     """
     if choose_workers(plan.workers, plan.valid_world_sizes) == 1:
         return True
-    return plan.workers == "auto" and 1 in plan.valid_world_sizes and batch_size <= LARGEST_BATCH
+    return plan.workers == "auto" and 1 in plan.valid_world_sizes and batch_size <= MAX_BATCH_PER_GPU
 
 
 def divide(costs: Mapping[str, int], n: int) -> list[list[str]]:

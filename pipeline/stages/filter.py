@@ -7,7 +7,7 @@ from pipeline.artifacts.prepared import planted_note
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import protect_cells, write_csv, write_parquet
 from pipeline.config.extractors import replicate_number
-from pipeline.filtering.apply import FilterContext, sieve
+from pipeline.filtering.apply import FilterContext, apply_filter
 from pipeline.filtering.inputs import input_files, load_filter_inputs
 from pipeline.filtering.near_duplicates import (
     duplicate_files,
@@ -37,7 +37,7 @@ def filter_images(context: StageContext) -> None:
             replicate=replicate_number(network),
             duplicates=duplicates if config.near_duplicates == "drop" else None,
         )
-        sieved = sieve(replace(inputs.scorer_inputs, map_fn=map_fn), config, filter_context)
+        sieved = apply_filter(replace(inputs.scorer_inputs, map_fn=map_fn), config, filter_context)
     points = points_table(inputs.images, inputs.scorer_inputs, sieved, inputs.class_names)
     metrics = filter_metrics(inputs.scorer_inputs, sieved, config, filter_context)
     if duplicates is not None:

@@ -14,7 +14,7 @@ from pipeline.errors import InputError, is_out_of_memory
 from pipeline.models import is_timm, load_backbone
 from pipeline.models.resnet import Network, ResNet
 from pipeline.models.timm_networks import TimmNetwork, load_timm_backbone, timm_format
-from pipeline.training.weights import check_weights_path, extract_state_dict, load_weights_file
+from pipeline.training.weights import check_weights_path, extract_state_dict, load_torch_file
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -55,7 +55,7 @@ def weight_initializer(
     if weights == "none":
         return None
     path = _weights_path(weights, network, revisions or {})
-    state = extract_state_dict(load_weights(path), path)
+    state = extract_state_dict(read_weights(path), path)
 
     def initialize(model: Network) -> None:
         if is_timm(network):
@@ -101,14 +101,14 @@ def _weights_path(weights: str, network: str, revisions: Mapping[str, str]) -> P
     return Path(weights.replace("{network}", network))
 
 
-def load_weights(path: Path) -> Any:
+def read_weights(path: Path) -> Any:
     """Load a file of safetensors or of `torch.save`; pickled code is never run.
 
     Raises:
         InputError: the file is missing, damaged, or holds pickled code.
     """
     if path.suffix != ".safetensors":
-        return load_weights_file(path)
+        return load_torch_file(path)
     check_weights_path(path)
     from safetensors import SafetensorError
     from safetensors.torch import load_file

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pipeline.artifacts.files import check_regular, open_array, write_json
-from pipeline.artifacts.foreign import read_foreign_json
 from pipeline.artifacts.provenance import sha256_of_file
+from pipeline.artifacts.untrusted import read_untrusted_json
 from pipeline.errors import InputError
 
 CHECKSUMS = "checksums.json"
@@ -167,9 +167,9 @@ def read_small_json(path: Path) -> Any:
     """Read a JSON file that is a regular file of bounded size.
 
     Raises:
-        InputError: as `read_foreign_json`.
+        InputError: as `read_untrusted_json`.
     """
-    return read_foreign_json(path, max_bytes=_MAX_JSON_BYTES)
+    return read_untrusted_json(path, max_bytes=_MAX_JSON_BYTES)
 
 
 def damaged(folder: Path, reason: str) -> InputError:

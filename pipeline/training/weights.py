@@ -218,7 +218,7 @@ def load_fold_networks(path: Path | str, device: torch.device | str = "cpu") -> 
 
 
 def _load_content(path: Path | str) -> dict[str, Any]:
-    content = load_weights_file(Path(path))
+    content = load_torch_file(Path(path))
     if not isinstance(content, dict) or "class_names" not in content:
         raise InputError(f"{path}: is not a network trained here (it has no class names); give one of data/train")
     return content
@@ -257,7 +257,7 @@ def check_weights_path(path: Path) -> None:
         raise InputError(f"{path}: not a regular file on a disk; give a file of weights")
 
 
-def load_weights_file(path: Path) -> Any:
+def load_torch_file(path: Path) -> Any:
     """Load a `torch.save` file that holds only tensors and plain values.
 
     Raises:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.config.batch_sizes import known_sizes
-from pipeline.config.extractors import is_of_timm
+from pipeline.config.extractors import is_timm
 from pipeline.config.params import load_params
 from pipeline.models.timm_networks import timm_format
 from tests.fixtures.source_tree import ROOT
@@ -76,7 +76,7 @@ def test_own_images_are_scored_by_out_of_fold_probes() -> None:
     params = load_params(_OWN_IMAGES)
     assert params.prepare.dataset == "image_folder"
     (network,) = params.networks
-    assert is_of_timm(network)
+    assert is_timm(network)
     assert params.finetune.trainable == "head"
     assert params.finetune.folds > 1
     # Estimates in sample are too low.

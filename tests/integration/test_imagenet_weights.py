@@ -9,7 +9,7 @@ from batchsieve.looking.networks import DEFAULT_NETWORK as NETWORK
 from batchsieve.looking.networks import PACKAGE, packaged_weights
 from pipeline.models import build_network, set_head
 from pipeline.models.timm_networks import timm_format
-from pipeline.training.pretrained import load_weights, weight_initializer
+from pipeline.training.pretrained import read_weights, weight_initializer
 from pipeline.training.settings import ImageFormat
 from pipeline.training.weights import TrainedNetwork
 
@@ -24,7 +24,7 @@ def test_photographs_are_classified_as_what_they_show() -> None:
     initialize = weight_initializer(str(path), NETWORK)
     assert initialize is not None
     initialize(model)
-    published = load_weights(path)
+    published = read_weights(path)
     set_head(model, published["_fc.weight"], published["_fc.bias"])
     own = timm_format(NETWORK)
     image_format = ImageFormat(image_size=427, crop_size=427, mean=own.mean, std=own.std)

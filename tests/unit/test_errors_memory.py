@@ -16,7 +16,7 @@ from pipeline.datasets.decode import decode_image
 from pipeline.errors import InputError, fix_hint
 from pipeline.processes import MIN_MEMORY, check_memory_limit
 from pipeline.training.checkpointing import Checkpoints
-from pipeline.training.weights import load_weights_file
+from pipeline.training.weights import load_torch_file
 from tests.fixtures.images import photo
 
 _ALLOCATOR = RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory")
@@ -46,7 +46,7 @@ def _csv(folder: Path) -> Callable[[], object]:
 
 def _weights(folder: Path) -> Callable[[], object]:
     torch.save({"a": torch.zeros(2)}, folder / "a.pt")
-    return lambda: load_weights_file(folder / "a.pt")
+    return lambda: load_torch_file(folder / "a.pt")
 
 
 def _image(_: Path) -> Callable[[], object]:

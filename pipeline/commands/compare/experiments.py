@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.artifacts.files import open_array
-from pipeline.artifacts.foreign import read_foreign_json
 from pipeline.artifacts.prepared import PLANTED_COLUMN, count_planted
 from pipeline.artifacts.recorded import check_recorded
 from pipeline.artifacts.stage_inputs import comparison_inputs
 from pipeline.artifacts.tables import read_csv, read_parquet, restore_cells
+from pipeline.artifacts.untrusted import read_untrusted_json
 from pipeline.errors import DataError, InputError
 from pipeline.paths import DataPaths
 from pipeline.stats.formatting import count
@@ -162,7 +162,7 @@ def _recorded(data: DataPaths, stage: str, item: str | None, role: str, folder: 
 
 def _read_object(path: Path, *keys: str) -> Mapping[str, Any]:
     """Read an object of a JSON file, or the one under `keys`; empty if a key is missing."""
-    value = read_foreign_json(path, may_be_link=True)
+    value = read_untrusted_json(path, may_be_link=True)
     for key in keys:
         value = value.get(key, {}) if isinstance(value, dict) else None
     if not isinstance(value, dict):

@@ -51,7 +51,7 @@ from pipeline.config.filter import FilterConfig
 from pipeline.embedding import EmbeddingResult, ReducedFeatures, embed, reduce_features
 from pipeline.errors import InputError
 from pipeline.features.linear import cross_validated_probabilities, probe_folds
-from pipeline.filtering.apply import FilterContext, check_estimate, sieve
+from pipeline.filtering.apply import FilterContext, apply_filter, check_estimate
 from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_table
 from pipeline.parallel import task_pool
 from pipeline.run_log import stderr_log
@@ -178,7 +178,7 @@ def _run(
             map_fn=map_fn,
         )
         context = FilterContext(network=arguments.features.stem, class_names=external.class_names, overrides=overrides)
-        filtered = sieve(inputs, config, context, fix="give more rows")
+        filtered = apply_filter(inputs, config, context, fix="give more rows")
     inputs = replace(inputs, map_fn=map)
     points = points_table(_rows(external, probabilities), inputs, filtered, external.class_names)
     metrics = {

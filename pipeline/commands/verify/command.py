@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline import distributed
-from pipeline.artifacts.foreign import check_special_files
+from pipeline.artifacts.untrusted import check_special_files
 from pipeline.commands import check_minimums, command_parser
 from pipeline.commands.verify.findings import Findings
 from pipeline.commands.verify.recorded import Project, read_project

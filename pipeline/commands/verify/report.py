@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.artifacts.files import read_json, write_array, write_json
-from pipeline.artifacts.foreign import read_foreign_json
 from pipeline.artifacts.prepared import PLANTED_COLUMN
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.artifacts.tables import read_csv, read_parquet, write_parquet
+from pipeline.artifacts.untrusted import read_untrusted_json
 from pipeline.commands.verify.findings import Findings
 from pipeline.commands.verify.recorded import Project
 from pipeline.commands.verify.studies import VerifiedStudy, same_value
@@ -42,7 +42,7 @@ def check_digests(project: Project, findings: Findings) -> None:
             findings.notes.append(f"{path}: missing; the files of stage {name} are not compared with it")
             continue
         with findings.collecting_errors(path):
-            record = read_foreign_json(path, may_be_link=True)
+            record = read_untrusted_json(path, may_be_link=True)
             # The record of another network would have right digests of that network's files.
             if record["stage"] != name:
                 findings.differs(path, "stage", record["stage"], name)
@@ -92,7 +92,7 @@ def check_filters(project: Project, findings: Findings) -> None:
                 findings.differs(
                     project.data.kept(network), "images", len(kept), f"the {int(keep.sum())} of points.parquet"
                 )
-            metrics = read_foreign_json(project.data.filter_metrics(network), may_be_link=True)
+            metrics = read_untrusted_json(project.data.filter_metrics(network), may_be_link=True)
             for key, value in (("n_total", len(keep)), ("n_kept", int(keep.sum()))):
                 if metrics.get(key, value) != value:
                     findings.differs(project.data.filter_metrics(network), key, metrics[key], value)
@@ -112,7 +112,7 @@ def check_report(project: Project, studies: Mapping[str, VerifiedStudy], finding
         derived = _with_derived_tables(project, studies, Path(folder))
         inputs = load_report_inputs(project.params, derived)
         summary = _as_written(build_summary(inputs), Path(folder))
-        written = read_foreign_json(paths.summary, may_be_link=True)
+        written = read_untrusted_json(paths.summary, may_be_link=True)
         leaves = list(_tree_differences(written, summary))
         for place, value, expected in leaves:
             if not same_value(value, expected):

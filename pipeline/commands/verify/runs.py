@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.artifacts.foreign import read_foreign_json
 from pipeline.artifacts.plans import RegisteredPlan, read_registered_plans, read_run_dates
+from pipeline.artifacts.untrusted import read_untrusted_json
 from pipeline.commands.verify.findings import Findings
 from pipeline.commands.verify.recorded import Project, StoredRun
 from pipeline.commands.verify.studies import VerifiedStudy
@@ -202,7 +202,7 @@ def _read_statements(folder: Path, findings: Findings) -> list[RegisteredPlan]:
     """Read a study's statements, and compare hash and file name of each with its content."""
     sound = True
     for path in sorted(folder.glob("2*.json")):
-        record = read_foreign_json(path, max_bytes=_MAX_BYTES)
+        record = read_untrusted_json(path, max_bytes=_MAX_BYTES)
         if not isinstance(record, dict) or not isinstance(record.get("plan"), dict):
             raise InputError(f"{path}: not a stated plan; restore the file")
         digest = plan_hash(record["plan"])

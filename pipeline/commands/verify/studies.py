@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from pipeline.artifacts.files import open_array
-from pipeline.artifacts.foreign import read_foreign_json
 from pipeline.artifacts.provenance import sha256_of_file
+from pipeline.artifacts.untrusted import read_untrusted_json
 from pipeline.commands.verify.findings import Findings, shown
 from pipeline.commands.verify.recorded import Project, StoredRun, StoredRuns, read_rows
 from pipeline.distributed import World
@@ -253,7 +253,7 @@ def _check_tables(name: str, tables: StudyTables, project: Project, findings: Fi
             if n_wrong := int((value != answers).sum()):
                 findings.differs(paths.correct(name), f"answers of {_row_name(row)} that differ", n_wrong, 0)
     if paths.train_metrics(name).exists():
-        metrics = read_foreign_json(paths.train_metrics(name), may_be_link=True)
+        metrics = read_untrusted_json(paths.train_metrics(name), may_be_link=True)
         complete = {**dict.fromkeys(tables.accuracies), **metrics}
         n_values += _compare_row(complete, tables.accuracies, paths.train_metrics(name), "top-1", findings)
     findings.checked.append(f"study {name}: {len(derived_rows)} runs, {n_values} values of its tables")

@@ -36,7 +36,7 @@ from pipeline.datasets.labels import locate_labels, read_label_file
 from pipeline.errors import InputError, fix_hint
 from pipeline.simulator.fitting import load_all_reduce_times
 from pipeline.simulator.machine import load_machine
-from pipeline.training.pretrained import load_weights
+from pipeline.training.pretrained import read_weights
 from pipeline.training.result_cache import RunCache
 from pipeline.training.run_record import CHECKSUMS
 from pipeline.training.same_bits import read_recorded_run
@@ -148,7 +148,7 @@ def _weights(folder: Path) -> None:
 
 
 def _read_weights(folder: Path, name: str) -> object:
-    state = extract_state_dict(load_weights(folder / name), folder / name)
+    state = extract_state_dict(read_weights(folder / name), folder / name)
     return {key: torch.isfinite(tensor.float()).all() for key, tensor in state.items()}
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from pipeline.config.extractors import Architecture, base_architecture, is_of_timm, replicate_number
+from pipeline.config.extractors import Architecture, base_architecture, is_timm, replicate_number
 from pipeline.config.params import check_params
 from pipeline.errors import InputError
 from pipeline.models import NETWORKS
@@ -60,7 +60,7 @@ def test_a_timm_name_may_have_a_tag_and_a_number_and_is_a_path(model: str, numbe
     assert check_params(tree, source="p").networks == (name,)
     assert schema_errors(tree) == []
     assert (base_architecture(name), replicate_number(name)) == (f"timm/{model}", number or 0)
-    assert is_of_timm(name)
+    assert is_timm(name)
     data = DataPaths()
     for path in (data.extractor(name), data.features(name), data.points(name)):
         assert path == Path(os.path.normpath(path))

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.config.filter import FilterConfig
 from pipeline.errors import InputError
-from pipeline.filtering.apply import FilterContext, sieve
+from pipeline.filtering.apply import FilterContext, apply_filter
 from pipeline.scoring.base import ScorerInputs
 
 _N = 60
@@ -26,7 +26,7 @@ def _ensemble(*members: dict[str, Any]) -> FilterConfig:
 
 def _keep(config: FilterConfig, replicate: int) -> np.ndarray:
     context = FilterContext(network="resnet18", class_names=["cat", "dog"], overrides={}, replicate=replicate)
-    return sieve(_inputs(), config, context).keep
+    return apply_filter(_inputs(), config, context).keep
 
 
 def test_a_replicate_moves_the_seeds_of_members() -> None:

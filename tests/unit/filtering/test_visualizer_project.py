@@ -11,7 +11,7 @@ from pipeline.artifacts.tables import read_csv, restore_cells
 from pipeline.config.extractors import Architecture
 from pipeline.config.filter import FilterConfig
 from pipeline.errors import InputError
-from pipeline.filtering.apply import FilterContext, sieve
+from pipeline.filtering.apply import FilterContext, apply_filter
 from pipeline.filtering.tables import filter_metrics, points_table
 from pipeline.filtering.visualizer_project import (
     VisualizerProject,
@@ -61,7 +61,7 @@ def test_names_that_a_spreadsheet_would_run_are_read_as_they_were(tmp_path: Path
         FilterConfig.model_validate(_FILTER),
         FilterContext(network="resnet18", class_names=names, overrides={}),
     )
-    sieved = sieve(inputs, config, context)
+    sieved = apply_filter(inputs, config, context)
     paths = [f"'{names[label]}/{row}.png" for row, label in enumerate(labels)]
     images = pa.table(
         {

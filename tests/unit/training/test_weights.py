@@ -18,8 +18,8 @@ from pipeline.models import build_network
 from pipeline.training.weights import (
     extract_state_dict,
     load_fold_networks,
+    load_torch_file,
     load_trained,
-    load_weights_file,
     save_fold_networks,
     save_trained,
 )
@@ -226,7 +226,7 @@ def test_any_damage_is_refused_or_harmless(
     path = tmp_path_factory.getbasetemp() / "damaged.pt"
     path.write_bytes(content)
     try:
-        state = extract_state_dict(load_weights_file(path), path)
+        state = extract_state_dict(load_torch_file(path), path)
     except InputError as error:
         assert str(path) in str(error)  # noqa: PT017 - either outcome is right
     else:
@@ -304,7 +304,7 @@ def test_a_file_without_a_state_dict_is_refused(content: object) -> None:
 @pytest.mark.parametrize("path", ["/", "/dev/zero", "/proc/self/mem"])
 def test_no_irregular_file_is_read_or_said_to_be_deleted(path: str) -> None:
     with pytest.raises(InputError) as refused:
-        load_weights_file(Path(path))
+        load_torch_file(Path(path))
     assert refused.value.key == path
     assert "delete" not in str(refused.value)
 
@@ -312,4 +312,4 @@ def test_no_irregular_file_is_read_or_said_to_be_deleted(path: str) -> None:
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "weights.pt")
     with pytest.raises(InputError, match="not a regular file"):
-        load_weights_file(tmp_path / "weights.pt")
+        load_torch_file(tmp_path / "weights.pt")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.artifacts.foreign import check_special_files, read_foreign_json
+from pipeline.artifacts.untrusted import check_special_files, read_untrusted_json
 from pipeline.errors import InputError
 
 
@@ -25,16 +25,16 @@ from pipeline.errors import InputError
 def test_what_parsers_read_differently_is_refused(tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(InputError, match=reason):
-        read_foreign_json(tmp_path / "x.json", max_bytes=50 if "bytes" in reason else 1_000_000)
+        read_untrusted_json(tmp_path / "x.json", max_bytes=50 if "bytes" in reason else 1_000_000)
 
 
 def test_values_are_read(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"a": [1, 2.5, null, "\\u00e9"], "b": {}}')
-    assert read_foreign_json(tmp_path / "x.json") == {"a": [1, 2.5, None, "é"], "b": {}}
+    assert read_untrusted_json(tmp_path / "x.json") == {"a": [1, 2.5, None, "é"], "b": {}}
     (tmp_path / "link.json").symlink_to(tmp_path / "x.json")
-    assert read_foreign_json(tmp_path / "link.json", may_be_link=True)["b"] == {}
+    assert read_untrusted_json(tmp_path / "link.json", may_be_link=True)["b"] == {}
     with pytest.raises(InputError, match="not a regular file"):
-        read_foreign_json(tmp_path / "link.json")
+        read_untrusted_json(tmp_path / "link.json")
 
 
 def test_a_pipe_that_replaces_the_file_after_the_check_is_refused(
@@ -47,18 +47,18 @@ def test_a_pipe_that_replaces_the_file_after_the_check_is_refused(
         os.mkfifo(path)
 
     path.write_text("{}")
-    monkeypatch.setattr("pipeline.artifacts.foreign.check_regular", replaced)
+    monkeypatch.setattr("pipeline.artifacts.untrusted.check_regular", replaced)
     with pytest.raises(InputError, match="not a regular file"):
-        read_foreign_json(path)
+        read_untrusted_json(path)
 
 
 def test_a_link_that_replaces_a_checked_file_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, secret = tmp_path / "x.json", tmp_path / "secret"
     secret.write_text('{"secret": 1}')
     path.symlink_to(secret)
-    monkeypatch.setattr("pipeline.artifacts.foreign.check_regular", lambda *_, **__: None)
+    monkeypatch.setattr("pipeline.artifacts.untrusted.check_regular", lambda *_, **__: None)
     with pytest.raises(InputError):
-        read_foreign_json(path)
+        read_untrusted_json(path)
 
 
 def test_folders_are_searched_behind_links_and_only_once(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ MAX_TEXT_BYTES = 256_000_000
 """Most bytes of a text in a project."""
 
 
-def read_foreign_json(path: Path, *, max_bytes: int = MAX_TEXT_BYTES, may_be_link: bool = False) -> Any:
+def read_untrusted_json(path: Path, *, max_bytes: int = MAX_TEXT_BYTES, may_be_link: bool = False) -> Any:
     """Read a JSON file in which every parser finds the same values.
 
     Args:
