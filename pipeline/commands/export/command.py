@@ -124,8 +124,8 @@ def _write_images(out: Path, decisions: DecidedImages, readers: dict[str, ImageR
             shard("test", np.arange(len(decisions.images["test"]), dtype=np.int64))
     write_csv(out / "label_issues.csv", cleanlab_table(decisions))
     if has_metadata:
-        for part, table in metadata_tables(decisions).items():
-            write_csv(out / _METADATA / part / "metadata.csv", table)
+        for name, table in metadata_tables(decisions).items():
+            write_csv(out / _METADATA / name / "metadata.csv", table)
 
 
 def _write_networks(out: Path, decisions: DecidedImages, params: Params, data: DataPaths) -> list[str]:
