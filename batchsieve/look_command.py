@@ -2,10 +2,10 @@
 
     batchsieve look photos
 
-FOLDER has one folder per class, or is an archive of them, images with metadata.csv, or a data set cloned from the
-Hugging Face hub. Features of a pretrained network, which is not trained, are compared. The command prints the ten most
-suspect labels, and writes all suspects with pictures and a map as one page that works offline. It writes nothing into
-FOLDER.
+FOLDER has one folder per class, or is an archive of them, images with metadata.csv or metadata.jsonl, or a data set
+cloned from the Hugging Face hub. Features of a pretrained network, which is not trained, are compared. The command
+prints the ten most suspect labels, and writes all suspects with pictures and a map as one page that works offline. It
+writes nothing into FOLDER.
 """
 
 import argparse
@@ -62,7 +62,9 @@ def make_parser() -> argparse.ArgumentParser:
         f"images; default: {DEFAULT_NETWORK}",
     )
     parser.add_argument("--weights", type=Path, metavar="FILE", help=".safetensors or .pth file of the network")
-    parser.add_argument("--label-column", metavar="NAME", help="of Parquet shards or metadata.csv; default: label")
+    parser.add_argument(
+        "--label-column", metavar="NAME", help="of Parquet shards, metadata.csv or metadata.jsonl; default: label"
+    )
     parser.add_argument("--out", type=Path, default=Path("look.html"), metavar="FILE", help="default: look.html")
     parser.add_argument(
         "--serve", action="store_true", help="then open the visualizer; its files are in a folder named as the page"

@@ -1,9 +1,10 @@
 """`look`: find labels that are probably wrong among the images of a folder, an archive or an array."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from batchsieve.arrays import Labels, check_seed
 from batchsieve.evidence import (
@@ -23,10 +24,12 @@ from batchsieve.looking.networks import (
     GivenFeatures,
     PretrainedNetwork,
     check_network,
+    input_side,
 )
 from batchsieve.looking.result import Look
 from batchsieve.looking.small_network import FOLDS, SmallNetwork
 from batchsieve.looking.sources import Images, Pictures, open_arrays, open_folder, read_pictures, thumbnail_pixels
+from pipeline.datasets.image_set import ImageSet
 from pipeline.distributed import World, alone_in_process
 from pipeline.errors import InputError
 from pipeline.reduction.near_duplicates import near_duplicates
@@ -59,15 +62,16 @@ def look(
     of fold, by a logistic regression and the nearest neighbors. Features and pixels together find near duplicates.
 
     Args:
-        images: a folder or archive that the stage `prepare` reads: class folders, images with metadata.csv, or Parquet
-            shards; images of train/ and test/ are treated alike. Or uint8 (N, H, W, 3), RGB, or N PIL images.
+        images: a folder or archive that the stage `prepare` reads: class folders, images with metadata.csv or
+            metadata.jsonl, or Parquet shards; images of train/ and test/ are treated alike. Or uint8 (N, H, W, 3), RGB,
+            or N PIL images.
         labels: (N,) integers or strings, with images in memory. None: those of the folder.
         features: (N, D) numbers of any network, with images in memory. None: those of `network`.
         network: `timm/NAME`, or `resnet18` to `resnet152`, pretrained; or `resnet9` or `resnet9_wide`, which are
             trained on the images themselves and need thousands. None: `timm/tf_efficientnet_lite0`.
         weights: a .safetensors or .pth file of the network. None: those of an installed package, or published ones,
             which are downloaded.
-        label_column: in Parquet shards or metadata.csv. None: `label`.
+        label_column: in Parquet shards, metadata.csv or metadata.jsonl. None: `label`.
         progress: print progress to standard error.
         seed: of the folds, of t-SNE, and of a network that is trained.
 
@@ -96,9 +100,11 @@ def look(
             check_network(network, file)
         elif network or file:
             raise InputError(f"features: are given, and {network or file} too; give one of them")
+        # Before weights are downloaded.
+        name, opened, class_names = _open(images, labels, network, label_column, log)
         with alone_in_process() as world:
             extractor = _extractor(network, file, features, world, log, seed)
-            name, pictures = _read(images, labels, extractor, label_column, log)
+            pictures = read_pictures(opened, extractor.encode, class_names=class_names, log=log)
             _check(pictures, name)
             extracted = extractor.extract(pictures)
     except InputError as error:
@@ -125,24 +131,23 @@ def _extractor(
     return PretrainedNetwork(network, weights, world)
 
 
-def _read(
-    images: Path | str | Images, labels: ArrayLike | None, extractor: Extractor, label_column: str | None, log: RunLog
-) -> tuple[str, Pictures]:
-    """Return the name of the images, and the images."""
+def _open(
+    images: Path | str | Images, labels: ArrayLike | None, network: str | None, label_column: str | None, log: RunLog
+) -> tuple[str, ImageSet, NDArray[Any] | None]:
+    """Return the name of the images, the images, and their class names in the type of the labels, if given."""
+    side = input_side(network)
     if isinstance(images, Path | str):
         if labels is not None:
             raise InputError(f"labels: are given, but {images} has its own; leave them out")
-        if isinstance(extractor, GivenFeatures):
+        if network is None:
             raise InputError(f"features: are given, but {images} is a path; give images in memory, in the same order")
         path = Path(images).expanduser()
-        opened = open_folder(path, extractor.side, label_column=label_column, log=log)
-        return str(images), read_pictures(opened, extractor.encode, log=log)
+        return str(images), open_folder(path, side, label_column=label_column, log=log), None
     if labels is None:
         raise InputError("labels: missing; give one for each image")
     if label_column is not None:
         raise InputError(f"label_column: {label_column} is given, but the images are in no folder; leave it out")
-    opened, class_names = open_arrays(images, labels, extractor.side)
-    return "images", read_pictures(opened, extractor.encode, class_names=class_names, log=log)
+    return "images", *open_arrays(images, labels, side)
 
 
 def _check(pictures: Pictures, name: str) -> None:

@@ -59,16 +59,14 @@ class Extractor(Protocol):
 
     Attributes:
         name: of the network; empty for features as given.
-        side: of the images that it takes, in pixels.
         description: of the network and its weights, for people.
     """
 
     name: str
-    side: int
     description: str
 
     def encode(self, pixels: NDArray[np.uint8]) -> NDArray[Any]:
-        """Map images (B, S, S, 3) to arrays (B, ...)."""
+        """Map images (B, S, S, 3), S as `input_side` says, to arrays (B, ...)."""
 
     def extract(self, pictures: Pictures) -> ExtractedFeatures:
         """Return features and probabilities from what `encode` made of the images."""
@@ -87,11 +85,11 @@ class PretrainedNetwork:
 
     def __init__(self, network: str, weights: Path | None, world: World) -> None:
         found, self.name = _find_weights(network, weights), network
-        mean, std, self.side = _input_of(network)
+        mean, std, side = _input_of(network)
         self.description = f"frozen features of {network}, {found.source}"
         model = build_network(network, 2, stem="imagenet", seed=0)
         _initializer(found, network)(model)
-        image_format = ImageFormat(image_size=self.side, crop_size=self.side, mean=mean, std=std)
+        image_format = ImageFormat(image_size=side, crop_size=side, mean=mean, std=std)
         self._network = TrainedNetwork(
             model=model.to(world.device).eval(), network=network, class_names=("0", "1"), format=image_format
         )
@@ -120,7 +118,6 @@ class GivenFeatures:
     """`Extractor` of features (N, D) that the caller has."""
 
     name = ""
-    side = THUMBNAIL_SIDE
     description = "features as given"
 
     def __init__(self, features: ArrayLike) -> None:
@@ -160,7 +157,7 @@ def image_features(
     images = checked_images(images, np.size(np.asarray(labels)))  # before weights are read or downloaded
     with alone_in_process() as world:
         extractor = PretrainedNetwork(name, file, world)
-        opened, _ = open_arrays(images, labels, extractor.side)
+        opened, _ = open_arrays(images, labels, input_side(name))
         return np.asarray(read_pictures(opened, extractor.encode, log=RunLog.silent()).encoded, dtype=np.float32)
 
 
@@ -180,6 +177,12 @@ def check_network(network: str, weights: Path | None) -> None:
             f"network: {network!r} is not known; give a network of timm such as {DEFAULT_NETWORK}, "
             f"{' or '.join(RESNETS)} with ImageNet weights, or {' or '.join(SMALL_NETWORKS)}, trained on the images"
         )
+
+
+def input_side(network: str | None) -> int:
+    """Return the side in pixels at which images are decoded for a known network; None for features as given."""
+    # A small network has a smaller input, and the page shows the pictures.
+    return THUMBNAIL_SIDE if network is None or network in SMALL_NETWORKS else _input_of(network)[2]
 
 
 def _input_of(network: str) -> tuple[tuple[float, ...], tuple[float, ...], int]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from batchsieve.looking.networks import ExtractedFeatures
-from batchsieve.looking.sources import THUMBNAIL_SIDE, Pictures
+from batchsieve.looking.sources import Pictures
 from pipeline.datasets.decode import resize
 from pipeline.datasets.splits import assign_folds
 from pipeline.datasets.store import channel_statistics
@@ -41,11 +41,11 @@ class SmallNetwork:
     a mirrored image may belong to another class. Nothing was tuned for few images.
     """
 
-    # Larger than its input, for the pictures on the page.
-    side = THUMBNAIL_SIDE
-
     def __init__(self, network: str, world: World, log: RunLog, seed: int) -> None:
-        self.description = f"{network} trained on these images at {_SIDE} pixels, in {FOLDS} folds"
+        self.description = (
+            f"{network} trained on these images at {_SIDE} pixels, in {FOLDS} folds; with few images it contradicts "
+            "many right labels, so that the estimate is too high"
+        )
         self.name, self._world, self._log, self._seed = network, world, log, seed
 
     def encode(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:

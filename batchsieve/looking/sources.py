@@ -57,7 +57,7 @@ def open_folder(path: Path, side: int, *, label_column: str | None, log: RunLog)
 
     Args:
         side: of the decoded images, in pixels.
-        label_column: of Parquet shards or metadata.csv; None for `label`.
+        label_column: of Parquet shards, metadata.csv or metadata.jsonl; None for `label`.
 
     Raises:
         InputError: as `open_unsplit`, without the key of params.yaml.

@@ -40,10 +40,11 @@ class PrepareConfig(Section):
 
     Attributes:
         dataset: `digits` (scikit-learn's 1,797 images), `cifar10`, `cifar100` (downloaded, or the archive at `path`),
-            or `image_folder` (the folder or archive at `path`: class folders, images with a metadata.csv, or the
-            Parquet shards of a data set cloned from the Hugging Face hub; recognized by content).
+            or `image_folder` (the folder or archive at `path`: class folders, images with metadata.csv or
+            metadata.jsonl, or the Parquet shards of a data set cloned from the Hugging Face hub; recognized by
+            content).
         path: a local folder or archive; required by `image_folder`, not allowed for `digits`.
-        label_column: column of the labels in Parquet shards or metadata.csv. Null: `label`.
+        label_column: column of the labels in Parquet shards, metadata.csv or metadata.jsonl. Null: `label`.
         label_file: a CSV with the columns path (as in data/prepare/train.parquet) and label (a class name) that
             replaces the labels of the training images it lists, to audit an annotator's labels. Test images keep
             their labels. DVC tracks neither this file nor `path`: after a change, run `dvc repro --force prepare`.

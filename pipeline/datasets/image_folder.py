@@ -16,6 +16,8 @@ from pipeline.errors import InputError
 
 _EXPECTED = "expected <class>/<image>, or train/<class>/<image> and test/<class>/<image> (or val/)"
 
+_ARROW = ".arrow"
+
 # Limits the size of files: 16-bit RGBA pixels, uncompressed, and 4 MiB of metadata.
 _BYTES_PER_PIXEL = 8
 _METADATA_BYTES = 1 << 22
@@ -149,7 +151,7 @@ def open_image_folder(options: DatasetOptions) -> ImageSet:
     """Open a folder or archive of images, whose layout is recognized by its content.
 
     Layouts: train/<class>/* and test/<class>/*; or <class>/* with the fraction `test_size` as the test split; images
-    with metadata.csv; or a folder of Parquet shards. The latter two are those of the Hugging Face hub.
+    with metadata.csv or metadata.jsonl; or a folder of Parquet shards. The latter two are of the Hugging Face hub.
 
     Files are in the order of their sorted paths, independent of the file system or archive; rows of shards in theirs.
 
@@ -174,6 +176,7 @@ def _open(options: DatasetOptions, divide: _Divide) -> ImageSet:
     assert options.path is not None
     source = _open_source(options.path.expanduser())
     tree = source.tree()
+    _refuse_arrow_files(source, tree)
     if _has_shards(source, tree):
         return _open_shards(options, source, tree, divide)
     layout, description = _find_any_layout(source, tree, options.label_column)
@@ -230,6 +233,20 @@ def _decoder(
     return decode
 
 
+def _refuse_arrow_files(source: FileSource, tree: FileTree) -> None:
+    """Check that the images are not in Arrow files, which `save_to_disk` of the library `datasets` writes.
+
+    Raises:
+        InputError: naming one of them.
+    """
+    arrow = [name for name in tree.files if name.endswith(_ARROW)]
+    if arrow and not any(PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES for name in tree.files):
+        raise InputError(
+            f"prepare.path: {source.label}: {arrow[0]} is of `save_to_disk`, which is not read; open the folder by "
+            "`datasets.load_from_disk`, and write each split by `to_parquet`, e.g. as train.parquet"
+        )
+
+
 def _has_shards(source: FileSource, tree: FileTree) -> bool:
     """Return whether the images are in Parquet files. Image folders may have tables next to them."""
     names = shard_names(tree)
@@ -239,7 +256,7 @@ def _has_shards(source: FileSource, tree: FileTree) -> bool:
 
 
 def _find_any_layout(source: FileSource, tree: FileTree, label_column: str | None) -> tuple[Layout, str]:
-    """Return the layout by metadata.csv or by class folders, and a description of it for the log.
+    """Return the layout by metadata.csv or metadata.jsonl, or by class folders, and a description of it for the log.
 
     Raises:
         InputError: as `open_image_folder`.
@@ -261,7 +278,7 @@ def _find_any_layout(source: FileSource, tree: FileTree, label_column: str | Non
             raise missing_column(tables, label_column, source)
         raise InputError(
             f"prepare.label_column: {label_column} is given, but {source.label} has neither Parquet shards nor a "
-            "metadata.csv with the column file_name; remove the key"
+            "metadata.csv or metadata.jsonl with the column file_name; remove the key"
         )
     try:
         return find_layout(tree, source.label), ""

@@ -102,7 +102,7 @@ class DatasetOptions:
         downloads: folder for fetched archives.
         progress: shows downloads.
         exclude: paths of unreadable images to leave out.
-        label_column: column of the labels in Parquet shards or metadata.csv; None for `label`.
+        label_column: column of the labels in Parquet shards, metadata.csv or metadata.jsonl; None for `label`.
         draft: decode large JPEG files at a fraction of their size, see `decode_region`.
     """
 

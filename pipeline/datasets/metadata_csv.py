@@ -1,4 +1,7 @@
-"""Image folders with metadata.csv, as `datasets` calls them: file names and labels in a table next to the images."""
+"""Image folders with metadata.csv or metadata.jsonl: file names and labels in a table next to the images.
+
+The library `datasets` calls both metadata files, and reads them from an `imagefolder`.
+"""
 
 import csv
 import io
@@ -9,6 +12,7 @@ from pathlib import PurePosixPath
 
 from pipeline.datasets.decode import IMAGE_SUFFIXES, UnreadableError
 from pipeline.datasets.file_tree import FileSource, FileTree, check_name, unsafe_name
+from pipeline.datasets.json_lines import first_keys, read_json_records
 from pipeline.datasets.labels import read_label_records
 from pipeline.datasets.table_labels import (
     DEFAULT_COLUMN,
@@ -22,7 +26,7 @@ from pipeline.datasets.table_labels import (
 )
 from pipeline.errors import InputError
 
-NAME = "metadata.csv"
+_CSV, _JSON_LINES = "metadata.csv", "metadata.jsonl"
 _FILE_NAME = "file_name"
 _CARD = "README.md"
 _MAX_BYTES = 1 << 28
@@ -44,28 +48,36 @@ class MetadataTables:
     contents: dict[str, bytes]
     columns: tuple[str, ...]
 
+    @property
+    def file_name(self) -> str:
+        """Return `metadata.csv` or `metadata.jsonl`, which all tables are called."""
+        return PurePosixPath(next(iter(self.contents))).name
+
 
 def find_tables(source: FileSource, tree: FileTree) -> MetadataTables | None:
-    """Read the tables named metadata.csv; None without one that has the column `file_name`.
+    """Read the tables named metadata.csv or metadata.jsonl; None without one that has the column `file_name`.
 
     Raises:
-        InputError: a table cannot be read or is not UTF-8 with commas, or tables lie in folders that are no splits.
+        InputError: a table cannot be read, or is neither UTF-8 with commas nor UTF-8 with a JSON object on each line;
+            tables of both kinds; or tables in folders that are no splits.
     """
-    names = {name for name in tree.files if PurePosixPath(name).name == NAME}
+    names = {name for name in tree.files if PurePosixPath(name).name in (_CSV, _JSON_LINES)}
     if not names:
         return None
     contents: dict[str, bytes] = {}
+    columns: dict[str, list[str]] = {}
     for name, content in source.read(names, _MAX_BYTES):
+        where = f"prepare.path: {source.label}: {name}"
         if isinstance(content, UnreadableError):
-            raise InputError(f"prepare.path: {source.label}: {name}: cannot be read ({content}); split or fix it")
-        if _FILE_NAME not in _header(content) and _names_files_otherwise(content):
-            raise InputError(
-                f"prepare.path: {source.label}: {name}: its header is not UTF-8 with commas; save it as such"
-            )
-        contents[name] = content
-    contents = {name: contents[name] for name in sorted(contents) if _FILE_NAME in _header(contents[name])}
+            raise InputError(f"{where}: cannot be read ({content}); split or fix it")
+        columns[name] = _columns(name, content, where)
+        if _FILE_NAME in columns[name]:
+            contents[name] = content
     if not contents:
         return None
+    contents = {name: contents[name] for name in sorted(contents)}
+    if len({PurePosixPath(name).name for name in contents}) > 1:
+        raise InputError(f"prepare.path: {source.label}: has {', '.join(contents)}; keep those of one kind")
     folders = [PurePosixPath(name).parent for name in contents]
     roots = {folder.parent if len(contents) > 1 or folder_split(folder.name) else folder for folder in folders}
     if len(roots) > 1:
@@ -74,8 +86,22 @@ def find_tables(source: FileSource, tree: FileTree) -> MetadataTables | None:
         )
     root = str(roots.pop())
     return MetadataTables(
-        root="" if root == "." else root, contents=contents, columns=tuple(_header(next(iter(contents.values()))))
+        root="" if root == "." else root, contents=contents, columns=tuple(columns[next(iter(contents))])
     )
+
+
+def _columns(name: str, content: bytes, where: str) -> list[str]:
+    """Return the columns of a table, which may be another one than that of the images.
+
+    Raises:
+        InputError: it is not in the format of its name.
+    """
+    if PurePosixPath(name).name == _JSON_LINES:
+        return first_keys(content, source=where)
+    header = _header(content)
+    if _FILE_NAME not in header and _names_files_otherwise(content):
+        raise InputError(f"{where}: its header is not UTF-8 with commas; save it as such")
+    return header
 
 
 def _header(content: bytes) -> list[str]:
@@ -129,16 +155,20 @@ def list_tables(tables: MetadataTables, source: FileSource, tree: FileTree, labe
             raise InputError(f"{where}: {name} has a label in {found[name][1].rpartition(': ')[2]} already; keep one")
         found[name] = value, where
     if not found:
-        raise InputError(f"prepare.path: {source.label}: {NAME} lists no image; add lines below the header")
+        raise InputError(f"prepare.path: {source.label}: {tables.file_name} lists no image; add lines below the header")
     for name in sorted(images - found.keys()):
-        raise InputError(f"prepare.path: {source.label}: {name} is in no {NAME}; add a line, or remove the image")
+        raise InputError(
+            f"prepare.path: {source.label}: {name} is in no {tables.file_name}; add a line, or remove the image"
+        )
     splits: dict[str, list[str]] = {}
     for name in sorted(found):
         splits.setdefault(split_of_folders(name, f"prepare.path: {source.label}") or "", []).append(name)
     if "" in splits and len(splits) > 1:
         raise InputError(f"{found[splits[''][0]][1]}: {splits[''][0]} belongs to no split; move it to train/ or test/")
     rows = {split: _rows(names, found) for split, names in splits.items()}
-    return list_images(rows, _card_names(source, tables.root, tree, column), f"prepare.path: {source.label}: {NAME}")
+    return list_images(
+        rows, _card_names(source, tables.root, tree, column), f"prepare.path: {source.label}: {tables.file_name}"
+    )
 
 
 def _rows(names: Sequence[str], found: Mapping[str, tuple[LabelValue, str]]) -> LabeledRows:
@@ -155,7 +185,7 @@ def _records(tables: MetadataTables, source: FileSource, column: str) -> Iterato
         label = f"prepare.path: {source.label}: {table}"
         folder = str(PurePosixPath(table).parent.relative_to(tables.root or "."))
         prefix = "" if folder == "." else f"{folder}/"
-        for line, record in read_label_records(content, source=label, required=(_FILE_NAME, column), allow_extra=True):
+        for line, record in _lines(content, PurePosixPath(table).name, label, column):
             where, name = f"{label}: line {line}", record[_FILE_NAME].removeprefix("./")
             check_name(name, where.removeprefix("prepare.path: "))
             problem = unsafe_name(name)
@@ -163,6 +193,13 @@ def _records(tables: MetadataTables, source: FileSource, column: str) -> Iterato
                 reason = "leads out of the folder, or is not relative" if problem else "is empty"
                 raise InputError(f"{where}: the name {name!r} {reason}; give a path below the folder of the table")
             yield where, prefix + str(PurePosixPath(name)), record[column]
+
+
+def _lines(content: bytes, file_name: str, source: str, column: str) -> Iterator[tuple[int, dict[str, str]]]:
+    required = (_FILE_NAME, column)
+    if file_name == _JSON_LINES:
+        return read_json_records(content, source=source, required=required)
+    return read_label_records(content, source=source, required=required, allow_extra=True)
 
 
 def _card_names(source: FileSource, root: str, tree: FileTree, column: str) -> tuple[str, ...] | None:

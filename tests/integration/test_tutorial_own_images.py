@@ -68,7 +68,7 @@ def test_the_page_has_the_commands_that_are_run() -> None:
         "batchsieve viz",
         "dvc repro",
         "batchsieve export result",
-        "cp result/metadata.csv photos/",
+        "cp -r result/metadata/. photos/",
         "dvc repro --force prepare",
         "dvc repro filter",
     ]

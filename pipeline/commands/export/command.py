@@ -3,14 +3,15 @@
 kept/data/train-*.parquet     a data set of the Hugging Face hub: the kept images, and the test images as test-*.parquet
 dropped/data/train-*.parquet  the dropped images, with score, reason and suggested label
 kept.npy, dropped.npy         sample ids, int64; kept.txt and dropped.txt have them as text
-metadata.csv                  file_name and label of every image after decisions by hand: copied into an image folder,
-                              it replaces the labels of its class folders
+metadata/                     metadata.csv, one for each folder of a split: file_name and label of every image after
+                              decisions by hand. Copied into an image folder they replace the labels of class folders
 label_issues.csv              cleanlab's columns (Datalab): is_label_issue, label_score, given_label, predicted_label
 networks/<study>/             the best network of each trained study: best.pt, model.safetensors, config.json and
                               README.md, a model card
 """
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from pipeline.commands.export.decisions import (
     DecidedImages,
     ImageReader,
     cleanlab_table,
-    metadata_table,
+    metadata_tables,
     png_reader,
     read_decisions,
     shard_columns,
@@ -45,6 +46,7 @@ from pipeline.run_log import RunLog
 from pipeline.stages.harness import file_lock
 
 _SHARD = "data/{split}-00000-of-00001.parquet"
+_METADATA = "metadata"
 _LOCK = ".export.lock"
 
 
@@ -90,6 +92,9 @@ def main(argv: Sequence[str]) -> int:
             f"the images are PNG files of {params.prepare.stored_size} pixels, as prepared, since the originals are no "
             "files of a folder; there is no metadata.csv"
         )
+    else:
+        copy = shlex.join(["cp", "-r", f"{out / _METADATA}/.", f"{folder}/"])
+        print(f"to replace the labels of the folder: {copy}")
     for study in networks:
         print(f"{out / 'networks' / study}: best network of study {study}, with a model card")
     if decisions.n_planted is not None:
@@ -119,7 +124,8 @@ def _write_images(out: Path, decisions: DecidedImages, readers: dict[str, ImageR
             shard("test", np.arange(len(decisions.images["test"]), dtype=np.int64))
     write_csv(out / "label_issues.csv", cleanlab_table(decisions))
     if has_metadata:
-        write_csv(out / "metadata.csv", metadata_table(decisions))
+        for name, table in metadata_tables(decisions).items():
+            write_csv(out / _METADATA / name / "metadata.csv", table)
 
 
 def _write_networks(out: Path, decisions: DecidedImages, params: Params, data: DataPaths) -> list[str]:

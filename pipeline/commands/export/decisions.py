@@ -89,24 +89,38 @@ def _typed(points: pa.Table) -> pa.Table:
     return points
 
 
-def metadata_table(decisions: DecidedImages) -> pa.Table:
+def metadata_tables(decisions: DecidedImages) -> dict[str, pa.Table]:
     """Return metadata.csv of an image folder: every image of both splits, with the label after decisions by hand.
 
-    Test images have no score and are kept.
+    Each split that has a folder of its own gets a table in it, since the library `datasets` reads no table next to
+    folders of splits. It also refuses tables of different columns, so scores, which test images lack, are left out.
+
+    Returns:
+        The tables by the folder that they belong into; the empty name for that of all images.
     """
     points, test = decisions.points, decisions.images["test"]
-    n_test = len(test)
-    tables = [
-        pa.table({
-            "file_name": points["path"], "label": points["corrected_label_name"], "keep": points["keep"],
-            "score": points["score"], "suggested_label": points[_SUGGESTION],
-        }),
-        pa.table({
-            "file_name": test["path"], "label": test["label_name"], "keep": np.ones(n_test, dtype=np.bool_),
-            "score": pa.nulls(n_test, pa.float64()), "suggested_label": pa.nulls(n_test, pa.string()),
-        }),
-    ]  # fmt: skip
-    return _with_note(pa.concat_tables(tables), decisions.n_planted)
+    tables = {
+        "train": {"file_name": points["path"], "label": points["corrected_label_name"], "keep": points["keep"]},
+        "test": {
+            "file_name": test["path"], "label": test["label_name"], "keep": np.ones(len(test), dtype=np.bool_),
+        },
+    }  # fmt: skip
+    folders = {split: _own_folder(columns["file_name"].to_pylist()) for split, columns in tables.items()}
+    by_split = {split: _with_note(pa.table(columns), decisions.n_planted) for split, columns in tables.items()}
+    if None in folders.values() or folders["train"] == folders["test"]:
+        return {"": pa.concat_tables(by_split.values())}
+    return {str(folders[split]): _below(table, f"{folders[split]}/") for split, table in by_split.items()}
+
+
+def _own_folder(paths: Sequence[str]) -> str | None:
+    """Return the outermost folder that all paths share; None without any."""
+    tops = {top if slash else None for top, slash, _ in (path.partition("/") for path in paths)}
+    return tops.pop() if len(tops) == 1 else None
+
+
+def _below(table: pa.Table, prefix: str) -> pa.Table:
+    names = [path.removeprefix(prefix) for path in table["file_name"].to_pylist()]
+    return table.set_column(0, "file_name", pa.array(names, pa.string()))
 
 
 def cleanlab_table(decisions: DecidedImages) -> pa.Table:

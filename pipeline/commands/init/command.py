@@ -106,7 +106,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this command."""
     parser = command_parser("init", __doc__)
     parser.add_argument("folder", nargs="?", type=Path, help="folder or archive of images; asked for on a terminal")
-    parser.add_argument("--label-column", help="of Parquet shards or metadata.csv; default: label")
+    parser.add_argument("--label-column", help="of Parquet shards, metadata.csv or metadata.jsonl; default: label")
     parser.add_argument("--weights", type=Path, help="file of weights of timm/tf_efficientnet_lite0")
     parser.add_argument("--force", action="store_true", help="overwrite params.yaml and files of another dvc.yaml")
     return parser

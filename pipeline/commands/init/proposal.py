@@ -66,7 +66,7 @@ class FolderSurvey:
         contradictions: pairs of paths with equal content and different classes.
         short_side: median over images of the shorter side in pixels; None for archives and Parquet shards.
         description: how the labels were read; empty for class folders.
-        label_column: of Parquet shards or metadata.csv; None for `label`, or without a table.
+        label_column: of Parquet shards, metadata.csv or metadata.jsonl; None for `label`, or without a table.
     """
 
     class_names: tuple[str, ...]
@@ -101,7 +101,7 @@ def survey_folder(
     """Decode every image of a folder or archive once, and count.
 
     Args:
-        label_column: of Parquet shards or metadata.csv; None for `label`.
+        label_column: of Parquet shards, metadata.csv or metadata.jsonl; None for `label`.
         choose_test_size: from the number of images to the fraction to hold out, if there is no test split.
 
     Raises:

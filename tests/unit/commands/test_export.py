@@ -1,6 +1,7 @@
 """`batchsieve export`: what other tools read is what the filter decided."""
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,6 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-from numpy.typing import NDArray
 from ruamel.yaml import YAML
 
 from batchsieve.cli import main
@@ -20,48 +20,19 @@ from pipeline.run_log import RunLog
 from pipeline.stages import harness
 from pipeline.stages.harness import file_lock
 from tests.fixtures.damages import damage
-from tests.fixtures.images import run_prepare, split_tree, write_folder
+from tests.fixtures.exporting import KEEP, export, project_options, write_decided_project
+from tests.fixtures.images import one_tree, run_prepare
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK
 from tests.fixtures.records import record
 from tests.fixtures.report import params_tree, params_with, write_artifacts
 
-_KEEP = np.array([True, True, False, True, True, False, True, True])
 _CAT, _DOG = 0, 1
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """Eight prepared images of cats and dogs, of which two are dropped and one is relabeled by hand."""
-    write_folder(tmp_path / "photos", split_tree())
-    data = run_prepare(tmp_path, tmp_path / "photos")
-    images = read_parquet(data.manifest("train"))
-    labels: NDArray[np.int64] = np.asarray(images["label"])
-    corrected = labels.copy()
-    corrected[0] = 1 - corrected[0]
-    names = np.array(["cat", "dog"])
-    added = {
-        "keep": _KEEP,
-        "score": np.where(_KEEP, 0.25, 0.75),
-        "reason": ["=1+2"] * 8,
-        "corrected_label": corrected,
-        "corrected_label_name": names[corrected].tolist(),
-        "suggested_label_name": names[1 - labels].tolist(),
-    }
-    for name, values in added.items():
-        images = images.append_column(name, pa.array(values))
-    write_parquet(data.points(NETWORK), images)
-    record(data, "filter", NETWORK)
-    return tmp_path
-
-
-def _options(project: Path) -> list[str]:
-    return ["--params", str(project / "params.yaml"), "--data", str(project / "data")]
-
-
-def _export(project: Path, *more: str) -> Path:
-    assert main(["export", str(project / "out"), *_options(project), *more]) == 0
-    return project / "out"
+    return write_decided_project(tmp_path)
 
 
 def _shard(path: Path) -> pa.Table:
@@ -69,7 +40,7 @@ def _shard(path: Path) -> pa.Table:
 
 
 def test_shards_have_unchanged_files_and_the_decided_labels(project: Path) -> None:
-    out = _export(project)
+    out = export(project)
     kept, dropped = _shard(out / "kept"), _shard(out / "dropped")
     for table in (kept, dropped):
         for image in table["image"].to_pylist():
@@ -82,50 +53,64 @@ def test_shards_have_unchanged_files_and_the_decided_labels(project: Path) -> No
 
 
 def test_the_kept_data_set_is_read_back_by_prepare(project: Path) -> None:
-    out = _export(project)
+    out = export(project)
     (project / "again").mkdir()
     again = run_prepare(project / "again", out / "kept")
     before = DataPaths(root=project / "data")
     assert read_json(again.prepare_metrics)["class_names"] == ["cat", "dog"]
-    kept = np.load(before.images("train"))[_KEEP]
-    order = np.argsort(read_parquet(before.manifest("train"))["sha256"].filter(pa.array(_KEEP)).to_pylist())
+    kept = np.load(before.images("train"))[KEEP]
+    order = np.argsort(read_parquet(before.manifest("train"))["sha256"].filter(pa.array(KEEP)).to_pylist())
     order_again = np.argsort(read_parquet(again.manifest("train"))["sha256"].to_pylist())
     assert (np.load(again.images("train"))[order_again] == kept[order]).all()
     assert len(np.load(again.images("test"))) == 4
 
 
 def test_metadata_csv_puts_the_labels_of_the_folder_right(project: Path) -> None:
-    out = _export(project)
-    (project / "photos/metadata.csv").write_bytes((out / "metadata.csv").read_bytes())
+    out = export(project)
+    shutil.copytree(out / "metadata", project / "photos", dirs_exist_ok=True)
     survey = survey_folder(project / "photos", choose_test_size=default_test_size, progress=RunLog.silent().progress)
     assert survey.class_names == ("cat", "dog")
     assert (survey.train, survey.test, survey.test_size) == ((3, 5), (2, 2), None)
-    table = pyarrow.csv.read_csv(out / "metadata.csv")
-    assert table["keep"].to_pylist() == [*_KEEP.tolist(), True, True, True, True]
+    tables = {split: pyarrow.csv.read_csv(out / "metadata" / split / "metadata.csv") for split in ("train", "test")}
+    assert tables["train"]["keep"].to_pylist() == KEEP.tolist()
+    assert tables["test"]["keep"].to_pylist() == [True] * 4
+    assert tables["train"].schema == tables["test"].schema
+
+
+def test_images_without_folders_of_splits_share_a_table(tmp_path: Path) -> None:
+    project = write_decided_project(tmp_path, one_tree(), test_size=0.34)
+    out = export(project)
+    shutil.copytree(out / "metadata", project / "photos", dirs_exist_ok=True)
+    assert [path.parent for path in (project / "photos").rglob("metadata.csv")] == [project / "photos"]
+    survey = survey_folder(project / "photos", choose_test_size=default_test_size, progress=RunLog.silent().progress)
+    assert survey.class_names == ("cat", "dog")
+    table = pyarrow.csv.read_csv(out / "metadata/metadata.csv")
+    changed = [row for row in table.to_pylist() if Path(row["file_name"]).parent.name != row["label"]]
+    assert [(row["label"], row["keep"]) for row in changed] == [("dog", True)]
 
 
 def test_indices_are_the_rows_of_the_training_images(project: Path) -> None:
-    out = _export(project)
-    assert np.load(out / "kept.npy").tolist() == np.flatnonzero(_KEEP).tolist()
+    out = export(project)
+    assert np.load(out / "kept.npy").tolist() == np.flatnonzero(KEEP).tolist()
     assert np.load(out / "dropped.npy").dtype == np.int64
     assert (out / "dropped.txt").read_text() == "2\n5\n"
 
 
 def test_columns_are_those_of_cleanlab(project: Path) -> None:
-    table = pyarrow.csv.read_csv(_export(project) / "label_issues.csv")
+    table = pyarrow.csv.read_csv(export(project) / "label_issues.csv")
     assert table.column_names[2:] == ["is_label_issue", "label_score", "given_label", "predicted_label"]
-    assert table["is_label_issue"].to_pylist() == (~_KEEP).tolist()
-    assert table["label_score"].to_pylist() == np.where(_KEEP, 0.75, 0.25).tolist()
+    assert table["is_label_issue"].to_pylist() == (~KEEP).tolist()
+    assert table["label_score"].to_pylist() == np.where(KEEP, 0.75, 0.25).tolist()
 
 
 def test_a_folder_is_not_overwritten(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = _export(project)
+    out = export(project)
     (out / "kept.txt").write_text("mine")
     capsys.readouterr()
-    assert main(["export", str(out), *_options(project)]) == 2
+    assert main(["export", str(out), *project_options(project)]) == 2
     assert printed_error(capsys.readouterr().err).key == str(out)
     assert (out / "kept.txt").read_text() == "mine"
-    _export(project, "--force")
+    export(project, "--force")
     assert (out / "kept.txt").read_text() != "mine"
 
 
@@ -136,24 +121,24 @@ def test_one_export_at_a_time_writes_to_a_folder(
     out = project / "out"
     for more in ([], ["--force"]):
         with file_lock(out / ".export.lock", "an export", remove=True):
-            assert main(["export", str(out), *_options(project), *more]) == 2
+            assert main(["export", str(out), *project_options(project), *more]) == 2
         error = printed_error(capsys.readouterr().err)
         assert error.key == f"export {out}"
         assert f" {os.getpid()};" in str(error)
         assert list(out.iterdir()) == []
     # The lock of one that was killed at its start is no content.
     (out / ".export.lock").touch()
-    _export(project)
+    export(project)
     assert not (out / ".export.lock").exists()
 
 
 def test_what_a_killed_export_left_is_removed(project: Path) -> None:
-    out = _export(project)
+    out = export(project)
     no_process = "9" * 9
     left = [out / f".kept.npy.{no_process}.tmp", out / f"kept/data/.test-00000-of-00001.parquet.{no_process}.tmp"]
     for path in left:
         path.touch()
-    _export(project, "--force")
+    export(project, "--force")
     assert [path for path in left if path.exists()] == []
 
 
@@ -161,13 +146,13 @@ def test_changed_images_are_named_and_planted_labels_stated(project: Path, capsy
     data = DataPaths(root=project / "data")
     write_json(data.prepare_metrics, {**read_json(data.prepare_metrics), "n_planted": 3})
     record(data, "prepare")
-    out = _export(project)
+    out = export(project)
     assert "labels changed on purpose: 3" in capsys.readouterr().out
     for table in (_shard(out / "kept"), pyarrow.csv.read_csv(out / "label_issues.csv")):
         assert set(table["labels_changed_on_purpose"].to_pylist()) == {3}
     changed = next((project / "photos/train/cat").iterdir())
     changed.write_bytes(b"other")
-    assert main(["export", str(out), *_options(project), "--force"]) == 2
+    assert main(["export", str(out), *project_options(project), "--force"]) == 2
     assert printed_error(capsys.readouterr().err).key == str(changed)
 
 
@@ -195,7 +180,7 @@ def test_a_damaged_file_is_named_with_the_command_that_writes_it(
     whole = (data.root / name).read_bytes()
     for kind in ("bit in the middle", "a value changed", "a row less", "empty"):
         if damage(data.root / name, kind):
-            assert main(["export", str(out), *_options(project)]) == 2, kind
+            assert main(["export", str(out), *project_options(project)]) == 2, kind
             error = printed_error(capsys.readouterr().err)
             assert error.key == str(data.root / name)
             assert f"`python -m pipeline.stages.{stage}`" in str(error)
@@ -211,11 +196,11 @@ def test_prepared_images_are_checked_where_they_are_exported(
     write_artifacts(data, params_with([NETWORK]))
     YAML().dump(params_tree([NETWORK]), tmp_path / "params.yaml")
     assert damage(data.images("test"), "a value changed")
-    assert main(["export", str(tmp_path / "out"), *_options(tmp_path)]) == 2
+    assert main(["export", str(tmp_path / "out"), *project_options(tmp_path)]) == 2
     assert printed_error(capsys.readouterr().err).key == str(data.images("test"))
 
 
 def test_a_filter_without_a_record_is_noted(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     DataPaths(root=project / "data").provenance("filter", NETWORK).unlink()
-    _export(project)
+    export(project)
     assert f"filter@{NETWORK}:" in capsys.readouterr().err

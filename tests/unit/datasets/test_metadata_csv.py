@@ -1,5 +1,6 @@
-"""Image folders with metadata.csv."""
+"""Image folders with metadata.csv or metadata.jsonl."""
 
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,10 @@ from tests.fixtures.images import dataset_options, one_tree, photo, write_folder
 
 def _table(*lines: str, header: str = "file_name,label") -> bytes:
     return "".join(f"{line}\n" for line in (header, *lines)).encode()
+
+
+def _objects(*records: Any) -> bytes:
+    return "".join(f"{json.dumps(record, ensure_ascii=False)}\n" for record in records).encode()
 
 
 def _open(path: Path, **options: Any) -> ImageSet:
@@ -44,6 +49,39 @@ def test_one_table_or_one_per_split(writer: Callable[..., Path], root: str, tmp_
         assert images.files_in == (root.strip("/") if writer is write_folder else None)
         assert sum(isinstance(image, DecodedImage) for image in images.decode()) == 8
         assert "metadata.csv" in images.description
+
+
+@pytest.mark.parametrize("writer", [write_folder, write_tar])
+@pytest.mark.parametrize("root", ["", "Images/"])
+def test_json_lines_are_a_table_too(writer: Callable[..., Path], root: str, tmp_path: Path) -> None:
+    records = {
+        f"{split}/{i}.png": {"text": None, "label": "\u2028dog" if i % 2 else " cat"}
+        for split in ("train", "test")
+        for i in range(4)
+    }
+    one = {"metadata.jsonl": _objects(*({"file_name": name, **record} for name, record in records.items()))}
+    two = {
+        f"{split}/metadata.jsonl": b"\xef\xbb\xbf"
+        + _objects(
+            *({**record, "file_name": name.partition("/")[2]} for name, record in records.items() if split in name)
+        )
+        for split in ("train", "test")
+    }
+    for number, tables in enumerate((one, two)):
+        files = {root + name: content for name, content in {**_SPLIT, **tables}.items()}
+        images = _open(writer(tmp_path / str(number), files))
+        assert images.class_names == ("cat", "dog")
+        assert images.train == tuple(Sample(path=f"train/{i}.png", label=i % 2) for i in range(4))
+        assert images.test == tuple(Sample(path=f"test/{i}.png", label=i % 2) for i in range(4))
+        assert "metadata.jsonl" in images.description
+
+
+def test_whole_numbers_of_json_are_classes_of_the_card(tmp_path: Path) -> None:
+    lines = _objects(*({"file_name": name, "label": number % 2} for number, name in enumerate(_SPLIT)))
+    images = _open(
+        write_folder(tmp_path, {**_SPLIT, "metadata.jsonl": lines, "README.md": card(["dog", "cat"]).encode()})
+    )
+    assert [images.class_names[sample.label] for sample in images.train] == ["dog", "cat"] * 2
 
 
 def test_without_splits_a_fraction_is_held_out(tmp_path: Path) -> None:
@@ -108,6 +146,12 @@ def test_refusals(tmp_path: Path) -> None:
         files = {**_SPLIT, "metadata.csv": _table(*changed, header=header)}
         return partial(_open, write_folder(tmp_path / str(number), files), **options)
 
+    def of_objects(*changed: Any, **more: bytes) -> Callable[[], object]:
+        number = len(list(tmp_path.iterdir()))
+        content = b"".join(part if isinstance(part, bytes) else _objects(part) for part in [*objects, *changed])
+        return partial(_open, write_folder(tmp_path / str(number), {**_SPLIT, "metadata.jsonl": content, **more}))
+
+    objects = [{"file_name": line.partition(",")[0], "label": line[-1]} for line in lines]
     loose = {name.partition("/")[2]: content for name, content in _SPLIT.items()}
     cases: dict[str, Callable[[], object]] = {
         "an image without a line": opened(*lines[1:]),
@@ -131,6 +175,15 @@ def test_refusals(tmp_path: Path) -> None:
             _open,
             write_folder(tmp_path / "mixed", {**_SPLIT, "9.png": photo(9), "metadata.csv": _table(*lines, "9.png,a")}),
         ),
+        "no JSON": of_objects(b"train/9.png\n"),
+        "JSON within JSON": of_objects(b'{"a":' * 100_000 + b"\n"),
+        "a number of too many digits": of_objects(b'{"a": ' + b"1" * 5000 + b"}\n"),
+        "a list of JSON": of_objects(["train/9.png", "a"]),
+        "a key is missing": of_objects({"file_name": "train/9.png"}),
+        "a fraction as label": of_objects({"file_name": "train/9.png", "label": 0.5}),
+        "no label in JSON": of_objects({"file_name": "train/9.png", "label": None}, **{"train/9.png": photo(9)}),
+        "JSON in UTF-16": of_objects(b"\xff\xfe"),
+        "tables of two kinds": of_objects(**{"metadata.csv": _table(*lines)}),
         "two data sets": partial(
             _open,
             write_folder(

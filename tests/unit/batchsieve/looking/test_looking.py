@@ -191,6 +191,21 @@ def test_without_weights_one_line_says_which_file_to_fetch(
     assert "\n" not in message
 
 
+def test_a_wrong_folder_is_named_before_weights_are_looked_for(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(networks, "packaged_weights", lambda: None)
+    with serving_hub("timm/tf_efficientnet_lite0.in1k", {}) as hub:
+        use_hub(monkeypatch, hub.url, tmp_path / "cache")
+        for folder, message in ((tmp_path / "missing", "does not exist"), (photos / "red", "in no class folder")):
+            with pytest.raises(InputError, match=message):
+                look(folder)
+        assert hub.requests == []
+        with pytest.raises(InputError, match="no weights"):
+            look(photos)
+        assert hub.requests
+
+
 @pytest.mark.parametrize(
     ("images", "options", "message"),
     [
