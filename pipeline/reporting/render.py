@@ -13,8 +13,9 @@ from markupsafe import Markup
 from ruamel.yaml import YAML
 
 from pipeline.config.params import Params
+from pipeline.figures.palette import NOISE
 from pipeline.figures.rendering import data_uri, plotly_script
-from pipeline.figures.style import N_CLASS_COLORS, NOISE, class_color
+from pipeline.figures.style import N_CLASS_COLORS, class_color
 from pipeline.replication.compare_published import claim_table, slope_table
 from pipeline.replication.published import CIFAR10, NETWORK_FIGURES, THROUGHPUT
 from pipeline.reporting import comparison_tables, tables, warmup

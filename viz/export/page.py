@@ -18,8 +18,9 @@ from plotly.colors import get_colorscale
 
 from pipeline.artifacts.files import atomic_path
 from pipeline.artifacts.overrides import Override
+from pipeline.figures.palette import SCALE
 from pipeline.figures.rendering import plotly_script
-from pipeline.figures.style import SCALE, Colors, Scale
+from pipeline.figures.style import Colors, Scale
 from viz.color_by import COLORINGS, ColorData, colors_by
 from viz.data import Points
 from viz.export.sprites import COLUMNS, choose_thumbnail_format, sprite_sheets

@@ -77,7 +77,7 @@ _LUMINANCE = """() => {
 
 
 _OUTCOME_COLORS = {
-    "helps": "rgb(0, 102, 75)", "hurts": "rgb(166, 60, 0)", "equivalent": "rgb(0, 114, 178)",
+    "helps": "rgb(0, 102, 75)", "hurts": "rgb(166, 60, 0)", "equivalent": "rgb(82, 72, 156)",
     "undecided": "rgb(92, 100, 112)",
 }  # fmt: skip
 
