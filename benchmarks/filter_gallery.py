@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from pipeline.artifacts.files import open_array, write_json
+from pipeline.figures.palette import MARK, SERIES
 from pipeline.figures.rendering import matplotlib_log_axis, matplotlib_style, png, svg
-from pipeline.figures.style import SERIES
 from pipeline.filtering.inputs import FilterInputs, load_filter_inputs
 from pipeline.paths import DataPaths
 from pipeline.replication.published import KEPT_SHARES
@@ -81,7 +81,7 @@ def share_of_eps(inputs: ScorerInputs) -> Figure:
     with matplotlib_style():
         figure = Figure(figsize=(6.5, 4.2))
         axes: Any = figure.subplots()
-        axes.plot(eps, shares, color="#888888")
+        axes.plot(eps, shares, color=MARK)
         for (network, kept), color in zip(KEPT_SHARES.items(), cycle(SERIES), strict=False):
             threshold = threshold_for_share(radii, 1 - kept)
             share = threshold.n_above / len(radii)

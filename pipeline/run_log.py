@@ -15,7 +15,7 @@ from pipeline.artifacts.files import write_json
 from pipeline.energy import Energy
 from pipeline.processes import peak_memory_kib
 
-_LINE_INTERVAL_S = 10.0
+_LINE_INTERVAL_S = 600.0
 
 
 class Progress(Protocol):
@@ -32,10 +32,11 @@ class RunLog:
     Args:
         path: log file, to which lines are appended; None writes no file.
         stream: of the terminal; None prints nothing.
+        bars: whether progress may be a bar. Bars of several processes on one terminal would overwrite each other.
     """
 
-    def __init__(self, path: Path | None, stream: TextIO | None = None) -> None:
-        self._stream = stream
+    def __init__(self, path: Path | None, stream: TextIO | None = None, *, bars: bool = True) -> None:
+        self._stream, self._bars = stream, bars
         self._file: TextIO | None = None
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,11 +61,14 @@ class RunLog:
 
     @contextmanager
     def progress(self, description: str, total: int, unit: str) -> Iterator[Progress]:
-        """Show a bar on a terminal, otherwise a line every ten seconds; the log file gets one line at the end."""
+        """Show a bar on a terminal, otherwise a line every ten minutes; the log file gets one line at the end.
+
+        In a pipe, a run of less than ten minutes thus has the one line that its command prints.
+        """
         start = time.monotonic()
         if self._stream is None:
             yield _NoProgress()
-        elif self._stream.isatty():
+        elif self._bars and self._stream.isatty():
             with tqdm(desc=description, total=total, unit=unit, file=self._stream, dynamic_ncols=True) as bar:
                 yield _TqdmProgress(bar)
         else:
@@ -98,7 +102,7 @@ class _TqdmProgress:
 
 
 class _LineProgress:
-    """For logs and pipes: prints the progress and the time left every ten seconds."""
+    """For logs and pipes: prints the progress and the time left every ten minutes."""
 
     def __init__(self, stream: TextIO, description: str, total: int, unit: str) -> None:
         self._stream, self._description, self._total, self._unit = stream, description, total, unit
@@ -112,8 +116,15 @@ class _LineProgress:
             return
         self._printed_at = now
         left = (now - self._start) / self._done * (self._total - self._done)
-        line = f"{self._description}: {self._done}/{self._total} {self._unit}, {left:.0f} s left"
+        line = f"{self._description}: {self._done}/{self._total} {self._unit}, {rounded_time(left)} left"
         print(f"{line}, {note}" if note else line, file=self._stream, flush=True)
+
+
+def rounded_time(seconds: float) -> str:
+    """Return a time in the unit that people use for it: `50 s`, `3 min` or `2.8 h`."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
 def stderr_log(path: Path | None) -> RunLog:

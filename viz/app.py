@@ -13,8 +13,8 @@ from flask import request
 from pipeline.config.batch_sizes import with_recorded_sizes
 from pipeline.config.params import load_params
 from pipeline.errors import InputError
+from pipeline.figures.palette import DROPPED, KEPT
 from pipeline.figures.rendering import thumbnail
-from pipeline.figures.style import DROPPED, KEPT
 from viz import callbacks, components, layout
 from viz.callbacks import training
 from viz.callbacks.training import training_page

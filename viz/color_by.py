@@ -9,34 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.arms import arm_mask
-from pipeline.figures.style import (
+from pipeline.figures.palette import (
     AGREED,
+    ALL_ARMS,
+    ARMS,
     CONTRADICTED,
+    DECISIONS,
     DROPPED,
-    DROPPED_BY_HAND,
     DROPPED_SHADES,
+    DUPLICATE,
     KEPT,
-    KEPT_BY_HAND,
-    MAX_NAMES,
     NOISE,
-    RELABELED_BY_HAND,
-    Colors,
-    Groups,
-    LineKey,
-    Scale,
-    class_color,
-    line_styles,
+    SMALL_CLUSTERS,
 )
+from pipeline.figures.style import MAX_NAMES, Colors, Groups, Scale, class_color
 from pipeline.scoring.suggestions import neighbor_vote
 from viz.data import Points
 from viz.filter_settings import FilterPreview
 
-_BY_HAND = {
-    "kept by hand": KEPT_BY_HAND, "dropped by hand": DROPPED_BY_HAND, "relabeled by hand": RELABELED_BY_HAND,
-}  # fmt: skip
-# Visible on light and on dark backgrounds.
-_SMALLER = "#b0b0a8"
-_DUPLICATE = "#c9a227"
+_BY_HAND = {name: DECISIONS[name] for name in ("kept by hand", "dropped by hand", "relabeled by hand")}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -105,7 +96,7 @@ def _by_cluster(color_data: ColorData) -> Groups:
     codes[points.clusters < 0] = len(largest)
     names = [f"{points.class_names[key // n_per_class]}, cluster {key % n_per_class}" for key in largest.tolist()]
     colors = [class_color(index) for index in range(len(largest))]
-    return Groups(codes=codes, names=[*names, "noise", "smaller clusters"], colors=[*colors, NOISE, _SMALLER])
+    return Groups(codes=codes, names=[*names, "noise", "smaller clusters"], colors=[*colors, NOISE, SMALL_CLUSTERS])
 
 
 def _by_reason(color_data: ColorData) -> Groups:
@@ -124,16 +115,14 @@ def _by_reason(color_data: ColorData) -> Groups:
         "kept",
         *_BY_HAND,
     )
-    colors = (*DROPPED_SHADES, _DUPLICATE, KEPT, *_BY_HAND.values())
+    colors = (*DROPPED_SHADES, DUPLICATE, KEPT, *_BY_HAND.values())
     return Groups(codes=_with_overrides(color_data, codes, 6), names=names, colors=colors)
 
 
 def _by_arm(color_data: ColorData) -> Groups:
     codes = color_data.preview.keep.astype(np.uint8) + 2 * color_data.in_random.astype(np.uint8)
     names = ("full only", "full and filtered", "full and random (seed 0)", "full, filtered and random")
-    # As the lines of the arms in the charts of the runs.
-    full, filtered, random = (line_styles([LineKey(arm)])[LineKey(arm)].color for arm in ("full", "filtered", "random"))
-    return Groups(codes=codes, names=names, colors=(full, filtered, random, NOISE))
+    return Groups(codes=codes, names=names, colors=(ARMS["full"], ARMS["filtered"], ARMS["random"], ALL_ARMS))
 
 
 def _by_correctness(color_data: ColorData) -> Groups:

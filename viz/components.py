@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from plotly.colors import get_colorscale
 
 from pipeline.artifacts.overrides import Override
-from pipeline.figures.style import DROPPED, KEPT, MAX_NAMES, SCALE, SERIES, Colors, Groups
+from pipeline.figures.palette import DROPPED, KEPT, ONLY_A, ONLY_B, SCALE
+from pipeline.figures.style import MAX_NAMES, Colors, Groups
 from viz.data import Points
 from viz.filter_settings import AS_FILTERED, FilterPreview
 from viz.state import MapState
@@ -164,7 +165,7 @@ def class_table(state: MapState, overall: float, thresholds: NDArray[np.float64]
 def differences(a: FilterPreview, b: FilterPreview) -> Groups:
     """Return which of the two previews drops each of N images, overrides included."""
     codes = (~a.keep).astype(np.uint8) + 2 * (~b.keep).astype(np.uint8)
-    return Groups(codes=codes, names=NAMES, colors=(KEPT, SERIES[6], SERIES[5], DROPPED))
+    return Groups(codes=codes, names=NAMES, colors=(KEPT, ONLY_A, ONLY_B, DROPPED))
 
 
 def difference_line(a: FilterPreview, b: FilterPreview) -> html.P:

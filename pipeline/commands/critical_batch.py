@@ -31,6 +31,7 @@ from pipeline.training.grid import RunSpec
 from pipeline.training.run_key import machine_info
 from pipeline.training.run_options import RunOptions
 from pipeline.training.runs import LoadedSplits, execute_run
+from pipeline.training.study_progress import StudyProgress
 from pipeline.tuning.sources import load_splits, make_trial_data, val_rows
 
 _FACTORS = (1, 2, 4, 8)
@@ -103,28 +104,34 @@ def _measure(context: StageContext, arguments: argparse.Namespace, world: World)
             f"--factors {factors[-1]}: a batch of {factors[-1] * first.batch_size} is larger than the {n_train} images "
             "to train on; give smaller factors"
         )
-    losses: dict[int, list[float | None]] = {}
+    losses: dict[int, list[float | None]] = {factor: [] for factor in factors}
     noise_scale: list[float | None] = []
     scaling = None if arguments.scaling == "none" else arguments.scaling
-    for factor in factors:
-        losses[factor] = []
-        for spec in specs:
-            settings = branch_settings(spec.settings, factor, after=arguments.after, images=images, scaling=scaling)
-            title = f"batch {settings.batch_size}, seed {settings.seed}"
-            loss, noise = _train(replace(spec, settings=settings, n_train=n_train), splits, rows, context, world, title)
-            if factor == 1:
-                noise_scale.append(noise)
-                if loss is None:
-                    raise InputError(f"--study {context.item}: batch {settings.batch_size} diverged; lower its rate")
-            losses[factor].append(loss)
-    branches, critical = compare_branches(losses, batch_size=first.batch_size, tolerance=arguments.tolerance)
+    branches = [
+        (factor, branch_settings(spec.settings, factor, after=arguments.after, images=images, scaling=scaling), spec)
+        for factor in factors
+        for spec in specs
+    ]
+    progress = StudyProgress([settings.batch_sizes.examples(settings.steps) for _, settings, _ in branches])
+    for factor, settings, spec in branches:
+        name = f"batch {settings.batch_size}, seed {settings.seed}"
+        title = f"{progress.begin_run()}; {name}"
+        loss, noise = _train(replace(spec, settings=settings, n_train=n_train), splits, rows, context, world, title)
+        progress.end_run()
+        context.log.info(f"{progress.where}; {name}: {'diverged' if loss is None else f'loss {loss:.4f}'}")
+        if factor == 1:
+            noise_scale.append(noise)
+            if loss is None:
+                raise InputError(f"--study {context.item}: batch {settings.batch_size} diverged; lower its rate")
+        losses[factor].append(loss)
+    compared, critical = compare_branches(losses, batch_size=first.batch_size, tolerance=arguments.tolerance)
     return BranchComparison(
         after=arguments.after,
         images=images,
         tolerance=arguments.tolerance,
         seeds=[spec.settings.seed for spec in specs],
         n_val=len(splits.test_labels),
-        branches=branches,
+        branches=compared,
         critical_batch=critical,
         noise_scale=noise_scale,
     )

@@ -8,6 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from plotly import graph_objects as go
 
+from pipeline.figures.palette import MARK, SERIES
 from pipeline.figures.rendering import (
     bar_lengths,
     dodge_factor,
@@ -19,13 +20,13 @@ from pipeline.figures.rendering import (
     plotly_line,
     plotly_text,
 )
-from pipeline.figures.style import SERIES, LineKey, LineStyle, line_styles
+from pipeline.figures.style import LineKey, LineStyle, line_styles
 from pipeline.stats.formatting import number
 
 WARMUP_TITLE = "best warm-up (epochs)"
 
-# The published network and data have no line. No arm is black.
-_PUBLISHED_STYLE = LineStyle(color=SERIES[-1], marker=("circle", "o"), dash=("solid", "-"))
+# The published network and data have no line.
+_PUBLISHED_STYLE = LineStyle(color=MARK, marker=("circle", "o"), dash=("solid", "-"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ def batch_chart(
     for values in _by_label(published):
         figure.add_trace(_plotly_markers(values))
     if zero_line:
-        figure.add_hline(y=0, line={"color": "#888888", "width": 1})
+        figure.add_hline(y=0, line={"color": MARK, "width": 1})
     return figure
 
 
@@ -89,7 +90,7 @@ def batch_figure(
         axes.set_xlim(*log_axis_ends(sizes))
         axes.set(xlabel="batch size", ylabel=y_title)
         if zero_line:
-            axes.axhline(0, color="#888888", linewidth=1)
+            axes.axhline(0, color=MARK, linewidth=1)
         for position, curve in enumerate(curves):
             style, shift = curve.style, dodge_factor(position, len(curves))
             axes.errorbar(

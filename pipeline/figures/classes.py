@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from plotly import graph_objects as go
 
+from pipeline.figures.palette import MARK, NOISE, SERIES
 from pipeline.figures.rendering import (
     matplotlib_log_axis,
     matplotlib_style,
@@ -18,7 +19,7 @@ from pipeline.figures.rendering import (
     plotly_log_axis,
     plotly_text,
 )
-from pipeline.figures.style import NOISE, SERIES, LineKey, class_color, line_styles
+from pipeline.figures.style import LineKey, class_color, line_styles
 from pipeline.stats.estimates import Estimate
 
 MAX_PANELS = 12
@@ -91,7 +92,7 @@ def class_difference_figure(rows: Sequence[str], differences: Mapping[str, Seque
         figure = Figure(figsize=(6.4, 1.2 + 0.3 * len(rows)), layout="constrained")
         axes = figure.add_subplot()
         positions = np.arange(len(rows))
-        axes.axvline(0, color="#888888", linewidth=1)
+        axes.axvline(0, color=MARK, linewidth=1)
         styles = line_styles([LineKey(control) for control in differences])
         for index, (control, estimates) in enumerate(differences.items()):
             # None becomes NaN, which draws no bar.

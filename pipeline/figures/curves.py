@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from plotly import graph_objects as go
 from plotly import subplots
 
+from pipeline.figures.palette import MARK, SERIES
 from pipeline.figures.rendering import (
     matplotlib_log_axis,
     matplotlib_style,
@@ -20,7 +21,7 @@ from pipeline.figures.rendering import (
     plotly_log_axis,
     plotly_text,
 )
-from pipeline.figures.style import SERIES, LineKey, LineStyle
+from pipeline.figures.style import LineKey, LineStyle
 
 CURVE_HEIGHT = 190
 """Height of a curve, in pixels."""
@@ -65,7 +66,7 @@ def threshold_curve(ordered: NDArray[np.float64], threshold: float, *, title: st
             hovertemplate="%{x:.1f} % at most %{y:.4g}<extra></extra>",
         )
     )  # fmt: skip
-    figure.add_hline(y=threshold, line={"color": SERIES[1], "dash": "dash"})
+    figure.add_hline(y=threshold, line={"color": MARK, "dash": "dash"})
     return figure
 
 

@@ -13,8 +13,9 @@ from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 from plotly import graph_objects as go
 
+from pipeline.figures.palette import CHOSEN, NOISE, SCALE
 from pipeline.figures.rendering import matplotlib_style, plotly_layout, plotly_text
-from pipeline.figures.style import MAX_NAMES, NOISE, SCALE, SERIES, Colors, Groups, Scale, class_color
+from pipeline.figures.style import MAX_NAMES, Colors, Groups, Scale, class_color
 
 MAX_NAMED = 30
 """Number of classes above which their names would cover the points."""
@@ -25,7 +26,6 @@ MAX_PLOTTED = 100_000
 POINTS, RING = 0, 1
 """Indices of the two traces."""
 
-RING_COLOR = SERIES[3]
 
 _MARGIN = 0.04
 """Empty space around the points, as a share of their range."""
@@ -240,7 +240,7 @@ def explorer_map(
         go.Scattergl(
             **ring_at(xy, ring),
             mode="markers",
-            marker={"symbol": "circle-open", "size": 18, "color": RING_COLOR, "line": {"width": 3}},
+            marker={"symbol": "circle-open", "size": 18, "color": CHOSEN, "line": {"width": 3}},
             hoverinfo="skip",
         )
     )

@@ -8,6 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from plotly import graph_objects as go
 
+from pipeline.figures.palette import MARK
 from pipeline.figures.rendering import (
     bar_lengths,
     dodge_factor,
@@ -65,7 +66,7 @@ def rate_chart(curves: Sequence[RateCurve], *, tried: Sequence[int]) -> go.Figur
             go.Scatter(x=rates, y=sizes, mode="markers", marker=marker, showlegend=False, hoverinfo="skip")
         )
     if ends := list(_ends(curves)):
-        marker = {"symbol": "x-thin", "size": 12, "line": {"width": 2, "color": "#000000"}}
+        marker = {"symbol": "x-thin", "size": 12, "line": {"width": 2, "color": MARK}}
         x, y = zip(*ends, strict=True)
         figure.add_trace(go.Scatter(x=x, y=y, mode="markers", marker=marker, name=AT_END, hoverinfo="skip"))
     return figure
@@ -105,7 +106,7 @@ def rate_figure(curves: Sequence[RateCurve], *, tried: Sequence[int]) -> Figure:
         if ends := list(_ends(curves)):
             # Above the lines, which it marks.
             axes.plot(
-                *zip(*ends, strict=True), linestyle="none", marker="x", color="#000000", label=AT_END, zorder=3
+                *zip(*ends, strict=True), linestyle="none", marker="x", color=MARK, label=AT_END, zorder=3
             )  # fmt: skip
         figure.legend(fontsize=8, ncols=2, loc="outside lower center")
         return figure

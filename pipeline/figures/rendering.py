@@ -63,9 +63,12 @@ def matplotlib_style() -> Iterator[None]:
         yield
 
 
-def png(figure: Figure, *, dpi: int = 150, transparent: bool = False) -> bytes:
-    """Return the figure as a PNG file, cropped to its content."""
-    return _saved(figure, format="png", dpi=dpi, transparent=transparent, metadata={"Software": None})
+def png(figure: Figure, *, dpi: int = 150, transparent: bool = False, cropped: bool = True) -> bytes:
+    """Return the figure as a PNG file, cropped to its content or whole."""
+    box = "tight" if cropped else None
+    return _saved(
+        figure, format="png", dpi=dpi, transparent=transparent, bbox_inches=box, metadata={"Software": None}
+    )  # fmt: skip
 
 
 def svg(figure: Figure) -> bytes:
@@ -133,6 +136,12 @@ def compact_chart(figure: go.Figure) -> go.Figure:
     return figure
 
 
+def row_chart(figure: go.Figure) -> go.Figure:
+    """Make a chart low enough for a row of several: without titles and legend, which the page shows once."""
+    figure.update_layout(height=140, margin={"l": 36, "r": 8, "t": 8, "b": 24}, font={"size": 11}, showlegend=False)
+    return figure.update_layout(xaxis={"title": None}, yaxis={"title": None, "nticks": 4})
+
+
 def plotly_log_axis(values: Iterable[float]) -> dict[str, Any]:
     """Return a logarithmic plotly axis that spans positive `values`, with `log_ticks`."""
     ticks = log_ticks(values)
@@ -176,7 +185,7 @@ def _positive(values: Iterable[float]) -> list[float]:
 def _saved(figure: Figure, **options: Any) -> bytes:
     buffer = io.BytesIO()
     with matplotlib_style():
-        figure.savefig(buffer, bbox_inches="tight", **options)
+        figure.savefig(buffer, **{"bbox_inches": "tight", **options})
     return buffer.getvalue()
 
 

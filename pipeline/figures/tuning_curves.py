@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from plotly import graph_objects as go
 
+from pipeline.figures.palette import MARK, NOISE, SCALE, SERIES
 from pipeline.figures.rendering import matplotlib_style, plotly_layout, plotly_text
-from pipeline.figures.style import NOISE, SCALE, SERIES
 
 _SHARE = "share of the variance in accuracy"
 _ACCURACY = "accuracy on the val rows (%)"
@@ -87,7 +87,7 @@ def parallel_figure(keys: Sequence[KeyAxis], accuracies: Sequence[float], *, win
                 linewidth=2.5 if trial == winner else 1.0, clip_on=False,
             )  # fmt: skip
         for position, key in enumerate(keys):
-            axes.axvline(position, color="#444444", linewidth=0.8, zorder=0)
+            axes.axvline(position, color=MARK, linewidth=0.8, zorder=0)
             for height, text in key.ticks.items():
                 _tick(axes, position, height, text)
         axes.set_xticks(range(len(keys)), [textwrap.fill(key.name.replace(".", ". "), _LETTERS) for key in keys])

@@ -19,7 +19,17 @@ from pipeline.figures.classes import class_panels, class_share_chart, class_shar
 from pipeline.figures.curves import LOSS, TEST_LOSS, TOP1, LearningAxis, learning_chart, learning_figure
 from pipeline.figures.embeddings import class_map
 from pipeline.figures.rate_curves import rate_chart, rate_figure
-from pipeline.figures.rendering import compact_chart, data_uri, image_grid, plotly_html, png, svg, thumbnail, with_note
+from pipeline.figures.rendering import (
+    compact_chart,
+    data_uri,
+    image_grid,
+    plotly_html,
+    png,
+    row_chart,
+    svg,
+    thumbnail,
+    with_note,
+)
 from pipeline.figures.study_curves import (
     POINTS_TITLE,
     TOP1_TITLE,
@@ -33,7 +43,7 @@ from pipeline.figures.study_curves import (
 from pipeline.replication.published import BEST_WARMUPS, BEST_WARMUPS_SOURCE
 from pipeline.reporting.data_quality import duplicates_figure, planted_headline
 from pipeline.reporting.inputs import NetworkInputs, ReportInputs
-from pipeline.reporting.summary import Summary
+from pipeline.reporting.summary import Summary, is_about_table_one
 from pipeline.stats.runs import Quantity
 
 _LEARNING: dict[str, tuple[Quantity, LearningAxis]] = {
@@ -42,6 +52,8 @@ _LEARNING: dict[str, tuple[Quantity, LearningAxis]] = {
     "test_loss": ("test_loss", TEST_LOSS),
 }
 """Chart -> the quantity on its vertical axis, over the images processed."""
+
+_SHORT_TITLE = "test top-1 (%)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,15 +76,20 @@ class DroppedImage:
     reason: str
 
 
-def study_charts(study: Summary) -> dict[str, str]:
+def study_charts(study: Summary, *, alone: bool = True) -> dict[str, str]:
     """Return the charts of a study as markup; empty ones are left out.
 
     They are `overview`, a small one for the first screen, `accuracy`, `best_batch`, `differences` and those of
     `_LEARNING`.
+
+    Args:
+        alone: the report has no other study. Otherwise `overview` is low and without titles and legend, so that
+            several fit on the screen.
     """
     charts = {}
     if curves := accuracy_curves(study):
-        charts["overview"] = compact_chart(batch_chart(curves, y_title="test top-1 (%)"))
+        chart = batch_chart(curves, y_title=_SHORT_TITLE)
+        charts["overview"] = compact_chart(chart) if alone else row_chart(chart)
         charts["accuracy"] = batch_chart(curves, y_title=TOP1_TITLE, published=published_values(study))
     if best := best_batch_curves(study):
         charts["best_batch"] = rate_chart(best, tried=sizes_tried(study))
@@ -85,13 +102,11 @@ def study_charts(study: Summary) -> dict[str, str]:
 
 
 def filter_charts(summary: Summary) -> dict[str, str]:
-    """Return `classes` and `eps` as markup."""
-    return {
-        "classes": plotly_html(class_share_chart(*_class_shares(summary)), element_id="filter-classes"),
-        "eps": plotly_html(
-            eps_chart(*_eps_curves(summary), unit=_unit(summary["networks"][0])), element_id="filter-eps"
-        ),
-    }
+    """Return `classes`, and `eps` next to table I, as markup."""
+    charts = {"classes": class_share_chart(*_class_shares(summary))}
+    if is_about_table_one(summary):
+        charts["eps"] = eps_chart(*_eps_curves(summary), unit=_unit(summary["networks"][0]))
+    return {name: plotly_html(chart, element_id=f"filter-{name}") for name, chart in charts.items()}
 
 
 def warmup_chart(summary: Summary) -> str | None:
@@ -114,7 +129,8 @@ def _warmup_arguments() -> dict[str, Any]:
 def _filter_files(summary: Summary) -> Iterator[tuple[str, Figure]]:
     """Return the figures as files."""
     yield "filter.classes.svg", class_share_figure(*_class_shares(summary))
-    yield "filter.eps.svg", eps_figure(*_eps_curves(summary), unit=_unit(summary["networks"][0]))
+    if is_about_table_one(summary):
+        yield "filter.eps.svg", eps_figure(*_eps_curves(summary), unit=_unit(summary["networks"][0]))
 
 
 def _class_shares(summary: Summary) -> tuple[list[str], dict[str, list[float]]]:
@@ -140,11 +156,10 @@ def _unit(network: Summary) -> str:
     return f"eps ({units[network['space']]})"
 
 
-def embedding_images(network: NetworkInputs, inputs: ReportInputs) -> dict[str, str]:
-    """Return the images `train`, `test` and `noise` as data URIs. The page lists the class names next to them."""
-    maps = {split: class_map(*arguments, legend=False) for split, arguments in _maps(network, inputs).items()}
-    maps["noise"] = class_panels(*_maps(network, inputs)["train"])
-    return {name: data_uri("image/png", png(figure, dpi=120, transparent=True)) for name, figure in maps.items()}
+def class_panels_image(network: NetworkInputs, inputs: ReportInputs) -> str:
+    """Return the panels of single classes as a data URI."""
+    panels = class_panels(*_maps(network, inputs)["train"])
+    return data_uri("image/png", png(panels, dpi=120, transparent=True))
 
 
 def dropped_images(network: NetworkInputs, inputs: ReportInputs) -> list[DroppedImage]:

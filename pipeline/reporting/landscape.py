@@ -62,6 +62,16 @@ def load_landscapes(studies: Sequence[StudyInputs], paths: DataPaths) -> Landsca
     return landscapes
 
 
+def outdated_landscapes(landscapes: Landscapes, studies: Sequence[StudyInputs], paths: DataPaths) -> list[str]:
+    """Return a line for each study whose landscape was measured for earlier runs and is not among `landscapes`."""
+    return [
+        f"{paths.landscape(study.name)}: is of earlier runs and not shown; run "
+        f"`python -m pipeline landscape --study {study.name}`"
+        for study in studies
+        if study.name not in landscapes and paths.landscape(study.name).exists()
+    ]
+
+
 def landscape_table(study: Mapping[str, Any], measured: Mapping[str, Any]) -> Table:
     """Build the table of each arm at each setting."""
     rows = [

@@ -5,11 +5,13 @@ A study's plan has its hash, when it was stated, and what changed since.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.config.params import Params
 from pipeline.config.study import Study
 from pipeline.config.study_plan import build_plan, diff_plans, plan_hash
+from pipeline.figures.palette import ARMS
+from pipeline.figures.study_curves import study_styles
 from pipeline.reporting.inputs import PlanHistory
 from pipeline.stats.estimates import Estimate
 from pipeline.stats.formatting import UNIT_NAMES, percent, plural, points, points_interval
@@ -19,6 +21,7 @@ _CONTROLS = {
     "random": "dropping as many at random in each class",
     "random_uniform": "dropping as many at random",
 }
+_GLYPHS = {"circle": "●", "diamond": "◆", "square": "■", "triangle-up": "▲", "x": "✖", "star": "★"}
 NOT_COMPARED = "not compared"
 """Outcome on the card of a study without a comparison."""
 
@@ -131,6 +134,21 @@ class StudyCard:
     def css_class(self) -> str:
         """The outcome as a class of the style sheet."""
         return self.outcome.replace(" ", "-")
+
+
+class ArmMark(NamedTuple):
+    """How the charts of the first screen show an arm."""
+
+    arm: str
+    color: str
+    glyph: str
+
+
+def arm_marks(studies: Sequence[Mapping[str, Any]]) -> list[ArmMark]:
+    """Return the marks of all arms with a line on the first screen; one arm's variants are named by the chart alone."""
+    lines = [line for study in studies for line in study_styles(study).items()]
+    marks = [ArmMark(key.arm, style.color, _GLYPHS[style.marker[0]]) for key, style in lines]
+    return list(dict.fromkeys(mark for mark in marks if mark.color == ARMS[mark.arm]))
 
 
 def study_card(

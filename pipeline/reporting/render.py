@@ -13,10 +13,11 @@ from markupsafe import Markup
 from ruamel.yaml import YAML
 
 from pipeline.config.params import Params
+from pipeline.figures.palette import NOISE
 from pipeline.figures.rendering import data_uri, plotly_script
-from pipeline.figures.style import N_CLASS_COLORS, NOISE, class_color
+from pipeline.figures.style import N_CLASS_COLORS, class_color
 from pipeline.replication.compare_published import claim_table, slope_table
-from pipeline.replication.published import CIFAR10, NETWORK_FIGURES, THROUGHPUT
+from pipeline.replication.published import NETWORK_FIGURES, THROUGHPUT
 from pipeline.reporting import comparison_tables, tables, warmup
 from pipeline.reporting.comparison_tables import best_batch_table, convergence_sections
 from pipeline.reporting.data_quality import (
@@ -26,11 +27,12 @@ from pipeline.reporting.data_quality import (
     planted_headline,
     planted_sentences,
 )
+from pipeline.reporting.embedding_hover import DECISIONS, GRID, EmbeddingPicture
 from pipeline.reporting.figures import DroppedImage
 from pipeline.reporting.inputs import PlanHistories
 from pipeline.reporting.landscape import Landscapes, landscape_sentences, landscape_table
-from pipeline.reporting.overview import plan_sentences, study_card
-from pipeline.reporting.summary import Summary
+from pipeline.reporting.overview import arm_marks, plan_sentences, study_card
+from pipeline.reporting.summary import Summary, is_about_table_one
 from pipeline.reporting.tables import ArmCost, Records, cost_table, resource_table
 from pipeline.stats import formatting
 from pipeline.stats import tables as stats_tables
@@ -90,14 +92,9 @@ def report_content(
             }
             for study in summary["studies"]
         ],
+        "arm_marks": arm_marks(summary["studies"]),
         "warmup_slopes": [warmup.slope_sentence(law, confidence) for law in summary["warmup_laws"]],
     }
-
-
-def is_about_table_one(summary: Summary) -> bool:
-    """Return whether table I of Gahlot et al. is about these images: CIFAR-10, by its name or by a study's figure."""
-    figures = [study["published"] for study in summary["studies"] if study["published"]]
-    return summary["data"][0]["dataset"] == "cifar10" or any(figure["data"] == CIFAR10 for figure in figures)
 
 
 @cache
@@ -188,7 +185,8 @@ class PageFigures:
         studies: study -> chart name -> markup.
         filter: chart name -> markup.
         warmups: markup of the best warm-ups; None without such studies.
-        maps: network -> `train`, `test` or `noise` -> data URI.
+        embeddings: network -> `train` or `test` -> picture with the images that the pointer finds.
+        panels: network -> data URI of the panels of single classes.
         dropped: network -> images of its gallery.
         pairs: network -> kind -> pairs of near duplicates; may be empty.
     """
@@ -196,7 +194,8 @@ class PageFigures:
     studies: Mapping[str, Mapping[str, str]]
     filter: Mapping[str, str]
     warmups: str | None = None
-    maps: Mapping[str, Mapping[str, str]]
+    embeddings: Mapping[str, Mapping[str, EmbeddingPicture]]
+    panels: Mapping[str, str]
     dropped: Mapping[str, list[DroppedImage]]
     pairs: Mapping[str, Mapping[str, list[PictureOfPair]]] = field(default_factory=dict)
 
@@ -227,7 +226,9 @@ def render_page(
                 "warmups": Markup(figures.warmups or ""),
             },
             slices={name: data_uri("image/svg+xml", measured["figure"]) for name, measured in landscapes.items()},
-            maps=figures.maps,
+            embeddings=_embeddings(figures.embeddings),
+            embedding_names={"classes": classes, "decisions": DECISIONS, "grid": GRID},
+            panels=figures.panels,
             dropped=figures.dropped,
             pairs=figures.pairs,
             pair_kinds=KINDS,
@@ -235,6 +236,17 @@ def render_page(
             zip=zip,
         )
     )
+
+
+def _embeddings(pictures: Mapping[str, Mapping[str, EmbeddingPicture]]) -> dict[str, dict[str, Any]]:
+    """Return for each picture its source, the images that the pointer finds as JSON, and their number."""
+    return {
+        network: {
+            split: {"source": source, "points": points._asdict(), "n_points": len(points.x)}
+            for split, (source, points) in of_network.items()
+        }
+        for network, of_network in pictures.items()
+    }
 
 
 def _markup(charts: Mapping[str, str]) -> dict[str, Markup]:

@@ -13,7 +13,7 @@ import numpy as np
 from pipeline.config.extractors import base_architecture
 from pipeline.replication import ClaimCriteria
 from pipeline.replication.compare_published import claim_values, compare_with_published, slope_values
-from pipeline.replication.published import KEPT_SHARES
+from pipeline.replication.published import CIFAR10, KEPT_SHARES
 from pipeline.reporting.data_quality import planted_summary
 from pipeline.reporting.inputs import NetworkInputs, ReportInputs, StudyInputs
 from pipeline.reporting.warmup import warmup_laws
@@ -89,6 +89,12 @@ def build_summary(inputs: ReportInputs) -> Summary:
         ],
         "digests": [{"file": file, "sha256": digest} for file, digest in inputs.digests.items()],
     }
+
+
+def is_about_table_one(summary: Summary) -> bool:
+    """Return whether table I of Gahlot et al. is about these images: CIFAR-10, by its name or by a study's figure."""
+    figures = [study["published"] for study in summary["studies"] if study["published"]]
+    return summary["data"][0]["dataset"] == "cifar10" or any(figure["data"] == CIFAR10 for figure in figures)
 
 
 def _headline(networks: list[Summary], studies: list[Summary], planted: list[Summary]) -> Summary:

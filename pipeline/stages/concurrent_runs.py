@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from types import FrameType
 from typing import Literal
 
@@ -23,6 +24,7 @@ from pipeline import distributed
 from pipeline.distributed import LaunchPlan, choose_workers, visible_gpus
 from pipeline.errors import Terminated
 from pipeline.processes import set_parent_death_signal
+from pipeline.run_log import RunLog
 from pipeline.stages.harness import StageContext, add_path_arguments, check_inputs, exit_codes, hold_lock, make_context
 from pipeline.stages.train import (
     fingerprints,
@@ -202,7 +204,8 @@ def main() -> None:
     if os.getppid() != arguments.parent:
         sys.exit("the stage that started this process is gone")
     with exit_codes():
-        context = make_context("train", "study", arguments, silent=True)
+        silent = make_context("train", "study", arguments, silent=True)
+        context = replace(silent, log=RunLog(None, sys.stderr, bars=False))
         with distributed.join_process_group(launch_plan(recipe_of(context)).threads) as world:
             try:
                 train_runs(context, world, arguments.runs, live_name=f"process-{arguments.process}")

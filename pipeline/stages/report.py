@@ -7,8 +7,9 @@ from pipeline.artifacts.files import atomic_path, read_json, remove_leftovers, w
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.reporting import figures as reporting_figures
 from pipeline.reporting.data_quality import pair_pictures, planted_headline, planted_sentences
+from pipeline.reporting.embedding_hover import embedding_pictures
 from pipeline.reporting.inputs import ReportInputs, load_plans, load_report_inputs, result_files, stage_names
-from pipeline.reporting.landscape import load_landscapes
+from pipeline.reporting.landscape import load_landscapes, outdated_landscapes
 from pipeline.reporting.render import PageFigures, render_costs, render_document, render_page
 from pipeline.reporting.summary import Summary, build_summary, chosen_metrics
 from pipeline.reporting.tables import arm_costs
@@ -24,6 +25,8 @@ def report(context: StageContext) -> None:
     write_json(paths.report_metrics, chosen_metrics(summary))
     figures = _write_figures(paths.figures, inputs, summary)
     landscapes, plans = load_landscapes(inputs.studies, paths), load_plans(context.params, context.work)
+    for line in outdated_landscapes(landscapes, inputs.studies, paths):
+        context.log.info(line)
     page = render_page(context.params, summary, page_figures(inputs, summary), landscapes, plans)
     write_text(paths.report_page, page)
     write_text(paths.report_document, render_document(context.params, summary, figures, landscapes, plans))
@@ -65,13 +68,15 @@ def _write_figures(folder: Path, inputs: ReportInputs, summary: Summary) -> list
 
 def page_figures(inputs: ReportInputs, summary: Summary) -> PageFigures:
     """Draw the figures of the page."""
+    studies, networks = summary["studies"], {network.name: network for network in inputs.networks}
     return PageFigures(
-        studies={study["name"]: reporting_figures.study_charts(study) for study in summary["studies"]},
+        studies={study["name"]: reporting_figures.study_charts(study, alone=len(studies) == 1) for study in studies},
         filter=reporting_figures.filter_charts(summary),
         warmups=reporting_figures.warmup_chart(summary),
-        maps={network.name: reporting_figures.embedding_images(network, inputs) for network in inputs.networks},
-        dropped={network.name: reporting_figures.dropped_images(network, inputs) for network in inputs.networks},
-        pairs={network.name: pair_pictures(network, inputs) for network in inputs.networks},
+        embeddings={name: embedding_pictures(network, inputs) for name, network in networks.items()},
+        panels={name: reporting_figures.class_panels_image(network, inputs) for name, network in networks.items()},
+        dropped={name: reporting_figures.dropped_images(network, inputs) for name, network in networks.items()},
+        pairs={name: pair_pictures(network, inputs) for name, network in networks.items()},
     )
 
 

@@ -44,7 +44,7 @@ from pipeline.training.run_options import RunOptions
 from pipeline.training.runs import LoadedSplits, execute_run
 from pipeline.training.settings import DatasetInfo, TrainSettings
 from pipeline.training.stopping import needed_seeds
-from pipeline.training.study_progress import StudyProgress
+from pipeline.training.study_progress import StudyProgress, following_stages
 from pipeline.training.study_tables import scores_by_variant, study_tables
 from pipeline.training.weights import weight_bytes
 
@@ -212,14 +212,15 @@ def _run(
         context.work.ledger.mkdir(parents=True, exist_ok=True)
         remove_leftovers(context.work.ledger)
     study, recipe, flag_sync = context.params.studies[str(context.item)], recipe_of(context), stop_and_save_flags()
-    study_progress = StudyProgress([_n_images(specs[i].settings) for i in todo])
+    following = following_stages(str(context.item), context.params.studies)
+    study_progress = StudyProgress([_n_images(specs[i].settings) for i in todo], following=following)
+    stage = f"{context.name} ({live_name})" if live_name else context.name
     live_folder = context.data.live_metrics / live_name
     live = LiveMetrics(live_folder, study=str(context.item), n_runs=len(todo)) if world.is_main else None
-    for count, i in enumerate(todo, start=1):
+    for i in todo:
         settings, run_key = specs[i].settings, run_keys[i]
         assert run_key is not None, "skipped runs are not in todo"
         name = f"{specs[i].arm} of {specs[i].filter_network}, batch {settings.batch_size}, seed {settings.seed}"
-        title = f"{context.name} {count}/{len(todo)}: {name}"
         save_weights = _keeps_weights(specs[i], specs, study.keep_weights)
         weights = context.work.ledger / f".{run_key.fingerprint}.weights.{os.getpid()}.tmp" if save_weights else None
         folder = context.work.checkpoints(context.name) / checkpoint_folder_name(run_key.fingerprint)
@@ -236,7 +237,7 @@ def _run(
                 specs[i], splits, rows[i], world=world, log=context.log,
                 weights=weights, eval_batch_size=recipe.eval_batch_size,
                 options=RunOptions(
-                    title=title, micro_batch=recipe.micro_batch, comm=comm_config_from(recipe),
+                    title=study_progress.begin_run(), micro_batch=recipe.micro_batch, comm=comm_config_from(recipe),
                     checkpointer=checkpointer, on_record=live.record if live is not None else None,
                 ),
             )  # fmt: skip
@@ -247,9 +248,8 @@ def _run(
                 ledger.add(run_key, result, weights if result.status == "finished" else None)
                 checkpointer.clear()
                 outcome = f"top-1 {result.top1:.4f}" if result.top1 is not None else result.status
-                left = study_progress.end_run()
-                live.end_run(result.top1, left)
-                context.log.info(f"{title}: {outcome} in {result.seconds:.1f} s; {left}")
+                live.end_run(result.top1, study_progress.end_run())
+                context.log.info(f"{stage}: {study_progress.where}; {name}: {outcome} in {result.seconds:.1f} s")
 
 
 def train_runs(context: StageContext, world: World, wanted: Sequence[str], *, live_name: str) -> None:

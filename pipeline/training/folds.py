@@ -22,6 +22,7 @@ from pipeline.training.result_cache import CachedNetwork, NetworkCache
 from pipeline.training.run_key import checkpoint_folder_name, run_key
 from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import TrainSettings
+from pipeline.training.study_progress import StudyProgress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,23 +75,26 @@ def train_folds(
     """Train a network for each of `settings` on the data of its fold; see `loop.train`.
 
     Args:
-        options: of every run; a run gets a separate checkpointer, and the number of its fold in its title.
+        options: of every run; a run gets a separate checkpointer, and its title says where it is.
 
     Raises:
         InputError, Terminated: as `loop.train`.
     """
     flag_sync = stop_and_save_flags()
-    for fold, (fold_settings, fold_data) in enumerate(zip(settings, data, strict=True)):
+    progress = StudyProgress([one.batch_sizes.examples(one.steps) for one in settings], unit="network")
+    for fold_settings, fold_data in zip(settings, data, strict=True):
         threads = torch.get_num_threads()
         key = run_key(
             fold_settings, fold_data.train_mask, data_digest=store.data_digest, device=world.device, threads=threads
         ).fingerprint  # fmt: skip
         folder = store.checkpoints / checkpoint_folder_name(key)
-        title = options.title if len(settings) == 1 else f"{options.title} fold {fold}"
+        where = progress.begin_run()
+        title = options.title if len(settings) == 1 else f"{options.title}: {where}"
         if cached := distributed.broadcast(store.cache.get(key) if world.is_main else None):
             log.info(f"{title}: finished before, and not trained again")
             if cached.dynamics is None:
                 log.info(f"{title}: recorded no margins; to train again, remove {store.cache.folder(key)}")
+            progress.end_run()
             yield FoldResult(
                 model=cached.model(fold_settings, world.device), train_loss=cached.train_loss, resumed=True,
                 earlier_seconds=cached.seconds, confidence=cached.confidence, dynamics=cached.dynamics,
@@ -118,6 +122,9 @@ def train_folds(
                 )  # fmt: skip
                 store.cache.put(key, network, steps=fold_settings.steps)
             checkpointer.clear()
+        progress.end_run()
+        if len(settings) > 1:
+            log.info(f"{options.title}: {progress.where}; trained in {time.monotonic() - start:.1f} s")
         train_loss = math.nan if loss is None else loss
         yield FoldResult(
             model=run.model, train_loss=train_loss, resumed=resumed, earlier_seconds=run.earlier_seconds,

@@ -12,7 +12,7 @@ REFRESH_S = 5
 _WIDTH, _HEIGHT, _MARGIN = 640, 200, 44  # pixels of a curve
 
 _STYLE = """
-:root { color-scheme: light dark; --line: light-dark(#0072b2, #5db3f0); --quiet: light-dark(#5c5c5c, #a5a5a0); }
+:root { color-scheme: light dark; --line: light-dark(#1b5e9b, #6cb8ea); --quiet: light-dark(#5c5c5c, #a5a5a0); }
 body { max-width: 680px; margin: 0 auto; padding: 12px; font: 15px/1.4 system-ui, sans-serif; }
 h1 { margin: 0 0 4px; font-size: 20px; }
 h2 { margin: 16px 0 0; font-size: 15px; }

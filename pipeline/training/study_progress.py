@@ -1,7 +1,10 @@
-"""The progress of a study: how many of its runs have ended, and about how long the others take."""
+"""The progress of several runs: where the current one is, how many have ended, and about how long the others take."""
 
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+
+from pipeline.run_log import rounded_time
 
 
 class StudyProgress:
@@ -11,26 +14,56 @@ class StudyProgress:
 
     Args:
         images: training images that each run processes, in the order of the runs.
+        following: stages that come after these runs.
+        unit: name of a run in the texts.
         clock: returns seconds.
     """
 
-    def __init__(self, images: Sequence[int], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._images, self._clock = images, clock
+    def __init__(
+        self,
+        images: Sequence[int],
+        *,
+        following: Sequence[str] = (),
+        unit: str = "run",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._images, self._following, self._unit, self._clock = images, following, unit, clock
         self._start = clock()
-        self._ended = 0
+        self._begun = self._ended = 0
+
+    def begin_run(self) -> str:
+        """Count a run that begins, and return where it is: "run 3 of 27, about 5 min left, then report"."""
+        self._begun += 1
+        return self.where
+
+    @property
+    def where(self) -> str:
+        """Where the run that began last is in the whole. The time left is unknown before the first run has ended."""
+        then = f"then {', '.join(self._following)}" if self._following else ""
+        return ", ".join(filter(None, [f"{self._unit} {self._begun} of {len(self._images)}", self._left(), then]))
 
     def end_run(self) -> str:
-        """Count a run, and return the progress, such as "3 of 27 runs, about 5 min left"."""
+        """Count a run that has ended, and return the progress, such as "3 of 27 runs, about 5 min left"."""
         self._ended += 1
+        return ", ".join(filter(None, [f"{self._ended} of {len(self._images)} {self._unit}s", self._left()]))
+
+    def _left(self) -> str:
         done, left = sum(self._images[: self._ended]), sum(self._images[self._ended :])
-        counted = f"{self._ended} of {len(self._images)} runs"
-        if not left:
-            return counted
-        return f"{counted}, about {_rounded((self._clock() - self._start) * left / max(1, done))} left"
+        if not left or not self._ended:
+            return ""
+        return f"about {rounded_time((self._clock() - self._start) * left / max(1, done))} left"
 
 
-def _rounded(seconds: float) -> str:
-    """Return a time in the unit that people use for it."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{round(seconds / 60)} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
+def following_stages(study: str, studies: Iterable[str]) -> list[str]:
+    """Return the stages after a study's in the order of dvc.yaml: the later studies and the report.
+
+    Args:
+        studies: of params.yaml, in its order.
+
+    Returns:
+        Empty outside of DVC, which runs one stage after another.
+    """
+    if "DVC_ROOT" not in os.environ:
+        return []
+    names = list(studies)
+    return [*(f"train@{name}" for name in names[names.index(study) + 1 :]), "report"]

@@ -57,23 +57,32 @@ def test_a_log_on_a_full_disk_is_named() -> None:
     log.close()
 
 
-def test_a_pipe_gets_a_line_with_the_time_left_every_ten_seconds(clock: list[float]) -> None:
+def test_a_pipe_gets_a_line_with_the_time_left_every_ten_minutes(clock: list[float]) -> None:
     stream = io.StringIO()
     with RunLog(None, stream).progress("train", 100, "steps") as progress:
         for _ in range(50):
-            clock[0] += 1.0
+            clock[0] += 60.0
             progress.update(note="loss 0.5")
     lines = stream.getvalue().splitlines()
-    assert lines[0] == "train: 10/100 steps, 90 s left, loss 0.5"
-    assert lines[-1] == "train: 50/100 steps, 50 s left, loss 0.5"
+    assert lines[0] == "train: 10/100 steps, 1.5 h left, loss 0.5"
+    assert lines[-1] == "train: 50/100 steps, 50 min left, loss 0.5"
     assert len(lines) == 5
     assert "\r" not in stream.getvalue()
+
+
+def test_a_pipe_gets_no_line_from_work_of_minutes(clock: list[float]) -> None:
+    stream = io.StringIO()
+    with RunLog(None, stream).progress("train", 9, "steps") as progress:
+        for _ in range(9):
+            clock[0] += 60.0
+            progress.update()
+    assert stream.getvalue() == ""
 
 
 def test_resumed_work_does_not_divide_by_zero(clock: list[float]) -> None:
     stream = io.StringIO()
     with RunLog(None, stream).progress("train", 10, "steps") as progress:
-        clock[0] += 60.0
+        clock[0] += 6000.0
         progress.update(0)
     assert stream.getvalue() == ""
 
@@ -83,6 +92,15 @@ def test_terminal_gets_a_bar_with_description_unit_and_note() -> None:
     with RunLog(None, stream).progress("extract", 3, "images") as progress:
         progress.update(3, note="fast")
     assert re.search(r"extract: 100%.* 3/3 ", stream.getvalue())
+
+
+def test_processes_that_share_a_terminal_have_no_bars() -> None:
+    stream = _Terminal()
+    log = RunLog(None, stream, bars=False)
+    with log.progress("train", 3, "steps") as progress:
+        progress.update(3)
+    log.info("run 1 of 2")
+    assert stream.getvalue() == "run 1 of 2\n"
 
 
 def test_file_gets_the_end_of_a_progress_only(tmp_path: Path, clock: list[float]) -> None:

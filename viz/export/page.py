@@ -18,9 +18,10 @@ from plotly.colors import get_colorscale
 
 from pipeline.artifacts.files import atomic_path
 from pipeline.artifacts.overrides import Override
-from pipeline.figures.embeddings import RING_COLOR, name_annotations, name_places
+from pipeline.figures.embeddings import name_annotations, name_places
+from pipeline.figures.palette import CHOSEN, SCALE
 from pipeline.figures.rendering import plotly_script
-from pipeline.figures.style import SCALE, Colors, Scale
+from pipeline.figures.style import Colors, Scale
 from viz.color_by import COLORINGS, ColorData, colors_by
 from viz.data import Points
 from viz.export.sprites import COLUMNS, choose_thumbnail_format, sprite_sheets
@@ -70,7 +71,7 @@ def make_content(points: Points, preview: FilterPreview, overrides: Mapping[int,
         "nPlanted": None if points.true_labels is None else int(points.planted.sum()),
         "classNames": list(points.class_names),
         "annotations": name_annotations(name_places(points.coordinates, points.labels, points.class_names)),
-        "ringColor": RING_COLOR,
+        "ringColor": CHOSEN,
         "colorings": [{"key": key, "name": COLORINGS[key][0], **_legend(colors[key])} for key in colors],
         "sprites": {"side": thumbnails.side, "columns": COLUMNS, "mediaType": "image/webp"},
         "byHand": {

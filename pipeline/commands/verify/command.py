@@ -121,7 +121,8 @@ def with_progress(retrain: Retrain, project: Project, sample: AuditSample, log: 
 
     A run that is trained twice, to confirm a difference, has one line.
     """
-    progress = StudyProgress([n_images(project, run) for run in sample.chosen])
+    unit = "segment" if any(run.is_segment for run in sample.chosen) else "run"
+    progress = StudyProgress([n_images(project, run) for run in sample.chosen], unit=unit)
     ended = set()
 
     def retrain_and_say(run: StudyRun) -> RunResult:
@@ -130,8 +131,7 @@ def with_progress(retrain: Retrain, project: Project, sample: AuditSample, log: 
         finally:
             if (part := (run.fingerprint, run.first_link)) not in ended:
                 ended.add(part)
-                line = progress.end_run()
-                log.info(f"verify: {line.replace('runs', 'segments') if run.is_segment else line}")
+                log.info(f"verify: {progress.end_run()}")
 
     return retrain_and_say
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from pipeline.figures.embeddings import RING_COLOR
+from pipeline.figures.palette import CHOSEN
 from pipeline.paths import DataPaths
 from tests.fixtures.points import CLASS_NAMES, NETWORK, write_points
 from viz.data import Points, Source
@@ -93,4 +93,4 @@ def _enlarge_the_images(page: Page) -> None:
 def _choose_an_image(page: Page) -> None:
     """Check that its ring has the color of the app's."""
     page.locator("#grid .tile").first.click()
-    page.wait_for_function(f"document.getElementById('map').data.at(-1).marker.color === '{RING_COLOR}'")
+    page.wait_for_function(f"document.getElementById('map').data.at(-1).marker.color === '{CHOSEN}'")

@@ -142,7 +142,8 @@ def test_a_kill_in_the_second_fold_loses_no_finished_one(tmp_path: Path) -> None
     assert len(kept) == 1
     again = run(command("finetune", killed))
     assert again.returncode == 0, again.stderr
-    assert f"finetune@{NETWORK} fold 0: finished before" in again.stderr
+    assert f"finetune@{NETWORK}: network 1 of 2: finished before" in again.stderr
+    assert f"finetune@{NETWORK}: network 2 of 2; trained in " in again.stderr
     assert resumed_steps(again.stderr) == [4]
     for file in (DataPaths.extractor, DataPaths.finetune_metrics):
         assert file(_data(killed), NETWORK).read_bytes() == file(_data(whole), NETWORK).read_bytes()

@@ -53,7 +53,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_writes_page_summary_and_figures(reported: Path) -> None:
     figures = ["digits.accuracy.svg", "digits.differences.svg", "digits.learning.svg"]
-    figures += ["filter.classes.svg", "filter.eps.svg"]
+    figures += ["filter.classes.svg"]
     figures += [
         f"{net}.{kind}.png"
         for net in ("resnet18", "resnet34")

@@ -70,7 +70,17 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_project(folder, study=QUICK)
     done = run(command("train", folder))
     assert done.returncode == 0, done.stderr
+    (folder / "printed").write_text(done.stderr)
     return folder
+
+
+def test_a_pipe_gets_one_line_for_each_run(finished: Path) -> None:
+    lines = (finished / "printed").read_text().splitlines()
+    runs = [line for line in lines if " run " in line or "seed" in line]
+    wheres = ["run 1 of 4, about", "run 2 of 4, about", "run 3 of 4, about", "run 4 of 4; "]
+    assert [line.startswith(f"train@tiny: {where}") for line, where in zip(runs, wheres, strict=True)] == [True] * 4
+    assert all(", seed " in line and ": top-1 0." in line for line in runs)
+    assert "filtered of resnet18" in runs[1]
 
 
 def test_the_table_has_a_row_for_each_run(finished: Path) -> None:

@@ -22,7 +22,13 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_branches_of_all_seeds_are_compared(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*_BRIEF, "--json", *folder_arguments(project)]) == 0
-    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr()
+    result: dict[str, Any] = json.loads(printed.out)
+    names = ("16, seed 0", "16, seed 1", "32, seed 0", "32, seed 1")
+    lines = [line for line in printed.err.splitlines() if "seed" in line]
+    for number, (line, name) in enumerate(zip(lines, names, strict=True), start=1):
+        assert line.startswith(f"run {number} of 4")
+        assert f"; batch {name}: loss " in line
     assert [branch["batch_size"] for branch in result["branches"]] == [16, 32]
     assert result["images"] == 32
     assert result["seeds"] == [0, 1]

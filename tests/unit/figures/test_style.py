@@ -1,6 +1,7 @@
 import colorsys
 
-from pipeline.figures.style import NOISE, LineKey, class_color, line_styles
+from pipeline.figures.palette import NOISE
+from pipeline.figures.style import LineKey, class_color, line_styles
 
 ARMS = ("full", "filtered", "random", "random_uniform")
 

@@ -46,5 +46,5 @@ def test_every_figure_has_a_file(inputs: ReportInputs) -> None:
     charts = [f"{study['name']}.{chart}.svg" for chart in study_charts(study).keys() - {"overview"}]
     assert {*charts, *(f"filter.{chart}.svg" for chart in filter_charts(summary))} <= files.keys()
     starts = {".svg": b"<?xml", ".png": b"\x89PNG"}
-    assert len(files) == 9
+    assert len(files) == 8
     assert all(content.startswith(starts[name[-4:]]) for name, content in files.items())

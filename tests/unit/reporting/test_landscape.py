@@ -1,7 +1,6 @@
 """The report's section on the loss around the final weights."""
 
 import re
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,10 @@ from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.landscape.study import SCHEMA
 from pipeline.paths import DataPaths
 from pipeline.reporting.inputs import load_report_inputs
-from pipeline.reporting.landscape import load_landscapes
-from pipeline.reporting.render import PageFigures, render_document, render_page
+from pipeline.reporting.landscape import load_landscapes, outdated_landscapes
+from pipeline.reporting.render import render_document, render_page
 from pipeline.reporting.summary import build_summary
-from tests.fixtures.report import params_with, write_artifacts
+from tests.fixtures.report import figures_without_pictures, params_with, write_artifacts
 
 SEEDS = tuple(range(8))
 
@@ -52,12 +51,7 @@ def _document(folder: Path, seeds: tuple[int, ...] = SEEDS) -> str:
 def _page(folder: Path) -> str:
     params, data = params_with(["resnet18"], seeds=SEEDS), DataPaths(root=folder)
     inputs = load_report_inputs(params, data)
-    figures = PageFigures(
-        studies={"digits": {}},
-        filter={"classes": "", "eps": ""},
-        maps={"resnet18": defaultdict(str)},
-        dropped={"resnet18": []},
-    )
+    figures = figures_without_pictures({"digits": {}}, ["resnet18"])
     return render_page(params, build_summary(inputs), figures, load_landscapes(inputs.studies, data))
 
 
@@ -134,13 +128,18 @@ def test_a_document_without_its_figure_names_its_command(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_without_measurements_of_these_runs_it_says_what_to_run(tmp_path: Path, *, there: bool) -> None:
+def test_without_measurements_of_these_runs_nothing_is_shown(tmp_path: Path, *, there: bool) -> None:
     _write(tmp_path, _of_an_earlier_run)
     if not there:
         DataPaths(root=tmp_path).landscape("digits").unlink()
     params, data = params_with(["resnet18"], seeds=SEEDS), DataPaths(root=tmp_path)
-    assert load_landscapes(load_report_inputs(params, data).studies, data) == {}
-    assert ("landscape", "--study", "digits") in _commands(_document(tmp_path))
+    studies = load_report_inputs(params, data).studies
+    assert load_landscapes(studies, data) == {}
+    assert "Loss landscape" not in _document(tmp_path)
+    # Measurements that are left out are named in the log.
+    lines = outdated_landscapes({}, studies, data)
+    assert [_commands(line) for line in lines] == [[("landscape", "--study", "digits")]] * there
+    assert outdated_landscapes({"digits": {}}, studies, data) == []
 
 
 def test_too_few_networks_claim_nothing(tmp_path: Path) -> None:

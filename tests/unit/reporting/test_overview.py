@@ -5,9 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.figures.palette import ARMS
 from pipeline.paths import DataPaths
 from pipeline.reporting.inputs import load_report_inputs
-from pipeline.reporting.overview import NOT_COMPARED, EffectBar, dropped_sentence, short_sentence, study_card
+from pipeline.reporting.overview import (
+    NOT_COMPARED,
+    EffectBar,
+    arm_marks,
+    dropped_sentence,
+    short_sentence,
+    study_card,
+)
 from pipeline.reporting.summary import build_summary
 from tests.fixtures.report import params_with, write_artifacts
 
@@ -65,6 +73,19 @@ def test_of_planted_labels_the_card_counts_those_found() -> None:
         "resnet18 drops 100 of 1,000 images (10.0 %). "
         "80 of the 96 wrong labels are among them; a random choice finds 9.6."
     )
+
+
+def _study(*lines: tuple[str, str]) -> dict[str, Any]:
+    return {"accuracy": [{"arm": arm, "variant": variant} for arm, variant in lines]}
+
+
+def test_the_first_screen_names_each_arm_once() -> None:
+    marks = arm_marks([_study(("full", ""), ("filtered", "")), _study(("filtered", "lr 0.1"), ("random", "lr 0.1"))])
+    assert [(mark.arm, mark.color, mark.glyph) for mark in marks] == [
+        ("full", ARMS["full"], "■"), ("filtered", ARMS["filtered"], "●"), ("random", ARMS["random"], "◆"),
+    ]  # fmt: skip
+    # Lines of one arm have the colors of its variants, which only the chart names.
+    assert arm_marks([_study(("full", "lr 0.1"), ("full", "lr 0.2"))]) == []
 
 
 @pytest.mark.parametrize("arms", [["full"], ["full", "filtered"], ["full", "filtered", "random"]])

@@ -1,7 +1,6 @@
 """The report's sentences on the plans of studies."""
 
 import re
-from collections import defaultdict
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,10 +14,10 @@ from pipeline.config.study_plan import build_plan, plan_hash
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.reporting.inputs import load_plans, load_report_inputs
 from pipeline.reporting.overview import equal_sentences, plan_sentences
-from pipeline.reporting.render import PageFigures, render_document, render_page
+from pipeline.reporting.render import render_document, render_page
 from pipeline.reporting.summary import build_summary
 from tests.fixtures.golden import check_golden
-from tests.fixtures.report import params_with, write_artifacts
+from tests.fixtures.report import figures_without_pictures, params_with, write_artifacts
 
 _TEXT = {"question": "Does it <b>help</b>?", "hypotheses": ["It does."], "rate_selection": "On val."}
 _NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -96,12 +95,7 @@ def test_page_and_document_say_it_and_take_no_word_for_markup(tmp_path: Path, wo
     write_artifacts(data, params)
     digest = _state(work, params)
     summary, plans = build_summary(load_report_inputs(params, data)), load_plans(params, work)
-    figures = PageFigures(
-        studies={"digits": {}},
-        filter={"classes": "", "eps": ""},
-        maps={"resnet18": defaultdict(str)},
-        dropped={"resnet18": []},
-    )
+    figures = figures_without_pictures({"digits": {}}, ["resnet18"])
     page, document = (
         render_page(params, summary, figures, plans=plans),
         render_document(params, summary, [], plans=plans),

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from pipeline.config.params import Params
 from pipeline.paths import DataPaths
 from pipeline.reporting.inputs import load_report_inputs
-from pipeline.reporting.render import PageFigures, markdown_table, render_document, render_page, report_content
+from pipeline.reporting.render import markdown_table, render_document, render_page, report_content
 from pipeline.reporting.summary import build_summary
 from pipeline.stats.tables import Table
-from tests.fixtures.report import CLASS_NAMES, default_outcome, params_with, write_artifacts
+from tests.fixtures.report import CLASS_NAMES, default_outcome, figures_without_pictures, params_with, write_artifacts
 
 markdown_it: Any = pytest.importorskip("markdown_it", reason="markdown-it-py is not installed")
 
@@ -114,7 +114,7 @@ class Notes(HTMLParser):
 OF_THE_PAGE = (
     "The scales of embeddings and feature spaces differ",
     "The most suspect first",
-    "Not measured for these runs",
+    "Point at an image",
     "Steps and images until",
 )
 """Beginnings of notes that only the page has, or that the document words differently."""
@@ -125,12 +125,7 @@ def test_the_document_has_the_notes_of_the_page(tmp_path: Path) -> None:
     sampled = {"critical_batch": 1234.0, "critical_batch_low": 900.0}
     write_artifacts(data, params, lambda row: {**default_outcome(row), **sampled})
     summary = build_summary(load_report_inputs(params, data))
-    figures = PageFigures(
-        studies={"digits": dict.fromkeys(_CHARTS, "")},
-        filter={"classes": "", "eps": ""},
-        maps={name: dict.fromkeys(("train", "test", "noise"), "data:,") for name in params.networks},
-        dropped={name: [] for name in params.networks},
-    )
+    figures = figures_without_pictures({"digits": dict.fromkeys(_CHARTS, "")}, params.networks)
     page = Notes(render_page(params, summary, figures))
     document = markdown_it.MarkdownIt("commonmark").render(render_document(params, summary, FIGURES))
     said = Notes(document).text

@@ -1,7 +1,6 @@
 """Golden texts of the report: a project with every section, and one with a single study."""
 
 import re
-from collections import defaultdict
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
@@ -21,11 +20,11 @@ from pipeline.landscape.study import SCHEMA
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.reporting.inputs import PlanHistories, load_plans, load_report_inputs
 from pipeline.reporting.landscape import Landscapes, load_landscapes
-from pipeline.reporting.render import PageFigures, render_document, render_page
+from pipeline.reporting.render import render_document, render_page
 from pipeline.reporting.summary import Summary, build_summary
 from tests.fixtures.golden import check_golden
 from tests.fixtures.planted import say_planted
-from tests.fixtures.report import default_outcome, params_tree, params_with, write_artifacts
+from tests.fixtures.report import default_outcome, figures_without_pictures, params_tree, params_with, write_artifacts
 
 # Of 10 test images a class, 6 seeds and 2 settings, no share lies between two roundings of two digits.
 _SEEDS = list(range(6))
@@ -193,13 +192,8 @@ def test_the_document_of_a_project_with_every_section(found: Found) -> None:
 
 def test_the_page_of_a_project_with_every_section(found: Found) -> None:
     params, summary, landscapes, plans = found
-    figures = PageFigures(
-        studies={study["name"]: dict.fromkeys(_CHARTS, "") for study in summary["studies"]},
-        filter={"classes": "", "eps": ""},
-        warmups="",
-        maps={network["name"]: defaultdict(str) for network in summary["networks"]},
-        dropped={network["name"]: [] for network in summary["networks"]},
-    )
+    charts = {study["name"]: dict.fromkeys(_CHARTS, "") for study in summary["studies"]}
+    figures = figures_without_pictures(charts, params.networks)
     page = Prose(render_page(params, summary, figures, landscapes, plans)).text
     check_golden("report_page.txt", re.sub(r"\b[0-9a-f]{64}\b", "<SHA-256>", page))
 

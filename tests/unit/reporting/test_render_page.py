@@ -9,13 +9,12 @@ import pytest
 
 from pipeline.config.params import Params, check_params
 from pipeline.paths import DataPaths
-from pipeline.reporting import figures as reporting_figures
 from pipeline.reporting import render as of_page
 from pipeline.reporting.comparison_tables import verdict_table
-from pipeline.reporting.data_quality import pair_pictures
 from pipeline.reporting.inputs import load_report_inputs
-from pipeline.reporting.render import PageFigures, render_page
+from pipeline.reporting.render import render_page
 from pipeline.reporting.summary import build_summary
+from pipeline.stages.report import page_figures
 from tests.fixtures.content_policy import policy_sources
 from tests.fixtures.report import CLASS_NAMES, default_outcome, params_tree, params_with, write_artifacts, write_network
 
@@ -45,15 +44,7 @@ class Parsed(HTMLParser):
 def render(params: Params, data: DataPaths) -> str:
     inputs = load_report_inputs(params, data)
     summary = build_summary(inputs)
-    figures = PageFigures(
-        studies={study["name"]: reporting_figures.study_charts(study) for study in summary["studies"]},
-        filter=reporting_figures.filter_charts(summary),
-        warmups=reporting_figures.warmup_chart(summary),
-        maps={network.name: reporting_figures.embedding_images(network, inputs) for network in inputs.networks},
-        dropped={network.name: reporting_figures.dropped_images(network, inputs) for network in inputs.networks},
-        pairs={network.name: pair_pictures(network, inputs) for network in inputs.networks},
-    )
-    return render_page(params, summary, figures)
+    return render_page(params, summary, page_figures(inputs, summary))
 
 
 @pytest.fixture(scope="module")
@@ -107,8 +98,8 @@ def test_hostile_names_stay_text(parsed: Parsed) -> None:
     tags = Counter(tag for tag, _ in parsed.elements)
     # Two maps, single classes and six dropped images for each of two networks; the first screen repeats one's six.
     assert tags["img"] == 2 * 3 + 2 * 6 + 6
-    # plotly.js, four charts of the study and two of the filter.
-    assert tags["script"] == 1 + 4 + 2
+    # plotly.js, four charts of the study and one of the filter; the script of the embeddings, its names, two maps each.
+    assert tags["script"] == 1 + 4 + 1 + 2 + 2 * 2
     titles = [attributes["title"] for tag, attributes in parsed.elements if tag == "figure" and "title" in attributes]
     assert titles[0] is not None
     assert titles[0].startswith(f"{CLASS_NAMES[3]}/79.png: ")
@@ -194,6 +185,17 @@ def test_critical_batch_sizes_are_shown_where_they_were_measured(parsed: Parsed,
 def test_equal_inputs_make_an_equal_page(page: str, tmp_path: Path) -> None:
     write_artifacts(DataPaths(root=tmp_path), params_with())
     assert render(params_with(), DataPaths(root=tmp_path)) == page
+
+
+def test_shares_by_threshold_are_shown_next_to_table_one_alone(page: str, tmp_path: Path) -> None:
+    assert "threshold" not in page.split("</nav>")[0].split("<nav")[1]
+    assert 'id="eps"' not in page
+    assert 'id="filter-eps"' not in page
+    params, data = params_with(["resnet18"], seeds=[0], paper_figure="gahlot-2020-table1"), DataPaths(root=tmp_path)
+    write_artifacts(data, params)
+    about = render(params, data)
+    assert '<a href="#eps">Share against threshold</a>' in about
+    assert 'id="filter-eps"' in about
 
 
 def test_a_filter_that_drops_nothing_has_an_empty_gallery(tmp_path: Path) -> None:

@@ -122,13 +122,15 @@ def test_page_and_document_say_what_is_published_and_what_is_open(render: Any, t
 
 
 @pytest.mark.parametrize("render", [render_page, lambda params, data: render_document(params, data)[0]])
-def test_figures_of_no_study_are_said_to_be_without_numbers(render: Any, tmp_path: Path) -> None:
-    params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
-    write_artifacts(data, params, default_outcome)
-    text = _text(render(params, data))
+def test_other_figures_are_named_where_a_study_is_about_the_paper(render: Any, tmp_path: Path) -> None:
+    data = DataPaths(root=tmp_path)
+    without, about = (params_with(["resnet18"], paper_figure=figure) for figure in (None, "gahlot-2020-fig5"))
+    write_artifacts(data, about, default_outcome)
+    text, other = _text(render(about, data)), _text(render(without, data))
     for published in (*NETWORK_FIGURES.values(), THROUGHPUT):
         assert not published.points
         assert text.index(published.source) < text.index("; ".join(published.left_open))
+        assert published.source not in other
     assert [published.source[-6:] for published in (*NETWORK_FIGURES.values(), THROUGHPUT)] == [
         "fig. 2", "fig. 3", "fig. 8"
     ]  # fmt: skip

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from pipeline.arms import arm_mask
 from pipeline.artifacts.overrides import Override
-from pipeline.figures.style import DROPPED, MAX_NAMES, NOISE, Groups, Scale
+from pipeline.figures.palette import DROPPED, NOISE
+from pipeline.figures.style import MAX_NAMES, Groups, Scale
 from tests.fixtures.view import points_of
 from viz.color_by import COLORINGS, ColorData, colors_by
 from viz.components import NAMES, differences
@@ -170,7 +171,7 @@ def test_differences_name_who_drops() -> None:
 
 def test_a_color_means_the_same_in_every_view() -> None:
     color_data = _color_data(60, 2, 0)
-    views = [colors_by(name, color_data) for name in ("decision", "reason", "correct")]
+    views = [colors_by(name, color_data) for name in ("decision", "reason", "correct", "arm")]
     views.append(differences(color_data.preview, color_data.preview))
     meanings: dict[str, set[str]] = {}
     for view in views:

@@ -1,0 +1,151 @@
+"""The first screen of a report on several studies, and the images under the pointer, in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+from ruamel.yaml import YAML
+
+from pipeline.config.params import check_params
+from pipeline.paths import DataPaths
+from pipeline.reporting.embedding_hover import GRID
+from pipeline.stages.harness import run_stage
+from pipeline.stages.report import report
+from tests.fixtures.planted import say_planted
+from tests.fixtures.report import CLASS_NAMES, N_TRAIN, params_tree, params_with, write_artifacts, write_study
+
+if TYPE_CHECKING:
+    from playwright.sync_api import FloatRect, Locator, Page
+
+pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+
+_PARTS = (".outcome", ".says", ".effect", ".effect .interval", ".basis", ".dropped", ".chart svg.main-svg")
+"""What the first screen has of each study."""
+
+
+@pytest.fixture(scope="module")
+def write_report(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """Write the report on a number of studies with planted labels, and return its page."""
+    folder = tmp_path_factory.mktemp("studies")
+    data = DataPaths(root=folder / "data")
+    write_artifacts(data, params_with())
+    say_planted(data, {3: 0, 75: 1, 78: 1, 79: 2})
+
+    def write(n: int) -> Path:
+        tree = params_tree()
+        study = tree["studies"].pop("digits")
+        tree["studies"] = {f"study_{number}": dict(study) for number in range(n)}
+        params = check_params(tree, source="params.yaml")
+        for name in params.studies:
+            write_study(data, params, name)
+        YAML().dump(tree, folder / "params.yaml")
+        paths = [f"--params={folder / 'params.yaml'}", f"--data={data.root}", f"--work={folder}"]
+        run_stage("report", report, argv=paths)
+        return data.report_page
+
+    return write
+
+
+def _box(part: Locator) -> FloatRect:
+    found = part.bounding_box()
+    assert found is not None, part
+    return found
+
+
+def _overlap(one: FloatRect, other: FloatRect) -> bool:
+    return (
+        one["x"] < other["x"] + other["width"] - 1
+        and other["x"] < one["x"] + one["width"] - 1
+        and one["y"] < other["y"] + other["height"] - 1
+        and other["y"] < one["y"] + one["height"] - 1
+    )
+
+
+@pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
+def test_the_first_screen_holds_every_study(write_report: Callable[[int], Path], page: Page, n: int) -> None:
+    page.set_viewport_size({"width": 1400, "height": 900})
+    page.goto(write_report(n).as_uri())
+    cards = page.locator(".card")
+    assert cards.count() == n
+    boxes = [_box(card) for card in cards.all()]
+    assert not any(_overlap(one, other) for i, one in enumerate(boxes) for other in boxes[:i])
+    for card, around in zip(cards.all(), boxes, strict=True):
+        for part in _PARTS:
+            box = _box(card.locator(part).first)
+            assert box["height"] > 0 or part == ".effect .interval", part
+            assert 0 <= around["y"] <= box["y"] + 0.5, part
+            assert box["y"] + box["height"] <= min(900, around["y"] + around["height"] + 0.5), part
+            assert around["x"] <= box["x"], part
+            assert box["x"] + box["width"] <= min(1400, around["x"] + around["width"] + 0.5), part
+        inner = [_box(card.locator(part)) for part in (".words", ".numbers", ".chart")]
+        assert not any(_overlap(one, other) for i, one in enumerate(inner) for other in inner[:i])
+        assert len(card.locator(".says").inner_text().split()) <= 20
+        assert "3 of the 4 wrong labels are among them" in card.locator(".dropped").inner_text()
+        assert "p =" not in card.inner_text()
+        assert card.locator(".chart .scatterlayer .trace").count() >= 2
+    # The arms are named once for all charts, with their colors.
+    assert page.locator(".marks span").all_inner_texts() == ["■ full", "● filtered", "◆ random"]
+    assert _box(page.locator(".marks"))["y"] < 900
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_several_studies_fit_a_phone(
+    write_report: Callable[[int], Path], page: Page, scheme: Literal["light", "dark"]
+) -> None:
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": 420, "height": 900})
+    page.goto(write_report(3).as_uri())
+    page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=420)
+    # Lines have the same colors in both; text and grid follow the scheme.
+    line = page.locator(".card .scatterlayer .js-line").first
+    assert line.evaluate("line => getComputedStyle(line).stroke") == "rgb(0, 158, 115)"
+    text = page.locator(".card .xtick text").first.evaluate("text => getComputedStyle(text).fill")
+    assert text == {"light": "rgb(29, 33, 41)", "dark": "rgb(228, 231, 236)"}[scheme]
+    assert line.evaluate("line => getComputedStyle(line.closest('.chart')).filter") == "none"
+
+
+def _points(frame: Locator) -> dict[str, Any]:
+    points: dict[str, Any] = frame.locator("script").evaluate("script => JSON.parse(script.textContent)")
+    return points
+
+
+def _point_at(page: Page, frame: Locator, points: dict[str, Any], number: int) -> None:
+    box = _box(frame)
+    scale = box["width"] / GRID
+    page.mouse.move(box["x"] + scale * points["x"][number], box["y"] + scale * points["y"][number])
+
+
+@pytest.mark.parametrize("width", [1400, pytest.param(420, marks=pytest.mark.slow)])
+def test_the_embedding_names_the_image_under_the_pointer(
+    write_report: Callable[[int], Path], page: Page, width: int
+) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(write_report(2).as_uri())
+    training, test = page.locator(".embedding").nth(0), page.locator(".embedding").nth(1)
+    training.scroll_into_view_if_needed()
+    assert not training.locator(".tip").is_visible()
+    points = _points(training)
+    assert len(points["name"]) == N_TRAIN
+    number = points["name"].index(f"{CLASS_NAMES[3]}/79.png")
+    _point_at(page, training, points, number)
+    lines = training.locator(".tip p").all_inner_texts()
+    assert lines == [
+        f"{CLASS_NAMES[3]}/79.png", f"label: {CLASS_NAMES[3]}", f"true label: {CLASS_NAMES[2]}", "dropped",
+    ]  # fmt: skip
+    assert training.locator(".ring").is_visible()
+    tip = _box(training.locator(".tip"))
+    assert tip["x"] >= 0
+    assert tip["x"] + tip["width"] <= width
+    test.scroll_into_view_if_needed()
+    points = _points(test)
+    _point_at(page, test, points, 0)
+    assert test.locator(".tip p").all_inner_texts() == [
+        points["name"][0], f"label: {CLASS_NAMES[points['label'][0]]}", "not filtered",
+    ]  # fmt: skip
+    assert not training.locator(".tip").is_visible()
+    page.mouse.move(2, 2)
+    assert not test.locator(".tip").is_visible()
