@@ -121,6 +121,10 @@ def _file_of(error: OSError) -> str:
     if not isinstance(name, str | bytes | os.PathLike):
         return "writing"
     path = Path(os.fsdecode(name))
+    for parent in path.parents:
+        # A folder that is renamed when it is complete.
+        if parent.suffix == ".tmp" and (match := _STANDS_FOR.fullmatch(parent.name)):
+            return str(parent.with_name(match[1]) / path.relative_to(parent))
     if not (match := _STANDS_FOR.fullmatch(path.name)):
         return str(path)
     meant = path.with_name(match[1])

@@ -284,9 +284,13 @@ def file_lock(path: Path, name: str, *, remove: bool = False) -> Iterator[None]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path, name, removed=remove) as file:
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        try:
+            file.truncate(0)
+            # Unbuffered: what a full disk refuses must not be written again when the file is closed.
+            os.write(file.fileno(), str(os.getpid()).encode())
+        except OSError as error:
+            error.filename = str(path)  # the system names none
+            raise
         try:
             yield
         finally:

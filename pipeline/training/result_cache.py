@@ -107,23 +107,32 @@ class RunCache:
         # In a container a killed process had the same id.
         for leftover in (building, replaced):
             shutil.rmtree(leftover, ignore_errors=True)
-        building.mkdir(parents=True)
-        record = dataclasses.asdict(result)
-        record.pop("correct")
-        record["places"] = record.pop("hardware")  # the key of stored runs
-        write_json(building / "timing.json", {name: record.pop(name) for name in _TIMING})
-        if result.correct is not None:
-            write_array(building / "correct.npy", result.correct)
-        if weights is not None:
-            shutil.move(weights, building / "weights.pt")
-        write_json(building / "result.json", record)
-        write_json(building / "identity.json", dataclasses.asdict(run_key))
-        write_checksums(building)
+        try:
+            self._build(building, run_key, result, weights)
+        except BaseException:
+            # A full disk has no room for what it leaves.
+            shutil.rmtree(building, ignore_errors=True)
+            raise
         # Renames only, so that no reader sees an incomplete entry.
         if (self._root / key).exists():
             (self._root / key).rename(replaced)
         building.rename(self._root / key)
         shutil.rmtree(replaced, ignore_errors=True)
+
+    def _build(self, folder: Path, run_key: RunKey, result: RunResult, weights: Path | None) -> None:
+        """Write the files of an entry to a new folder."""
+        folder.mkdir(parents=True)
+        record = dataclasses.asdict(result)
+        record.pop("correct")
+        record["places"] = record.pop("hardware")  # the key of stored runs
+        write_json(folder / "timing.json", {name: record.pop(name) for name in _TIMING})
+        if result.correct is not None:
+            write_array(folder / "correct.npy", result.correct)
+        if weights is not None:
+            shutil.move(weights, folder / "weights.pt")
+        write_json(folder / "result.json", record)
+        write_json(folder / "identity.json", dataclasses.asdict(run_key))
+        write_checksums(folder)
 
     def run_keys(self) -> Iterator[RunKey]:
         """Yield the keys of all entries, in the order of their names.

@@ -4,9 +4,10 @@ import dataclasses
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -173,12 +174,37 @@ class _EpochEnded(Exception):  # noqa: N818 - an event that never leaves this mo
     """The run is at the end of the epoch, and is saved."""
 
 
+class _TrialCheckpoints(Checkpoints):
+    """Checkpoints that name their trial: those of another trial would pass for its own."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._trial = f"{folder.parent.parent.name}/{folder.name}"
+
+    def save(self, step: int, state: Mapping[str, Any]) -> None:
+        super().save(step, {**state, "trial": self._trial})
+
+    def load_latest(self, log: Callable[[str], None]) -> tuple[int, dict[str, Any]] | None:
+        """See `Checkpoints`.
+
+        Raises:
+            DataError: the latest checkpoint is that of another trial.
+        """
+        latest = super().load_latest(log)
+        if latest is not None and latest[1].get("trial") != self._trial:
+            raise DataError(
+                f"{self._folder}: its checkpoint of step {latest[0]} is not one of this trial; remove the folder, and "
+                "run the same command again"
+            )
+        return latest
+
+
 class _Resumed(CheckpointScheduler):
     """`CheckpointScheduler` that measures the time from its creation until the run has restored its state."""
 
     def __init__(self, task: EpochTask, world: World) -> None:
         interval, self._created = task.run.recipe.checkpoint, time.monotonic()
-        self._own = Checkpoints(task.folder)
+        self._own = _TrialCheckpoints(task.folder)
         super().__init__(self._own, stop_and_save_flags(), world=world, seconds=interval.seconds, steps=interval.steps)
         self._end, self._total_steps = task.run.epoch_ends[task.epoch - 1], task.run.settings.steps
         self.switch_seconds = 0.0

@@ -3,7 +3,7 @@
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import cycle
@@ -19,7 +19,7 @@ from tests.integration.faults.test_damaged_artifacts import ITEMS, exit_code_of,
 __all__ = ["made_up", "project"]
 
 # Number of the error -> words of its fix.
-_REFUSALS: Mapping[int, str] = {
+REFUSALS: Mapping[int, str] = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "larger quota",
     errno.EROFS: "mount it writable",
@@ -29,7 +29,7 @@ _REFUSALS: Mapping[int, str] = {
 _EVERY = 3
 
 
-class _Disk:
+class Disk:
     """Counts the flushes of files and folders, of which each written file has two, and refuses from one of them on.
 
     Args:
@@ -57,33 +57,39 @@ class _Disk:
 
 
 @contextmanager
-def _using(disk: _Disk) -> Iterator[_Disk]:
+def _using(disk: Disk) -> Iterator[Disk]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", disk.fsync)
         patch.setattr(os, "open", disk.open)
         yield disk
 
 
-def _files(folder: Path) -> dict[str, bytes]:
+def files_of(folder: Path, leave_out: Collection[str] = ()) -> dict[str, bytes]:
+    """Return the files below a folder, without those that contain times, and others: path -> content."""
     files = [path for path in folder.rglob("*") if path.is_file()]
-    return {str(path): path.read_bytes() for path in files if path.name not in ("costs.html", "resources.json")}
+    leave_out = {"costs.html", "resources.json", *leave_out}
+    return {str(path): path.read_bytes() for path in files if path.name not in leave_out}
 
 
-def _check_writes(
+def check_writes(
     run: Callable[[], int], folder: Path, out: Path, errors: pytest.CaptureFixture[str], *,
-    disks: Callable[[int], Iterator[_Disk]],
+    disks: Callable[[int], Iterator[Disk]], again: Sequence[Path] = (), leave_out: Collection[str] = (),
 ) -> None:  # fmt: skip
     """Refuse writes of a command of the project in `folder`, which writes to `out`.
 
     Args:
         disks: yields disks with each of the errors for a command with this number of flushes.
+        again: folders to remove before each run, so that the command writes everything again.
+        leave_out: names of outputs that contain times.
     """
-    with _using(_Disk()) as whole_disk:
+    again = [*again, folder / "work" / "finished"]
+    with _using(Disk()) as whole_disk:
         assert run() == 0
-    whole = _files(out)
+    whole = files_of(out, leave_out)
     refused = set()
     for disk in disks(whole_disk.n_flushes):
-        shutil.rmtree(folder / "work" / "finished", ignore_errors=True)
+        for removed in again:
+            shutil.rmtree(removed, ignore_errors=True)
         errors.readouterr()
         with _using(disk):
             code = run()
@@ -93,38 +99,38 @@ def _check_writes(
             refused.add(disk.number)
             error = printed_error(shown)
             assert "Traceback" not in shown
-            assert _REFUSALS[disk.number] in str(error), (case, shown)
+            assert REFUSALS[disk.number] in str(error), (case, shown)
             assert Path(error.key).is_relative_to(folder), (case, shown)
-            assert not error.key.endswith(".tmp"), (case, shown)
+            assert ".tmp" not in error.key, (case, shown)
         # Each file is the earlier one or the new one, which are equal.
-        left = _files(out)
+        left = files_of(out, leave_out)
         assert {name: content for name, content in left.items() if whole.get(name) != content} == {}, case
         assert not list(folder.rglob(".*.tmp")), case
-    assert refused == {*_REFUSALS}
+    assert refused == {*REFUSALS}
     assert run() == 0
-    assert _files(out) == whole
+    assert files_of(out, leave_out) == whole
 
 
-def _in_turn(n_flushes: int, numbers: Iterable[int], *, every: int, by_name: bool = False) -> Iterator[_Disk]:
+def in_turn(n_flushes: int, numbers: Iterable[int], *, every: int, by_name: bool = False) -> Iterator[Disk]:
     """Yield a disk for every `every`-th flush, which refuses from there on, with the errors in turn."""
     for refuses_from, number in zip(range(1, n_flushes + 1, every), cycle(numbers), strict=False):
-        yield _Disk(number=number, refuses_from=refuses_from, by_name=by_name)
+        yield Disk(number=number, refuses_from=refuses_from, by_name=by_name)
 
 
 @pytest.mark.parametrize("by_name", [True, False], ids=["open", "flush"])
 def test_at_every_write_of_the_filter(made_up: Path, by_name: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    _check_writes(
+    check_writes(
         partial(exit_code_of, "filter", made_up), made_up, made_up / "data" / "filter", capsys,
-        disks=partial(_in_turn, numbers=_REFUSALS, every=1, by_name=by_name),
+        disks=partial(in_turn, numbers=REFUSALS, every=1, by_name=by_name),
     )  # fmt: skip
 
 
 def test_at_some_writes_of_an_export(made_up: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = made_up / "out"
     command = ["export", str(out), "--force", *folder_arguments(made_up)[:4]]
-    _check_writes(
+    check_writes(
         lambda: main(command), made_up, out, capsys,
-        disks=partial(_in_turn, numbers=_REFUSALS, every=_EVERY),
+        disks=partial(in_turn, numbers=REFUSALS, every=_EVERY),
     )  # fmt: skip
 
 
@@ -133,9 +139,9 @@ def test_at_some_writes_of_an_export(made_up: Path, capsys: pytest.CaptureFixtur
 def test_at_every_write(project: Path, stage: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A full disk at each; the other errors, which are raised as another class, in turn at some."""
 
-    def disks(n_flushes: int) -> Iterator[_Disk]:
-        yield from _in_turn(n_flushes, [errno.ENOSPC], every=1)
-        others = [number for number in _REFUSALS if number != errno.ENOSPC]
-        yield from _in_turn(n_flushes, others, every=_EVERY)
+    def disks(n_flushes: int) -> Iterator[Disk]:
+        yield from in_turn(n_flushes, [errno.ENOSPC], every=1)
+        others = [number for number in REFUSALS if number != errno.ENOSPC]
+        yield from in_turn(n_flushes, others, every=_EVERY)
 
-    _check_writes(partial(exit_code_of, stage, project), project, project / "data" / stage, capsys, disks=disks)
+    check_writes(partial(exit_code_of, stage, project), project, project / "data" / stage, capsys, disks=disks)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 from collections import Counter
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from pipeline.paths import DataPaths
 from tests.fixtures.forked import Process
 from tests.fixtures.interrupted_study import HOOKS, kill_one
+from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.slow import quick_first
 from tests.fixtures.training import alive, files_below, kill, run, start, wait_until
 from tests.fixtures.tuning import NAME, command, results_of, tune, write_search
@@ -156,4 +158,26 @@ def test_a_killed_worker_loses_its_task_alone(uninterrupted: DataPaths, tmp_path
     finish(tmp_path)
     assert not alive(set(workers))
     assert set(reported(tmp_path).values()) == {1}
+    assert results_of(data) == results_of(uninterrupted)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_another_trial_is_refused(uninterrupted: DataPaths, tmp_path: Path) -> None:
+    """The file is whole, and its digest is right."""
+    data = write_search(tmp_path, **SEARCH)
+    process = begin(tmp_path)
+    wait_until(lambda: len({path.parent for path in files_below(tmp_path, "step-*.pt")}) == 2, process)
+    kill(process)
+    one, other = sorted({path.parent for path in files_below(tmp_path, "step-*.pt")})
+    for path in other.glob("step-*.pt"):
+        path.unlink()
+    for path in one.glob("step-*.pt"):
+        shutil.copy(path, other)
+    ended = run(command(tmp_path))
+    assert ended.returncode == 2, ended.stderr
+    error = printed_error(ended.stderr)
+    assert error.key == str(other)
+    assert "remove the folder" in str(error)
+    shutil.rmtree(other)
+    finish(tmp_path)
     assert results_of(data) == results_of(uninterrupted)
