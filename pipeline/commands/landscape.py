@@ -35,9 +35,10 @@ from pipeline.errors import InputError, explain_out_of_memory
 from pipeline.figures.curves import slice_figure
 from pipeline.figures.rendering import svg, with_note
 from pipeline.landscape.study import SCHEMA, SPLITS, Method, NetworkMeasurer, measured_rows
+from pipeline.locks import file_lock
 from pipeline.paths import DataPaths
 from pipeline.reporting.landscape import slice_panels
-from pipeline.stages.harness import StageContext, exit_codes, file_lock, make_context
+from pipeline.stages.harness import StageContext, exit_codes, make_context
 from pipeline.training.result_cache import RunCache
 
 _IMAGES = 500

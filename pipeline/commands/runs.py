@@ -34,9 +34,9 @@ from pipeline.commands.plan.size import thread_count
 from pipeline.config.params import Params, load_params
 from pipeline.errors import InputError
 from pipeline.instruction_set import limit_instructions
+from pipeline.locks import file_lock
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.reporting.inputs import report_input_files, stage_names
-from pipeline.stages.harness import file_lock
 from pipeline.training.code_families import code_name
 from pipeline.training.result_cache import RunCache
 from pipeline.training.run_key import RunKey, machine_info, training_code_digest, worker_machine_info

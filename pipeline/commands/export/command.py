@@ -41,9 +41,9 @@ from pipeline.config.prepare import PrepareConfig
 from pipeline.datasets.image_folder import open_image_folder
 from pipeline.datasets.image_set import DatasetOptions
 from pipeline.errors import InputError
+from pipeline.locks import file_lock
 from pipeline.paths import DataPaths
 from pipeline.run_log import RunLog
-from pipeline.stages.harness import file_lock
 
 _SHARD = "data/{split}-00000-of-00001.parquet"
 _METADATA = "metadata"

@@ -37,9 +37,10 @@ from pipeline.commands.iterate.running import (
 from pipeline.config.filter import scorer_names
 from pipeline.config.params import Params, load_params
 from pipeline.errors import InputError
+from pipeline.locks import file_lock
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import stderr_log
-from pipeline.stages.harness import exit_codes, file_lock
+from pipeline.stages.harness import exit_codes
 from pipeline.stats.formatting import aligned_lines
 
 # Scorers of what training records about the images that it trains on.

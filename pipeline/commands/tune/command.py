@@ -18,9 +18,10 @@ from pipeline.config.search_checks import check_space
 from pipeline.config.yaml_reading import parse_yaml, read_yaml_text
 from pipeline.errors import InputError
 from pipeline.instruction_set import limit_instructions
+from pipeline.locks import file_lock
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import stderr_log
-from pipeline.stages.harness import exit_codes, exit_with_dvc, file_lock
+from pipeline.stages.harness import exit_codes, exit_with_dvc
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -11,9 +11,11 @@ from typing import IO
 
 import pytest
 
+from pipeline import locks
 from pipeline.errors import InputError, Terminated
+from pipeline.locks import file_lock
 from pipeline.stages import harness
-from pipeline.stages.harness import StageContext, file_lock, leaving_at_sigterm, run_stage
+from pipeline.stages.harness import StageContext, leaving_at_sigterm, run_stage
 from tests.fixtures.printed_errors import printed_error
 
 _ROOT = Path(__file__).parents[3]
@@ -65,7 +67,7 @@ def _start(argv: list[str], **environment: str) -> "subprocess.Popen[str]":
 
 
 def test_a_lock_that_is_removed_keeps_others_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(harness, "_LOCK_GRACE_S", 0.05)
+    monkeypatch.setattr(locks, "_LOCK_GRACE_S", 0.05)
     lock = tmp_path / "lock"
     with file_lock(lock, "one", remove=True), pytest.raises(InputError), file_lock(lock, "another", remove=True):
         pass
@@ -83,7 +85,7 @@ def test_a_lock_file_removed_while_another_waits_is_made_again(tmp_path: Path, m
             lock.unlink()
         return try_lock(file, within_s=within_s)
 
-    monkeypatch.setattr(harness, "_try_lock", remove_first)
+    monkeypatch.setattr(locks, "_try_lock", remove_first)
     with file_lock(lock, "one", remove=True):
         assert lock.read_text() == str(os.getpid())
     assert opened == 2

@@ -12,13 +12,13 @@ import pytest
 from ruamel.yaml import YAML
 
 from batchsieve.cli import main
+from pipeline import locks
 from pipeline.artifacts.files import read_json, write_bytes, write_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.commands.init.proposal import default_test_size, survey_folder
+from pipeline.locks import file_lock
 from pipeline.paths import DataPaths
 from pipeline.run_log import RunLog
-from pipeline.stages import harness
-from pipeline.stages.harness import file_lock
 from tests.fixtures.damages import damage
 from tests.fixtures.exporting import KEEP, export, project_options, write_decided_project
 from tests.fixtures.images import one_tree, run_prepare
@@ -117,7 +117,7 @@ def test_a_folder_is_not_overwritten(project: Path, capsys: pytest.CaptureFixtur
 def test_one_export_at_a_time_writes_to_a_folder(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(harness, "_LOCK_GRACE_S", 0.1)
+    monkeypatch.setattr(locks, "_LOCK_GRACE_S", 0.1)
     out = project / "out"
     for more in ([], ["--force"]):
         with file_lock(out / ".export.lock", "an export", remove=True):

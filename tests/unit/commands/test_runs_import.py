@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from pipeline import locks
 from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.plans import read_registered_plans, read_run_dates
 from pipeline.artifacts.tables import read_parquet
+from pipeline.locks import file_lock
 from pipeline.paths import WorkPaths
-from pipeline.stages import harness
-from pipeline.stages.harness import file_lock
 from pipeline.training import code_families
 from pipeline.training.code_families import Family
 from pipeline.training.run_key import RunKey, machine_info, training_code_digest
@@ -151,7 +151,7 @@ def test_an_import_and_a_study_keep_each_other_out(
     tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two writers of one ledger could each treat the other's unfinished entry as an old one."""
-    monkeypatch.setattr(harness, "_LOCK_GRACE_S", 0.2)
+    monkeypatch.setattr(locks, "_LOCK_GRACE_S", 0.2)
     write_project(tmp_path, study=_STUDY, train={"simulated_workers": 2})
     work = WorkPaths(root=tmp_path / "work")
     with file_lock(work.lock("train"), "a study"):

@@ -1,0 +1,75 @@
+"""Lock files, which the kernel frees when their process dies."""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from pipeline.errors import InputError
+
+_LOCK_GRACE_S = 5.0
+
+
+@contextmanager
+def file_lock(path: Path, name: str, *, remove: bool = False) -> Iterator[None]:
+    """Hold the lock file `path`; the kernel frees it when the process dies.
+
+    Args:
+        remove: whether to remove the file at the end, for folders whose files go elsewhere.
+
+    Raises:
+        InputError: another process holds it; the message calls it a run of `name`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(path, name, removed=remove) as file:
+        try:
+            file.truncate(0)
+            # Unbuffered: what a full disk refuses must not be written again when the file is closed.
+            os.write(file.fileno(), str(os.getpid()).encode())
+        except OSError as error:
+            error.filename = str(path)  # the system names none
+            raise
+        try:
+            yield
+        finally:
+            if remove:
+                path.unlink(missing_ok=True)
+
+
+def _locked(path: Path, name: str, *, removed: bool) -> IO[str]:
+    """Open a lock file and take its lock.
+
+    Args:
+        removed: whether processes remove it at their end.
+    """
+    while True:
+        file = path.open("a+", encoding="utf-8")
+        if not _try_lock(file, within_s=_LOCK_GRACE_S):
+            with file:
+                file.seek(0)
+                holder = file.read().strip() or "unknown"
+            raise InputError(f"{name}: already running as process {holder}; wait for it or end it")
+        if not removed:
+            return file
+        # The process before may have removed the file that this one has opened.
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        file.close()
+
+
+def _try_lock(file: IO[str], *, within_s: float) -> bool:
+    """Try to take the lock; processes that were just killed may still hold it for a moment."""
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        else:
+            return True
