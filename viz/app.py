@@ -17,12 +17,15 @@ from pipeline.figures.palette import DROPPED, KEPT
 from pipeline.figures.rendering import thumbnail
 from viz import callbacks, components, layout
 from viz.callbacks import training
+from viz.callbacks.overrides import current_points
 from viz.callbacks.training import training_page
 from viz.data import Source
+from viz.drawings import coordinate_bytes
 from viz.security import protect
 
-# URLs of images change with their content.
+# URLs of images and coordinates change with their content.
 _CACHE = "private, max-age=86400, immutable"
+_TEXT_HEADERS = {"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store"}
 _ICON = f"""\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">
 <circle cx="5" cy="5" r="4" fill="{KEPT}"/><circle cx="11" cy="11" r="4" fill="{DROPPED}"/>
@@ -69,19 +72,28 @@ def make_app(
         )
 
     def serve_thumbnail(name: str) -> tuple[bytes | str, int, dict[str, str]]:
-        text_headers = {"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store"}
         # Integers only, so that no part of the URL becomes part of a file name.
         number = re.fullmatch(r"([0-9]{1,18})\.png", name)
         try:
             stamp = request.query_string.decode(errors="replace") or None
             image = source.image(int(number[1]), stamp) if number else None
         except InputError as error:
-            return str(error), 404, text_headers
+            return str(error), 404, _TEXT_HEADERS
         if image is None:
-            return "no such training image", 404, text_headers
+            return "no such training image", 404, _TEXT_HEADERS
         media_type, content = thumbnail(image)
         return content, 200, {"Content-Type": media_type, "Cache-Control": _CACHE}
 
+    def serve_coordinates() -> tuple[bytes | str, int, dict[str, str]]:
+        try:
+            points = current_points(source, request.args.get("generation"))
+        except InputError as error:
+            return str(error), 404, _TEXT_HEADERS
+        if points is None:
+            return "the files have been replaced; reload the page", 404, _TEXT_HEADERS
+        return coordinate_bytes(points), 200, {"Content-Type": "application/octet-stream", "Cache-Control": _CACHE}
+
+    app.server.add_url_rule("/coordinates", view_func=serve_coordinates)
     # All names below /thumbnail, as Dash answers any other URL with the page.
     app.server.add_url_rule("/thumbnail/<path:name>", view_func=serve_thumbnail)
     return app

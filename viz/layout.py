@@ -11,6 +11,7 @@ from pipeline.figures.rendering import PLOTLY_CONFIG
 from viz.color_by import COLORINGS
 from viz.components import hint
 from viz.dialogs import dialogs
+from viz.drawings import empty_drawing
 from viz.filter_settings import AS_FILTERED, SCORER_CHOICES
 from viz.number_ranges import RANGES
 from viz.search import MAX_QUERY
@@ -86,6 +87,8 @@ def _stores(edited: str) -> list[Any]:
     initial: dict[str, Any] = {
         "rule": None,  # filter settings of the first map
         "rule-b": None,  # filter settings of the second map
+        "map-drawing": empty_drawing(),  # see drawings.py
+        "other-drawing": empty_drawing(),
         "plotted": None,  # artifacts that the first map shows
         "plotted-b": None,  # artifacts that the second map shows
         "selection": {"generation": None, "rows": [], "graph": "map"},  # on either map

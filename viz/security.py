@@ -22,7 +22,8 @@ _POLICY = (
 # Dash answers other JSON than an object with a traceback.
 _CALLBACKS = "/_dash-update-component"
 
-_MAX_BODY_BYTES = 1_000_000
+# A selection of a million images takes 8 MB.
+_MAX_BODY_BYTES = 16_000_000
 
 
 def protect(server: Flask, *, token: str | None) -> None:

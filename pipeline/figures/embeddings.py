@@ -199,7 +199,26 @@ def explorer_map(
     selected: Sequence[int] = (),
     names: Sequence[NamePlace] = (),
 ) -> go.Figure:
-    """Return a WebGL scatter plot; the custom data of each point is its row.
+    """Return a WebGL scatter plot; the custom data of each point is its row. The arguments are those of `map_frame`."""
+    figure = map_frame(xy, rows, colors, view=view, ring=ring, selected=selected, names=names)
+    # A list: Dash does not find single values in an encoded array.
+    figure.data[POINTS].update(
+        x=xy[rows, 0].astype(np.float32), y=xy[rows, 1].astype(np.float32), customdata=rows.tolist()
+    )
+    return figure
+
+
+def map_frame(
+    xy: NDArray[np.floating[Any]],
+    rows: NDArray[np.int64],
+    colors: Colors,
+    *,
+    view: str,
+    ring: int | None = None,
+    selected: Sequence[int] = (),
+    names: Sequence[NamePlace] = (),
+) -> go.Figure:
+    """Return a WebGL scatter plot without the coordinates and rows of its points, which are sent separately.
 
     Axes are left out: the coordinates of a t-SNE embedding have no unit and no direction.
 
@@ -224,10 +243,6 @@ def explorer_map(
     figure = go.Figure(layout=layout)
     figure.add_trace(
         go.Scattergl(
-            x=xy[rows, 0].astype(np.float32),
-            y=xy[rows, 1].astype(np.float32),
-            # A list: Dash does not find single values in an encoded array.
-            customdata=rows.tolist(),
             mode="markers",
             marker=marker(colors, rows),
             selectedpoints=marks["points"],

@@ -1,5 +1,6 @@
 """Callbacks of the page: plain functions, and their registration with the controls."""
 
+import json
 from pathlib import Path
 
 from dash import Dash, Input, Output, State
@@ -46,7 +47,14 @@ def register(app: Dash, source: Source, params: Path) -> None:
 
 
 def _register_in_browser(app: Dash) -> None:
-    """Register callbacks that run in the browser; see assets/page.js."""
+    """Register callbacks that run in the browser; see assets/page.js and assets/maps.js."""
+    for graph in ("map", "other"):
+        app.clientside_callback(
+            f"(...values) => window.batchsieveMap({json.dumps(graph)}, ...values)",
+            Output(graph, "figure"),
+            Input(f"{graph}-drawing", "data"),
+            State(graph, "figure"),
+        )
     app.clientside_callback(
         "(...events) => window.batchsieve.clicked(...events)",
         Output("page", "title"),

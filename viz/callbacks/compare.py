@@ -3,18 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from dash import Dash, Input, Output, Patch, State, no_update
-from numpy.typing import NDArray
 
 from pipeline.errors import InputError
-from pipeline.figures.embeddings import POINTS, Box, explorer_map, no_map, recolored, selection_marks
+from pipeline.figures.embeddings import Box
 from viz import components
 from viz.callbacks.embedding import (
     MAP_CONTROLS,
     MapControls,
     comparison_state,
     has_points,
+    is_map_current,
     map_meta,
     parse_comparison,
     parse_controls,
@@ -24,6 +23,7 @@ from viz.callbacks.embedding import (
 )
 from viz.components import differences
 from viz.data import Source
+from viz.drawings import empty_drawing, marked, new_drawing, recolor, redraw
 
 
 def draw_comparison(
@@ -36,13 +36,13 @@ def draw_comparison(
     selected: Sequence[int] = (),
     has_lasso: bool = False,
 ) -> dict[str, Any]:
-    """Return the second map of a comparison and the differences in numbers.
+    """Return the drawing of the second map of a comparison, or its patch, and the differences in numbers.
 
     Args:
         source: of the images.
         map_controls: of the first map.
         other: controls of the second map.
-        plotted: last result for the second map on the page. If it has the same points, no coordinates are sent.
+        plotted: last result for the second map on the page. If it is of these files, no coordinates are sent.
         focus: row of the chosen image.
         selected: rows to highlight.
         has_lasso: whether they were selected on this map, which then highlights them already.
@@ -51,22 +51,24 @@ def draw_comparison(
         state = map_controls.state(source)
         other_state = comparison_state(state, other, source)
     except InputError as error:
-        return {"figure": no_map(), "differences": components.problem(str(error)), "plotted": None}
+        return {"drawing": empty_drawing(), "differences": components.problem(str(error)), "plotted": None}
     colors = differences(state.preview, other_state.preview)
     rows = rows_on_map(state, None)
     points, view = other_state.points, f"other {other.network}"
     meta = map_meta(state, points, rows)
     points_key = plotted_points(other.network, meta, rows)
-    figure: Any
-    if has_points(plotted, points_key):
+    drawing: Any
+    if is_map_current(plotted, points):
+        same = has_points(plotted, points_key)
         # The selection may have changed while the map was hidden.
-        figure = Patch() if has_lasso else _marked(rows, selected)
-        figure["data"][POINTS]["marker"] = recolored(colors, rows)
+        drawing = Patch() if same and has_lasso else marked(rows, selected)
+        recolor(drawing, colors, rows)
+        if not same:
+            redraw(drawing, rows, meta, selected)
     else:
-        figure = explorer_map(points.coordinates, rows, colors, view=view, ring=focus, selected=selected)
-        figure.layout.meta = meta
+        drawing = new_drawing(points, rows, colors, meta, view=view, ring=focus, selected=selected)
     return {
-        "figure": figure,
+        "drawing": drawing,
         "differences": components.difference_line(state.preview, other_state.preview),
         "plotted": points_key,
     }
@@ -94,18 +96,7 @@ def mark_selected(source: Source, map_controls: MapControls, selected: Sequence[
         state = map_controls.state(source)
     except InputError:
         return no_update
-    return _marked(rows_on_map(state, box), selected)
-
-
-def _marked(rows: NDArray[np.int64], selected: Sequence[int]) -> Any:
-    """Return the patch of a map of the points `rows` (n,) that highlights the rows `selected`."""
-    marks = selection_marks(rows, selected)
-    figure: Any = Patch()
-    figure["data"][POINTS]["selectedpoints"] = marks["points"]
-    # Remove an earlier lasso on this map, which would select again.
-    figure["layout"]["selections"] = []
-    figure["layout"]["selectionrevision"] = marks["revision"]
-    return figure
+    return marked(rows_on_map(state, box), selected)
 
 
 def register(app: Dash, source: Source) -> None:
@@ -113,7 +104,7 @@ def register(app: Dash, source: Source) -> None:
 
     @app.callback(
         output={
-            "figure": Output("other", "figure"),
+            "drawing": Output("other-drawing", "data"),
             "differences": Output("differences", "children"),
             "plotted": Output("plotted-b", "data"),
         },
@@ -137,20 +128,20 @@ def register(app: Dash, source: Source) -> None:
         require_generation(source, map_controls[0], plotted[0])
         other = parse_comparison(*comparison)
         if other is None:
-            return {"figure": no_update, "differences": None, "plotted": no_update}
+            return {"drawing": no_update, "differences": None, "plotted": no_update}
         require_generation(source, other.network, plotted[1])
         if other.network == map_controls[0]:
             # One map shows both settings of a network.
             text = describe_differences(source, parse_controls(map_controls), other)
-            return {"figure": no_update, "differences": text, "plotted": no_update}
+            return {"drawing": no_update, "differences": text, "plotted": no_update}
         return draw_comparison(
             source, parse_controls(map_controls), other, plotted=plotted[1], focus=focus,
             selected=selection["rows"], has_lasso=selection["graph"] == "other",
         )  # fmt: skip
 
     @app.callback(
-        Output("map", "figure", allow_duplicate=True),
-        Output("other", "figure", allow_duplicate=True),
+        Output("map-drawing", "data", allow_duplicate=True),
+        Output("other-drawing", "data", allow_duplicate=True),
         Input("selection", "data"),
         State("view", "value"),
         State("plotted", "data"),

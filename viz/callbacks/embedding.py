@@ -13,20 +13,16 @@ from numpy.typing import NDArray
 from pipeline.errors import InputError
 from pipeline.figures.embeddings import (
     MAX_PLOTTED,
-    POINTS,
     Box,
     NamePlace,
-    explorer_map,
-    name_annotations,
     name_places,
-    no_map,
-    recolored,
     rows_to_draw,
 )
 from viz import components
 from viz.color_by import colors_by
 from viz.components import differences
 from viz.data import Points, Source
+from viz.drawings import empty_drawing, new_drawing, recolor, redraw, rename
 from viz.state import MapState, make_map_state
 
 
@@ -85,14 +81,14 @@ def draw(
     selected: Sequence[int] = (),
     named: bool = False,
 ) -> dict[str, Any]:
-    """Return the map, its legend and its notices.
+    """Return the drawing of the map, or the patch of the one on the page, its legend and its notices.
 
     Args:
         source: of the images.
         map_controls: of the map.
         coloring: a key of `COLORINGS`; unused in a comparison of two settings.
         other: controls to compare with.
-        plotted: last result for the map on the page. If it has the same points, no coordinates are sent.
+        plotted: last result for the map on the page. If it is of these files, no coordinates are sent.
         zoom: last relayout event of plotly, which may be older than `plotted`.
         focus: row of the chosen image.
         selected: rows to highlight.
@@ -103,7 +99,7 @@ def draw(
         other_state = None if other is None else comparison_state(state, other, source)
     except InputError as error:
         nothing = dict.fromkeys(("legend", "notice", "planted", "plotted"))
-        return {**nothing, "figure": no_map(), "problem": components.problem(str(error))}
+        return {**nothing, "drawing": empty_drawing(), "problem": components.problem(str(error))}
     colors = (
         colors_by(coloring, state.color_data)
         if other_state is None
@@ -114,26 +110,20 @@ def draw(
     meta = map_meta(state, state.points, rows)
     points_key = plotted_points(map_controls.network, meta, rows)
     names = class_places(source, state.points) if named else ()
-    figure: Any
-    if has_points(plotted, points_key):
-        assert plotted is not None
-        figure = Patch()
-        figure["data"][POINTS]["marker"] = recolored(colors, rows)
+    drawing: Any
+    if plotted is not None and is_map_current(plotted, state.points):
+        drawing = Patch()
+        recolor(drawing, colors, rows)
+        if not has_points(plotted, points_key):
+            redraw(drawing, rows, meta, selected)
         if plotted.get("named") != named:
-            figure["layout"]["annotations"] = name_annotations(names)
+            rename(drawing, names)
     else:
-        figure = explorer_map(
-            state.points.coordinates,
-            rows,
-            colors,
-            view=map_controls.network,
-            ring=focus,
-            selected=selected,
-            names=names,
+        drawing = new_drawing(
+            state.points, rows, colors, meta, view=map_controls.network, ring=focus, selected=selected, names=names
         )
-        figure.layout.meta = meta
     return {
-        "figure": figure,
+        "drawing": drawing,
         "legend": components.legend(colors, np.flatnonzero(state.shown)),
         "notice": _notice(state, rows, box),
         "planted": _planted_notice(state.points),
@@ -189,7 +179,7 @@ def plotted_points(network: str, meta: Mapping[str, Any], rows: NDArray[np.int64
 
 
 def has_points(plotted: Mapping[str, Any] | None, points_key: Mapping[str, Any]) -> bool:
-    """Return whether the map on the page has the points of `plotted_points`, so that their coordinates stay."""
+    """Return whether the map on the page has the points of `plotted_points`, so that its rows stay."""
     return plotted is not None and {key: plotted.get(key) for key in points_key} == points_key
 
 
@@ -244,7 +234,7 @@ def register(app: Dash, source: Source) -> None:
 
     @app.callback(
         output={
-            "figure": Output("map", "figure"),
+            "drawing": Output("map-drawing", "data"),
             "legend": Output("legend", "children"),
             "notice": Output("notice", "children"),
             "planted": Output("planted", "children"),

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dash import Dash, Input, Output, Patch, State, no_update
+from dash import Dash, Input, Output, State, no_update
 
 from pipeline.errors import InputError
-from pipeline.figures.embeddings import RING, ring_at
 from viz import components
 from viz.callbacks.embedding import MapControls, is_map_current, is_map_replaced, require_generation
 from viz.data import Source
+from viz.drawings import ringed
 from viz.state import MapState
 
 # Graph -> suffix of the ids of its controls.
@@ -44,12 +44,7 @@ def move_ring(source: Source, row: int | None, network: str, plotted: Mapping[st
         points = source.points(network)
     except InputError:
         return no_update
-    if is_map_replaced(plotted, points):
-        return no_update
-    figure: Any = Patch()
-    for axis, values in ring_at(points.coordinates, row).items():
-        figure["data"][RING][axis] = values
-    return figure
+    return no_update if is_map_replaced(plotted, points) else ringed(points, row)
 
 
 def event_row(event: Mapping[str, Any] | None) -> int | None:
@@ -79,8 +74,8 @@ def register(app: Dash, source: Source) -> None:
 
     # One request for both maps.
     @app.callback(
-        Output("map", "figure", allow_duplicate=True),
-        Output("other", "figure", allow_duplicate=True),
+        Output("map-drawing", "data", allow_duplicate=True),
+        Output("other-drawing", "data", allow_duplicate=True),
         Input("map-focus", "data"),
         State("network", "value"),
         State("plotted", "data"),

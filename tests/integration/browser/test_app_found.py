@@ -154,8 +154,19 @@ def test_two_scorers_show_one_map_and_the_images_that_differ(served: Served, pag
     expect(page.locator("#other")).not_to_be_visible()
     expect(page.locator("#differences")).to_contain_text(f"A drops {N_DROPPED}, B drops {N // 10}")
     expect(page.locator("#place")).to_contain_text(f"{N // 10 - N_DROPPED} images")
+    _enter_bad_numbers_of_the_second_settings(page)
     page.locator("#view").get_by_text("Explore", exact=True).click()
     expect(page.locator("#list")).to_have_text("dropped")
+
+
+def _enter_bad_numbers_of_the_second_settings(page: Page) -> None:
+    for box, texts in (("#share-b", ("-3", "400", "abc")), ("#min_samples-b", ("0", "2.5", "abc"))):
+        for text in texts:
+            _enter(page, box, text)
+            expect(page.locator("#number-problem-b")).to_contain_text("The last valid number stays in use")
+            expect(page.locator("#differences")).to_contain_text(f"B drops {N // 10}")
+        _enter(page, box, "10")
+        expect(page.locator("#number-problem-b")).to_be_empty()
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.fixtures.browser_app import N_DROPPED, Served, lasso, open_page, place_of_xy, serve_points
+from tests.fixtures.browser_app import N_DROPPED, Served, lasso, open_page, pick, place_of_xy, serve_points
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -52,3 +52,48 @@ def test_the_lasso_selects_points_that_are_not_drawn(crowd: Served, page: Page) 
     page.locator("#drop-selection").click()
     expect(page.locator("#saved")).to_contain_text(f"{len(third):,} images")
     assert {path for path, _, _ in crowd.overrides()} == {points.paths[row].as_py() for row in third.tolist()}
+
+
+_PLOTTED = """(coordinates) => {
+    const { x, y, customdata } = document.querySelector("#map .js-plotly-plot")._fullData[0];
+    const rows = [...customdata];
+    const placed = rows.every((row, at) => x[at] === coordinates[row][0] && y[at] === coordinates[row][1]);
+    return placed && new Set(rows).size === rows.length ? rows.length : -1;
+}"""
+
+
+@pytest.mark.slow
+def test_colors_filters_and_zoom_load_no_coordinates_again(crowd: Served, page: Page) -> None:
+    points = crowd.points
+    coordinates = points.coordinates.astype(np.float32).tolist()
+    loaded: list[str] = []
+    page.on("request", lambda request: loaded.append(request.url) if "/coordinates" in request.url else None)
+    open_page(page, crowd.url)
+    _expect_plotted(page, coordinates, MAX_PLOTTED)
+    pick(page, "coloring", "class")
+    expect(page.locator("#legend > span")).to_have_count(len(points.class_names))
+    _expect_plotted(page, coordinates, MAX_PLOTTED)
+    page.locator("#search").fill("path:_ship")
+    _expect_plotted(page, coordinates, N // len(points.class_names))
+    page.locator("#search").fill("")
+    _expect_plotted(page, coordinates, MAX_PLOTTED)
+    _zoom_in(page)
+    expect(page.locator("#notice")).to_contain_text("all in the visible part")
+    n = page.evaluate(_PLOTTED, coordinates)
+    assert 0 < n < MAX_PLOTTED
+    assert len(loaded) == 1
+
+
+def _expect_plotted(page: Page, coordinates: list[list[float]], n: int) -> None:
+    """Wait until `n` different points are plotted, each in its place."""
+    page.wait_for_function(f"(coordinates) => ({_PLOTTED})(coordinates) === {n}", arg=coordinates)
+
+
+def _zoom_in(page: Page) -> None:
+    """Zoom into a part of the map."""
+    box = page.locator("#map").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 4)
+    for _ in range(8):
+        page.mouse.wheel(0, -300)
+        page.wait_for_timeout(100)

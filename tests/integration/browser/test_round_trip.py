@@ -1,4 +1,4 @@
-"""Overrides in the browser change exactly those images in the next `dvc repro`."""
+"""Overrides in the browser change exactly those images when the filter runs again, by the button of the page."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_decisions_in_the_browser_change_what_dvc_repro_keeps(project: Path, page: Page) -> None:
+def test_decisions_change_what_the_filter_keeps_when_run_again(project: Path, page: Page) -> None:
     data = DataPaths(root=project / "data")
     _repro(project)
     before = _kept(data)
@@ -85,9 +85,14 @@ def test_decisions_in_the_browser_change_what_dvc_repro_keeps(project: Path, pag
         expect(page.locator("#card")).to_contain_text(f"#{trusted}")
         page.keyboard.press("d")
         expect(page.locator("#legend")).to_contain_text("dropped by hand 1")
+        page.locator("#run-filter").click()
+        expect(page.locator("#run-status")).to_have_text(f"The filter of {NETWORK} has ended.")
+        n = len(gone)
+        expect(page.locator("#banner")).to_contain_text(
+            f"The filter drops {n} images instead of {n}: 1 newly dropped, 1 newly kept."
+        )
         # Leave the page before its server stops.
         page.goto("about:blank")
-    _repro(project)
     kept, dropped = (points.paths[row].as_py() for row in (gone[0], trusted))
     assert _kept(data) - before == {kept}
     assert before - _kept(data) == {dropped}

@@ -14,7 +14,6 @@ import pytest
 from pipeline import locks
 from pipeline.errors import InputError, Terminated
 from pipeline.locks import file_lock
-from pipeline.stages import harness
 from pipeline.stages.harness import StageContext, leaving_at_sigterm, run_stage
 from tests.fixtures.printed_errors import printed_error
 
@@ -76,7 +75,7 @@ def test_a_lock_that_is_removed_keeps_others_out(tmp_path: Path, monkeypatch: py
 
 def test_a_lock_file_removed_while_another_waits_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The waiting process has opened the old file, which a third one would no longer find."""
-    lock, try_lock, opened = tmp_path / "lock", harness._try_lock, 0
+    lock, try_lock, opened = tmp_path / "lock", locks._try_lock, 0
 
     def remove_first(file: IO[str], *, within_s: float) -> bool:
         nonlocal opened

@@ -24,6 +24,7 @@ from tests.fixtures.content_policy import policy_sources
 from tests.fixtures.params import digits_tree
 from tests.fixtures.projects import NETWORK, write_params
 from tests.fixtures.report import ROOT, write_network
+from tests.fixtures.view import drawn_rows
 from viz.__main__ import main
 from viz.app import make_app
 from viz.components import picture
@@ -76,18 +77,36 @@ def body_of(client: Any, output: str, values: Mapping[str, Any], changed: str) -
     }
 
 
-def test_the_page_and_its_callbacks_answer(client: Any) -> None:
+def test_the_page_and_its_callbacks_answer(client: Any, points: Points) -> None:
     assert "resnet18" in client.get("/_dash-layout").text
     values = {
         "network.value": "resnet18", "coloring.value": "class", "view.value": "explore", "edited.data": "0",
         "selection.data": _NOTHING,
     }  # fmt: skip
-    answer = client.post("/_dash-update-component", json=body_of(client, "map.figure", values, "network.value"))
+    answer = client.post("/_dash-update-component", json=body_of(client, "map-drawing.data", values, "network.value"))
     assert answer.status_code == 200
     response = answer.json["response"]
-    assert len(response["map"]["figure"]["data"][0]["customdata"]) == 80
-    again = body_of(client, "map.figure", values | {"plotted.data": response["plotted"]["data"]}, "coloring.value")
-    assert len(client.post("/_dash-update-component", json=again).data) < len(answer.data) / 2
+    drawing = response["map-drawing"]["data"]
+    assert sorted(drawn_rows(drawing)) == list(range(80))
+    _check_coordinates(client, points, drawing["coordinates"])
+    values |= {"plotted.data": response["plotted"]["data"]}
+    again = client.post("/_dash-update-component", json=body_of(client, "map-drawing.data", values, "coloring.value"))
+    assert drawing["rows"] not in again.text
+
+
+def _check_coordinates(client: Any, points: Points, address: str) -> None:
+    answer = client.get(address)
+    assert answer.status_code == 200
+    assert "immutable" in answer.headers["Cache-Control"]
+    sent = np.frombuffer(answer.data, dtype="<f4").reshape(2, -1)
+    np.testing.assert_array_equal(sent.T, points.coordinates.astype(np.float32))
+
+
+@pytest.mark.parametrize("query", ["", "?generation=resnet18+0", "?generation=resnet34+0", "?generation=../../etc+0"])
+def test_coordinates_of_other_files_are_refused(client: Any, query: str) -> None:
+    answer = client.get(f"/coordinates{query}")
+    assert answer.status_code == 404
+    assert answer.data
 
 
 def test_every_callback_answers_a_page_just_opened(client: Any) -> None:
@@ -219,8 +238,10 @@ def test_decisions_are_accepted_only_as_json(client: Any, data: DataPaths, point
     assert client.post("/decide", json=command, headers={"Origin": "http://evil.example"}).status_code == 403
 
 
-def test_a_request_of_more_than_a_megabyte_is_not_read(client: Any) -> None:
-    body = b'"' + b" " * 1_000_000 + b'"'
+def test_a_million_selected_images_are_read_and_more_are_not(client: Any) -> None:
+    selection = json.dumps(list(range(1_000_000))).encode()
+    assert client.post("/decide", data=selection, content_type="application/json").json["failed"]
+    body = b'"' + b" " * 16_000_000 + b'"'
     for url in ("/_dash-update-component", "/decide"):
         assert client.post(url, data=body, content_type="application/json").status_code == 413
         # Without a length, as by chunks.
@@ -262,15 +283,15 @@ def test_a_page_does_not_draw_replaced_files(client: Any, data: DataPaths) -> No
         "list.value": "goes", "sort.value": "suspect", "selection.data": _NOTHING,
         "page-number.data": 0, "focus.data": 3,
     }  # fmt: skip
-    plotted = client.post("/_dash-update-component", json=body_of(client, "map.figure", values, "network.value"))
+    plotted = client.post("/_dash-update-component", json=body_of(client, "map-drawing.data", values, "network.value"))
     values["plotted.data"] = plotted.json["response"]["plotted"]["data"]
     write_network(data, NETWORK, seed=1)
     for output, changed in (
-        ("..map.figure", "coloring.value"),
-        ("..other.figure", "view.value"),
+        ("..map-drawing.data", "coloring.value"),
+        ("..other-drawing.data", "view.value"),
         ("grid.children", "list.value"),
         ("card.children", "map-focus.data"),
-        ("map.figure@", "selection.data"),
+        ("map-drawing.data@", "selection.data"),
     ):
         answer = client.post("/_dash-update-component", json=body_of(client, output, values, changed))
         assert answer.status_code == 204, output

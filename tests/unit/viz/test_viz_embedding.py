@@ -1,5 +1,6 @@
 import re
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from pipeline.figures.embeddings import POINTS, RING
 from pipeline.paths import DataPaths
 from tests.fixtures.projects import NETWORK
 from tests.fixtures.report import CLASS_NAMES, N_TRAIN, write_network, write_prepared
-from tests.fixtures.view import decide, event_at, points_of, source_of, text_of
+from tests.fixtures.view import decide, drawn_rows, event_at, patched, points_of, source_of, text_of
 from viz.callbacks import embedding
 from viz.callbacks.compare import draw_comparison, mark_selected
 from viz.callbacks.embedding import MapControls, draw, parse_comparison, visible_box
@@ -33,27 +34,22 @@ def _rule(threshold: float) -> dict[str, Any]:
 def test_the_map_shows_every_image_once(source: Source, points: Points, coloring: str) -> None:
     answer = draw(source, _HERE, coloring)
     assert answer["problem"] is None
-    trace = answer["figure"].data[POINTS]
-    assert sorted(trace.customdata) == list(range(N_TRAIN))
-    np.testing.assert_array_equal(trace.x, points.coordinates[list(trace.customdata), 0].astype(np.float32))
-    assert len(trace.marker.color) == N_TRAIN
+    assert sorted(drawn_rows(answer["drawing"])) == list(range(N_TRAIN))
+    assert len(answer["drawing"]["figure"].data[POINTS].marker.color) == N_TRAIN
+    assert points.stamp in parse_qs(urlsplit(answer["drawing"]["coordinates"]).query)["generation"][0]
 
 
 def test_filters_by_class_and_score_are_obeyed(source: Source, points: Points) -> None:
     map_controls = MapControls(network=NETWORK, classes=[2, 3], scores=[0.2, 0.5])
     answer = draw(source, map_controls, "class")
     expected = np.flatnonzero((points.labels >= 2) & (points.scores >= 0.2) & (points.scores <= 0.5))
-    assert sorted(answer["figure"].data[POINTS].customdata) == expected.tolist()
+    assert sorted(drawn_rows(answer["drawing"])) == expected.tolist()
     assert re.findall(r"\d+", answer["notice"]) == [str(len(expected)), "80"]
 
 
 def test_filtering_everything_away_leaves_an_empty_map(source: Source) -> None:
     answer = draw(source, MapControls(network=NETWORK, classes=[2], scores=[0.51, 0.52]), "class")
-    assert len(answer["figure"].data[POINTS].customdata) == 0
-
-
-def _patches(figure: Any) -> list[list[Any]]:
-    return [operation["location"] for operation in figure.to_plotly_json()["operations"]]
+    assert len(drawn_rows(answer["drawing"])) == 0
 
 
 def test_another_coloring_or_threshold_sends_only_colors(source: Source) -> None:
@@ -63,24 +59,24 @@ def test_another_coloring_or_threshold_sends_only_colors(source: Source) -> None
         (MapControls(network=NETWORK, settings_json=_rule(0.2)), "decision"),
     ):
         answer = draw(source, map_controls, coloring, plotted=plotted)
-        assert _patches(answer["figure"]) == [["data", POINTS, "marker"]]
+        assert list(patched(answer["drawing"])) == ["marker"]
         assert answer["plotted"] == plotted
-        marker = answer["figure"].to_plotly_json()["operations"][0]["params"]["value"]
+        marker = patched(answer["drawing"])["marker"]
         # One byte per point.
         assert marker["color"]["dtype"] == "u1"
 
 
-def test_other_points_are_drawn_again(data: DataPaths, source: Source) -> None:
-    plotted = draw(source, _HERE, "decision")["plotted"]
-    assert draw(source, MapControls(network=NETWORK, classes=[1]), "decision", plotted=plotted)["figure"].data
+def test_other_files_have_other_coordinates(data: DataPaths, source: Source) -> None:
+    before = draw(source, _HERE, "decision")
     write_network(data, NETWORK, seed=1)
-    assert draw(source, _HERE, "decision", plotted=plotted)["figure"].data
+    after = draw(source, _HERE, "decision", plotted=before["plotted"])
+    assert before["drawing"]["coordinates"] != after["drawing"]["coordinates"]
 
 
 def test_redraws_keep_the_zoom_within_a_network_only(data: DataPaths, source: Source) -> None:
     write_network(data, "resnet34")
     views = [
-        draw(source, MapControls(network=network, classes=classes), "class")["figure"].layout.uirevision
+        draw(source, MapControls(network=network, classes=classes), "class")["drawing"]["figure"].layout.uirevision
         for network, classes in ((NETWORK, None), (NETWORK, [1]), ("resnet34", None))
     ]
     assert views[0] == views[1] != views[2]
@@ -124,7 +120,7 @@ def test_a_notice_counts_the_plotted_images_and_zooming_shows_more(monkeypatch: 
     assert whole["notice"].startswith("300 of 1,000 images are plotted")
     part = draw(source, MapControls(network="made-up"), "score", plotted=whole["plotted"], zoom=_zoom(0.2, 0.5))
     inside = ((points.coordinates >= 0.2) & (points.coordinates <= 0.5)).all(axis=1)
-    assert sorted(part["figure"].data[POINTS].customdata) == np.flatnonzero(inside).tolist()
+    assert sorted(drawn_rows(patched(part["drawing"]))) == np.flatnonzero(inside).tolist()
 
 
 def test_a_moved_threshold_sends_only_colors_also_of_some_points(
@@ -140,18 +136,17 @@ def test_a_moved_threshold_sends_only_colors_also_of_some_points(
     for threshold in (0.95, 0.3):
         moved = MapControls(network="made-up", settings_json=_rule(threshold))
         answer = draw(source, moved, "decision", plotted=plotted)
-        assert _patches(answer["figure"]) == [["data", POINTS, "marker"]]
+        assert list(patched(answer["drawing"])) == ["marker"]
 
 
 def test_the_chosen_image_has_a_ring(source: Source, points: Points) -> None:
-    ring = draw(source, _HERE, "class", focus=5)["figure"].data[RING]
+    ring = draw(source, _HERE, "class", focus=5)["drawing"]["figure"].data[RING]
     assert (ring.x[0], ring.y[0]) == tuple(points.coordinates[5])
-    moved = move_ring(source, 7, NETWORK, None).to_plotly_json()["operations"]
-    assert [step["params"]["value"] for step in moved] == [[value] for value in points.coordinates[7]]
+    moved = patched(move_ring(source, 7, NETWORK, None))["ring"]
+    assert (moved["x"][0], moved["y"][0]) == tuple(points.coordinates[7])
     for nowhere in (None, 80, -1):
-        assert len(draw(source, _HERE, "class", focus=nowhere)["figure"].data[RING].x) == 0
-        steps = move_ring(source, nowhere, NETWORK, None).to_plotly_json()["operations"]
-        assert [step["params"]["value"] for step in steps] == [[], []]
+        assert len(draw(source, _HERE, "class", focus=nowhere)["drawing"]["figure"].data[RING].x) == 0
+        assert patched(move_ring(source, nowhere, NETWORK, None)) == {"ring": {"x": [], "y": []}}
 
 
 def test_hover_shows_all_about_a_point(source: Source) -> None:
@@ -218,7 +213,7 @@ def test_missing_artifacts_name_the_command_to_run(source: Source) -> None:
     ):
         assert f"{source.data.points('resnet34')}: " in text_of(said)
     assert answer["plotted"] is None
-    assert len(answer["figure"].data) == 2
+    assert len(answer["drawing"]["figure"].data) == 2
     assert hover(source, event_at(0), map_controls, None)[0] is False
 
 
@@ -235,39 +230,38 @@ def test_two_settings_are_compared_on_both_maps(data: DataPaths, source: Source)
         ("both keep", " 70"), ("only B drops", " 4"), ("both drop", " 6"),
     ]  # fmt: skip
     answer = draw_comparison(source, _HERE, other)
-    figure = answer["figure"]
     assert re.findall(r"[\d.]*\d", answer["differences"].children) == ["6", "10", "6", "0.600"]
-    trace = figure.data[POINTS]
-    xy = source.points("resnet34").coordinates[list(trace.customdata)]
-    np.testing.assert_array_equal(trace.x, xy[:, 0].astype(np.float32))
+    assert sorted(drawn_rows(answer["drawing"])) == list(range(N_TRAIN))
+    assert answer["drawing"]["coordinates"].startswith("/coordinates?generation=resnet34+")
 
 
 def test_a_selection_is_marked_on_the_other_map_and_after_redraws(data: DataPaths, source: Source) -> None:
     write_network(data, "resnet34")
     other = MapControls(network="resnet34")
-    figures = [
-        draw_comparison(source, _HERE, other, selected=[3, 70])["figure"],
-        draw(source, _HERE, "class", selected=[3, 70])["figure"],
-        draw(source, MapControls(network=NETWORK, classes=[2, 3]), "class", selected=[3, 70])["figure"],
+    narrowed = MapControls(network=NETWORK, classes=[2, 3])
+    drawings = [
+        draw_comparison(source, _HERE, other, selected=[3, 70])["drawing"],
+        draw(source, _HERE, "class", selected=[3, 70])["drawing"],
+        draw(source, narrowed, "class", selected=[3, 70])["drawing"],
     ]
-    for figure in figures:
-        trace = figure.data[POINTS]
-        assert {trace.customdata[place] for place in trace.selectedpoints} == {3, 70}
-    assert len({figure.layout.selectionrevision for figure in figures[1:]}) == 2, "places are other images"
-    rows = figures[0].data[POINTS].customdata
-    steps = {str(step["location"]): step for step in _steps(mark_selected(source, _HERE, [3, 70], None))}
-    assert {rows[place] for place in steps["['data', 0, 'selectedpoints']"]["params"]["value"]} == {3, 70}
-    assert _steps(mark_selected(source, _HERE, [], None))[0]["params"]["value"] is None
-    assert draw(source, _HERE, "class")["figure"].data[POINTS].selectedpoints is None
-
-
-def _steps(figure: Any) -> list[dict[str, Any]]:
-    operations: list[dict[str, Any]] = figure.to_plotly_json()["operations"]
-    return operations
+    for drawing in drawings:
+        marks = drawing["figure"].data[POINTS].selectedpoints
+        assert set(drawn_rows(drawing)[list(marks)]) == {3, 70}
+    revisions = [drawing["figure"].layout.selectionrevision for drawing in drawings[1:]]
+    assert len(set(revisions)) == 2, "places are other images"
+    # The same by patches.
+    shown = draw(source, _HERE, "class")
+    patch = patched(draw(source, narrowed, "class", selected=[3, 70], plotted=shown["plotted"])["drawing"])
+    assert set(drawn_rows(patch)[patch["marks"]["points"]]) == {3, 70}
+    assert patch["marks"]["revision"] == revisions[1]
+    marks = patched(mark_selected(source, _HERE, [3, 70], None))["marks"]["points"]
+    assert set(drawn_rows(drawings[0])[marks]) == {3, 70}
+    assert patched(mark_selected(source, _HERE, [], None))["marks"]["points"] is None
+    assert shown["drawing"]["figure"].data[POINTS].selectedpoints is None
 
 
 def test_the_chosen_image_has_a_ring_on_both_maps(source: Source, points: Points) -> None:
-    ring = draw_comparison(source, _HERE, MapControls(network=NETWORK), focus=5)["figure"].data[RING]
+    ring = draw_comparison(source, _HERE, MapControls(network=NETWORK), focus=5)["drawing"]["figure"].data[RING]
     assert (ring.x[0], ring.y[0]) == tuple(points.coordinates[5])
 
 

@@ -1,7 +1,5 @@
 """What the page gets after its first map: no coordinates again. Counted in bytes of JSON, with 20,000 points."""
 
-import base64
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,12 +7,13 @@ import numpy as np
 import pytest
 from plotly.io.json import to_json_plotly
 
-from pipeline.figures.embeddings import POINTS, RING
-from tests.fixtures.view import points_of, source_of
+from tests.fixtures.view import drawn_rows, patched, points_of, source_of
+from viz.callbacks import embedding
 from viz.callbacks.compare import draw_comparison
 from viz.callbacks.embedding import MapControls, draw
 from viz.callbacks.hover import move_ring
 from viz.data import Points, Source
+from viz.drawings import coordinate_bytes
 from viz.filter_settings import FilterSettings, Limit
 from viz.state import settings_to_json
 
@@ -40,8 +39,10 @@ def _sent(value: Any) -> str:
     return text
 
 
-def _places(figure: Any) -> list[list[Any]]:
-    return [step["location"] for step in json.loads(_sent(figure))["operations"]]
+def _colors(n: int) -> float:
+    """Return the characters of `n` colors of a byte, with what is around them."""
+    # Base64 has four characters for three bytes.
+    return 4 / 3 * n + 2000
 
 
 def _moved(controls: MapControls) -> MapControls:
@@ -49,16 +50,13 @@ def _moved(controls: MapControls) -> MapControls:
     return MapControls(network=controls.network, settings_json=settings)
 
 
-def test_the_first_map_has_four_bytes_for_each_coordinate(source: Source, points: Points) -> None:
-    text = _sent(draw(source, _HERE, "decision")["figure"])
-    assert len(text) < 24 * N
-    trace = json.loads(text)["data"][POINTS]
-    rows = np.array(trace["customdata"])
-    assert sorted(rows.tolist()) == list(range(N))
-    for axis, name in enumerate("xy"):
-        assert trace[name]["dtype"] == "f4"
-        values = np.frombuffer(base64.b64decode(trace[name]["bdata"]), dtype="<f4")
-        np.testing.assert_array_equal(values, points.coordinates[rows, axis].astype(np.float32))
+def test_the_first_map_has_rows_and_colors_but_no_coordinates(source: Source, points: Points) -> None:
+    drawing = draw(source, _HERE, "decision")["drawing"]
+    # Four bytes for a row, and one for its color.
+    assert len(_sent(drawing)) < 5 * _colors(N)
+    assert sorted(drawn_rows(drawing)) == list(range(N))
+    sent = np.frombuffer(coordinate_bytes(points), dtype="<f4").reshape(2, N)
+    np.testing.assert_array_equal(sent.T, points.coordinates.astype(np.float32))
 
 
 @pytest.mark.parametrize(
@@ -75,9 +73,37 @@ def test_a_changed_color_sends_a_byte_for_each_point(
 ) -> None:
     first = draw(source, _HERE, "decision")
     answer = draw(source_of(points, decisions), changed, coloring, plotted=first["plotted"])
-    assert _places(answer["figure"]) == [["data", POINTS, "marker"]]
-    # Base64 has four characters for three bytes.
-    assert len(_sent(answer["figure"])) < 4 / 3 * N + 2000
+    assert list(patched(answer["drawing"])) == ["marker"]
+    assert len(_sent(answer["drawing"])) < _colors(N)
+
+
+@pytest.mark.parametrize(
+    "narrowed",
+    [
+        MapControls(network="made-up", classes=[1]),
+        MapControls(network="made-up", scores=[0.2, 0.5]),
+        MapControls(network="made-up", search="path:1"),
+    ],
+    ids=["class", "scores", "search"],
+)
+def test_a_filter_sends_rows_and_their_colors(source: Source, narrowed: MapControls) -> None:
+    first = draw(source, _HERE, "decision")
+    answer = draw(source, narrowed, "decision", plotted=first["plotted"])
+    patch = patched(answer["drawing"])
+    n = int(narrowed.state(source).shown.sum())
+    assert 0 < len(drawn_rows(patch)) == n < N
+    assert set(patch) == {"marker", "rows", "marks", "meta"}
+    assert len(_sent(answer["drawing"])) < 5 * _colors(n)
+
+
+def test_a_zoom_sends_rows_and_their_colors(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "MAX_PLOTTED", 1000)
+    first = draw(source, _HERE, "decision")
+    zoom = {f"{axis}.range[{end}]": value for axis in ("xaxis", "yaxis") for end, value in enumerate((-0.5, 0.5))}
+    answer = draw(source, _HERE, "decision", plotted=first["plotted"], zoom=zoom)
+    assert set(patched(answer["drawing"])) == {"marker", "rows", "marks", "meta"}
+    assert len(_sent(answer["drawing"])) < 5 * _colors(1000)
+    assert answer["plotted"]["rows"] != first["plotted"]["rows"]
 
 
 def test_names_are_shown_and_hidden_without_coordinates(source: Source) -> None:
@@ -85,35 +111,32 @@ def test_names_are_shown_and_hidden_without_coordinates(source: Source) -> None:
     for named in (False, True):
         answer = draw(source, _HERE, "decision", plotted=plotted, named=named)
         plotted = answer["plotted"]
-        steps = json.loads(_sent(answer["figure"]))["operations"]
-        (names,) = [step["params"]["value"] for step in steps if step["location"] == ["layout", "annotations"]]
+        patch = patched(answer["drawing"])
+        assert set(patch) == {"marker", "names"}
+        names = patch["names"]
         assert len(names) == (N_CLASSES if named else 0)
-        assert not any(step["location"][-1] in ("x", "y", "customdata") for step in steps)
-    whole = draw(source, _HERE, "decision", named=True)["figure"]
+    whole = draw(source, _HERE, "decision", named=True)["drawing"]["figure"]
     assert [name.text for name in whole.layout.annotations] == [name["text"] for name in names]
 
 
 def test_the_second_map_gets_no_coordinates_again_either(source: Source) -> None:
     first = draw_comparison(source, _HERE, _OTHER)
-    assert len(first["figure"].data[POINTS].x) == N
+    assert len(drawn_rows(first["drawing"])) == N
     for controls, other in ((_moved(_HERE), _OTHER), (_HERE, _moved(_OTHER))):
         answer = draw_comparison(source, controls, other, plotted=first["plotted"], selected=[3, 7])
         assert answer["plotted"] == first["plotted"]
-        assert ["data", POINTS, "marker"] in _places(answer["figure"])
-        assert len(_sent(answer["figure"])) < 4 / 3 * N + 2000
-        marked = [
-            step["params"]["value"]
-            for step in json.loads(_sent(answer["figure"]))["operations"]
-            if step["location"] == ["data", POINTS, "selectedpoints"]
-        ]
-        assert [len(places) for places in marked] == [2]
+        patch = patched(answer["drawing"])
+        assert set(patch) == {"marker", "marks"}
+        assert len(patch["marks"]["points"]) == 2
+        assert len(_sent(answer["drawing"])) < _colors(N)
     narrowed = MapControls(network="made-up", classes=[1])
-    other_points = draw_comparison(source, narrowed, _OTHER, plotted=first["plotted"])
-    assert len(other_points["figure"].data[POINTS].x) == N // N_CLASSES
+    other_points = draw_comparison(source, narrowed, _OTHER, plotted=first["plotted"])["drawing"]
+    assert len(drawn_rows(patched(other_points))) == N // N_CLASSES
+    assert len(_sent(other_points)) < 5 * _colors(N // N_CLASSES)
 
 
 def test_a_chosen_image_sends_its_ring_alone(source: Source) -> None:
     plotted = draw(source, _HERE, "decision")["plotted"]
-    figure = move_ring(source, 7, "made-up", plotted)
-    assert _places(figure) == [["data", RING, "x"], ["data", RING, "y"]]
-    assert len(_sent(figure)) < 300
+    drawing = move_ring(source, 7, "made-up", plotted)
+    assert list(patched(drawing)) == ["ring"]
+    assert len(_sent(drawing)) < 300

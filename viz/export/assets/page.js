@@ -1,6 +1,8 @@
 // State of the controls and the elements that show it. Text enters the page as text, never as markup.
 
 const PER_PAGE = 60;
+// A map of many points is slower than typing.
+const TYPING_MS = 300;
 const at = (id) => document.getElementById(id);
 
 class Page {
@@ -21,7 +23,11 @@ class Page {
     for (const id of ["coloring", "names", "class", "decision", "min-score", "max-score"]) {
       at(id).addEventListener("change", () => this.show());
     }
-    at("search").addEventListener("input", () => this.show());
+    let typing = null;
+    at("search").addEventListener("input", () => {
+      clearTimeout(typing);
+      typing = setTimeout(() => this.show(), TYPING_MS);
+    });
     at("size").addEventListener("input", () => {
       document.documentElement.style.setProperty("--tile", `${at("size").value}px`);
     });
