@@ -90,6 +90,7 @@ def _stores(edited: str) -> list[Any]:
         "map-drawing": empty_drawing(),  # see drawings.py
         "other-drawing": empty_drawing(),
         "plotted": None,  # artifacts that the first map shows
+        "zoomed": None,  # last event of the map that needs other points
         "plotted-b": None,  # artifacts that the second map shows
         "selection": {"generation": None, "rows": [], "graph": "map"},  # on either map
         "lasso-shapes": None,  # outlines, on a map that draws only some points

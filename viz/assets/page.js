@@ -276,6 +276,10 @@
       return window.dash_clientside.no_update;
     },
 
+    // An event that moves the map. Where all points are drawn it asks for nothing: Dash drops the answer to an earlier
+    // request, such as the colors after a decision, when a new one for the same map begins.
+    zoomed: (event, plotted) => (plotted?.partial ? event : window.dash_clientside.no_update),
+
     // Rows of the points in a lasso or a box, and their generation.
     selected: (...events) => {
       const [graph, event] = triggered(events);

@@ -63,6 +63,13 @@ def _register_in_browser(app: Dash) -> None:
         prevent_initial_call=True,
     )
     app.clientside_callback(
+        "(event, plotted) => window.batchsieve.zoomed(event, plotted)",
+        Output("zoomed", "data"),
+        Input("map", "relayoutData"),
+        State("plotted", "data"),
+        prevent_initial_call=True,
+    )
+    app.clientside_callback(
         "(...events) => window.batchsieve.selected(...events)",
         Output("selection", "data"),
         Input("map", "selectedData"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from dash import Dash, Input, Output, Patch, State, ctx
+from dash import Dash, Input, Output, Patch, State
 from dash.exceptions import PreventUpdate
 from numpy.typing import NDArray
 
@@ -246,7 +246,8 @@ def register(app: Dash, source: Source) -> None:
             "coloring": Input("coloring", "value"),
             "comparison": (Input("view", "value"), Input("network-b", "value"), Input("rule-b", "data")),
             "_edited": Input("map-edited", "data"),
-            "zoom": Input("map", "relayoutData"),
+            "_zoomed": Input("zoomed", "data"),
+            "zoom": State("map", "relayoutData"),
             "plotted": State("plotted", "data"),
             "focus": State("focus", "data"),
             "selection": State("selection", "data"),
@@ -258,15 +259,13 @@ def register(app: Dash, source: Source) -> None:
         coloring: str,
         comparison: Sequence[Any],
         _edited: str,
+        _zoomed: Any,
         zoom: Any,
         plotted: Any,
         focus: Any,
         selection: Any,
         names: Any,
     ) -> dict[str, Any]:
-        zoomed = plotted is not None and set(ctx.triggered_prop_ids.values()) == {"map"}
-        if zoomed and not _redraws_on_zoom(source, map_controls[0]):
-            raise PreventUpdate
         require_generation(source, map_controls[0], plotted)
         other = parse_comparison(*comparison)
         return draw(
@@ -293,11 +292,3 @@ def _planted_notice(points: Points) -> str | None:
     if (note := points.planted_note) is None:
         return None
     return f"{note.capitalize()} of {len(points):,}. Overrides stay when the labels change: decide by the image."
-
-
-def _redraws_on_zoom(source: Source, network: str) -> bool:
-    """Return whether the map draws only some points, and others after zooming."""
-    try:
-        return len(source.points(network)) > MAX_PLOTTED
-    except InputError:
-        return False

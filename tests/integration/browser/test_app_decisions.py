@@ -92,7 +92,7 @@ def _decide_consecutive_images(page: Page, served: Served, paths: list[str]) -> 
         page.wait_for_timeout(100)
         route.continue_()
 
-    intercept(page, "**/_dash-update-component", slowly)
+    intercept(page, "**/_dash-update-component*", slowly)
     for key in ("d", "d", "k", "u", "d"):
         page.keyboard.press(key)
     expect(page.locator("#saved")).to_have_text("Saved as drop: 1 image.")
@@ -273,3 +273,22 @@ def _replace_the_points(page: Page, served: Served) -> None:
     page.keyboard.press("d")
     expect(page.locator("#saved.failed")).to_contain_text("Reload the page")
     expect(page.locator("#banner")).to_contain_text("A stage has written new files", timeout=15_000)
+
+
+@pytest.mark.slow
+def test_zooming_while_colors_are_on_their_way_loses_none(served: Served, page: Page) -> None:
+    _open_first(page, served)
+    zoomed: list[bool] = []
+
+    def after_a_zoom(route: Route) -> None:
+        if not zoomed and "map-drawing.data...legend" in (route.request.post_data or ""):
+            zoomed.append(True)
+            plot = "document.querySelector('#map .js-plotly-plot')"
+            page.evaluate(f"Plotly.relayout({plot}, {{'xaxis.range': [-1, 1], 'yaxis.range': [-1, 1]}})")
+            page.wait_for_timeout(500)
+        route.continue_()
+
+    intercept(page, "**/_dash-update-component*", after_a_zoom)
+    page.keyboard.press("d")
+    expect(page.locator("#legend")).to_contain_text("dropped by hand 1")
+    assert zoomed
