@@ -100,7 +100,8 @@ def _written_keys(location: tuple[int | str, ...], tree: Any, *, missing: bool) 
     """Return the parts of a location that are keys of the file; pydantic adds the names of union members."""
     keys: list[int | str] = []
     for part in location:
-        written = part in tree if isinstance(tree, dict) else isinstance(tree, list) and isinstance(part, int)
+        # A missing item of a list is not written.
+        written = part in (tree if isinstance(tree, dict) else range(len(tree)) if isinstance(tree, list) else ())
         if written:
             keys.append(part)
             tree = tree[part]

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from pipeline.config.recipe import Recipe
 from pipeline.config.study import Study, TrainConfig
 from pipeline.config.tuning import Tuning
 from pipeline.errors import InputError
+
+_MAX_CHECKED = 20_000  # a check takes about a millisecond
 
 
 def check_space(key: str, tuning: Tuning, study: Study, train: TrainConfig) -> None:
@@ -33,14 +36,20 @@ def check_space(key: str, tuning: Tuning, study: Study, train: TrainConfig) -> N
             f"{key}.seeds: {tuning.seeds} is more than the {len(study.seeds)} seeds of study {tuning.study}; give at "
             "most as many, or add seeds to the study"
         )
+    n_checked = 0
     for name, domain in tuning.space.items():
         # If its section is searched too, a key has to fit one of the section's choices.
         sections = [other for other in tuning.space if name.startswith(f"{other}.") and tuning.space[other].choices]
-        variants = [
-            dict(zip(sections, chosen, strict=True))
-            for chosen in itertools.product(*(tuning.space[section].choices or () for section in sections))
-        ]
-        for value in (*domain.extremes, *domain.inner):
+        choices = [tuning.space[section].choices or () for section in sections]
+        values = (*domain.extremes, *domain.inner)
+        n_checked += len(values) * math.prod(map(len, choices))
+        if n_checked > _MAX_CHECKED:
+            raise InputError(
+                f"{key}.space.{name}: more than {_MAX_CHECKED:,} combinations of choices, with those of the sections "
+                "that it is in; give fewer choices"
+            )
+        variants = [dict(zip(sections, chosen, strict=True)) for chosen in itertools.product(*choices)]
+        for value in values:
             misfits = [_misfit(tuning, study, train, {**variant, name: value}) for variant in variants]
             if all(misfits):
                 fix = "; give int_uniform in place of the range" if value in domain.inner else ""

@@ -25,6 +25,7 @@ _NOT_SEARCHABLE = tuple(
     )
 )  # fmt: skip
 _GRID_POINTS = 100_000  # the complete grid is in memory
+_Count = Annotated[Positive, Field(le=1_000_000)]  # lists of all trials, and of all epochs, are in memory
 
 Bounds = Annotated[tuple[float, float], Field(min_length=2, max_length=2)]
 
@@ -173,8 +174,8 @@ class Tuning(Section):
     study: str
     space: Annotated[dict[str, Domain], Field(min_length=1)]
     sampler: Sampler
-    trials: Positive | None = None
-    epochs: Positive
+    trials: _Count | None = None
+    epochs: _Count
     pruner: PrunerConfig
     scheduler: Literal["parallel", "round_robin", "sequential"] = "round_robin"
     max_concurrent_trials: Positive | None = None

@@ -37,7 +37,8 @@ _STORE_TIMEOUT_S = 20.0
 # What gloo, NCCL and the store say of a rank that is gone or does not come.
 _LOST_TEXTS = (
     "Connection reset by peer", "Connection closed by peer", "Connection refused", "Broken pipe", "Timed out",
-    "timed out", "remote process exited", "Socket Timeout", "Socket closed", "Connection was likely closed",
+    "timed out", "Application timeout", "remote process exited", "Socket Timeout", "Socket closed",
+    "Connection was likely closed",
 )  # fmt: skip
 
 
@@ -137,7 +138,7 @@ class RankWatch:
             if time.monotonic() > end:
                 break
             time.sleep(_SEARCH_INTERVAL_S)
-        if "imed out" not in str(error):
+        if "imed out" not in str(error) and "timeout" not in str(error):
             return None
         # A count may be as old as the interval between two.
         late = time.monotonic() - self._timeout_s / 2
@@ -174,17 +175,21 @@ class RankWatch:
             if count != seen.count:
                 seen.count, seen.answered_at = count, now
             if int(arrived) != seen.arrived or arrivals() <= int(arrived):
-                seen.arrived, seen.arrived_at, seen.named = int(arrived), now, False
+                seen.arrived, seen.arrived_at = int(arrived), now
             silent, absent = now - seen.answered_at, now - seen.arrived_at
             if silent > self._timeout_s + _GRACE_S:
                 self._end(f"{self._describe(other)} has not answered for {silent:.0f} s")
             if self._ends_absent and absent > self._timeout_s + _GRACE_S:
                 self._end(f"{self._describe(other)} has not come to the others within {self._timeout_s:g} s")
-            if absent > min(NOTICE_AFTER_S, self._timeout_s / 2) and not seen.named:
+            # A rank may have come as far as this one, and be stopped inside a collective that is not counted.
+            late = max(silent, absent)
+            if late <= min(NOTICE_AFTER_S, self._timeout_s / 2):
+                seen.named = False
+            elif not seen.named:
                 seen.named = True
                 what = "answered" if silent > 2 * self._interval else "come to the others"
                 self._say(
-                    f"{self._describe(other)} has not {what} for {absent:.0f} s; the others wait until "
+                    f"{self._describe(other)} has not {what} for {late:.0f} s; the others wait until "
                     f"{self._timeout_s:g} s (timeout_seconds)",
                     key=f"named {other} at {arrived}",
                 )

@@ -65,7 +65,7 @@ def _replaced(path: Path, write: Callable[[], object]) -> Iterator[None]:
 
 def _weights(folder: Path, **keys: Any) -> Path:
     (row,) = (row for row in runs_of(DataPaths(root=folder / "data")) if keys.items() <= row.items())
-    return WorkPaths(root=folder / "work").ledger / row["fingerprint"] / "weights.pt"
+    return WorkPaths(root=folder / "work").ledger / str(row["fingerprint"]) / "weights.pt"
 
 
 @pytest.mark.parametrize("command", [_LANDSCAPE, _NOISE_SCALE], ids=lambda command: command[0])

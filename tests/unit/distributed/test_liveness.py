@@ -7,7 +7,7 @@ import pytest
 import torch.distributed as dist
 
 from pipeline.distributed import collectives
-from pipeline.distributed.liveness import NOTICE_AFTER_S, RankWatch
+from pipeline.distributed.liveness import NOTICE_AFTER_S, RankWatch, is_lost_connection
 from tests.fixtures.projects import ROOT
 
 # Rank 1 answers, and has come to no collective; this process, rank 0, has come to one.
@@ -49,14 +49,19 @@ def test_a_rank_that_answers_and_does_not_come_ends_the_process() -> None:
 
 
 @pytest.mark.parametrize(("timeout_s", "named_after_s"), [(300.0, NOTICE_AFTER_S), (20.0, 10.0)])
-@pytest.mark.parametrize(("counts", "what"), [(False, "answered"), (True, "come to the others")])
+@pytest.mark.parametrize(
+    ("counts", "arrivals", "what"), [(False, 1, "answered"), (True, 1, "come to the others"), (False, 0, "answered")]
+)
 def test_a_late_rank_is_named_once_after_a_minute(
-    timeout_s: float, named_after_s: float, counts: bool, what: str,
+    timeout_s: float, named_after_s: float, counts: bool, arrivals: int, what: str,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """The clock is an argument; rank 1 has come to one collective fewer than this process."""
+    """The clock is an argument; `arrivals` is the number of collectives that rank 1 has come to fewer than this one.
+
+    With none it may be stopped inside a collective that is not counted, such as one of DistributedDataParallel.
+    """
     assert NOTICE_AFTER_S == 60.0, "docs/reliability.md says so"
-    monkeypatch.setattr(collectives, "_arrivals", [1])
+    monkeypatch.setattr(collectives, "_arrivals", [arrivals])
     store = dist.HashStore()  # type: ignore[attr-defined]
     watch = RankWatch(store, rank=0, size=2, timeout_s=timeout_s)
     watch.stop()  # ends the thread, not the watch
@@ -71,3 +76,8 @@ def test_a_late_rank_is_named_once_after_a_minute(
         watch._look(1000.0 + passed)
         said.append(capsys.readouterr().err)
     assert said == ["", "", line, ""]
+
+
+def test_the_timeout_of_gloo_in_a_backward_pass_is_a_lost_rank() -> None:
+    assert is_lost_connection(RuntimeError("Application timeout caused pair closure"))
+    assert not is_lost_connection(RuntimeError("shapes do not fit"))
