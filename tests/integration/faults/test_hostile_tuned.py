@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline.config.checks import check_space
+from pipeline.config.search_checks import check_space
 
 from pipeline.commands.tune.outputs import check_values_are_writable
 from pipeline.commands.validate import count_runs
