@@ -1,0 +1,195 @@
+"""A fault on one rank of a real training: a clear end or an outcome that all ranks agree on, and no other run is lost.
+
+The ranks run the stage as `python -m pipeline.stages.train` starts it, with the fault of tests/fixtures/faulty_rank.py.
+"""
+
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.training.weights import save_trained
+from tests.fixtures.forked import Process
+from tests.fixtures.interrupted_study import StudyProject
+from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.projects import NETWORK
+from tests.fixtures.training import (
+    NAMES,
+    TINY,
+    alive,
+    arguments,
+    build_resnet,
+    command,
+    descendants,
+    kill,
+    run,
+    start,
+    wait_until,
+    write_project,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.distributed, pytest.mark.timeout(900)]
+
+_LAUNCH = "import sys; from pipeline.distributed import launch; sys.exit(launch(sys.argv[1], sys.argv[2:], 2))"
+_MODULE = "tests.fixtures.faulty_rank"
+_STUDY: dict[str, Any] = {"seeds": [0, 1], "arms": ["full"]}
+_LONG: dict[str, Any] = {"seeds": [0], "budget": {"steps": 4000}}
+# torchrun ends a stopped process after half a minute.
+_ENDS_WITHIN_S = 90
+
+
+def _with_fault(study: StudyProject, fault: str, *, rank: int, stage: str = "train") -> tuple[int, str]:
+    """Run a stage on two ranks, one of which has a fault in step 7; return the exit code and standard error."""
+    options = [stage, fault, str(rank), "7", *arguments(stage, study.folder)]
+    done = run([sys.executable, "-c", _LAUNCH, _MODULE, *options], timeout=300)
+    study.check_no_orphans()
+    return done.returncode, done.stderr
+
+
+def _lines(said: str) -> list[str]:
+    """Return the lines but those that torch and its C++ libraries log."""
+    return [line for line in said.splitlines() if line and not re.match(r"\[?[WEI]\d{4}|\[[WE]|\[rank", line)]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("fault", ["gradient", "image", "weight"])
+@pytest.mark.parametrize("reduction", ["ddp", "exact"])
+def test_nan_on_one_rank_ends_its_run_on_all(tmp_path: Path, reduction: str, fault: str, rank: int) -> None:
+    """Every run gets the fault in its step 7; the first record with a loss that is not finite ends it."""
+    study = StudyProject.write(tmp_path / "study", study=_STUDY, reduction=reduction)
+    code, said = _with_fault(study, fault, rank=rank)
+    assert code == 0, said
+    assert "Traceback" not in said
+    outcome = study.outcome()
+    assert [(row["status"], row["top1"]) for row in outcome["runs"]] == [("diverged", None)] * 2
+    assert not study.checkpoints()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_nan_on_one_rank_ends_fine_tuning_in_one_line(tmp_path: Path, rank: int) -> None:
+    keys = {"simulated_workers": 2, "workers": 2, "budget": {"steps": 12}}
+    data = write_project(tmp_path, finetune=keys)
+    code, said = _with_fault(StudyProject(tmp_path), "gradient", rank=rank, stage="finetune")
+    assert code == 2, said
+    (line,) = _lines(said)
+    assert printed_error(line).key == "finetune.learning_rate"
+    assert "makes the loss of resnet18 infinite" in line
+    assert not data.extractor(NETWORK).exists()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_nan_on_one_rank_ends_extraction_in_one_line(tmp_path: Path, rank: int) -> None:
+    data = write_project(tmp_path)
+    save_trained(data.extractor(NETWORK), build_resnet(), TINY, NAMES)
+    code, said = _with_fault(StudyProject(tmp_path), "features", rank=rank, stage="extract")
+    assert code == 2, said
+    (line,) = (line for line in _lines(said) if "no provenance.json" not in line)
+    assert printed_error(line).key == "features"
+    assert not [path for path in data.features(NETWORK).parent.iterdir() if path.suffix != ".tmp"]
+
+
+@pytest.mark.parametrize("fault", ["gradient", "image"])
+def test_half_precision_skips_the_step_on_all_ranks(tmp_path: Path, fault: str) -> None:
+    """The loss scaler sees the averaged gradient, which is equal on all ranks, so they agree to skip the step."""
+    study = StudyProject.write(tmp_path / "study", study={**_STUDY, "seeds": [0]}, precision="fp16")
+    code, said = _with_fault(study, fault, rank=1)
+    assert code == 0, said
+    (row,) = study.outcome()["runs"]
+    # A poisoned image makes the loss of its record NaN too.
+    assert row["status"] == ("finished" if fault == "gradient" else "diverged")
+    if fault == "gradient":
+        assert row["skipped_steps"] >= 1
+
+
+def test_a_rank_out_of_memory_says_so_and_its_run_resumes(tmp_path: Path) -> None:
+    undisturbed = StudyProject.write(tmp_path / "undisturbed", study=_STUDY, workers=2)
+    undisturbed.finish()
+    study = StudyProject.write(tmp_path / "study", study=_STUDY, workers=2)
+    code, said = _with_fault(study, "memory", rank=1)
+    assert code == 2, said
+    errors = [line for line in _lines(said) if "rror" in line]
+    assert len(errors) == 1, said
+    assert "memory" in str(printed_error(errors[0]))
+    assert "Traceback" not in said
+    assert study.checkpoints()
+    study.finish()
+    study.assert_equals(undisturbed)
+
+
+def _started(study: StudyProject, output: Path) -> tuple[Process, dict[int, int]]:
+    """Start the stage, which starts two ranks, and return its process and rank -> process once it has trained."""
+    process = start(command("train", study.folder), output=output, fresh=True)
+    try:
+        wait_until(lambda: study.checkpoints(), process)
+        pids = _ranks_of(process)
+        assert pids.keys() == {0, 1}
+    except BaseException:
+        kill(process)
+        raise
+    return process, pids
+
+
+def _ranks_of(process: Process) -> dict[int, int]:
+    """Return rank -> process of the ranks that a process has started."""
+    pids: dict[int, int] = {}
+    for pid in descendants(process.pid):
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        pids |= {int(value[5:]): pid for value in variables if value.startswith(b"RANK=")}
+    return pids
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_stopped_rank_is_named_and_the_run_resumes(tmp_path: Path, victim: int) -> None:
+    study = StudyProject.write(tmp_path / "study", study=_LONG, workers=2, timeout_seconds=10)
+    process, pids = _started(study, tmp_path / "said")
+    try:
+        os.kill(pids[victim], signal.SIGSTOP)
+        assert process.wait(timeout=_ENDS_WITHIN_S) == 2
+    finally:
+        kill(process, *alive(set(pids.values())))
+    lines = _lines((tmp_path / "said").read_text())
+    assert not [line for line in lines if "Traceback" in line], lines
+    name = re.escape(f"rank {victim} (process {pids[victim]} on ")
+    (notice,) = (line for line in lines if "the others wait until" in line)
+    assert re.match(rf"{name}\S+\) is stopped: it has not answered for \d+ s; the others wait until 10 s", notice)
+    (error,) = (line for line in lines if line.startswith("error: "))
+    assert re.match(rf"error: {name}\S+\) is stopped", error)
+    assert error.endswith("run the same command again, which resumes at the last checkpoint")
+    saved = study.checkpoints()
+    assert saved
+    again = tmp_path / "again"
+    process = start(command("train", study.folder), output=again, fresh=True)
+    try:
+        wait_until(lambda: "resumed from step" in again.read_text(), process)
+    finally:
+        kill(process)
+        study.check_no_orphans()
+    assert f"resumed from step {saved[-1]}, workers: 2" in again.read_text()
+
+
+def test_a_rank_is_named_after_a_minute_and_may_go_on(tmp_path: Path) -> None:
+    """With the default `timeout_seconds`, 300: the run ends as if nothing had been."""
+    steps: dict[str, Any] = {**_LONG, "budget": {"steps": 300}, "arms": ["full"]}
+    undisturbed = StudyProject.write(tmp_path / "undisturbed", study=steps, workers=2)
+    undisturbed.finish()
+    study = StudyProject.write(tmp_path / "study", study=steps, workers=2)
+    said = tmp_path / "said"
+    process, pids = _started(study, said)
+    try:
+        os.kill(pids[1], signal.SIGSTOP)
+        wait_until(lambda: "the others wait until" in said.read_text(), process)
+        os.kill(pids[1], signal.SIGCONT)
+        assert process.wait(timeout=300) == 0, said.read_text()
+    finally:
+        kill(process, *alive(set(pids.values())))
+    (notice,) = (line for line in _lines(said.read_text()) if "the others wait until" in line)
+    found = re.match(r"rank 1 \(process \d+ on \S+\) is stopped: it has not answered for (\d+) s;", notice)
+    assert found, notice
+    # It looks once a second.
+    assert 60 <= int(found[1]) <= 75
+    assert notice.endswith("the others wait until 300 s (timeout_seconds)")
+    study.assert_equals(undisturbed)
