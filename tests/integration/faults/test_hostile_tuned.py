@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline.config.search_checks import check_space
 
 from pipeline.commands.tune.outputs import check_values_are_writable
 from pipeline.commands.validate import count_runs
 from pipeline.config.params import Params, check_params
+from pipeline.config.search_checks import check_space
 from pipeline.config.yaml_reading import parse_yaml
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
