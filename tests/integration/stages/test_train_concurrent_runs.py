@@ -1,6 +1,7 @@
 """Runs of a study that train at the same time give the tables of those that train one after the other."""
 
 import os
+import re
 import signal
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,12 @@ def test_two_at_a_time_give_the_tables_of_one_after_the_other(tmp_path: Path) ->
         assert ("4 runs, 2 at a time, each by one process of 1 threads" in done.stderr) == bool(train), done.stderr
         tables.append(_tables(data))
         assert [row["status"] for row in runs_of(data)] == ["finished"] * 4
+        # A line for each run, with its place among those of its process.
+        lines = [re.match(r"train@tiny(.*): run (\d) of (\d).*: top-1 ", line) for line in done.stderr.splitlines()]
+        places = sorted(line.groups() for line in lines if line)
+        alone = [("", number, "4") for number in "1234"]
+        two = [(f" (process-{process})", number, "2") for process in "12" for number in "12"]
+        assert places == (two if train else alone), done.stderr
     assert tables[0] == tables[1]
     again = run(command("train", tmp_path / "two"))
     assert again.returncode == 0
