@@ -65,8 +65,9 @@ def test_the_kept_data_set_is_read_back_by_prepare(project: Path) -> None:
     assert len(np.load(again.images("test"))) == 4
 
 
-def test_metadata_csv_puts_the_labels_of_the_folder_right(project: Path) -> None:
+def test_metadata_csv_puts_the_labels_of_the_folder_right(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = export(project)
+    assert f"cp -r {out}/metadata/. {project}/photos/\n" in capsys.readouterr().out
     shutil.copytree(out / "metadata", project / "photos", dirs_exist_ok=True)
     survey = survey_folder(project / "photos", choose_test_size=default_test_size, progress=RunLog.silent().progress)
     assert survey.class_names == ("cat", "dog")
