@@ -45,6 +45,9 @@ def test_images_are_reviewed_by_keys_alone(served: Served, page: Page) -> None:
     points = served.points
     rows = np.argsort(-points.scores, kind="stable")[:N_TO_REVIEW].tolist()
     _open(page, f"{served.url}?view=review")
+    # What changes the map and the gallery does nothing here.
+    for control in ("#width", "#size", "#csv"):
+        expect(page.locator(control)).not_to_be_visible()
     page.keyboard.press("?")
     expect(page.locator("#help")).to_be_visible()
     page.keyboard.press("?")

@@ -153,8 +153,9 @@ class Page {
     box.replaceChildren(this.pictures.of(i), ...this.lines(i));
     box.hidden = false;
     const { clientX: x, clientY: y } = event.event;
-    // On the side of the pointer that has room.
-    box.style.left = `${x + 16 + box.offsetWidth < innerWidth ? x + 16 : x - 16 - box.offsetWidth}px`;
+    // On the side of the pointer that has room; on a phone neither may.
+    const left = x + 16 + box.offsetWidth < innerWidth ? x + 16 : x - 16 - box.offsetWidth;
+    box.style.left = `${Math.max(0, left)}px`;
     box.style.top = `${Math.max(0, Math.min(y + 16, innerHeight - box.offsetHeight))}px`;
   }
 
