@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 from numpy.typing import NDArray
 
 from pipeline.artifacts.files import open_array
@@ -18,6 +19,8 @@ from pipeline.paths import DataPaths
 
 TRUE_LABEL = "true_label"
 """Column of data/prepare/train.parquet, int64, only if labels were changed on purpose."""
+
+_TRAINED_ON = ("path", "sha256", "val")
 
 PLANTED_COLUMN = "labels_changed_on_purpose"
 """Column of the CSV tables: in every row, the number of training labels that were changed on purpose."""
@@ -210,3 +213,37 @@ def prepared_digest(data: DataPaths) -> str:
     # Another version of Pillow has other decoders.
     decoder = [f"files read by Pillow {metadata.version('pillow')}"] if in_files else []
     return " ".join([*(file_digest(path) for path in prepared_files(data)), *decoder])
+
+
+def prepared_content(data: DataPaths) -> str:
+    """Return a SHA-256 of images and of what runs read of the manifests, by values instead of the bytes of files.
+
+    A Parquet file has the version of pyarrow that wrote it: equal images and labels of two machines have other bytes.
+    """
+    digest = hashlib.sha256()
+    for split in ("train", "test"):
+        digest.update(file_digest(data.images(split)).encode())
+        manifest = read_parquet(data.manifest(split), ["label"], optional=_TRAINED_ON)
+        for name in sorted(manifest.column_names):
+            digest.update(name.encode())
+            _update_by_values(digest, manifest[name])
+    return digest.hexdigest()
+
+
+def prepared_digests(data: DataPaths) -> tuple[str, str]:
+    """Return `prepared_digest` and `prepared_content`."""
+    return prepared_digest(data), prepared_content(data)
+
+
+def _update_by_values(digest: "hashlib._Hash", column: pa.ChunkedArray) -> None:
+    """Add the values of a column of texts, integers or booleans, which may be missing."""
+    missing = column.is_null()
+    digest.update(missing.to_numpy().tobytes())
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        texts = column.fill_null("")
+        digest.update(pyarrow.compute.binary_length(texts).to_numpy().astype(np.int64).tobytes())
+        digest.update("".join(texts.to_pylist()).encode())
+        return
+    values = column.fill_null(False if pa.types.is_boolean(column.type) else 0).to_numpy()
+    wide = {"b": "|b1", "i": "<i8"}[values.dtype.kind]
+    digest.update(wide.encode() + values.astype(wide).tobytes())

@@ -19,6 +19,7 @@ import argparse
 import io
 import tarfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ import torch
 
 from pipeline.artifacts.files import atomic_path
 from pipeline.artifacts.plans import copy_registered_plans, plan_files
+from pipeline.artifacts.prepared import prepared_content, prepared_digest, prepared_files
 from pipeline.artifacts.recorded import check_with_note
 from pipeline.artifacts.stage_inputs import report_inputs
 from pipeline.artifacts.tables import read_parquet
@@ -99,9 +101,9 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this command."""
     parser = command_parser("runs", __doc__)
     actions = parser.add_subparsers(dest="action", required=True, metavar="action")
-    work_options, all_options = folder_options("params", "work"), folder_options("params", "data", "work")
+    all_options = folder_options("params", "data", "work")
     import_parser = actions.add_parser(
-        "import", help="copy finished runs from another work folder", parents=[work_options]
+        "import", help="copy finished runs from another work folder", parents=[all_options]
     )
     import_parser.add_argument("folder", type=Path, help="the other node's work folder (.work), or a copy of it")
     pack_parser = actions.add_parser("pack", help="write the inputs of the report to one file", parents=[all_options])
@@ -123,7 +125,7 @@ def main(argv: Sequence[str]) -> int:
     if arguments.action == "import":
         params = load_params(arguments.params, accept_old_keys=True)
         limit_instructions(params.train.isa)
-        import_runs(arguments.folder, arguments.work, params)
+        import_runs(arguments.folder, arguments.work, params, DataPaths(root=arguments.data))
         return 0
     if not arguments.file.name.endswith(".tar.xz"):
         raise InputError(f"{arguments.file}: the archive is compressed by xz; give a name that ends in .tar.xz")
@@ -133,13 +135,16 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def import_runs(source: Path, target: Path, params: Params) -> None:
+def import_runs(source: Path, target: Path, params: Params, data: DataPaths) -> None:
     """Copy the runs of one work folder to another, and print how many.
+
+    A run on the images and labels of `data` counts, also if another version of pyarrow wrote their files.
 
     Args:
         source: work folder of the other machine.
         target: work folder of this machine.
         params: parameters of this project, whose studies decide the threads that a run is looked up with.
+        data: of this project; nothing prepared in it leaves the runs to the data of their keys.
 
     Raises:
         InputError: there are no runs, one is damaged, none is of this version of the code, or a study
@@ -161,8 +166,9 @@ def import_runs(source: Path, target: Path, params: Params) -> None:
         )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # The train stage writes to the same ledger.
+    digests = _digests_by_content(data)
     with file_lock(work.lock("train"), "train or runs import"):
-        imported = [key for key in usable if _import_run(ours, other, key, params, device)]
+        imported = [key for key in usable if _import_run(ours, other, key, params, device, digests)]
         plans = copy_registered_plans(WorkPaths(root=source).plans_folder, work.plans_folder)
     n_new = len(imported)
     print(f"{source}: {len(run_keys)} runs, {n_new} imported, {len(usable) - n_new} known already", end="")
@@ -177,10 +183,22 @@ def import_runs(source: Path, target: Path, params: Params) -> None:
         print(f"{source}: {plans} registered plans imported")
 
 
-def _import_run(ours: RunCache, other: RunCache, key: RunKey, params: Params, device: torch.device) -> bool:
+def _digests_by_content(data: DataPaths) -> dict[str, str]:
+    """Return the digest of the prepared files by that of their values; empty if nothing is prepared."""
+    if not all(path.exists() for path in prepared_files(data)):
+        return {}
+    return {prepared_content(data): prepared_digest(data)}
+
+
+def _import_run(
+    ours: RunCache, other: RunCache, key: RunKey, params: Params, device: torch.device, digests: Mapping[str, str]
+) -> bool:
     """Copy a run under the keys by which `dvc repro` looks for it here; returns whether one was new."""
     job = {**key.job, "code": _code_family(key)}
-    new = [ours.import_run(other, key, RunKey(job=job, machine=machine)) for machine in _machines(key, params, device)]
+    if key.content in digests:
+        job["data"] = digests[key.content]
+    local_keys = [replace(key, job=job, machine=machine) for machine in _machines(key, params, device)]
+    new = [ours.import_run(other, key, local_key) for local_key in local_keys]
     return any(new)
 
 

@@ -11,7 +11,7 @@ import torch
 from pipeline import distributed
 from pipeline.artifacts.files import atomic_path, remove_leftovers, write_array, write_json
 from pipeline.artifacts.plans import register_plan, utc_timestamp, write_run_dates
-from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_digest, prepared_files
+from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_digests, prepared_files
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_parquet
 from pipeline.config.batch_sizes import LARGEST
@@ -144,12 +144,12 @@ def resolve_runs(
     rows = [train_rows(spec, given, decisions) for spec in specs]
     changed = [np.flatnonzero(trained.changed(given)) for trained in rows]
     specs = [replace(spec, n_relabeled=len(ids)) for spec, ids in zip(specs, changed, strict=True)]
-    data_digest = distributed.broadcast(prepared_digest(context.data) if world.is_main else None)
+    data_digest, content = distributed.broadcast(prepared_digests(context.data) if world.is_main else ("", ""))
     run_keys = [
         None
         if spec.skip_reason
         else run_key(
-            spec.settings, trained.mask, data_digest=str(data_digest), device=world.device,
+            spec.settings, trained.mask, data_digest=data_digest, data_content=content, device=world.device,
             threads=threads or torch.get_num_threads(),
             relabeled=dict(zip(ids.tolist(), trained.labels[ids].tolist(), strict=True)),
         )

@@ -54,10 +54,13 @@ class RunKey:
             nothing).
         machine: versions, and the kind of GPU, or the CPU's arithmetic and the threads of a worker, which also decide
             the bits. The number of processes is not included: the result belongs to the simulated workers.
+        content: digest of images and labels by value, see `prepared_content`; "" in entries of earlier versions. It is
+            no part of the fingerprint. `runs import` finds equal data by it where the files have other bytes.
     """
 
     job: Mapping[str, Any]
     machine: Mapping[str, Any]
+    content: str = ""
 
     @property
     def fingerprint(self) -> str:
@@ -74,6 +77,7 @@ def run_key(
     device: torch.device,
     threads: int,
     relabeled: Mapping[int, int] | None = None,
+    data_content: str = "",
 ) -> RunKey:
     """Return the key of a run on this machine.
 
@@ -84,6 +88,7 @@ def run_key(
             is that of earlier versions, which trained only on the labels of the data.
         threads: CPU threads of each process that trains, where `settings` do not pin them. The caller may have
             another number of threads.
+        data_content: of the images and labels, by value.
     """
     values = recorded_settings(settings)
     job = {
@@ -94,7 +99,8 @@ def run_key(
     }
     if relabeled:
         job["labels"] = hashlib.sha256(json.dumps(sorted(relabeled.items())).encode()).hexdigest()
-    return RunKey(job=job, machine=worker_machine_info(device, settings.threads or threads))
+    machine = worker_machine_info(device, settings.threads or threads)
+    return RunKey(job=job, machine=machine, content=data_content)
 
 
 def checkpoint_folder_name(key: str) -> str:

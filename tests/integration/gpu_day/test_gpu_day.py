@@ -15,6 +15,7 @@ from benchmarks.gpu_day.__main__ import STEPS, main, summary
 from benchmarks.gpu_day.studies import LEDGER
 from pipeline.commands.runs import import_runs
 from pipeline.config.params import load_params
+from pipeline.paths import DataPaths
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import write_params
 from tests.fixtures.training import alive, descendants, kill, run, start, wait_until
@@ -89,7 +90,7 @@ def test_studies_fill_a_ledger_that_another_project_imports(tmp_path: Path) -> N
     assert len([*(tmp_path / "work/cells").glob("*/result.json")]) == 2
     assert not [*(tmp_path / "work").rglob("*.pt")]
     params = write_params(tmp_path)
-    import_runs(tmp_path / "work", tmp_path / "ours", load_params(params))
+    import_runs(tmp_path / "work", tmp_path / "ours", load_params(params), DataPaths(root=tmp_path / "data"))
     assert len([*(tmp_path / "ours/cells").glob("*/result.json")]) >= 2
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     again = run(_command(tmp_path / "bare", *only, "--earlier", str(packed)))

@@ -8,6 +8,8 @@ import sys
 import tarfile
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 import torch
 
@@ -43,7 +45,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _importing(theirs: Path, project: Path) -> list[str]:
-    return ["runs", "import", str(theirs), "--work", str(project / "work"), "--params", str(project / "params.yaml")]
+    folders = ["--work", str(project / "work"), "--params", str(project / "params.yaml")]
+    return ["runs", "import", str(theirs), *folders, "--data", str(project / "data")]
 
 
 def _import(theirs: Path, project: Path) -> int:
@@ -89,6 +92,25 @@ def test_imported_runs_are_not_trained_again(tmp_path: Path, node: Path, capsys:
     assert rows[0]["chain_end"] == theirs[0]["chain_end"] is not None
     assert read_json(_entry(tmp_path / "work") / "result.json")["imported_from"] == elsewhere
     assert (tmp_path / "data/train/tiny/best.pt").read_bytes() == (node / "data/train/tiny/best.pt").read_bytes()
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_equal_labels_count_in_files_of_other_bytes(
+    label: int, tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As another version of pyarrow writes them. With another label they are other data."""
+    data = write_project(tmp_path, study=_STUDY, train={"simulated_workers": 2})
+    manifest = read_parquet(data.manifest("train"))
+    labels = [(manifest["label"][0].as_py() + label) % 4, *manifest["label"].to_pylist()[1:]]
+    column = manifest.column_names.index("label")
+    changed = manifest.set_column(column, "label", pa.array(labels, manifest["label"].type))
+    pyarrow.parquet.write_table(changed, data.manifest("train"), compression="none")
+    assert data.manifest("train").read_bytes() != (node / "data/prepare/train.parquet").read_bytes()
+    assert _import(node / "work", tmp_path) == 0
+    assert _counts(capsys.readouterr().out) == [1, 1, 0]
+    assert stage("train", tmp_path) == 0
+    entries = list((tmp_path / "work/cells").glob("[0-9a-f]*"))
+    assert len(entries) == 1 + label, "a run that does not count is trained again"
 
 
 def test_a_second_import_changes_nothing(tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str]) -> None:
