@@ -136,7 +136,7 @@ def test_a_soak_of_the_visualizer(tmp_path: Path, capsys: pytest.CaptureFixture[
     def visit(number: int) -> None:
         assert client.get("/").status_code == 200
         assert client.get(f"/thumbnail/{number % 80}.png").status_code == 200
-        body = body_of(client, "map.figure", values, "network.value")
+        body = body_of(client, "map-drawing.data", values, "network.value")
         assert client.post("/_dash-update-component", json=body).status_code == 200
         if number % 50 == 0:  # a stage has run again
             os.utime(data.points(NETWORK))
