@@ -53,7 +53,7 @@ def new_drawing(
         rows: to draw.
         colors: of all images.
         meta: metadata of the map.
-        view: as `map_frame`, like all that follow.
+        view, ring, selected, names: see `map_frame`.
     """
     figure = map_frame(points.coordinates, rows, colors, view=view, ring=ring, selected=selected, names=names)
     figure.layout.meta = dict(meta)

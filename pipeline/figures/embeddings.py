@@ -189,18 +189,9 @@ def rows_to_draw(
     return np.concatenate([others[np.sort(sample)], suspect])
 
 
-def explorer_map(
-    xy: NDArray[np.floating[Any]],
-    rows: NDArray[np.int64],
-    colors: Colors,
-    *,
-    view: str,
-    ring: int | None = None,
-    selected: Sequence[int] = (),
-    names: Sequence[NamePlace] = (),
-) -> go.Figure:
-    """Return a WebGL scatter plot; the custom data of each point is its row. The arguments are those of `map_frame`."""
-    figure = map_frame(xy, rows, colors, view=view, ring=ring, selected=selected, names=names)
+def explorer_map(xy: NDArray[np.floating[Any]], rows: NDArray[np.int64], colors: Colors, *, view: str) -> go.Figure:
+    """Return a WebGL scatter plot; the custom data of each point is its row. See `map_frame` for the arguments."""
+    figure = map_frame(xy, rows, colors, view=view)
     # A list: Dash does not find single values in an encoded array.
     figure.data[POINTS].update(
         x=xy[rows, 0].astype(np.float32), y=xy[rows, 1].astype(np.float32), customdata=rows.tolist()

@@ -34,6 +34,12 @@ _SPLIT = {
 }
 
 
+def _assert_cats_and_dogs_in_turn(images: ImageSet) -> None:
+    assert images.class_names == ("cat", "dog")
+    assert images.train == tuple(Sample(path=f"train/{i}.png", label=i % 2) for i in range(4))
+    assert images.test == tuple(Sample(path=f"test/{i}.png", label=i % 2) for i in range(4))
+
+
 @pytest.mark.parametrize("writer", [write_folder, write_tar, write_zip])
 @pytest.mark.parametrize("root", ["", "Images/"])
 def test_one_table_or_one_per_split(writer: Callable[..., Path], root: str, tmp_path: Path) -> None:
@@ -43,9 +49,7 @@ def test_one_table_or_one_per_split(writer: Callable[..., Path], root: str, tmp_
     for number, tables in enumerate((one, two)):
         files = {root + name: content for name, content in {**_SPLIT, **tables}.items()}
         images = _open(writer(tmp_path / str(number), files))
-        assert images.class_names == ("cat", "dog")
-        assert images.train == tuple(Sample(path=f"train/{i}.png", label=i % 2) for i in range(4))
-        assert images.test == tuple(Sample(path=f"test/{i}.png", label=i % 2) for i in range(4))
+        _assert_cats_and_dogs_in_turn(images)
         assert images.files_in == (root.strip("/") if writer is write_folder else None)
         assert sum(isinstance(image, DecodedImage) for image in images.decode()) == 8
         assert "metadata.csv" in images.description
@@ -70,9 +74,7 @@ def test_json_lines_are_a_table_too(writer: Callable[..., Path], root: str, tmp_
     for number, tables in enumerate((one, two)):
         files = {root + name: content for name, content in {**_SPLIT, **tables}.items()}
         images = _open(writer(tmp_path / str(number), files))
-        assert images.class_names == ("cat", "dog")
-        assert images.train == tuple(Sample(path=f"train/{i}.png", label=i % 2) for i in range(4))
-        assert images.test == tuple(Sample(path=f"test/{i}.png", label=i % 2) for i in range(4))
+        _assert_cats_and_dogs_in_turn(images)
         assert "metadata.jsonl" in images.description
 
 

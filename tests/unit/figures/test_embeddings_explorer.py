@@ -7,7 +7,17 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from plotly import graph_objects as go
 
-from pipeline.figures.embeddings import POINTS, RING, explorer_map, marker, no_map, recolored, ring_at, rows_to_draw
+from pipeline.figures.embeddings import (
+    POINTS,
+    RING,
+    explorer_map,
+    map_frame,
+    marker,
+    no_map,
+    recolored,
+    ring_at,
+    rows_to_draw,
+)
 from pipeline.figures.palette import CHOSEN
 from pipeline.figures.style import Groups, Scale
 
@@ -135,7 +145,7 @@ def test_points_in_one_place_have_a_range() -> None:
 
 
 def test_the_ring_is_around_the_chosen_image_or_nowhere() -> None:
-    ring = explorer_map(_XY, _ALL, _GROUPS, view="a", ring=3).data[RING]
+    ring = map_frame(_XY, _ALL, _GROUPS, view="a", ring=3).data[RING]
     assert (ring.x, ring.y, ring.marker.color) == ((4.0,), (5.0,), CHOSEN)
     for nowhere in (None, 4, -1):
         assert ring_at(_XY, nowhere) == {"x": [], "y": []}
