@@ -47,7 +47,7 @@ def point_lines(state: MapState, row: int) -> list[html.P]:
     return [
         html.P([html.Strong(f"#{row}"), " · label: ", html.Strong(points.name(row))]),
         html.P(
-            f"suggested label: {suggested} ({points.confidence[row]:.0%})",
+            f"suggested label: {suggested} ({100 * points.confidence[row]:.0f} %)",
             className="" if points.predicted[row] == points.labels[row] else "contradicts",
         ),
         *_true_label_lines(points, row),

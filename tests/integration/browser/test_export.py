@@ -99,7 +99,7 @@ def test_a_point_is_explained_and_pinned_with_its_neighbors(
     opened.mouse.move(*place_of(opened, points, row))
     tooltip = opened.locator("#tooltip")
     expect(tooltip).to_be_visible()
-    for text in (points.name(row), points.reasons[row].as_py(), f"score {preview.scores[row]:.3f}", "90%"):
+    for text in (points.name(row), points.reasons[row].as_py(), f"score {preview.scores[row]:.3f}", "90 %"):
         expect(tooltip).to_contain_text(text)
     expect(tooltip.locator("canvas[data-plotted]")).to_have_count(1)
     red = tooltip.locator("canvas").evaluate("canvas => canvas.getContext('2d').getImageData(16, 16, 1, 1).data[0]")

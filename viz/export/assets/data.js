@@ -46,7 +46,7 @@ function linesAbout(data, i) {
   const { classNames, byHand } = data.about;
   const lines = [
     `#${data.sample_id[i]} · label: ${classNames[data.label[i]]}`,
-    `suggested label: ${classNames[data.predicted[i]]} (${(100 * data.confidence[i]).toFixed(0)}%)`,
+    `suggested label: ${classNames[data.predicted[i]]} (${(100 * data.confidence[i]).toFixed(0)} %)`,
     `score ${data.score[i].toFixed(3)}: ${data.keep[i] ? "kept" : "dropped"}`,
     data.reason[i],
   ];
