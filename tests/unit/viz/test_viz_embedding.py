@@ -158,7 +158,7 @@ def test_hover_shows_all_about_a_point(source: Source) -> None:
         "#5",
         "http://evil.example",
         "suggested label: <script>",
-        "(53%)",
+        "(53 %)",
         "score",
         "3 of 5 nearest",
         "/thumbnail/5.png",
