@@ -139,6 +139,19 @@ def test_torchrun_forks_its_ranks(tmp_path: Path, code: int) -> None:
     assert ("exitcode  : 3 " in done.stderr) == (code == 3), done.stderr
 
 
+@pytest.mark.distributed
+def test_ranks_are_forks_of_a_process_with_one_thread(tmp_path: Path) -> None:
+    """What another thread had locked would stay locked in the fork, and the others would wait for that rank."""
+    (tmp_path / "rank.py").write_text(_RANK)
+    shown = "import os; os.register_at_fork(before=lambda: print('threads', len(os.listdir('/proc/self/task'))))\n"
+    args = [sys.executable, "-c", shown + _AGENT, str(tmp_path / "rank.py"), "0"]
+    done = run_forked(args, cwd=tmp_path, environ=dict(os.environ), timeout=60)
+    assert done.returncode == 0, done.stderr
+    forks = [line for line in done.stdout.splitlines() if line.startswith("threads")]
+    assert len(forks) >= 2
+    assert set(forks) == {"threads 1"}
+
+
 _PARENT = """
 import subprocess, sys
 module = [sys.executable, "-u", "-m", "shown_child"]
@@ -178,6 +191,21 @@ def test_a_fork_does_not_do_what_is_left_to_its_parent(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n") == ["the end of the fork", "", "True", "the end of the parent", ""]
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("tmp")]
+
+
+def test_an_object_of_the_parent_does_not_close_a_file_of_the_fork(tmp_path: Path) -> None:
+    """The kernel gives a new file the lowest free number."""
+    args, environ = _module(
+        tmp_path,
+        "import json, subprocess, sys; json.held = open('held', 'w')\n"
+        "subprocess.run([sys.executable, '-m', 'shown_child'], check=True)",
+    )
+    (tmp_path / "shown_child.py").write_text(
+        "import json; own = open('own', 'w'); json.held.close(); own.write('written'); own.close()"
+    )
+    done = run_forked(args, cwd=tmp_path, environ=environ, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "own").read_text() == "written"
 
 
 def test_a_program_with_threads_starts_interpreters(tmp_path: Path) -> None:
