@@ -127,7 +127,7 @@ LOWER_TESTS := unit/optim unit/models unit/training unit/features unit/reduction
   integration/notebooks
 EXTRAS := stages viz notebooks cleanlab tuning datasets docs dev
 
-lower-bounds: setup ## run the fast tests with every requirement at its lower bound, in a separate environment
+lower-bounds: setup ## run most fast tests with every requirement at its lower bound, in a separate environment
 	@command -v uv > /dev/null || python -m pip install --quiet uv
 	@uv venv --quiet --allow-existing --python 3.11 .work/lower-bounds
 	@uv pip install --quiet --python .work/lower-bounds/bin/python --resolution lowest-direct \

@@ -38,8 +38,13 @@ LAYERS = (
     (2, 1, 2, 256, 512),
     (1, 1, 1, 1024, 256),
     (1, 1, 1, 256, 1024),
+    (1, 1, 2, 256, 512),
+    (1, 3, 2, 256, 512),
+    (1, 3, 1, 128, 128),
+    (2, 3, 1, 64, 64),
+    (2, 3, 2, 64, 128),
 )
-"""Side, kernel, stride, channels in and out: layers of ResNet-18 and ResNet-50 at 16 to 64 pixels."""
+"""Side, kernel, stride, channels in and out: layers of ResNet-18 and ResNet-50 at 8 to 64 pixels."""
 
 
 def compare_loops(arguments: argparse.Namespace, size: int, batch: int, world: World) -> dict[str, float]:

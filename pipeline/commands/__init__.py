@@ -63,7 +63,7 @@ def check_minimums(arguments: argparse.Namespace, **minimums: int) -> None:
     for key, minimum in minimums.items():
         value = getattr(arguments, key)
         if value is not None and value < minimum:
-            raise InputError(f"--{key} {value}: too small; give {minimum} or more")
+            raise InputError(f"--{key.replace('_', '-')} {value}: too small; give {minimum} or more")
 
 
 def packaged_path(name: str) -> Path:

@@ -30,7 +30,7 @@ from pipeline.commands import check_minimums, command_parser
 from pipeline.commands.kept_networks import is_kept, load_kept
 from pipeline.config.batch_sizes import CONTROL, TREATED
 from pipeline.distributed import World
-from pipeline.errors import InputError
+from pipeline.errors import InputError, explain_out_of_memory
 from pipeline.models.resnet import Network
 from pipeline.stages.harness import StageContext, exit_codes, make_context
 from pipeline.stages.train import recipe_of, resolve_runs
@@ -46,7 +46,7 @@ from pipeline.training.run_options import RunOptions
 from pipeline.training.runs import LoadedSplits
 
 _PARTS = 40
-_BATCH = 250
+_MICRO_BATCH = 250
 _HALF_SEED = 13  # separates the halves from other random choices under one seed
 
 
@@ -77,6 +77,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--study", required=True, help="one of `studies` in the parameter file, with both arms")
     parser.add_argument("--steps", type=int, help="train so many steps on half of the images, measure on the other")
     parser.add_argument("--parts", type=int, default=_PARTS, help=f"parts of each set of images (default: {_PARTS})")
+    parser.add_argument(
+        "--micro-batch", type=int, default=_MICRO_BATCH, help=f"images a pass (default: {_MICRO_BATCH})"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the halves and the parts (default: 0)")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     return parser
@@ -90,7 +93,7 @@ def main(argv: Sequence[str]) -> int:
     """
     arguments = make_parser().parse_args(argv)
     with exit_codes():
-        check_minimums(arguments, steps=1, parts=3, seed=0)
+        check_minimums(arguments, steps=1, parts=3, micro_batch=1, seed=0)
         context = make_context("noise-scale", "study", arguments)
         with closing(context.log), distributed.join_process_group(launch_plan(recipe_of(context)).threads) as world:
             measured = list(_measurements(context, arguments, world))
@@ -227,7 +230,9 @@ def _ratio(
             labels=torch.from_numpy(trained.labels).to(world.device),
             label_smoothing=spec.settings.label_smoothing,
         )
-        norms.append(measure_parts(model, train_loss, order, parts=arguments.parts, batch_size=_BATCH))
+        size = arguments.micro_batch
+        with explain_out_of_memory(f"--micro-batch {size}: a pass of {size} images does not fit the memory; lower it"):
+            norms.append(measure_parts(model, train_loss, order, parts=arguments.parts, batch_size=size))
         sizes.append(len(order) // arguments.parts * arguments.parts)
     return sizes, scale_ratio(*norms)
 

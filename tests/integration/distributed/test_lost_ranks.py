@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.process_tree import alive
 from tests.fixtures.projects import ROOT
-from tests.fixtures.training import alive, kill, run, start, wait_until
+from tests.fixtures.training import kill, run, start, wait_until
 
 _TIMEOUT_S = 6
 _RANKS = """

@@ -8,7 +8,8 @@ import pytest
 
 from tests.fixtures.agents import TRAINS_WITHIN_S, Agents
 from tests.fixtures.interrupted_study import StudyProject, kill_one, starts_again
-from tests.fixtures.training import command, descendants, kill, start
+from tests.fixtures.process_tree import descendants
+from tests.fixtures.training import command, kill, start
 
 NODES = 4
 STEPS = 400

@@ -16,15 +16,14 @@ from pipeline.training.weights import save_trained
 from tests.fixtures.forked import Process
 from tests.fixtures.interrupted_study import StudyProject
 from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.process_tree import alive, descendants
 from tests.fixtures.projects import NETWORK
 from tests.fixtures.training import (
     NAMES,
     TINY,
-    alive,
     arguments,
     build_resnet,
     command,
-    descendants,
     kill,
     run,
     start,

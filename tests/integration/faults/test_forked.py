@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.forked import run_forked, start_forked
+from tests.fixtures.process_tree import alive
 from tests.fixtures.projects import ROOT
-from tests.fixtures.training import alive
 
 _SHOWN = """
 import gc, json, os, signal, sys

@@ -14,8 +14,9 @@ from pipeline.paths import DataPaths
 from tests.fixtures.forked import Process
 from tests.fixtures.interrupted_study import HOOKS, kill_one
 from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.process_tree import alive
 from tests.fixtures.slow import quick_first
-from tests.fixtures.training import alive, files_below, kill, run, start, wait_until
+from tests.fixtures.training import files_below, kill, run, start, wait_until
 from tests.fixtures.tuning import NAME, command, results_of, tune, write_search
 
 SEARCH: dict[str, Any] = {

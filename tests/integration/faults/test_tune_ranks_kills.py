@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.training import alive, descendants, files_below, kill, run, start, wait_until
+from tests.fixtures.process_tree import alive, descendants
+from tests.fixtures.training import files_below, kill, run, start, wait_until
 from tests.fixtures.tuning import command, results_of, write_search
 
 SEARCH: dict[str, Any] = {

@@ -17,8 +17,9 @@ from pipeline.commands.runs import import_runs
 from pipeline.config.params import load_params
 from pipeline.paths import DataPaths
 from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.process_tree import alive, descendants
 from tests.fixtures.projects import write_params
-from tests.fixtures.training import alive, descendants, kill, run, start, wait_until
+from tests.fixtures.training import kill, run, start, wait_until
 
 # Packages that a machine with a GPU may lack; the import of a module that is None in sys.modules fails.
 _MISSING = (

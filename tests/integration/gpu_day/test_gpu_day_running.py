@@ -13,7 +13,8 @@ import pytest
 from benchmarks.gpu_day import running
 from benchmarks.gpu_day.running import outcome, read_results, run_steps
 from pipeline.errors import InputError
-from tests.fixtures.training import alive, descendants, kill, start, wait_until
+from tests.fixtures.process_tree import alive, descendants
+from tests.fixtures.training import kill, start, wait_until
 from tests.integration.gpu_day.gpu_day_toys import LIMIT_S, MACHINE, MODULE, steps
 
 

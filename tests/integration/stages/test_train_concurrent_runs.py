@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pipeline.distributed import LaunchPlan
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.stages.concurrent_runs import divide, n_processes, trains_alone
-from tests.fixtures.training import alive, command, descendants, kill, run, runs_of, start, wait_until, write_project
+from tests.fixtures.process_tree import alive, descendants
+from tests.fixtures.training import command, kill, run, runs_of, start, wait_until, write_project
 
 _STUDY = {"models": ["small_cnn"], "arms": ["full", "filtered"], "seeds": [0, 1]}
 _AT_ONCE = {"concurrent_runs": 2}

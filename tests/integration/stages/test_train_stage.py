@@ -19,12 +19,11 @@ from pipeline.stages import train as train_stage
 from pipeline.training.runs import HISTORY_SCHEMA, RUNS_SCHEMA
 from pipeline.training.weights import load_trained
 from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.process_tree import alive, descendants
 from tests.fixtures.projects import NETWORK
 from tests.fixtures.training import (
-    alive,
     bright_images,
     command,
-    descendants,
     files_below,
     kill,
     run,

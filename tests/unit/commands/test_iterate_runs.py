@@ -25,8 +25,9 @@ from tests.fixtures.iteration import (
     write_project,
 )
 from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.process_tree import alive, descendants
 from tests.fixtures.projects import NETWORK
-from tests.fixtures.training import alive, command, descendants, files_below, kill, run, start, wait_until
+from tests.fixtures.training import command, files_below, kill, run, start, wait_until
 
 _ENDS_WITHIN_S = 45
 _ROUNDS_END_WITHIN_S = 500

@@ -48,11 +48,25 @@ def test_the_text_says_what_was_measured(project: Path, capsys: pytest.CaptureFi
     assert notes[-1].endswith("law: 1/s^2")
 
 
+def test_out_of_memory_names_the_images_of_a_pass(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(*_: object, batch_size: int, **__: object) -> None:
+        raise MemoryError if batch_size == 7 else AssertionError(batch_size)
+
+    monkeypatch.setattr("pipeline.commands.noise_scale.measure_parts", measure)
+    with pytest.raises(SystemExit) as ended:
+        main(["--study", "tiny", "--steps", "1", "--parts", "4", "--micro-batch", "7", *folder_arguments(project)])
+    assert ended.value.code == 2
+    assert "--micro-batch 7: a pass of 7 images does not fit" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["--steps", "0"], "--steps 0: too small"),
         (["--parts", "50", "--steps", "1"], "--parts 50: there are"),
+        (["--micro-batch", "0", "--steps", "1"], "--micro-batch 0: too small"),
         ([], "run `dvc repro"),
     ],
 )

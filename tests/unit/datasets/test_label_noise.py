@@ -124,8 +124,8 @@ def test_any_two_images_can_go_together() -> None:
     assert len(planted_labels) == 6
 
 
-def test_there_is_one_way_to_plant() -> None:
-    """Benchmarks and tests plant by the same function as `prepare`."""
+def test_the_kinds_of_prepare_are_written_once() -> None:
+    """Benchmarks of these kinds plant by the function of `prepare`; those of other kinds say how."""
     planting = [
         path.relative_to(ROOT).as_posix()
         for folder in ("pipeline", "benchmarks")

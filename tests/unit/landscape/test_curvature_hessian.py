@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pipeline.landscape.curvature import SubsetLoss, TopEigenvalue, top_eigenvalue
+from pipeline.models import build_network
+from pipeline.models.small_maps import SmallMapConv2d
+from tests.fixtures.training import distance
 
 
 def _with_eigenvalues(values: Sequence[float], seed: int) -> Tensor:
@@ -141,3 +144,21 @@ def test_products_are_those_of_the_full_hessian_in_any_batches(tiny: tuple[_Tiny
     for batch_size in (1, 5, 12):
         product = SubsetLoss(model, images, labels, batch_size=batch_size).hessian_product(vector)
         np.testing.assert_allclose(torch.cat([part.flatten() for part in product]).detach(), expected.detach())
+
+
+def test_products_of_a_resnet_on_small_maps_match_plain_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 16 pixels the last layers of ResNet-18 see maps of 1x1 and 2x2."""
+    model = build_network("resnet18", 4, stem="imagenet", seed=0).double().eval()
+    generator = torch.Generator().manual_seed(2)
+    images = torch.randn(9, 3, 16, 16, generator=generator, dtype=torch.float64)
+    labels = torch.randint(0, 4, (9,), generator=generator)
+    loss = SubsetLoss(model, images, labels)
+    vector = [torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in loss.parameters]
+
+    def product() -> Tensor:
+        return torch.cat([part.flatten() for part in loss.hessian_product(vector)]).detach()
+
+    ours = product()
+    monkeypatch.setattr(SmallMapConv2d, "forward", nn.Conv2d.forward)
+    plain = product()
+    assert 0 < distance(ours, plain) < 1e-12

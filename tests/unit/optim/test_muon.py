@@ -19,6 +19,9 @@ from pipeline.optim.muon import COEFFICIENTS, muon, polar_factors
 
 _RATE = 0.01
 _OPTIONS: dict[str, Any] = {"momentum": 0.95, "nesterov": True}
+_UPDATE_ERROR = 1e-3
+"""Relative error of an update in single precision, in the Frobenius norm. The iteration leaves singular values up to
+0.3 away from 1, so an error of this size changes nothing."""
 
 
 def _normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -64,7 +67,7 @@ def test_singular_vectors_stay_and_singular_values_become_one(shape: tuple[int, 
 def test_the_gram_form_is_the_plain_iteration(shape: tuple[int, int], dtype: torch.dtype) -> None:
     matrix = _normal(*shape, dtype=dtype)
     expected = zeropower_via_newtonschulz(matrix, len(COEFFICIENTS), list(COEFFICIENTS), dtype=dtype)
-    assert _distance(_orthogonalized(matrix), expected) < (1e-4 if dtype == torch.float32 else 1e-11)
+    assert _distance(_orthogonalized(matrix), expected) < (_UPDATE_ERROR if dtype == torch.float32 else 1e-11)
 
 
 @pytest.mark.parametrize("smallest", [1e-2, 1e-4, 1e-7, 0.0])
@@ -75,7 +78,7 @@ def test_small_singular_values_do_no_harm_in_single_precision(smallest: float) -
     spectrum[1:] = smallest
     matrix = u @ torch.diag(spectrum) @ vt
     expected = zeropower_via_newtonschulz(matrix, len(COEFFICIENTS), list(COEFFICIENTS), dtype=torch.float64)
-    assert _distance(_orthogonalized(matrix.float()).double(), expected) < 1e-3
+    assert _distance(_orthogonalized(matrix.float()).double(), expected) < _UPDATE_ERROR
 
 
 @given(
@@ -150,7 +153,7 @@ def test_a_gradient_of_nothing_is_a_step_of_nothing() -> None:
 
 def test_the_outer_layers_and_vectors_take_the_steps_of_adamw() -> None:
     """The first filter and the classifier too, as the authors advise; timm would orthogonalize both."""
-    model = build_network("resnet18", 10, stem="imagenet", seed=0)
+    model = build_network("resnet18", 10, stem="imagenet", seed=0).double()
     outer = model.input_layer, model.output_layer
     groups = parameter_groups(model, weight_decay=0.1, decay_norm_and_bias=False, outer_layers=outer)
     named = [parameter for name, parameter in model.named_parameters() if _by_adamw(name)]
@@ -165,14 +168,14 @@ def test_the_outer_layers_and_vectors_take_the_steps_of_adamw() -> None:
     optimizer = muon(groups, _RATE, **_OPTIONS)
     for seed in range(2):
         for index, parameter in enumerate(model.parameters()):
-            parameter.grad = _normal(*parameter.shape, seed=100 * seed + index)
+            parameter.grad = _normal(*parameter.shape, seed=100 * seed + index, dtype=torch.float64)
         for copy, parameter in zip(copies, named, strict=True):
             assert parameter.grad is not None
             copy.grad = parameter.grad.clone()
         optimizer.step()
         adamw.step()
     for copy, parameter in zip(copies, named, strict=True):
-        torch.testing.assert_close(parameter.detach(), copy.detach(), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(parameter.detach(), copy.detach(), rtol=1e-12, atol=1e-12)
 
 
 def _by_adamw(name: str) -> bool:
