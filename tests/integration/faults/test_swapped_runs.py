@@ -111,6 +111,7 @@ def test_an_entry_without_checksums(project: Path, command: list[str], capsys: p
     assert _TRAIN in line
 
 
+@pytest.mark.slow
 def test_the_named_command_makes_it_good(project: Path, tmp_path: Path) -> None:
     copy = tmp_path / "project"
     shutil.copytree(project, copy)

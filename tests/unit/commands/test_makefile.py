@@ -189,8 +189,11 @@ def test_clean_deletes_outputs_and_nothing_of_a_persons(
 )
 def test_ci_runs_tests_and_checks_and_fails_with_the_first(tmp_path: Path, failing: str, code: int) -> None:
     _script(tmp_path / "bin/make", f'echo "ran $1 with CI=$CI"; [ "$1" != {failing} ] || exit 3')
+    _script(tmp_path / ".venv/bin/python", "true")  # installs nothing
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(_ROOT / ".ci/run", tmp_path / ".ci/run")
     answer = subprocess.run(
-        [_ROOT / ".ci/run"],
+        [tmp_path / ".ci/run"],
         env={"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
