@@ -26,12 +26,12 @@ from pipeline.artifacts.tables import read_parquet
 from pipeline.distributed import World
 from pipeline.paths import DataPaths
 from pipeline.run_log import stderr_log
-from pipeline.training.arm_rows import TrainRows
-from pipeline.training.grid import RunSpec
-from pipeline.training.result_cache import RunCache, RunResult
+from pipeline.runs.arm_rows import TrainRows
+from pipeline.runs.execution import LoadedSplits, execute_run
+from pipeline.runs.grid import RunSpec
+from pipeline.runs.ledger import Ledger, RunResult
 from pipeline.training.run_key import run_key
 from pipeline.training.run_options import RunOptions
-from pipeline.training.runs import LoadedSplits, execute_run
 from pipeline.training.settings import ImageFormat, TrainSettings
 
 OPTIMIZERS: Mapping[str, tuple[Mapping[str, Any], float]] = {
@@ -67,7 +67,7 @@ class Runner:
     def __init__(self, arguments: argparse.Namespace, world: World) -> None:
         paths = DataPaths(root=arguments.data)
         self.data, self._world = load_prepared(paths, folder=None), world
-        self._ledger, self._log = RunCache(arguments.work / "cells"), stderr_log(None)
+        self._ledger, self._log = Ledger(arguments.work / "cells"), stderr_log(None)
         manifest = read_parquet(paths.manifest("train"), ["val", "label"])
         val = manifest["val"].to_numpy(zero_copy_only=False)
         rest = np.flatnonzero(~val)

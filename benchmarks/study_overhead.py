@@ -32,17 +32,18 @@ from pipeline import distributed
 from pipeline.artifacts.files import write_array, write_json
 from pipeline.artifacts.tables import write_csv, write_parquet
 from pipeline.paths import DataPaths
+from pipeline.runs import execution
+from pipeline.runs.ledger import Ledger
 from pipeline.stages import train as train_stage
-from pipeline.training import eval_weights, runs
-from pipeline.training.result_cache import RunCache
+from pipeline.training import eval_weights
 from pipeline.training.step import TrainStep
 
 NETWORK = "resnet18"
 RESULTS = {
     "statistics": (eval_weights, "recompute_batch_norm_statistics"),
-    "evaluation": (runs, "evaluate"),
-    "ledger": (RunCache, "add"),
-    "weights": (runs, "save_trained"),
+    "evaluation": (execution, "evaluate"),
+    "ledger": (Ledger, "add"),
+    "weights": (execution, "save_trained"),
 }
 """Work after the training of a run -> owner and name of its function."""
 

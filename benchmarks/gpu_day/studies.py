@@ -19,7 +19,7 @@ from PIL import Image
 
 from benchmarks.gpu_day.running import CONTINUES, Cases, Row
 from pipeline.artifacts.files import atomic_path
-from pipeline.training.run_record import CHECKSUMS
+from pipeline.runs.record import CHECKSUMS
 
 _ROOT = Path(__file__).parents[2]
 _NEEDED = ("ruamel", "sklearn", "timm", "pynvml")

@@ -25,8 +25,8 @@ from matplotlib.figure import Figure  # noqa: E402
 
 from pipeline.figures.palette import ARMS  # noqa: E402
 from pipeline.replication.published import PUBLISHED  # noqa: E402
+from pipeline.runs.ledger import Ledger  # noqa: E402
 from pipeline.stats.estimates import mean_estimate  # noqa: E402
-from pipeline.training.result_cache import RunCache  # noqa: E402
 
 _RESULTS = ROOT / "docs" / "results" / "headline"
 _N_IMAGES = 50_000
@@ -43,7 +43,7 @@ def read_accuracies() -> Accuracies:
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(_RESULTS / "2026-11-25-runs" / "ledger.tar.xz") as archive:
             archive.extractall(folder, filter="data")
-        ledger = RunCache(Path(folder, ".work", "cells"))
+        ledger = Ledger(Path(folder, ".work", "cells"))
         for key in ledger.run_keys():
             settings = key.job["settings"]
             arm = arms.get(str(key.job["members"]), "random")

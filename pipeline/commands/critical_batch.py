@@ -21,17 +21,17 @@ from pipeline.commands import check_minimums, command_parser, positive_float
 from pipeline.config.batch_sizes import CONTROL
 from pipeline.distributed import World
 from pipeline.errors import InputError
+from pipeline.live.progress import StudyProgress
+from pipeline.run_analysis.branched_runs import Branch, branch_images, branch_settings, compare_branches
+from pipeline.runs.arm_rows import TrainRows
+from pipeline.runs.execution import LoadedSplits, execute_run
+from pipeline.runs.grid import RunSpec
 from pipeline.stages.harness import StageContext, exit_codes, make_context
 from pipeline.stages.train import recipe_of, resolve_runs
 from pipeline.stats.formatting import MISSING, aligned_lines, count, number
-from pipeline.training.arm_rows import TrainRows
-from pipeline.training.branched_runs import Branch, branch_images, branch_settings, compare_branches
 from pipeline.training.effective_settings import comm_config_from, launch_plan
-from pipeline.training.grid import RunSpec
 from pipeline.training.run_key import machine_info
 from pipeline.training.run_options import RunOptions
-from pipeline.training.runs import LoadedSplits, execute_run
-from pipeline.training.study_progress import StudyProgress
 from pipeline.tuning.sources import load_splits, make_trial_data, val_rows
 
 _FACTORS = (1, 2, 4, 8)

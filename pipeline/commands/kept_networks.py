@@ -6,17 +6,17 @@ from typing import Any
 
 from pipeline.artifacts.prepared import PreparedData
 from pipeline.errors import InputError
-from pipeline.training.result_cache import RunCache, read_run_key
-from pipeline.training.run_record import check_checksums
+from pipeline.runs.ledger import Ledger, read_run_key
+from pipeline.runs.record import check_checksums
 from pipeline.training.weights import TrainedNetwork, load_trained
 
 
-def is_kept(run: Mapping[str, Any], ledger: RunCache) -> bool:
+def is_kept(run: Mapping[str, Any], ledger: Ledger) -> bool:
     """Return whether a run, a row of data/train/<study>.parquet, finished and the ledger has its weights."""
     return run["status"] == "finished" and ledger.weights(run["fingerprint"]).exists()
 
 
-def load_kept(run: Mapping[str, Any], ledger: RunCache, data: PreparedData, *, study: str) -> TrainedNetwork:
+def load_kept(run: Mapping[str, Any], ledger: Ledger, data: PreparedData, *, study: str) -> TrainedNetwork:
     """Load the network of a run that `is_kept`, on the CPU.
 
     Entries of earlier versions have no checksums: of these a network of another architecture, other classes or another

@@ -38,8 +38,8 @@ from pipeline.landscape.study import SCHEMA, SPLITS, Method, NetworkMeasurer, me
 from pipeline.locks import file_lock
 from pipeline.paths import DataPaths
 from pipeline.reporting.landscape import slice_panels
+from pipeline.runs.ledger import Ledger
 from pipeline.stages.harness import StageContext, exit_codes, make_context
-from pipeline.training.result_cache import RunCache
 
 _IMAGES = 500
 
@@ -111,7 +111,7 @@ def _method(arguments: argparse.Namespace, sizes: Mapping[str, int]) -> Method:
 def _measure(
     context: StageContext, data: PreparedData, splits: Mapping[str, PreparedSplit], method: Method
 ) -> list[dict[str, Any]]:
-    study, ledger = str(context.item), RunCache(context.work.ledger)
+    study, ledger = str(context.item), Ledger(context.work.ledger)
     runs = [run for run in read_parquet(context.data.runs(study)).to_pylist() if is_kept(run, ledger)]
     # Before the first measurement, which takes minutes.
     for run in runs:

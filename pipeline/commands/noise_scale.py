@@ -32,18 +32,18 @@ from pipeline.config.batch_sizes import CONTROL, TREATED
 from pipeline.distributed import World
 from pipeline.errors import InputError, explain_out_of_memory
 from pipeline.models.resnet import Network
+from pipeline.run_analysis.noise_scale_ratio import ScaleRatio, measure_parts, noise_scale_of, scale_ratio
+from pipeline.runs.arm_rows import TrainRows
+from pipeline.runs.execution import LoadedSplits
+from pipeline.runs.grid import RunSpec
+from pipeline.runs.ledger import Ledger
 from pipeline.stages.harness import StageContext, exit_codes, make_context
 from pipeline.stages.train import recipe_of, resolve_runs
 from pipeline.stats.formatting import MISSING, aligned_lines, count, number
-from pipeline.training.arm_rows import TrainRows
 from pipeline.training.effective_settings import launch_plan
-from pipeline.training.equal_weights import ScaleRatio, measure_parts, noise_scale_of, scale_ratio
 from pipeline.training.gradients import TrainLoss
-from pipeline.training.grid import RunSpec
 from pipeline.training.loop import TrainData, train
-from pipeline.training.result_cache import RunCache
 from pipeline.training.run_options import RunOptions
-from pipeline.training.runs import LoadedSplits
 
 _PARTS = 40
 _MICRO_BATCH = 250
@@ -147,7 +147,7 @@ Networks = Iterator[tuple[RunSpec, Network, NDArray[np.bool_] | np.bool_]]
 def _kept_networks(context: StageContext, specs: Sequence[RunSpec], data: PreparedData, world: World) -> Networks:
     """Yield the finished runs of the full arm whose weights are kept."""
     check_with_note(context.data, [study_tables(str(context.item), context.data)], context.log.info)
-    ledger, by_run = RunCache(context.work.ledger), {_identity(spec): spec for spec in specs if spec.arm == CONTROL}
+    ledger, by_run = Ledger(context.work.ledger), {_identity(spec): spec for spec in specs if spec.arm == CONTROL}
     path, found = context.data.runs(str(context.item)), False
     for row in read_parquet(path).to_pylist():
         if row["arm"] != CONTROL or not is_kept(row, ledger):

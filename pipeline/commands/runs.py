@@ -39,10 +39,10 @@ from pipeline.instruction_set import limit_instructions
 from pipeline.locks import file_lock
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.reporting.inputs import report_input_files, stage_names
+from pipeline.runs.ledger import Ledger
+from pipeline.runs.record import CHECKED_FILES, CHECKSUMS, WEIGHTS, lacks_weights
 from pipeline.training.code_families import code_name
-from pipeline.training.result_cache import RunCache
 from pipeline.training.run_key import RunKey, machine_info, training_code_digest, worker_machine_info
-from pipeline.training.run_record import CHECKED_FILES, CHECKSUMS, WEIGHTS, lacks_weights
 
 
 def pack(target: Path, *, params: Path, data: DataPaths, work: WorkPaths, ledger: bool = False) -> int:
@@ -89,7 +89,7 @@ def _recorded_files(params: Params, data: DataPaths, work: WorkPaths) -> list[Pa
     files = []
     for name in params.studies:
         for key in sorted(set(read_parquet(data.runs(name), ["fingerprint"])["fingerprint"].to_pylist()) - {""}):
-            folder = RunCache(work.ledger).folder(key)
+            folder = Ledger(work.ledger).folder(key)
             if not folder.is_dir():
                 raise InputError(f"{folder}: missing, a run of study {name}; run `dvc repro`, or leave --ledger out")
             names = [CHECKSUMS, *(file for file in CHECKED_FILES if file != WEIGHTS)]
@@ -156,7 +156,7 @@ def import_runs(source: Path, target: Path, params: Params, data: DataPaths) -> 
             f"{source}: has no {source_ledger.name}/ with finished runs; give the other node's work folder"
         )
     work = WorkPaths(root=target)
-    ours, other = RunCache(work.ledger), RunCache(source_ledger)
+    ours, other = Ledger(work.ledger), Ledger(source_ledger)
     run_keys = list(other.run_keys())
     usable = [key for key in run_keys if _code_family(key) == code_name(training_code_digest(), _settings(key))]
     if run_keys and not usable:
@@ -191,7 +191,7 @@ def _digests_by_content(data: DataPaths) -> dict[str, str]:
 
 
 def _import_run(
-    ours: RunCache, other: RunCache, key: RunKey, params: Params, device: torch.device, digests: Mapping[str, str]
+    ours: Ledger, other: Ledger, key: RunKey, params: Params, device: torch.device, digests: Mapping[str, str]
 ) -> bool:
     """Copy a run under the keys by which `dvc repro` looks for it here; returns whether one was new."""
     job = {**key.job, "code": _code_family(key)}

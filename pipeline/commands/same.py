@@ -18,9 +18,9 @@ from pathlib import Path
 from pipeline.commands import command_parser
 from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
-from pipeline.training.result_cache import RunCache, read_run_key
+from pipeline.run_analysis.bit_comparison import BitComparison, Difference, compare_bits, read_recorded_run
+from pipeline.runs.ledger import Ledger, read_run_key
 from pipeline.training.run_key import RunKey
-from pipeline.training.same_bits import BitComparison, Difference, compare_bits, read_recorded_run
 
 _RESULT = "result.json"
 _MIN_DIGITS = 4
@@ -111,7 +111,7 @@ def _runs(name: str, work: Path) -> list[Path]:
     for root in (WorkPaths(root=path).ledger, WorkPaths(root=path / ".work").ledger, path):
         # Names such as `cells` and `data` begin with a digit of a fingerprint.
         if any(root.glob("[0-9a-f]*/identity.json")):
-            return [root / key.fingerprint for key in RunCache(root).run_keys()]
+            return [root / key.fingerprint for key in Ledger(root).run_keys()]
     cells = WorkPaths(root=work).ledger
     if not path.exists() and len(name) >= _MIN_DIGITS and set(name) <= set("0123456789abcdef"):
         found = sorted(cells.glob(f"{name}*/"))

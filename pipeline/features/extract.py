@@ -28,8 +28,7 @@ _EXCLUDED = frozenset({"pipeline", "pipeline.stages"}) | frozenset(
     f"pipeline.{name}"
     for name in (
         "artifacts.finished", "artifacts.provenance", "config.params", "energy", "errors", "paths", "processes",
-        "run_log", "stages.harness", "stages.parallel", "training.result_cache", "training.run_key",
-        "training.settings",
+        "run_log", "stages.harness", "stages.parallel", "training.run_key", "training.settings",
     )
 )  # fmt: skip
 # Packages that change features, in addition to those that change training.

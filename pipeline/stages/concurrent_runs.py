@@ -25,6 +25,7 @@ from pipeline.distributed import LaunchPlan, choose_workers, visible_gpus
 from pipeline.errors import Terminated
 from pipeline.processes import set_parent_death_signal
 from pipeline.run_log import RunLog
+from pipeline.runs.ledger import Ledger
 from pipeline.stages.harness import StageContext, add_path_arguments, check_inputs, exit_codes, hold_lock, make_context
 from pipeline.stages.train import (
     fingerprints,
@@ -36,7 +37,6 @@ from pipeline.stages.train import (
     train_runs,
 )
 from pipeline.training.effective_settings import launch_plan
-from pipeline.training.result_cache import RunCache
 
 # SIGTERM ends a process without a message if it has not begun to train. Nothing is lost then.
 _SAVED = (os.EX_TEMPFAIL, -signal.SIGTERM)
@@ -66,7 +66,7 @@ def train_concurrently(context: StageContext, arguments: Sequence[str]) -> None:
         check_inputs(context)
         context, data = load_study(context, world)
         specs, _, run_keys = resolve_runs(context, data, world)
-        keys, ledger, n_test = fingerprints(run_keys), RunCache(context.work.ledger), len(data.test.labels)
+        keys, ledger, n_test = fingerprints(run_keys), Ledger(context.work.ledger), len(data.test.labels)
         register_plans(context)
         for line in ledger.set_aside_damaged(sorted({key for key in keys if key}), data.test.labels):
             print(f"{context.name}: {line}", file=sys.stderr, flush=True)

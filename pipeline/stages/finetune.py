@@ -29,15 +29,14 @@ from pipeline.models import full_name, is_timm
 from pipeline.models.resnet import Network
 from pipeline.models.timm_networks import timm_format
 from pipeline.processes import check_space
+from pipeline.runs.folds import CachedNetwork, FoldStore, NetworkCache, train_folds
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
 from pipeline.training.checkpointing import STALE_AFTER_S, remove_stale_checkpoints
 from pipeline.training.effective_settings import comm_config_from, effective_settings, launch_plan
 from pipeline.training.evaluation import Evaluation, evaluate, load_images, rank_rows
-from pipeline.training.folds import FoldStore, train_folds
 from pipeline.training.loop import TrainData
 from pipeline.training.pretrained import pretrained_record, weight_initializer
-from pipeline.training.result_cache import CachedNetwork, NetworkCache
 from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings
 from pipeline.training.state import IMAGENET_MEAN, IMAGENET_STD

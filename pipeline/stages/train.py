@@ -19,11 +19,20 @@ from pipeline.config.study import KeepWeights, TrainConfig
 from pipeline.config.study_plan import build_plan, plan_hash
 from pipeline.distributed import World
 from pipeline.energy import UNKNOWN_ENERGY, total_energy
+from pipeline.live.metrics import LiveMetrics
+from pipeline.live.progress import StudyProgress, following_stages
 from pipeline.processes import check_space
+from pipeline.runs.arm_rows import TrainRows, check_replicates_differ, read_decisions, train_rows
+from pipeline.runs.execution import LoadedSplits, execute_run
+from pipeline.runs.folds import has_checkpoints
+from pipeline.runs.grid import RunSpec, expand_grid, needed_seeds, run_variant
+from pipeline.runs.kept_checkpoints import KeepingScheduler
+from pipeline.runs.largest_batch import with_largest_batch
+from pipeline.runs.ledger import Ledger, RunResult
+from pipeline.runs.study_tables import scores_by_variant, study_tables
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
 from pipeline.stats.sequential import SequentialDesign
-from pipeline.training.arm_rows import TrainRows, check_replicates_differ, read_decisions, train_rows
 from pipeline.training.checkpointing import (
     STALE_AFTER_S,
     Checkpoints,
@@ -33,19 +42,9 @@ from pipeline.training.checkpointing import (
     stop_and_save_flags,
 )
 from pipeline.training.effective_settings import comm_config_from, launch_plan
-from pipeline.training.folds import has_checkpoints
-from pipeline.training.grid import RunSpec, expand_grid, run_variant
-from pipeline.training.kept_checkpoints import KeepingScheduler
-from pipeline.training.largest_batch import with_largest_batch
-from pipeline.training.live_metrics import LiveMetrics
-from pipeline.training.result_cache import RunCache, RunResult
 from pipeline.training.run_key import RunKey, checkpoint_folder_name, run_key
 from pipeline.training.run_options import RunOptions
-from pipeline.training.runs import LoadedSplits, execute_run
 from pipeline.training.settings import DatasetInfo, TrainSettings
-from pipeline.training.stopping import needed_seeds
-from pipeline.training.study_progress import StudyProgress, following_stages
-from pipeline.training.study_tables import scores_by_variant, study_tables
 from pipeline.training.weights import weight_bytes
 
 
@@ -56,7 +55,7 @@ def train_study(context: StageContext, world: World) -> None:
     keys = fingerprints(run_keys)
     if world.is_main:
         register_plans(context)
-    ledger = RunCache(context.work.ledger)
+    ledger = Ledger(context.work.ledger)
     if world.is_main:
         _check_space(context, specs, n_test=len(data.test.labels))
         for line in ledger.set_aside_damaged(sorted({key for key in keys if key}), data.test.labels):
@@ -163,14 +162,14 @@ def fingerprints(run_keys: Sequence[RunKey | None]) -> list[str]:
     return [key.fingerprint if key else "" for key in run_keys]
 
 
-def next_runs(context: StageContext, specs: list[RunSpec], keys: list[str], ledger: RunCache, n_test: int) -> list[int]:
+def next_runs(context: StageContext, specs: list[RunSpec], keys: list[str], ledger: Ledger, n_test: int) -> list[int]:
     """Return the indices of the missing runs before the next look, or of all without looks; empty when complete."""
     keep = context.params.studies[str(context.item)].keep_weights
     used = set(used_runs(context, specs, keys, ledger, n_test))
     return [i for i in missing_runs(specs, keys, ledger, keep) if i in used]
 
 
-def used_runs(context: StageContext, specs: list[RunSpec], keys: list[str], ledger: RunCache, n_test: int) -> list[int]:
+def used_runs(context: StageContext, specs: list[RunSpec], keys: list[str], ledger: Ledger, n_test: int) -> list[int]:
     """Return the indices of the runs with seeds up to the next look, or the look that decided; all without looks."""
     study, report = context.params.studies[str(context.item)], context.params.report
     design = None
@@ -180,7 +179,7 @@ def used_runs(context: StageContext, specs: list[RunSpec], keys: list[str], ledg
     return [i for i, spec in enumerate(specs) if spec.settings.seed in seeds]
 
 
-def missing_runs(specs: list[RunSpec], keys: list[str], ledger: RunCache, keep: KeepWeights) -> list[int]:
+def missing_runs(specs: list[RunSpec], keys: list[str], ledger: Ledger, keep: KeepWeights) -> list[int]:
     """Return the indices of the runs to train; runs with equal keys, also of different arms, are trained once."""
     firsts = sorted({key: i for i, key in reversed(list(enumerate(keys))) if key}.values())
     return [i for i in firsts if not ledger.has(keys[i], with_weights=_keeps_weights(specs[i], specs, keep))]
@@ -201,7 +200,7 @@ def _run(
     run_keys: list[RunKey | None],
     live_name: str = "",
 ) -> None:
-    ledger = RunCache(context.work.ledger)
+    ledger = Ledger(context.work.ledger)
     splits = LoadedSplits(
         train_images=data.train.source,
         test_images=data.test.source,
@@ -264,7 +263,7 @@ def _n_images(settings: TrainSettings) -> int:
     return settings.batch_sizes.examples(settings.steps)
 
 
-def _count_work(context: StageContext, specs: list[RunSpec], keys: list[str], ran: list[str], ledger: RunCache) -> None:
+def _count_work(context: StageContext, specs: list[RunSpec], keys: list[str], ran: list[str], ledger: Ledger) -> None:
     """Count the images, seconds and energy of all runs of the study, including those of the ledger."""
     results = {key: ledger.get(key) for key in sorted({key for key in keys if key})}
     for key, result in results.items():
@@ -281,7 +280,7 @@ def _count_work(context: StageContext, specs: list[RunSpec], keys: list[str], ra
             context.arm_joules[spec.arm] = total_energy([*joules, results[key].joules])
 
 
-def _write_results(context: StageContext, specs: list[RunSpec], keys: list[str], ledger: RunCache) -> None:
+def _write_results(context: StageContext, specs: list[RunSpec], keys: list[str], ledger: Ledger) -> None:
     """Write the study's tables, per-image results, metrics, best network and the dates of its runs."""
     name = str(context.item)
     study, paths = context.params.studies[name], context.data
@@ -312,7 +311,7 @@ def _write_results(context: StageContext, specs: list[RunSpec], keys: list[str],
     )
 
 
-def _best_weights(specs: list[RunSpec], keys: list[str], results: list[RunResult | None], ledger: RunCache) -> bytes:
+def _best_weights(specs: list[RunSpec], keys: list[str], results: list[RunResult | None], ledger: Ledger) -> bytes:
     """Return the weights file of the first seed of the variant with the highest mean top-1; empty if no run finished.
 
     A variant whose first seed diverged has no file; then the next best variant is used.

@@ -1,7 +1,10 @@
-"""Training dynamics of each sample: its averaged logit margin, and how often its label was forgotten.
+"""Training dynamics of each sample: mean confidence and logit margin of its label, and how often it was forgotten.
 
-Both come from the forward passes in which the network trained on the sample, so they cost no pass. Like all that a run
-returns, they depend on no order of samples, number of ranks or interruption.
+All come from the forward passes in which the network trained on the sample, so they cost no pass. They depend on no
+order of samples, number of ranks or interruption.
+
+A network fits a wrong label late, if at all. So the mean probability over the epochs (the confidence of Swayamdipta et
+al., 2020, Dataset Cartography, section 2.1) stays low for labels that the trained network has memorized.
 """
 
 from dataclasses import dataclass
@@ -13,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline import distributed
+from pipeline.durations import BatchSizes
 
 # Sums are of integer multiples of this unit. Sums of 2**22 margins of the largest size fit 64 bits.
 _UNIT = 2.0**-24
@@ -98,3 +102,51 @@ def _forgetting(correct: list[NDArray[np.bool_]], passes: NDArray[np.int64]) -> 
         events += previous & ~current & (epoch < passes)
         learned, previous = learned | current, current
     return np.where(passes == 0, np.nan, np.where(learned, events, np.inf)).astype(np.float32)
+
+
+def first_tracked_step(steps: int, n_train: int, batch_sizes: BatchSizes) -> int:
+    """Return the first step to track: the second half of the steps, or the last two epochs if that is more.
+
+    Early probabilities are low for every label. Two epochs show every sample at least once.
+    """
+    before_two_epochs = batch_sizes.examples(steps) - 2 * n_train
+    if before_two_epochs <= 0:
+        return 0
+    return min(steps // 2, batch_sizes.max_steps_for(before_two_epochs))
+
+
+class ConfidenceTracker:
+    """Sums the probability of each sample's label over the forward passes in which the network trained on it.
+
+    Args:
+        n: samples of the data set.
+    """
+
+    def __init__(self, n: int, device: torch.device) -> None:
+        self._sums = torch.zeros(n, dtype=torch.int64, device=device)
+        self._passes = torch.zeros(n, dtype=torch.int64, device=device)
+
+    @torch.no_grad()
+    def update(self, sample_ids: Tensor, targets: Tensor, logits: Tensor) -> None:
+        """Add a forward pass: sample ids and labels (B,), logits (B, n_classes)."""
+        probability = logits.float().softmax(1).gather(1, targets[:, None])[:, 0]
+        # A batch across two epochs may contain a sample twice.
+        self._sums.index_add_(0, sample_ids, (probability.nan_to_num(0.0) / _UNIT).round().long())
+        self._passes.index_add_(0, sample_ids, torch.ones_like(sample_ids))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the sums over all ranks; all ranks call it."""
+        return {name: distributed.all_reduce_sum_(local.clone()).cpu() for name, local in self._tensors().items()}
+
+    def load_state_dict(self, saved: dict[str, Any], *, is_main: bool) -> None:
+        """Load saved sums, which rank 0 holds for all."""
+        for name, tensor in self._tensors().items():
+            tensor.copy_(saved[name] if is_main else torch.zeros_like(tensor))
+
+    def means(self) -> NDArray[np.float32]:
+        """Return the mean probability of each label, (N,) float32 from 0 to 1, NaN if not seen; all ranks call it."""
+        sums, passes = self.state_dict().values()
+        return np.asarray((sums.double() * _UNIT / passes).float().numpy())
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {"sums": self._sums, "passes": self._passes}

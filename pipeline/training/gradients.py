@@ -21,8 +21,7 @@ from pipeline.datasets.sources import TrainingImages
 from pipeline.datasets.uploads import upload
 from pipeline.distributed import CommConfig, Compression, World
 from pipeline.models.layers import sample_keys, set_batch_context
-from pipeline.training.confidence import ConfidenceTracker
-from pipeline.training.dynamics import DynamicsTracker
+from pipeline.training.dynamics import ConfidenceTracker, DynamicsTracker
 from pipeline.training.noise_scale import NoiseSample
 from pipeline.training.numerics import Precision, autocast, compile_disabled
 

@@ -3,7 +3,7 @@
 Each link is the SHA-256 of the link before it, the optimizer step, the sample ids since that link, the weights and
 buffers, the optimizer's state and the weight average. The first link that differs between two chains bounds the step
 at which the two runs diverge. A link also has the digest through each group of tensors: the first that differs names
-the group. `same_bits` compares chains.
+the group. `run_analysis.bit_comparison` compares chains.
 """
 
 import hashlib

@@ -19,8 +19,7 @@ from pipeline.models.layers import drops
 from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
 from pipeline.training.batch_plan import check_ranks, plan_batches, too_large, too_large_to_begin
-from pipeline.training.confidence import first_tracked_step
-from pipeline.training.dynamics import TrainingDynamics
+from pipeline.training.dynamics import TrainingDynamics, first_tracked_step
 from pipeline.training.eval_weights import EvalWeights
 from pipeline.training.evaluation import Evaluation
 from pipeline.training.gradients import GlobalBatch, TrainLoss
@@ -63,7 +62,7 @@ class TrainedRun:
         micro_batch: samples that passed forward together, at most.
         hardware: descriptions of what the run ran on, in order, each once.
         confidence: (N,) float32, mean probability of each sample's label late in training (see
-            `confidence`), NaN for samples not trained on; None unless it was tracked.
+            `dynamics`), NaN for samples not trained on; None unless it was tracked.
         dynamics: margins and forgetting events of the whole training; None unless they were tracked.
         earlier_seconds: wall time of the interrupted processes before this one.
     """

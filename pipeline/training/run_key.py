@@ -18,8 +18,7 @@ from torch import Tensor
 from pipeline.artifacts.provenance import code_digest
 from pipeline.training.code_families import code_name
 from pipeline.training.numerics import Precision, autocast
-from pipeline.training.recorded_settings import recorded_settings
-from pipeline.training.settings import TrainSettings
+from pipeline.training.settings import TrainSettings, recorded_settings
 
 # The import closures of these modules decide a result: images and evaluation, initial weights, and the training loop.
 _RESULT_MODULES = ("evaluation", "pretrained", "state", "loop")
@@ -64,7 +63,7 @@ class RunKey:
 
     @property
     def fingerprint(self) -> str:
-        """Hex digest of 24 characters; the run's name in the cache."""
+        """Hex digest of 24 characters; the run's name in the ledger."""
         text = json.dumps([self.job, self.machine], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 

@@ -1,5 +1,6 @@
 """The effective settings of a training run: everything that decides its result, resolved from a recipe."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -119,6 +120,20 @@ class TrainSettings:
             before, after = (self.batch_sizes.examples(count) // self.accuracy_examples for count in (steps - 1, steps))
             return after > before
         return self.accuracy_steps is not None and steps % self.accuracy_steps == 0
+
+
+NEWER: Mapping[str, Any] = {"fast": False}
+"""Settings that earlier versions lacked -> the value at which a run behaves as in those versions."""
+
+
+def recorded_settings(settings: TrainSettings) -> dict[str, Any]:
+    """Return the settings of a run by name, as plain values for its key and its row in a table.
+
+    A setting of `NEWER` is left out if it has the value given there, so that keys and tables of earlier versions stay
+    the same.
+    """
+    values = dataclasses.asdict(settings)
+    return {name: value for name, value in values.items() if name not in NEWER or value != NEWER[name]}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,7 @@ from pipeline.models import build_network
 from pipeline.models.resnet import Network
 from pipeline.models.timm_networks import check_trainable
 from pipeline.optim import OPTIMIZERS, parameter_groups
-from pipeline.training.confidence import ConfidenceTracker
-from pipeline.training.dynamics import DynamicsTracker
+from pipeline.training.dynamics import ConfidenceTracker, DynamicsTracker
 from pipeline.training.noise_scale import NoiseSample
 from pipeline.training.numerics import make_scaler
 from pipeline.training.settings import TrainSettings

@@ -18,8 +18,8 @@ from pipeline.artifacts.provenance import code_digest
 from pipeline.artifacts.tables import read_parquet
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
+from pipeline.runs.execution import LoadedSplits
 from pipeline.training.run_key import machine_info
-from pipeline.training.runs import LoadedSplits
 
 
 def write_mark(folder: Path) -> str:

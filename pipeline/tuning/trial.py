@@ -15,8 +15,8 @@ from pipeline.config.study import TrainConfig
 from pipeline.config.tuning import apply_values
 from pipeline.durations import to_steps
 from pipeline.errors import InputError
+from pipeline.runs.grid import grid_points
 from pipeline.training.effective_settings import effective_settings
-from pipeline.training.grid import grid_points
 from pipeline.training.settings import DatasetInfo, TrainSettings
 
 

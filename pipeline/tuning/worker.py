@@ -15,13 +15,13 @@ from pipeline import distributed
 from pipeline.distributed import World
 from pipeline.errors import DataError, InputError, MachineError, is_out_of_memory
 from pipeline.run_log import RunLog
-from pipeline.training.arm_rows import TrainRows
+from pipeline.runs.arm_rows import TrainRows
+from pipeline.runs.execution import LoadedSplits, execute_run
+from pipeline.runs.grid import RunSpec
 from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
 from pipeline.training.effective_settings import comm_config_from
-from pipeline.training.grid import RunSpec
 from pipeline.training.loop import TrainData, train
 from pipeline.training.run_options import RunOptions
-from pipeline.training.runs import LoadedSplits, execute_run
 from pipeline.training.state import TrainState
 from pipeline.tuning.sources import TrialData, load_splits
 from pipeline.tuning.trial import TrainValRows, TrialRun

@@ -21,8 +21,8 @@ _STAGES: dict[str, dict[str, Any]] = {name: entry.get("do", entry) for name, ent
 _NETWORK, _STUDY = "${item.network}", "${key}"
 _ITEMS = {"finetune": _NETWORK, "extract": _NETWORK, "reduce": _NETWORK, "filter": _NETWORK, "train": _STUDY}
 
-# No stage depends on these: they cannot change what a stage writes. They handle arguments, words
-# for people, energy, names of files, and the sections of params.yaml that belong to other stages.
+# No stage depends on these: they cannot change what a stage writes. They handle arguments, words for people, the page
+# of a running study, energy, names of files, and the sections of params.yaml that belong to other stages.
 _PASSIVE = frozenset(
     {
         "pipeline",
@@ -30,6 +30,10 @@ _PASSIVE = frozenset(
         "pipeline.stages.harness",
         "pipeline.stages.concurrent_runs",
         "pipeline.environment",
+        "pipeline.live",
+        "pipeline.live.metrics",
+        "pipeline.live.page",
+        "pipeline.live.progress",
         "pipeline.run_log",
         "pipeline.energy",
         "pipeline.config.params",

@@ -27,11 +27,11 @@ from pipeline.datasets.splits import subsample
 from pipeline.distributed import World, choose_workers, threads_per_process
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import RunLog
+from pipeline.runs.grid import RunSpec, expand_grid
+from pipeline.runs.ledger import Ledger
 from pipeline.stages.harness import StageContext
 from pipeline.stages.train import fingerprints, missing_runs, next_runs, resolve_runs
 from pipeline.training.effective_settings import launch_plan
-from pipeline.training.grid import RunSpec, expand_grid
-from pipeline.training.result_cache import RunCache
 from pipeline.training.settings import DatasetInfo
 
 _TIMED_IMAGES = 24
@@ -158,7 +158,7 @@ def plan_from_ledger(params: Params, name: str, data: DataPaths, work: WorkPaths
     world = World(rank=0, size=workers, device=planned_device(workers))
     prepared = load_prepared(data, folder=context.image_folder)
     runs, _, run_keys = resolve_runs(context, prepared, world, threads=thread_count(recipe))
-    keys, ledger = fingerprints(run_keys), RunCache(work.ledger)
+    keys, ledger = fingerprints(run_keys), Ledger(work.ledger)
     complete = not next_runs(context, runs, keys, ledger, len(prepared.test.labels))
     todo = [] if complete else missing_runs(runs, keys, ledger, params.studies[name].keep_weights)
     return StudyPlan(

@@ -45,7 +45,7 @@ from pipeline.tuning.worker import EpochResult, EpochTask
 _DECIDING = frozenset(
     f"pipeline.{name}"
     for name in (
-        "config.study", "config.tuning", "training.runs", "tuning.processes", "tuning.scheduler",
+        "config.study", "config.tuning", "runs.execution", "tuning.processes", "tuning.scheduler",
         "tuning.search", "tuning.sources", "tuning.storage", "tuning.trial", "tuning.worker",
     )
 )  # fmt: skip

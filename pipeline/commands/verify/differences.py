@@ -14,8 +14,8 @@ import numpy as np
 
 from pipeline.commands.verify.findings import shown
 from pipeline.commands.verify.studies import StudyRun
+from pipeline.runs.ledger import RunResult
 from pipeline.training.hash_chain import first_difference
-from pipeline.training.result_cache import RunResult
 from pipeline.training.state import ChainLink
 
 _CURVE = {"lr": "learning rate", "train_loss": "training loss", "top1": "top-1"}

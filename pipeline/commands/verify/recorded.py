@@ -20,10 +20,10 @@ from pipeline.durations import BatchStage
 from pipeline.errors import InputError
 from pipeline.instruction_set import limit_instructions
 from pipeline.paths import DataPaths, WorkPaths
-from pipeline.training.result_cache import RunCache, RunResult
+from pipeline.runs.ledger import Ledger, RunResult
+from pipeline.runs.record import CHECKED_FILES, CHECKSUMS, WEIGHTS, read_small_json
+from pipeline.runs.study_tables import HISTORY_SCHEMA, RUNS_SCHEMA
 from pipeline.training.run_key import RunKey
-from pipeline.training.run_record import CHECKED_FILES, CHECKSUMS, WEIGHTS, read_small_json
-from pipeline.training.runs import HISTORY_SCHEMA, RUNS_SCHEMA
 from pipeline.training.settings import ImageFormat, TrainSettings
 from pipeline.training.state import ChainLink, HistoryRecord
 
@@ -52,7 +52,7 @@ class StoredRun:
         return self.result.imported_from or (self.key.machine if self.key else None)
 
 
-class StoredRuns(RunCache):
+class StoredRuns(Ledger):
     """Runs that are already read and checked, where a ledger is needed."""
 
     def __init__(self, root: Path, runs: Mapping[str, StoredRun]) -> None:
@@ -124,7 +124,7 @@ def _read_ledger(folders: list[Path], findings: Findings) -> list[StoredRun]:
         with findings.collecting_errors(folder):
             _check_checksums(folder, findings)
             key = _read_key(folder, findings)
-            result = RunCache(folder.parent).get(folder.name)
+            result = Ledger(folder.parent).get(folder.name)
             settings = read_settings(key.job.get("settings"))
             if settings is None:
                 findings.notes.append(f"{folder}: its settings are of another version; its steps are not checked")

@@ -25,8 +25,8 @@ from pipeline.reporting.inputs import load_plans, load_report_inputs, stage_name
 from pipeline.reporting.landscape import load_landscapes
 from pipeline.reporting.render import render_document, render_page
 from pipeline.reporting.summary import Summary, build_summary
+from pipeline.runs.arm_rows import KEPT_COLUMNS
 from pipeline.stages.report import page_figures
-from pipeline.training.arm_rows import KEPT_COLUMNS
 
 _MISSING = "missing"
 _CONTEXT = 30

@@ -16,17 +16,17 @@ from pipeline.commands.verify.studies import StudyRun, VerifiedStudy, described
 from pipeline.distributed import World
 from pipeline.errors import InputError, OutOfMemory
 from pipeline.run_log import RunLog
+from pipeline.runs.execution import LoadedSplits, execute_run
+from pipeline.runs.kept_checkpoints import has_kept
+from pipeline.runs.ledger import RunResult
 from pipeline.stats.estimates import chance_of_detection, excluded_count, excluded_share
 from pipeline.stats.formatting import plural
 from pipeline.training.canonical_runs import canonical_hashes
 from pipeline.training.checkpointing import CheckpointScheduler
 from pipeline.training.code_families import Hashes, find_family, read_families
 from pipeline.training.effective_settings import comm_config_from
-from pipeline.training.kept_checkpoints import has_kept
-from pipeline.training.result_cache import RunResult
 from pipeline.training.run_key import machine_info, training_code_digest
 from pipeline.training.run_options import RunOptions
-from pipeline.training.runs import LoadedSplits, execute_run
 
 ALPHA = 0.01
 """The audit's statements hold at a confidence of 1 - ALPHA."""

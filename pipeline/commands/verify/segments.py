@@ -16,10 +16,10 @@ from pipeline.commands.verify.studies import StudyRun, VerifiedStudy
 from pipeline.distributed import World
 from pipeline.errors import InputError
 from pipeline.run_log import RunLog
+from pipeline.runs.kept_checkpoints import has_kept, kept_checkpoint, load_kept
+from pipeline.runs.ledger import RunResult
 from pipeline.training.checkpointing import CheckpointScheduler, stop_and_save_flags
 from pipeline.training.hash_chain import HashChain
-from pipeline.training.kept_checkpoints import has_kept, kept_checkpoint, load_kept
-from pipeline.training.result_cache import RunResult
 from pipeline.training.state import TrainState
 
 _NOT_KEPT = "no checkpoint is kept at a link of its hash chain (studies.NAME.keep_checkpoints); train the whole run"

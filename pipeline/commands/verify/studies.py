@@ -19,16 +19,14 @@ from pipeline.commands.verify.findings import Findings, shown
 from pipeline.commands.verify.recorded import Project, StoredRun, StoredRuns, read_rows
 from pipeline.distributed import World
 from pipeline.run_log import RunLog
+from pipeline.runs.arm_rows import TrainRows
+from pipeline.runs.grid import RunSpec
+from pipeline.runs.ledger import RunResult
+from pipeline.runs.study_tables import HISTORY_SCHEMA, RUNS_SCHEMA, StudyTables, study_tables
 from pipeline.stages.harness import StageContext
 from pipeline.stages.train import resolve_runs, used_runs
-from pipeline.training.arm_rows import TrainRows
-from pipeline.training.grid import RunSpec
-from pipeline.training.recorded_settings import NEWER
-from pipeline.training.result_cache import RunResult
 from pipeline.training.run_key import RunKey
-from pipeline.training.runs import HISTORY_SCHEMA, RUNS_SCHEMA
-from pipeline.training.settings import TrainSettings
-from pipeline.training.study_tables import StudyTables, study_tables
+from pipeline.training.settings import NEWER, TrainSettings
 
 Row = Mapping[str, Any]
 _IDENTITY = ("model", "arm", "filter_network", "batch_size", "learning_rate", "weight_decay", "seed")

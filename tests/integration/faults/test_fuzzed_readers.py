@@ -34,18 +34,18 @@ from pipeline.config.params import load_params
 from pipeline.datasets.image_folder import open_image_folder
 from pipeline.datasets.labels import locate_labels, read_label_file
 from pipeline.errors import InputError, fix_hint
+from pipeline.run_analysis.bit_comparison import read_recorded_run
+from pipeline.runs.ledger import Ledger
+from pipeline.runs.record import CHECKSUMS
 from pipeline.simulator.fitting import load_all_reduce_times
 from pipeline.simulator.machine import load_machine
 from pipeline.training.pretrained import read_weights
-from pipeline.training.result_cache import RunCache
-from pipeline.training.run_record import CHECKSUMS
-from pipeline.training.same_bits import read_recorded_run
 from pipeline.training.weights import extract_state_dict
 from tests.fixtures.hub_folders import clone
 from tests.fixtures.images import dataset_options, photo, write_folder
 from tests.fixtures.params import PRESET
 from tests.fixtures.projects import ROOT
-from tests.unit.training.test_result_cache import FINISHED, KEY
+from tests.unit.runs.test_ledger import FINISHED, KEY
 
 _FUZZ = int(os.environ.get("FUZZ", "0"))
 _PATHS = ["train/cat/0.png", "train/dog/1.png"]
@@ -117,7 +117,7 @@ def _runs(folder: Path) -> None:
 
 def _entry(folder: Path) -> None:
     """A finished run without checksums: an author of changes would write them again."""
-    RunCache(folder / "cells").add(KEY, FINISHED)
+    Ledger(folder / "cells").add(KEY, FINISHED)
     shutil.copytree(folder / "cells" / KEY.fingerprint, folder, dirs_exist_ok=True)
     (folder / CHECKSUMS).unlink()
 

@@ -12,7 +12,7 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.paths import DataPaths, WorkPaths
-from pipeline.training.run_record import CHECKSUMS
+from pipeline.runs.record import CHECKSUMS
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK, folder_arguments
 from tests.fixtures.records import record

@@ -15,7 +15,7 @@ from batchsieve import InputError, Results, figures, open_results
 from pipeline.artifacts.files import open_array, write_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.paths import WorkPaths
-from pipeline.training.result_cache import RunCache
+from pipeline.runs.ledger import Ledger
 from tests.fixtures.source_tree import ROOT
 
 _RESULTS = ROOT / "docs/results"
@@ -132,7 +132,7 @@ def test_the_headline_opens_with_its_runs_and_filter(tmp_path: Path) -> None:
         results.network(network)
     with pytest.raises(InputError, match="batch_6272"):
         results.study("batch_6272")
-    ledger = RunCache(WorkPaths(root=tmp_path / ".work").ledger)
+    ledger = Ledger(WorkPaths(root=tmp_path / ".work").ledger)
     runs = [ledger.get(key.fingerprint) for key in ledger.run_keys()]
     page = (_HEADLINE / "README.md").read_text(encoding="utf-8")
     accuracies = [run.top1 for run in runs if run.top1 is not None]
@@ -146,7 +146,7 @@ def test_runs_on_two_gpus_of_one_kind_have_equal_chains(tmp_path: Path) -> None:
     _unpacked(_RESULTS / _GPU_RUNS, tmp_path)
     chains: list[dict[tuple[str, int], list[str]]] = []
     for visit in ("first", "second"):
-        ledger = RunCache(tmp_path / visit / "cells")
+        ledger = Ledger(tmp_path / visit / "cells")
         keys = [key for key in ledger.run_keys() if key.job["settings"]["batch_size"] == 20480]
         chains.append(
             {

@@ -15,8 +15,9 @@ from pipeline.artifacts.files import read_json, write_json
 from pipeline.features import extract as features_extract
 from pipeline.features import frozen
 from pipeline.paths import DataPaths, WorkPaths
+from pipeline.runs import folds
 from pipeline.stages import extract
-from pipeline.training import folds, run_key
+from pipeline.training import run_key
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK
 from tests.fixtures.records import record_again

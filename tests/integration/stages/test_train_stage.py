@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from pipeline.paths import DataPaths, WorkPaths
+from pipeline.runs.study_tables import HISTORY_SCHEMA, RUNS_SCHEMA
 from pipeline.stages import train as train_stage
-from pipeline.training.runs import HISTORY_SCHEMA, RUNS_SCHEMA
 from pipeline.training.weights import load_trained
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.process_tree import alive, descendants

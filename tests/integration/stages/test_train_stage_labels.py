@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from pipeline.artifacts.tables import read_csv, write_csv
 from pipeline.paths import DataPaths
+from pipeline.runs.arm_rows import KEPT_COLUMNS, TrainRows
+from pipeline.runs.grid import RunSpec
+from pipeline.runs.ledger import RunResult
 from pipeline.stages import train as train_stage
-from pipeline.training.arm_rows import KEPT_COLUMNS, TrainRows
-from pipeline.training.grid import RunSpec
-from pipeline.training.result_cache import RunResult
 from pipeline.training.state import HistoryRecord
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.training import NAMES, runs_of, stage, write_kept, write_project, write_suggestions

@@ -19,10 +19,10 @@ from pipeline.distributed import World
 from pipeline.energy import UNKNOWN_ENERGY, Energy
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
+from pipeline.runs.grid import RunSpec
 from pipeline.stages import parallel
 from pipeline.stages import train as train_stage
 from pipeline.training.checkpointing import Checkpoints
-from pipeline.training.grid import RunSpec
 from pipeline.training.run_key import checkpoint_folder_name
 from pipeline.training.weights import load_trained
 from tests.fixtures.made_up_runs import FOUR_CELLS, MadeUpRuns

@@ -10,7 +10,7 @@ from pipeline.artifacts.runs import read_runs
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
-from pipeline.training.runs import HISTORY_SCHEMA, RUNS_SCHEMA
+from pipeline.runs.study_tables import HISTORY_SCHEMA, RUNS_SCHEMA
 from tests.fixtures.report import params_with, write_study
 
 

@@ -20,10 +20,10 @@ from pipeline.artifacts.plans import read_registered_plans, read_run_dates
 from pipeline.artifacts.tables import read_parquet
 from pipeline.locks import file_lock
 from pipeline.paths import WorkPaths
+from pipeline.runs.record import write_checksums
 from pipeline.training import code_families
 from pipeline.training.code_families import Family
 from pipeline.training.run_key import RunKey, machine_info, training_code_digest
-from pipeline.training.run_record import write_checksums
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.training import command, run, stage, write_project
 from tests.fixtures.verified import STUDY_NAME, folders, train, write_verified_project

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.training.result_cache import RunCache
+from pipeline.runs.ledger import Ledger
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.recorded import RECORDED, record_run
 
@@ -179,6 +179,6 @@ def test_chains_of_earlier_versions_have_no_groups(
 
 
 def test_groups_come_back_from_the_ledger(base: Path) -> None:
-    names = [name for name, _ in RunCache(base.parent).get(base.name).links[0].groups]
+    names = [name for name, _ in Ledger(base.parent).get(base.name).links[0].groups]
     layers = ["conv1", "conv2", "fc1", "fc2"]
     assert names == ["sample order", *(f"{part} {layer}" for part in ("model", "optimizer") for layer in layers)]

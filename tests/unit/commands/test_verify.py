@@ -22,10 +22,10 @@ from pipeline.commands.verify.retraining import choose_runs
 from pipeline.commands.verify.studies import VerifiedStudy
 from pipeline.config.study_plan import plan_hash
 from pipeline.paths import DataPaths, WorkPaths
+from pipeline.runs.execution import execute_run
+from pipeline.runs.record import write_checksums
 from pipeline.training.code_families import Family, MachineHashes
 from pipeline.training.run_key import machine_info, training_code_digest
-from pipeline.training.run_record import write_checksums
-from pipeline.training.runs import execute_run
 from tests.fixtures.forgeries import (
     FORGERIES,
     Forgery,

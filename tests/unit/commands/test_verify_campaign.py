@@ -23,8 +23,8 @@ from pipeline.commands.verify.retraining import audit_runs, choose_runs, retrain
 from pipeline.commands.verify.studies import StudyRun, VerifiedStudy
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import RunLog
+from pipeline.runs.ledger import RunResult
 from pipeline.stats.estimates import chance_of_detection
-from pipeline.training.result_cache import RunResult
 from tests.fixtures.forgeries import FORGERIES, Forgery
 from tests.fixtures.report import params_tree
 from tests.fixtures.training import ALONE

@@ -16,15 +16,15 @@ from pipeline.artifacts.files import read_json, write_json
 from pipeline.commands.verify import retraining
 from pipeline.commands.verify.differences import differences, differing_part
 from pipeline.commands.verify.studies import StudyRun
-from pipeline.training.kept_checkpoints import kept_checkpoint, load_kept
-from pipeline.training.result_cache import RunResult
-from pipeline.training.run_record import write_checksums
-from pipeline.training.runs import execute_run
+from pipeline.runs.execution import execute_run
+from pipeline.runs.kept_checkpoints import kept_checkpoint, load_kept
+from pipeline.runs.ledger import RunResult
+from pipeline.runs.record import write_checksums
 from pipeline.training.state import ChainLink, HistoryRecord
 from pipeline.training.step import TrainStep
 from tests.fixtures.forgeries import entries, rebuild, work_of
 from tests.fixtures.verified import ONE_RUN, links_of_two_steps, write_verified_project
-from tests.unit.training.test_result_cache import FINISHED
+from tests.unit.runs.test_ledger import FINISHED
 
 _RECORD = HistoryRecord(epoch=0.5, step=1, examples=20, train_loss=0.5, lr=0.05)
 

@@ -21,9 +21,9 @@ from pipeline.commands.verify import recorded
 from pipeline.commands.verify.report import _texts
 from pipeline.commands.verify.runs import link_steps
 from pipeline.durations import BatchStage
+from pipeline.runs.record import write_checksums
 from pipeline.training import hash_chain
 from pipeline.training.run_key import RunKey
-from pipeline.training.run_record import write_checksums
 from tests.fixtures.forgeries import data_of, edit_json, edit_table, entries, statements, work_of
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.training import TINY

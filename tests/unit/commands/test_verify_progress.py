@@ -12,7 +12,7 @@ from pipeline.commands.verify.studies import StudyRun
 from pipeline.durations import BatchSizes
 from pipeline.errors import InputError
 from pipeline.run_log import RunLog
-from pipeline.training.result_cache import RunResult
+from pipeline.runs.ledger import RunResult
 
 _LINKS = [SimpleNamespace(step=step) for step in (2, 4, 10)]
 _PROJECT: Any = SimpleNamespace(

@@ -13,7 +13,7 @@ from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.tables import read_parquet
 from pipeline.config.study_plan import plan_hash
-from pipeline.training.run_record import CHECKSUMS, write_checksums
+from pipeline.runs.record import CHECKSUMS, write_checksums
 from tests.fixtures.forgeries import data_of, edit_json, statements, work_of
 from tests.fixtures.golden import check_golden
 from tests.fixtures.verified import STUDY_NAME, write_report, write_verified_project

@@ -20,8 +20,8 @@ from pipeline.filtering.visualizer_project import (
     project_parameters,
     write_project,
 )
+from pipeline.runs.arm_rows import KEPT_COLUMNS
 from pipeline.scoring.base import ScorerInputs
-from pipeline.training.arm_rows import KEPT_COLUMNS
 
 _FILTER = {"scorer": {"name": "margin"}, "drop_fraction": 0.1}
 

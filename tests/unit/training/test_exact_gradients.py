@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from pipeline.batching import BatchSlice, RankBatch, worker_slices
 from pipeline.distributed import CommConfig, Grids, World
 from pipeline.models import build_network
-from pipeline.training.confidence import ConfidenceTracker
+from pipeline.training.dynamics import ConfidenceTracker
 from pipeline.training.exact_gradients import ExactGradients
 from pipeline.training.gradients import GlobalBatch, TrainLoss, leaf_gradients
 from tests.fixtures.training import NAMES, distance, gradient_of, random_train_loss

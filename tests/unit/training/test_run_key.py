@@ -20,9 +20,8 @@ from pipeline.config.study import TrainConfig
 from pipeline.durations import BatchStage
 from pipeline.training import run_key as module
 from pipeline.training.effective_settings import effective_settings, launch_plan
-from pipeline.training.recorded_settings import NEWER
 from pipeline.training.run_key import RunKey, cpu_arithmetic, machine_info, run_key, worker_machine_info
-from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings
+from pipeline.training.settings import NEWER, DatasetInfo, GridPoint, TrainSettings
 from tests.fixtures.training import ALONE, TINY
 
 MEMBERS = np.arange(20) % 3 > 0

@@ -18,11 +18,11 @@ from pipeline.config.params import load_params
 from pipeline.distributed import World
 from pipeline.errors import DataError, InputError, MachineError, Terminated, is_out_of_memory
 from pipeline.run_log import RunLog
-from pipeline.training.arm_rows import TrainRows
+from pipeline.runs.arm_rows import TrainRows
+from pipeline.runs.execution import execute_run
+from pipeline.runs.grid import RunSpec
+from pipeline.runs.ledger import RunResult
 from pipeline.training.checkpointing import Checkpoints
-from pipeline.training.grid import RunSpec
-from pipeline.training.result_cache import RunResult
-from pipeline.training.runs import execute_run
 from pipeline.tuning import worker as module
 from pipeline.tuning.processes import train_next_epoch
 from pipeline.tuning.sources import load_splits, write_mark

@@ -14,7 +14,7 @@ import pytest
 from pipeline.artifacts.files import read_json, remove_leftovers, write_json
 from pipeline.energy import UNKNOWN_ENERGY, Energy
 from pipeline.errors import InputError
-from pipeline.training.result_cache import RunCache, RunResult
+from pipeline.runs.ledger import Ledger, RunResult
 from pipeline.training.run_key import RunKey
 from pipeline.training.state import ChainLink, HistoryRecord
 from tests.fixtures.training import TIMEOUT_S, environment
@@ -55,8 +55,8 @@ DIVERGED = RunResult(
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> RunCache:
-    return RunCache(tmp_path / "runs")
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "runs")
 
 
 def _check_equal(one: RunResult, other: RunResult) -> None:
@@ -65,20 +65,20 @@ def _check_equal(one: RunResult, other: RunResult) -> None:
 
 
 @pytest.mark.parametrize("result", [FINISHED, DIVERGED])
-def test_what_is_added_comes_back(ledger: RunCache, result: RunResult) -> None:
+def test_what_is_added_comes_back(ledger: Ledger, result: RunResult) -> None:
     assert not ledger.has(KEY.fingerprint)
     ledger.add(KEY, result)
     assert ledger.has(KEY.fingerprint)
     _check_equal(ledger.get(KEY.fingerprint), result)
 
 
-def test_an_entry_of_before_energy_was_measured_does_not_tell_it(ledger: RunCache, tmp_path: Path) -> None:
+def test_an_entry_of_before_energy_was_measured_does_not_tell_it(ledger: Ledger, tmp_path: Path) -> None:
     ledger.add(KEY, FINISHED)
     write_json(tmp_path / "runs" / KEY.fingerprint / "timing.json", {"seconds": 1.5})
     _check_equal(ledger.get(KEY.fingerprint), replace(FINISHED, joules=UNKNOWN_ENERGY))
 
 
-def test_an_entry_of_before_hash_chains_has_none(ledger: RunCache, tmp_path: Path) -> None:
+def test_an_entry_of_before_hash_chains_has_none(ledger: Ledger, tmp_path: Path) -> None:
     ledger.add(KEY, FINISHED)
     path = tmp_path / "runs" / KEY.fingerprint / "result.json"
     record = read_json(path)
@@ -87,14 +87,14 @@ def test_an_entry_of_before_hash_chains_has_none(ledger: RunCache, tmp_path: Pat
     _check_equal(ledger.get(KEY.fingerprint), replace(FINISHED, links=()))
 
 
-def test_an_imported_result_says_so(ledger: RunCache) -> None:
+def test_an_imported_result_says_so(ledger: Ledger) -> None:
     imported = replace(FINISHED, imported_from={"torch": "2.0", "device": "another"})
     ledger.add(KEY, imported)
     _check_equal(ledger.get(KEY.fingerprint), imported)
 
 
 @pytest.mark.parametrize("part", ["", "old."])
-def test_a_killed_process_of_the_same_id_is_no_obstacle(ledger: RunCache, tmp_path: Path, part: str) -> None:
+def test_a_killed_process_of_the_same_id_is_no_obstacle(ledger: Ledger, tmp_path: Path, part: str) -> None:
     ledger.add(KEY, DIVERGED)
     leftover = tmp_path / "runs" / f".{KEY.fingerprint}.{part}{os.getpid()}.tmp"
     leftover.mkdir()
@@ -104,7 +104,7 @@ def test_a_killed_process_of_the_same_id_is_no_obstacle(ledger: RunCache, tmp_pa
     assert not leftover.exists()
 
 
-def test_entries_know_whose_they_are(ledger: RunCache, tmp_path: Path) -> None:
+def test_entries_know_whose_they_are(ledger: Ledger, tmp_path: Path) -> None:
     assert list(ledger.run_keys()) == []
     ledger.add(KEY, FINISHED)
     ledger.add(OTHER_KEY, DIVERGED)
@@ -113,7 +113,7 @@ def test_entries_know_whose_they_are(ledger: RunCache, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"job": {}}', "3", "", "{"])
-def test_an_entry_that_does_not_know_is_named(ledger: RunCache, tmp_path: Path, text: str) -> None:
+def test_an_entry_that_does_not_know_is_named(ledger: Ledger, tmp_path: Path, text: str) -> None:
     ledger.add(KEY, FINISHED)
     (tmp_path / "runs" / KEY.fingerprint / "identity.json").write_text(text)
     with pytest.raises(InputError) as raised:
@@ -123,14 +123,14 @@ def test_an_entry_that_does_not_know_is_named(ledger: RunCache, tmp_path: Path, 
 
 def test_equal_results_are_equal_bytes_but_for_the_time(tmp_path: Path) -> None:
     for name, seconds in (("one", 1.0), ("other", 2.0)):
-        RunCache(tmp_path / name).add(KEY, replace(FINISHED, seconds=seconds))
+        Ledger(tmp_path / name).add(KEY, replace(FINISHED, seconds=seconds))
     for file in ("result.json", "correct.npy", "identity.json"):
         assert (tmp_path / "one" / KEY.fingerprint / file).read_bytes() == (
             tmp_path / "other" / KEY.fingerprint / file
         ).read_bytes()
 
 
-def test_weights_are_moved_into_the_entry(ledger: RunCache, tmp_path: Path) -> None:
+def test_weights_are_moved_into_the_entry(ledger: Ledger, tmp_path: Path) -> None:
     weights = tmp_path / "w.tmp"
     weights.write_bytes(b"weights")
     ledger.add(KEY, FINISHED, weights)
@@ -139,7 +139,7 @@ def test_weights_are_moved_into_the_entry(ledger: RunCache, tmp_path: Path) -> N
     assert ledger.has(KEY.fingerprint, with_weights=True)
 
 
-def test_an_entry_without_the_wanted_weights_does_not_count(ledger: RunCache, tmp_path: Path) -> None:
+def test_an_entry_without_the_wanted_weights_does_not_count(ledger: Ledger, tmp_path: Path) -> None:
     ledger.add(KEY, FINISHED)
     ledger.add(OTHER_KEY, DIVERGED)
     assert not ledger.has(KEY.fingerprint, with_weights=True)
@@ -150,15 +150,15 @@ def test_an_entry_without_the_wanted_weights_does_not_count(ledger: RunCache, tm
 
 
 @pytest.mark.slow
-def test_a_killed_add_leaves_no_entry(ledger: RunCache, tmp_path: Path) -> None:
+def test_a_killed_add_leaves_no_entry(ledger: Ledger, tmp_path: Path) -> None:
     """Killed at the last moment before the rename, in a separate process."""
     script = f"""
 import os, signal, sys
 sys.path.insert(0, ".")
 from pathlib import Path
-from tests.unit.training.test_result_cache import FINISHED, KEY, RunCache
+from tests.unit.runs.test_ledger import FINISHED, KEY, Ledger
 Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-RunCache(Path({str(tmp_path / "runs")!r})).add(KEY, FINISHED)
+Ledger(Path({str(tmp_path / "runs")!r})).add(KEY, FINISHED)
 """
     root = Path(__file__).parents[3]
     killed = subprocess.run([sys.executable, "-c", script], cwd=root, env=environment(), timeout=TIMEOUT_S, check=False)
@@ -202,7 +202,7 @@ _DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", _DAMAGE)
-def test_a_damaged_entry_is_named(ledger: RunCache, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_entry_is_named(ledger: Ledger, tmp_path: Path, damage: str) -> None:
     ledger.add(KEY, FINISHED)
     entry = tmp_path / "runs" / KEY.fingerprint
     _DAMAGE[damage](entry)

@@ -1,4 +1,4 @@
-"""Finished runs (the ledger, `.work/cells`) and finished networks, by run key: nothing in them is trained again."""
+"""The ledger of finished runs, `.work/cells`, by run key: no run in it is trained again."""
 
 import dataclasses
 import itertools
@@ -10,19 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from pipeline.artifacts.files import check_regular, write_array, write_json
 from pipeline.energy import UNKNOWN_ENERGY, Energy
 from pipeline.errors import InputError
-from pipeline.models import build_network
-from pipeline.models.resnet import Network
-from pipeline.training.checkpointing import Checkpoints, remove_stale_checkpoints
-from pipeline.training.dynamics import TrainingDynamics
-from pipeline.training.run_key import RunKey
-from pipeline.training.run_record import (
+from pipeline.runs.record import (
     check_against_labels,
     check_checksums,
     damaged,
@@ -30,7 +23,7 @@ from pipeline.training.run_record import (
     read_small_json,
     write_checksums,
 )
-from pipeline.training.settings import TrainSettings
+from pipeline.training.run_key import RunKey
 from pipeline.training.state import ChainLink, HistoryRecord
 from pipeline.training.weights import load_trained
 
@@ -77,8 +70,8 @@ class RunResult:
     recorded: str | None = None
 
 
-class RunCache:
-    """The finished runs under one folder, one folder per key.
+class Ledger:
+    """The finished runs under one folder, one folder per run key.
 
     A run's folder appears by a single rename, so a killed process leaves a complete entry or none.
     """
@@ -143,7 +136,7 @@ class RunCache:
         for folder in sorted(path for path in self._root.glob("[0-9a-f]*") if path.is_dir()):
             yield _read_named_key(folder)
 
-    def import_run(self, other: "RunCache", run_key: RunKey, local_key: RunKey) -> bool:
+    def import_run(self, other: "Ledger", run_key: RunKey, local_key: RunKey) -> bool:
         """Copy the entry `run_key` of `other` under `local_key`, its key on this machine; returns whether it was new.
 
         Weights may be missing, though the entry was recorded with them.
@@ -261,78 +254,3 @@ def _read_named_key(folder: Path) -> RunKey:
     if run_key.fingerprint != folder.name:
         raise damaged(folder, _NOT_ITS_KEY)
     return run_key
-
-
-@dataclass(frozen=True, kw_only=True)
-class CachedNetwork:
-    """A finished network.
-
-    Attributes:
-        state: state dict of the network.
-        train_loss: in nats.
-        confidence: (N,) float32, see `loop.TrainedRun`.
-        seconds: wall time of its training, over all processes.
-        dynamics: see `loop.TrainedRun`; None if an earlier version or no training recorded any.
-    """
-
-    state: Mapping[str, Tensor]
-    train_loss: float
-    confidence: NDArray[np.float32]
-    seconds: float
-    dynamics: TrainingDynamics | None = None
-
-    def model(self, settings: TrainSettings, device: torch.device) -> Network:
-        """Build the network with the saved bits."""
-        model = build_network(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
-        model.load_state_dict(dict(self.state))
-        return model.to(device).to(memory_format=torch.channels_last)
-
-
-class NetworkCache:
-    """The networks under one folder, one folder per key.
-
-    A network is one file, named after its SHA-256, that appears by a single rename: it is complete or absent.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def put(self, key: str, network: CachedNetwork, *, steps: int) -> None:
-        """Add a network; only rank 0 calls it."""
-        dynamics = vars(network.dynamics) if network.dynamics else {}
-        content = {
-            **vars(network),
-            "confidence": torch.from_numpy(network.confidence),
-            "dynamics": {name: torch.from_numpy(values) for name, values in dynamics.items()},
-        }
-        Checkpoints(self.folder(key), keep=1).save(steps, content)
-
-    def get(self, key: str) -> CachedNetwork | None:
-        """Load a network; None if there is none. Only rank 0 calls it.
-
-        Raises:
-            InputError: the entry is damaged.
-        """
-        folder, reasons = self.folder(key), list[str]()
-        if not any(folder.glob("step-*.pt")):
-            return None
-        latest = Checkpoints(folder).load_latest(reasons.append)
-        # Entries of earlier versions have no dynamics.
-        saved: dict[str, Any] = {"dynamics": {}, **(latest[1] if latest else {})}
-        if saved.keys() != CachedNetwork.__dataclass_fields__.keys():
-            raise damaged(folder, "; ".join(reasons) or "not a network")
-        os.utime(folder)
-        dynamics = {name: np.asarray(values) for name, values in saved["dynamics"].items()}
-        saved |= {
-            "confidence": np.asarray(saved["confidence"]),
-            "dynamics": TrainingDynamics(**dynamics) if dynamics else None,
-        }
-        return CachedNetwork(**saved)
-
-    def folder(self, key: str) -> Path:
-        """Return the folder of an entry."""
-        return self._root / key
-
-    def clear(self, *, max_age_s: float) -> None:
-        """Remove networks that were neither put nor read for `max_age_s` seconds."""
-        remove_stale_checkpoints(self._root, max_age_s=max_age_s)

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from pipeline.config.study import Study, TrainConfig
+from pipeline.runs.grid import RunSpec, expand_grid, needed_seeds
 from pipeline.stats.sequential import SequentialDesign
-from pipeline.training.grid import RunSpec, expand_grid
 from pipeline.training.settings import DatasetInfo
-from pipeline.training.stopping import needed_seeds
 from tests.fixtures.training import TINY_STUDY
 
 SEEDS = [0, 1, 2, 3, 4, 5]

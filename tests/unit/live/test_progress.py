@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.training.study_progress import StudyProgress, following_stages
+from pipeline.live.progress import StudyProgress, following_stages
 
 
 @pytest.mark.parametrize(("seconds", "left"), [(0.01, "1 s"), (10.0, "50 s"), (40.0, "3 min"), (2000.0, "2.8 h")])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts.files import write_json, write_text
-from pipeline.training.live_page import LiveState, live_page
+from pipeline.live.page import LiveState, live_page
 from pipeline.training.state import HistoryRecord
 
 _CURVES = {

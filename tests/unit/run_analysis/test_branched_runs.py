@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.training.branched_runs import Scaling, branch_images, branch_settings, compare_branches
+from pipeline.run_analysis.branched_runs import Scaling, branch_images, branch_settings, compare_branches
 from pipeline.training.settings import TrainSettings
 from tests.fixtures.loop import train_bright, weights_of
 from tests.fixtures.training import TINY

@@ -1,7 +1,7 @@
-"""Expand a study into the runs of its grid, and skip those that cannot be trained."""
+"""The runs of a study: its grid without those that cannot be trained, and the seeds that its looks still need."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.arms import WHOLE_ARMS
@@ -9,6 +9,10 @@ from pipeline.config.base import Duration
 from pipeline.config.batch_sizes import CONTROL, TREATED, known_sizes
 from pipeline.config.study import Study, TrainConfig
 from pipeline.errors import InputError
+from pipeline.runs.ledger import Ledger
+from pipeline.stats.replicates import seed_differences
+from pipeline.stats.runs import Setting
+from pipeline.stats.sequential import SequentialDesign, seeds_needed
 from pipeline.training.effective_settings import effective_settings
 from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings
 
@@ -166,3 +170,50 @@ def run_variant(spec: RunSpec) -> RunVariant:
         spec.learning_rate,
         settings.weight_decay,
     )
+
+
+def needed_seeds(
+    specs: Sequence[RunSpec],
+    keys: Sequence[str],
+    ledger: Ledger,
+    *,
+    design: SequentialDesign | None,
+    control: str,
+    n_images: int,
+) -> list[int]:
+    """Return the seeds up to the next look, or up to the look that decided.
+
+    Train the missing ones and call it again; the study is complete when nothing is missing. The answer depends on
+    the results only, so that an interrupted study continues as an uninterrupted one. Runs of later seeds, which
+    another study may have left in the ledger, change nothing.
+
+    Args:
+        specs: all runs of the study, for one replicate of the filter.
+        keys: run keys of the runs; empty for skipped runs.
+        design: of the looks; None if the study needs all its seeds.
+        control: arm of the primary comparison.
+        n_images: test images; every accuracy is a multiple of 1 / n_images.
+
+    Returns:
+        Ascending.
+    """
+    seeds = sorted({spec.settings.seed for spec in specs})
+    if design is None:
+        return seeds
+    for look in design.looks:
+        chosen = seeds[:look]
+        taken = [(spec, key) for spec, key in zip(specs, keys, strict=True) if spec.settings.seed in chosen]
+        if not all(ledger.has(key) for _, key in taken if key):
+            return chosen
+        top1 = {
+            (_setting_for(spec), spec.arm, spec.settings.seed): ledger.get(key).top1 if key else None
+            for spec, key in taken
+        }
+        if seeds_needed(design, seed_differences(top1, control), step=1 / n_images) <= look:
+            return chosen
+    return seeds
+
+
+def _setting_for(spec: RunSpec) -> Setting:
+    settings = spec.settings
+    return Setting(settings.network, settings.batch_size, spec.learning_rate, settings.weight_decay)

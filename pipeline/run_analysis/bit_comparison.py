@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.errors import InputError
+from pipeline.runs.ledger import Ledger, RunResult, read_run_key
+from pipeline.runs.record import check_checksums
 from pipeline.training.hash_chain import SAMPLES, first_difference
-from pipeline.training.result_cache import RunCache, RunResult, read_run_key
 from pipeline.training.run_key import RunKey
-from pipeline.training.run_record import check_checksums
 from pipeline.training.state import ChainLink, HistoryRecord
 
 _RECORDED = ("lr", "train_loss", "top1", "test_loss", "examples", "epoch")
@@ -84,7 +84,7 @@ def read_recorded_run(folder: Path) -> RecordedRun:
     folder = folder.resolve()
     # Weights are no evidence here, and an archive of results has none.
     check_checksums(folder, may_lack_weights=True)
-    run = RecordedRun(read_run_key(folder), RunCache(folder.parent).get(folder.name))
+    run = RecordedRun(read_run_key(folder), Ledger(folder.parent).get(folder.name))
     if not run.result.links:
         raise InputError(
             f"{folder}: has no hash chain, since an earlier version of the code trained it; train it again"

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from pipeline.config.study import Arm, Study, TrainConfig
 from pipeline.errors import InputError
-from pipeline.training.arm_rows import FilterDecisions, train_rows
-from pipeline.training.grid import RunSpec, expand_grid, run_variant
+from pipeline.runs.arm_rows import FilterDecisions, train_rows
+from pipeline.runs.grid import RunSpec, expand_grid, run_variant
+from pipeline.runs.ledger import RunResult
+from pipeline.runs.study_tables import HISTORY_SCHEMA, RUNS_SCHEMA, run_row
 from pipeline.training.noise_scale import NoiseScale
-from pipeline.training.result_cache import RunResult
-from pipeline.training.runs import HISTORY_SCHEMA, RUNS_SCHEMA, run_row
 from pipeline.training.settings import DatasetInfo
 from pipeline.training.state import ChainLink, HistoryRecord
 from tests.fixtures.projects import NETWORK

@@ -4,7 +4,7 @@ import csv
 from pathlib import Path
 
 from pipeline.artifacts.files import read_json
-from pipeline.training.live_metrics import LiveMetrics
+from pipeline.live.metrics import LiveMetrics
 from pipeline.training.state import HistoryRecord
 from tests.fixtures.loop import train_bright
 from tests.fixtures.training import TINY

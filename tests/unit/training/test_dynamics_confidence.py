@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pipeline.durations import BatchSizes
 from pipeline.run_log import RunLog
-from pipeline.training.confidence import ConfidenceTracker, first_tracked_step
+from pipeline.training.dynamics import ConfidenceTracker, first_tracked_step
 from pipeline.training.evaluation import load_images
 from pipeline.training.loop import TrainData, TrainedRun, train
 from tests.fixtures.training import ALONE, TINY, bright_images

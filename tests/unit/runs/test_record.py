@@ -16,12 +16,11 @@ from pipeline.artifacts import plans
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.plans import RegisteredPlan, copy_registered_plans, read_registered_plans, register_plan
 from pipeline.errors import InputError
-from pipeline.training import result_cache
-from pipeline.training.result_cache import RunCache
+from pipeline.runs.ledger import Ledger
+from pipeline.runs.record import CHECKED_FILES, CHECKSUMS, WEIGHTS, lacks_weights
 from pipeline.training.run_key import RunKey
-from pipeline.training.run_record import CHECKED_FILES, CHECKSUMS, WEIGHTS, lacks_weights
 from tests.fixtures.golden import check_golden, refusals
-from tests.unit.training.test_result_cache import DIVERGED, FINISHED, KEY, OTHER_KEY
+from tests.unit.runs.test_ledger import DIVERGED, FINISHED, KEY, OTHER_KEY
 
 # The test images that `FINISHED` was evaluated on, [right, wrong, right, right].
 _LABELS = np.array([0, 0, 1, 1])
@@ -31,8 +30,8 @@ Harm = Callable[[Path], object]
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> RunCache:
-    runs = RunCache(tmp_path / "cells")
+def ledger(tmp_path: Path) -> Ledger:
+    runs = Ledger(tmp_path / "cells")
     runs.add(KEY, _RESULT)
     return runs
 
@@ -133,7 +132,7 @@ _CHANGED: dict[str, Harm] = {
 
 
 @pytest.mark.parametrize("harm", [*_FORGED.values(), *_CHANGED.values()], ids=[*_FORGED, *_CHANGED])
-def test_it_is_set_aside_with_a_line_and_trained_again(ledger: RunCache, tmp_path: Path, harm: Harm) -> None:
+def test_it_is_set_aside_with_a_line_and_trained_again(ledger: Ledger, tmp_path: Path, harm: Harm) -> None:
     ledger.add(OTHER_KEY, DIVERGED)
     harm(tmp_path / "cells" / KEY.fingerprint)
     (line,) = ledger.set_aside_damaged([KEY.fingerprint, OTHER_KEY.fingerprint, "0" * 24], _LABELS)
@@ -149,12 +148,12 @@ def test_it_is_set_aside_with_a_line_and_trained_again(ledger: RunCache, tmp_pat
 
 @pytest.mark.parametrize("harm", _FORGED.values(), ids=list(_FORGED))
 @pytest.mark.parametrize("checksums", [True, False], ids=["checksums", "none"])
-def test_from_another_machine_it_is_refused(ledger: RunCache, tmp_path: Path, harm: Harm, checksums: bool) -> None:
+def test_from_another_machine_it_is_refused(ledger: Ledger, tmp_path: Path, harm: Harm, checksums: bool) -> None:
     entry = tmp_path / "cells" / KEY.fingerprint
     if not checksums:
         (entry / CHECKSUMS).unlink()
     harm(entry)
-    ours = RunCache(tmp_path / "ours")
+    ours = Ledger(tmp_path / "ours")
     with pytest.raises(InputError) as raised:
         ours.import_run(ledger, KEY, KEY)
     assert Path(raised.value.key).is_relative_to(entry)
@@ -166,10 +165,10 @@ def test_refusals(tmp_path: Path) -> None:
 
     def import_forged(harm: Harm) -> None:
         shutil.rmtree(theirs, ignore_errors=True)
-        RunCache(theirs).add(KEY, _RESULT)
+        Ledger(theirs).add(KEY, _RESULT)
         (entry / CHECKSUMS).unlink()
         harm(entry)
-        RunCache(tmp_path / "ours").import_run(RunCache(theirs), KEY, KEY)
+        Ledger(tmp_path / "ours").import_run(Ledger(theirs), KEY, KEY)
 
     # Its line ends in NumPy's own words.
     cases = {name: partial(import_forged, harm) for name, harm in _FORGED.items() if name != "a terabyte"}
@@ -177,35 +176,35 @@ def test_refusals(tmp_path: Path) -> None:
 
 
 def test_weights_that_change_after_the_check_are_not_imported(
-    ledger: RunCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = tmp_path / "weights.pt"
     weights.write_bytes(b"sound")
     ledger.add(KEY, _RESULT, weights)
-    theirs, ours = ledger.weights(KEY.fingerprint), RunCache(tmp_path / "ours")
+    theirs, ours = ledger.weights(KEY.fingerprint), Ledger(tmp_path / "ours")
 
     def check(path: Path) -> None:
         assert path.read_bytes() == b"sound"
         theirs.write_bytes(b"hostile")
 
-    monkeypatch.setattr(result_cache, "load_trained", check)
+    monkeypatch.setattr("pipeline.runs.ledger.load_trained", check)
     assert ours.import_run(ledger, KEY, KEY)
     assert ours.weights(KEY.fingerprint).read_bytes() == b"sound"
     assert not list((tmp_path / "ours").glob(".*"))
 
 
 @pytest.fixture
-def with_weights(ledger: RunCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCache:
+def with_weights(ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     """A ledger whose run has weights; whether they are a network is not asked."""
     (tmp_path / WEIGHTS).write_bytes(b"weights")
     ledger.add(KEY, _RESULT, tmp_path / WEIGHTS)
-    monkeypatch.setattr(result_cache, "load_trained", lambda _: None)
+    monkeypatch.setattr("pipeline.runs.ledger.load_trained", lambda _: None)
     return ledger
 
 
-def test_a_run_whose_weights_were_left_out_is_imported(with_weights: RunCache, tmp_path: Path) -> None:
+def test_a_run_whose_weights_were_left_out_is_imported(with_weights: Ledger, tmp_path: Path) -> None:
     """As `runs pack --ledger` leaves them out."""
-    ours, weights = RunCache(tmp_path / "ours"), with_weights.weights(KEY.fingerprint)
+    ours, weights = Ledger(tmp_path / "ours"), with_weights.weights(KEY.fingerprint)
     whole = weights.read_bytes()
     assert not lacks_weights(with_weights.folder(KEY.fingerprint))
     weights.unlink()
@@ -224,7 +223,7 @@ def test_a_run_whose_weights_were_left_out_is_imported(with_weights: RunCache, t
 @pytest.mark.parametrize("name", [name for name in CHECKED_FILES if name != WEIGHTS])
 @pytest.mark.parametrize("harm", ["missing", "changed"])
 def test_without_weights_all_other_files_are_checked(
-    with_weights: RunCache, tmp_path: Path, name: str, harm: str
+    with_weights: Ledger, tmp_path: Path, name: str, harm: str
 ) -> None:
     entry = with_weights.folder(KEY.fingerprint)
     with_weights.weights(KEY.fingerprint).unlink()
@@ -232,19 +231,19 @@ def test_without_weights_all_other_files_are_checked(
         (entry / name).unlink()
     else:
         (entry / name).write_bytes((entry / name).read_bytes() + b"\n")
-    ours = RunCache(tmp_path / "ours")
+    ours = Ledger(tmp_path / "ours")
     with pytest.raises(InputError):
         ours.import_run(with_weights, KEY, KEY)
     assert not ours.has(KEY.fingerprint)
 
 
-def test_weights_that_differ_from_their_checksum_are_refused(with_weights: RunCache, tmp_path: Path) -> None:
+def test_weights_that_differ_from_their_checksum_are_refused(with_weights: Ledger, tmp_path: Path) -> None:
     with_weights.weights(KEY.fingerprint).write_bytes(b"others")
     with pytest.raises(InputError):
-        RunCache(tmp_path / "ours").import_run(with_weights, KEY, KEY)
+        Ledger(tmp_path / "ours").import_run(with_weights, KEY, KEY)
 
 
-def test_a_run_without_weights_is_missing_where_they_are_needed(with_weights: RunCache) -> None:
+def test_a_run_without_weights_is_missing_where_they_are_needed(with_weights: Ledger) -> None:
     """Not damaged: an archive of results has none."""
     with_weights.weights(KEY.fingerprint).unlink()
     assert with_weights.set_aside_damaged([KEY.fingerprint], _LABELS) == []
@@ -271,11 +270,11 @@ def test_a_plan_that_changes_after_it_was_checked_is_not_imported(
 
 
 @pytest.mark.parametrize("labels", [np.array([0, 0, 1, 1, 1]), np.array([0, 1, 1, 1])], ids=["number", "classes"])
-def test_a_run_on_other_test_images_is_set_aside(ledger: RunCache, labels: Any) -> None:
+def test_a_run_on_other_test_images_is_set_aside(ledger: Ledger, labels: Any) -> None:
     assert len(ledger.set_aside_damaged([KEY.fingerprint], labels)) == 1
 
 
-def test_every_bit_counts(ledger: RunCache, tmp_path: Path) -> None:
+def test_every_bit_counts(ledger: Ledger, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     shutil.copytree(tmp_path / "cells" / KEY.fingerprint, whole)
     rng = np.random.default_rng(0)
@@ -294,7 +293,7 @@ def test_every_bit_counts(ledger: RunCache, tmp_path: Path) -> None:
     ["[]", "3", '{"settings": []}', '{"settings": {"threads": [1]}}', '{"settings": {"precision": ["fp32"]}}'],
     ids=["list", "number", "list of settings", "list of threads", "list of precisions"],
 )
-def test_an_identity_of_another_shape_is_refused(ledger: RunCache, tmp_path: Path, job: str) -> None:
+def test_an_identity_of_another_shape_is_refused(ledger: Ledger, tmp_path: Path, job: str) -> None:
     text = f'{{"job": {job}, "machine": {{}}}}'
     entry = tmp_path / "cells" / KEY.fingerprint
     (entry / "identity.json").write_text(text)

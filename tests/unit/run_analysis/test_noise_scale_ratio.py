@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from pipeline.models import build_network
-from pipeline.training.equal_weights import PartNorms, measure_parts, noise_scale_of, scale_ratio
+from pipeline.run_analysis.noise_scale_ratio import PartNorms, measure_parts, noise_scale_of, scale_ratio
 from pipeline.training.noise_scale import estimate_noise_scale
 from tests.fixtures.training import NAMES, random_train_loss
 

@@ -27,16 +27,15 @@ from pipeline.errors import InputError, OutOfMemory
 from pipeline.host_memory import memory_limit
 from pipeline.models.layers import drops
 from pipeline.paths import DataPaths, WorkPaths
-from pipeline.training.arm_rows import read_decisions
+from pipeline.runs.arm_rows import read_decisions
 from pipeline.training.batch_plan import MemoryProbe, check_ranks
 from pipeline.training.effective_settings import comm_config_from, effective_settings
 from pipeline.training.evaluation import load_images
 from pipeline.training.gradients import GlobalBatch, TrainLoss
 from pipeline.training.loop import TrainData
 from pipeline.training.memory import images_that_fit, pass_fits
-from pipeline.training.recorded_settings import recorded_settings
 from pipeline.training.run_key import machine_info
-from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings
+from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings, recorded_settings
 from pipeline.training.state import start_state
 
 _PARTS = 16

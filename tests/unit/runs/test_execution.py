@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 
 from pipeline.datasets.resident import ResidentImages
-from pipeline.training.runs import LoadedSplits
+from pipeline.runs.execution import LoadedSplits
 from pipeline.training.settings import TrainSettings
 from tests.fixtures.training import NAMES, TINY, bright_images
 

@@ -11,9 +11,9 @@ import torch
 
 from pipeline.errors import InputError
 from pipeline.models import build_network
+from pipeline.runs.folds import CachedNetwork, NetworkCache
 from pipeline.training.checkpointing import Checkpoints
 from pipeline.training.dynamics import TrainingDynamics
-from pipeline.training.result_cache import CachedNetwork, NetworkCache
 from tests.fixtures.training import ALONE, TINY
 
 SETTINGS = replace(TINY, network="small_cnn")

@@ -1,28 +1,112 @@
-"""Train one network per fold, one after another; finished networks survive a kill."""
+"""Train one network per fold, one after another, and keep the finished ones, which survive a kill."""
 
 import math
+import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from pipeline import distributed
 from pipeline.config.recipe import CheckpointInterval
 from pipeline.distributed import World
+from pipeline.live.progress import StudyProgress
+from pipeline.models import build_network
 from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
-from pipeline.training.checkpointing import make_checkpointer, stop_and_save_flags
+from pipeline.runs.record import damaged
+from pipeline.training.checkpointing import (
+    Checkpoints,
+    make_checkpointer,
+    remove_stale_checkpoints,
+    stop_and_save_flags,
+)
 from pipeline.training.dynamics import TrainingDynamics
 from pipeline.training.loop import TrainData, train
-from pipeline.training.result_cache import CachedNetwork, NetworkCache
 from pipeline.training.run_key import checkpoint_folder_name, run_key
 from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import TrainSettings
-from pipeline.training.study_progress import StudyProgress
+
+
+@dataclass(frozen=True, kw_only=True)
+class CachedNetwork:
+    """A finished network.
+
+    Attributes:
+        state: state dict of the network.
+        train_loss: in nats.
+        confidence: (N,) float32, see `loop.TrainedRun`.
+        seconds: wall time of its training, over all processes.
+        dynamics: see `loop.TrainedRun`; None if an earlier version or no training recorded any.
+    """
+
+    state: Mapping[str, Tensor]
+    train_loss: float
+    confidence: NDArray[np.float32]
+    seconds: float
+    dynamics: TrainingDynamics | None = None
+
+    def model(self, settings: TrainSettings, device: torch.device) -> Network:
+        """Build the network with the saved bits."""
+        model = build_network(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
+        model.load_state_dict(dict(self.state))
+        return model.to(device).to(memory_format=torch.channels_last)
+
+
+class NetworkCache:
+    """The networks under one folder, one folder per key.
+
+    A network is one file, named after its SHA-256, that appears by a single rename: it is complete or absent.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def put(self, key: str, network: CachedNetwork, *, steps: int) -> None:
+        """Add a network; only rank 0 calls it."""
+        dynamics = vars(network.dynamics) if network.dynamics else {}
+        content = {
+            **vars(network),
+            "confidence": torch.from_numpy(network.confidence),
+            "dynamics": {name: torch.from_numpy(values) for name, values in dynamics.items()},
+        }
+        Checkpoints(self.folder(key), keep=1).save(steps, content)
+
+    def get(self, key: str) -> CachedNetwork | None:
+        """Load a network; None if there is none. Only rank 0 calls it.
+
+        Raises:
+            InputError: the entry is damaged.
+        """
+        folder, reasons = self.folder(key), list[str]()
+        if not any(folder.glob("step-*.pt")):
+            return None
+        latest = Checkpoints(folder).load_latest(reasons.append)
+        # Entries of earlier versions have no dynamics.
+        saved: dict[str, Any] = {"dynamics": {}, **(latest[1] if latest else {})}
+        if saved.keys() != CachedNetwork.__dataclass_fields__.keys():
+            raise damaged(folder, "; ".join(reasons) or "not a network")
+        os.utime(folder)
+        dynamics = {name: np.asarray(values) for name, values in saved["dynamics"].items()}
+        saved |= {
+            "confidence": np.asarray(saved["confidence"]),
+            "dynamics": TrainingDynamics(**dynamics) if dynamics else None,
+        }
+        return CachedNetwork(**saved)
+
+    def folder(self, key: str) -> Path:
+        """Return the folder of an entry."""
+        return self._root / key
+
+    def clear(self, *, max_age_s: float) -> None:
+        """Remove networks that were neither put nor read for `max_age_s` seconds."""
+        remove_stale_checkpoints(self._root, max_age_s=max_age_s)
 
 
 @dataclass(frozen=True, kw_only=True)

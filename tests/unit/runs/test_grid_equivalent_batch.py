@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.config.study import Study, TrainConfig
 from pipeline.errors import InputError
-from pipeline.training.grid import RunSpec, expand_grid
+from pipeline.runs.grid import RunSpec, expand_grid
 from pipeline.training.settings import DatasetInfo
 from tests.fixtures.projects import NETWORK
 from tests.fixtures.training import TINY_STUDY

@@ -14,7 +14,7 @@ from pipeline.artifacts.prepared import PLANTED_COLUMN, PreparedData
 from pipeline.artifacts.tables import read_csv, read_parquet, restore_cells
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
-from pipeline.training.grid import RunSpec
+from pipeline.runs.grid import RunSpec
 
 KEPT_COLUMNS = {"sample_id": pa.int64(), "path": pa.string(), "label_name": pa.string()}
 """Columns of kept.csv; label_name is after overrides."""

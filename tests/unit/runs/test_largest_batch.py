@@ -13,8 +13,8 @@ from pipeline.config.params import check_params, load_params
 from pipeline.errors import DataError, InputError
 from pipeline.host_memory import memory_limit
 from pipeline.paths import DataPaths, WorkPaths
-from pipeline.training import largest_batch
-from pipeline.training.largest_batch import find_largest
+from pipeline.runs import largest_batch
+from pipeline.runs.largest_batch import find_largest
 from pipeline.training.memory import pass_fits
 from tests.fixtures.params import digits_tree
 from tests.fixtures.printed_errors import printed_error

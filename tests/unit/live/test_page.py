@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.training.live_page import LiveState, live_page
+from pipeline.live.page import LiveState, live_page
 
 
 def _state(curve: list[tuple[int, float]]) -> LiveState:
