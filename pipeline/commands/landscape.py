@@ -30,7 +30,6 @@ from pipeline.artifacts.recorded import check_with_note
 from pipeline.artifacts.stage_inputs import prepared_inputs, study_tables
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.commands import check_minimums, command_parser
-from pipeline.commands.kept_networks import is_kept, load_kept
 from pipeline.errors import InputError, explain_out_of_memory
 from pipeline.figures.curves import slice_figure
 from pipeline.figures.rendering import svg, with_note
@@ -38,7 +37,7 @@ from pipeline.landscape.study import SCHEMA, SPLITS, Method, NetworkMeasurer, me
 from pipeline.locks import file_lock
 from pipeline.paths import DataPaths
 from pipeline.reporting.landscape import slice_panels
-from pipeline.runs.ledger import Ledger
+from pipeline.runs.ledger import Ledger, has_network, load_network
 from pipeline.stages.harness import StageContext, exit_codes, make_context
 
 _IMAGES = 500
@@ -112,10 +111,10 @@ def _measure(
     context: StageContext, data: PreparedData, splits: Mapping[str, PreparedSplit], method: Method
 ) -> list[dict[str, Any]]:
     study, ledger = str(context.item), Ledger(context.work.ledger)
-    runs = [run for run in read_parquet(context.data.runs(study)).to_pylist() if is_kept(run, ledger)]
+    runs = [run for run in read_parquet(context.data.runs(study)).to_pylist() if has_network(run, ledger)]
     # Before the first measurement, which takes minutes.
     for run in runs:
-        load_kept(run, ledger, data, study=study)
+        load_network(run, ledger, data, study=study)
     measurer = NetworkMeasurer(
         splits,
         method,

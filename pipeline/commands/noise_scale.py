@@ -27,7 +27,6 @@ from pipeline.artifacts.recorded import check_with_note
 from pipeline.artifacts.stage_inputs import stage_inputs, study_tables
 from pipeline.artifacts.tables import read_parquet
 from pipeline.commands import check_minimums, command_parser
-from pipeline.commands.kept_networks import is_kept, load_kept
 from pipeline.config.batch_sizes import CONTROL, TREATED
 from pipeline.distributed import World
 from pipeline.errors import InputError, explain_out_of_memory
@@ -36,7 +35,7 @@ from pipeline.run_analysis.noise_scale_ratio import ScaleRatio, measure_parts, n
 from pipeline.runs.arm_rows import TrainRows
 from pipeline.runs.execution import LoadedSplits
 from pipeline.runs.grid import RunSpec
-from pipeline.runs.ledger import Ledger
+from pipeline.runs.ledger import Ledger, has_network, load_network
 from pipeline.stages.harness import StageContext, exit_codes, make_context
 from pipeline.stages.train import recipe_of, resolve_runs
 from pipeline.stats.formatting import MISSING, aligned_lines, count, number
@@ -150,13 +149,13 @@ def _kept_networks(context: StageContext, specs: Sequence[RunSpec], data: Prepar
     ledger, by_run = Ledger(context.work.ledger), {_identity(spec): spec for spec in specs if spec.arm == CONTROL}
     path, found = context.data.runs(str(context.item)), False
     for row in read_parquet(path).to_pylist():
-        if row["arm"] != CONTROL or not is_kept(row, ledger):
+        if row["arm"] != CONTROL or not has_network(row, ledger):
             continue
         identity = tuple(row[name] for name in ("model", "batch_size", "learning_rate", "weight_decay", "seed"))
         if identity not in by_run:
             raise InputError(f"{path}: has a run that is not in the study of params.yaml; run `dvc repro`")
         found = True
-        trained = load_kept(row, ledger, data, study=str(context.item))
+        trained = load_network(row, ledger, data, study=str(context.item))
         yield by_run[identity], trained.model.to(world.device), np.bool_(True)
     if not found:
         raise InputError(

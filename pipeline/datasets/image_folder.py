@@ -9,7 +9,7 @@ from pipeline.datasets.decode import IMAGE_SUFFIXES, UnreadableError, decode_fil
 from pipeline.datasets.file_tree import FileSource, FileTree, FolderSource
 from pipeline.datasets.image_set import SPLITS, DatasetOptions, DecodedImage, ImageSet, Sample, UnreadableImage
 from pipeline.datasets.labels import class_name
-from pipeline.datasets.metadata_csv import find_tables, has_labels, list_tables, missing_column
+from pipeline.datasets.metadata_tables import find_tables, has_labels, list_tables, missing_column
 from pipeline.datasets.parquet_images import ParquetImages, has_image_column, shard_names
 from pipeline.datasets.splits import choose_test_rows
 from pipeline.errors import InputError

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline.datasets.augmentation import sample_augmentation
-from pipeline.datasets.sources import BatchRequest
-from pipeline.datasets.uploads import upload
+from pipeline.datasets.sources import BatchRequest, upload
 
 # Images copied at a time: a memory-mapped file is never in memory twice.
 _COPY_ROWS = 4096

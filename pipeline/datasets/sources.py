@@ -1,8 +1,8 @@
-"""The interface of training images, and synthetic images for timing."""
+"""The interface of training images, copies to the device, and synthetic images for timing."""
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -33,6 +33,18 @@ class TrainingImages(Protocol):
     def prefetch(self, requests: Iterable[BatchRequest]) -> AbstractContextManager[None]:
         """Prepare the requested batches ahead, in order, while the context is active."""
         ...
+
+
+def upload(array: NDArray[Any], device: torch.device) -> Tensor:
+    """Copy an array to the device; on a CPU the result shares its memory.
+
+    A GPU copies from page-locked memory while this process continues. From other memory, the process would wait until
+    all queued work of the GPU has ended. torch reuses the page-locked memory only after the copy.
+    """
+    tensor = torch.from_numpy(array)
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 class SyntheticImages:

@@ -12,9 +12,8 @@ from pipeline import distributed
 from pipeline.artifacts.prepared import ImageFiles, ImageSource
 from pipeline.datasets.augmentation import RandomResizedCrop
 from pipeline.datasets.resident import ResidentImages
-from pipeline.datasets.sources import TrainingImages
+from pipeline.datasets.sources import TrainingImages, upload
 from pipeline.datasets.streaming import StreamingImages
-from pipeline.datasets.uploads import upload
 from pipeline.distributed import World
 from pipeline.errors import explain_out_of_memory
 from pipeline.training.numerics import compile_disabled

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from pipeline import distributed
 from pipeline.batching import BatchSlice, RankBatch, SampleStream
-from pipeline.datasets.sources import TrainingImages
-from pipeline.datasets.uploads import upload
+from pipeline.datasets.sources import TrainingImages, upload
 from pipeline.distributed import CommConfig, Compression, World
 from pipeline.models.layers import sample_keys, set_batch_context
 from pipeline.training.dynamics import ConfidenceTracker, DynamicsTracker

@@ -5,14 +5,15 @@ The library `datasets` calls both metadata files, and reads them from an `imagef
 
 import csv
 import io
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Any
 
 from pipeline.datasets.decode import IMAGE_SUFFIXES, UnreadableError
 from pipeline.datasets.file_tree import FileSource, FileTree, check_name, unsafe_name
-from pipeline.datasets.json_lines import first_keys, read_json_records
 from pipeline.datasets.labels import read_label_records
 from pipeline.datasets.table_labels import (
     DEFAULT_COLUMN,
@@ -32,6 +33,7 @@ _CARD = "README.md"
 _MAX_BYTES = 1 << 28
 _LISTED = 8
 _MAX_HEADER = 1 << 16
+_SHOWN = 40  # characters of a value in a message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,3 +214,67 @@ def _card_names(source: FileSource, root: str, tree: FileTree, column: str) -> t
             card = content.decode("utf-8", errors="replace")
             return card_class_names(card, column, f"prepare.path: {source.label}: {name}")
     return None
+
+
+def read_json_records(content: bytes, *, source: str, required: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield for each object its line, from 1, and the required values as text; blank lines are skipped.
+
+    Whole numbers become their digits, and null becomes the empty text.
+
+    Args:
+        content: of the file, UTF-8.
+        source: name of the file in messages.
+        required: keys that every object has; others are not returned.
+
+    Raises:
+        InputError: the file is not UTF-8; or a line is no JSON object, lacks a required key, or has a value for it
+            that is neither text nor a whole number.
+    """
+    for line, record in _objects(content, source):
+        where = f"{source}: line {line}"
+        missing = [name for name in required if name not in record]
+        if missing:
+            raise InputError(f"{where}: has no key {missing[0]}; add it")
+        yield line, {name: _text(record[name], f"{where}: {name}") for name in required}
+
+
+def first_keys(content: bytes, *, source: str) -> list[str]:
+    """Return the keys of the first object; none of an empty file.
+
+    Raises:
+        InputError: the file is not UTF-8, or its first line is no JSON object.
+    """
+    _, record = next(_objects(content, source), (1, {}))
+    return list(record)
+
+
+def _objects(content: bytes, source: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{source}: cannot be read as UTF-8 ({error}); save it as UTF-8") from None
+    # Not splitlines, which would also split at characters that JSON allows within text.
+    for line, part in enumerate(text.split("\n"), 1):
+        if not part.strip():
+            continue
+        try:
+            record = json.loads(part)
+        except json.JSONDecodeError as error:
+            problem = f"is not JSON ({error.msg} at character {error.colno})"
+        except (ValueError, RecursionError):
+            problem = "has a number of too many digits, or too many levels"
+        else:
+            problem = "" if isinstance(record, dict) else "is no JSON object"
+        if problem:
+            raise InputError(f"{source}: line {line}: {problem}; write one object per line")
+        yield line, record
+
+
+def _text(value: Any, where: str) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    raise InputError(f"{where} is {repr(value)[:_SHOWN]}; give text or a whole number")
