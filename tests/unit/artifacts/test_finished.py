@@ -43,7 +43,7 @@ def test_what_is_kept_is_written_again(finished: FileCache, files: dict[str, Pat
 
 
 @pytest.mark.parametrize("part", ["new", "old"])
-def test_a_killed_process_of_the_same_id_is_no_obstacle(
+def test_leftovers_of_a_process_with_the_same_id_are_replaced(
     finished: FileCache, files: dict[str, Path], tmp_path: Path, part: str
 ) -> None:
     """In a container a stage often has the id that the killed one had."""
@@ -114,7 +114,7 @@ def test_a_damaged_entry_is_named_and_nothing_is_written(
     assert not list((tmp_path / "data").iterdir())
 
 
-def test_what_nobody_used_for_long_is_removed(finished: FileCache, files: dict[str, Path], tmp_path: Path) -> None:
+def test_entries_unused_for_long_are_removed(finished: FileCache, files: dict[str, Path], tmp_path: Path) -> None:
     old, used = "0a" * 12, "0b" * 12
     for key in (old, used):
         finished.put(key, files, seconds=1.5)

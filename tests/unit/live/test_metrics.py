@@ -79,7 +79,7 @@ def test_the_page_refreshes_itself_until_the_last_run_has_ended(tmp_path: Path) 
         assert not [part for part in ("<script", "src=", "href=") if part in page]
 
 
-def test_a_run_hands_over_every_record_and_keeps_its_bits() -> None:
+def test_every_record_is_passed_on_and_no_bit_changes() -> None:
     seen: list[list[HistoryRecord]] = []
     watched = train_bright(TINY, on_record=lambda history: seen.append(list(history)))
     assert [len(history) for history in seen] == [1, 2]

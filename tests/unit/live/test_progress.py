@@ -46,5 +46,5 @@ def test_other_units_are_counted_by_their_names() -> None:
     assert progress.end_run().startswith("1 of 2 networks, about ")
 
 
-def test_runs_without_images_divide_by_nothing() -> None:
+def test_runs_without_images_have_no_time_left() -> None:
     assert StudyProgress([0, 0]).end_run() == "1 of 2 runs"

@@ -84,7 +84,7 @@ def test_a_damaged_network_is_named(tmp_path: Path, damage: str) -> None:
     assert raised.value.key == str(tmp_path / KEY)
 
 
-def test_what_nobody_used_for_long_is_removed(tmp_path: Path) -> None:
+def test_networks_unused_for_long_are_removed(tmp_path: Path) -> None:
     kept = NetworkCache(tmp_path)
     for key in ("old", "used"):
         kept.put(key, _network(), steps=9)

@@ -37,7 +37,7 @@ def _mask(spec: RunSpec, labels: NDArray[np.int64], keep: dict[str, NDArray[np.b
     return train_rows(spec, labels, decisions).mask
 
 
-def test_every_combination_is_a_cell_once() -> None:
+def test_every_combination_is_a_run_once() -> None:
     axes: dict[str, list[Any]] = {
         "models": ["resnet18", "resnet34"], "batch_sizes": [10, 20], "learning_rates": [0.1, 0.2, 0.3],
         "weight_decays": [0.0, 0.1], "seeds": [0, 1, 2], "arms": ["full", "filtered", "random"],
@@ -50,7 +50,7 @@ def test_every_combination_is_a_cell_once() -> None:
     assert got == list(itertools.product(*axes.values()))
 
 
-def test_arms_know_their_sizes() -> None:
+def test_runs_have_the_sizes_of_their_arms() -> None:
     sizes = {c.arm: c.n_train for c in _specs(arms=list(get_args(Arm)))}
     assert sizes == {"full": 100, "filtered": 80, "random": 80, "random_uniform": 80, "relabeled": 100}
 
@@ -105,20 +105,20 @@ def test_the_warm_up_of_a_batch_that_runs_must_fit() -> None:
     assert re.findall(r"\d+", str(raised.value)) == ["25", "80", "13"]  # steps, batch, steps of the budget
 
 
-def test_rates_are_scaled_and_remembered_as_written() -> None:
+def test_rates_are_scaled_and_recorded_as_written() -> None:
     scaling = {"rule": "linear", "reference_batch_size": 10}
     (spec,) = _specs({"lr_scaling": scaling}, arms=["full"], seeds=[0], batch_sizes=[20])
     assert spec.learning_rate == 0.05
     assert spec.settings.learning_rate == 0.1
 
 
-def test_the_studys_recipe_lies_over_the_common_one() -> None:
+def test_the_studys_recipe_overrides_the_common_one() -> None:
     (spec, *_) = _specs({"label_smoothing": 0.1, "stem": "cifar"}, recipe={"label_smoothing": 0.2})
     assert spec.settings.label_smoothing == 0.2
     assert spec.settings.stem == "cifar"
 
 
-def test_members_are_drawn_with_the_cells_seed() -> None:
+def test_random_arms_use_the_seed_of_the_run() -> None:
     labels = np.arange(N_FULL) % 4
     keep = np.arange(N_FULL) % 5 > 0
     members = {(c.arm, c.settings.seed): _mask(c, labels, {NETWORK: keep}) for c in _specs()}
@@ -127,7 +127,7 @@ def test_members_are_drawn_with_the_cells_seed() -> None:
     assert members["random", 0].tolist() != members["random", 1].tolist()
 
 
-def test_draws_of_the_filter_have_arms_of_their_own() -> None:
+def test_filter_replicates_have_separate_arms() -> None:
     specs = _specs(filter_replicates=2, seeds=[0], match="epochs")
     assert [(c.arm, c.filter_network, c.n_train) for c in specs] == [
         ("full", "resnet18", 100),
@@ -146,7 +146,7 @@ def test_draws_of_the_filter_have_arms_of_their_own() -> None:
     assert len({run_variant(c) for c in specs}) == 5
 
 
-def test_a_batch_is_compared_with_the_smallest_draw() -> None:
+def test_a_batch_is_compared_with_the_smallest_replicate() -> None:
     assert all(c.skip_reason for c in _specs(filter_replicates=2, batch_sizes=[60]))
     assert not any(c.skip_reason for c in _specs(batch_sizes=[60]))
 
@@ -226,7 +226,7 @@ def test_paper_figure_of_a_study_changes_no_run() -> None:
     assert _specs(paper_figure="gahlot-2020-fig7") == _specs()
 
 
-def test_a_batch_size_may_have_a_budget_of_its_own() -> None:
+def test_a_batch_size_may_have_a_separate_budget() -> None:
     specs = _specs(
         arms=["full", "random"], seeds=[0], batch_sizes=[10, 20], budget={"steps": 40},
         budget_by_batch_size={20: {"epochs": 3.0}},

@@ -65,20 +65,20 @@ def _check_equal(one: RunResult, other: RunResult) -> None:
 
 
 @pytest.mark.parametrize("result", [FINISHED, DIVERGED])
-def test_what_is_added_comes_back(ledger: Ledger, result: RunResult) -> None:
+def test_an_added_result_is_read_back(ledger: Ledger, result: RunResult) -> None:
     assert not ledger.has(KEY.fingerprint)
     ledger.add(KEY, result)
     assert ledger.has(KEY.fingerprint)
     _check_equal(ledger.get(KEY.fingerprint), result)
 
 
-def test_an_entry_of_before_energy_was_measured_does_not_tell_it(ledger: Ledger, tmp_path: Path) -> None:
+def test_an_entry_without_energy_has_unknown_energy(ledger: Ledger, tmp_path: Path) -> None:
     ledger.add(KEY, FINISHED)
     write_json(tmp_path / "runs" / KEY.fingerprint / "timing.json", {"seconds": 1.5})
     _check_equal(ledger.get(KEY.fingerprint), replace(FINISHED, joules=UNKNOWN_ENERGY))
 
 
-def test_an_entry_of_before_hash_chains_has_none(ledger: Ledger, tmp_path: Path) -> None:
+def test_an_entry_without_links_has_no_hash_chain(ledger: Ledger, tmp_path: Path) -> None:
     ledger.add(KEY, FINISHED)
     path = tmp_path / "runs" / KEY.fingerprint / "result.json"
     record = read_json(path)
@@ -87,14 +87,14 @@ def test_an_entry_of_before_hash_chains_has_none(ledger: Ledger, tmp_path: Path)
     _check_equal(ledger.get(KEY.fingerprint), replace(FINISHED, links=()))
 
 
-def test_an_imported_result_says_so(ledger: Ledger) -> None:
+def test_an_imported_result_names_its_machine(ledger: Ledger) -> None:
     imported = replace(FINISHED, imported_from={"torch": "2.0", "device": "another"})
     ledger.add(KEY, imported)
     _check_equal(ledger.get(KEY.fingerprint), imported)
 
 
 @pytest.mark.parametrize("part", ["", "old."])
-def test_a_killed_process_of_the_same_id_is_no_obstacle(ledger: Ledger, tmp_path: Path, part: str) -> None:
+def test_leftovers_of_a_process_with_the_same_id_are_replaced(ledger: Ledger, tmp_path: Path, part: str) -> None:
     ledger.add(KEY, DIVERGED)
     leftover = tmp_path / "runs" / f".{KEY.fingerprint}.{part}{os.getpid()}.tmp"
     leftover.mkdir()
@@ -104,7 +104,7 @@ def test_a_killed_process_of_the_same_id_is_no_obstacle(ledger: Ledger, tmp_path
     assert not leftover.exists()
 
 
-def test_entries_know_whose_they_are(ledger: Ledger, tmp_path: Path) -> None:
+def test_each_entry_has_its_run_key(ledger: Ledger, tmp_path: Path) -> None:
     assert list(ledger.run_keys()) == []
     ledger.add(KEY, FINISHED)
     ledger.add(OTHER_KEY, DIVERGED)
@@ -113,7 +113,7 @@ def test_entries_know_whose_they_are(ledger: Ledger, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"job": {}}', "3", "", "{"])
-def test_an_entry_that_does_not_know_is_named(ledger: Ledger, tmp_path: Path, text: str) -> None:
+def test_an_entry_with_a_damaged_run_key_is_named(ledger: Ledger, tmp_path: Path, text: str) -> None:
     ledger.add(KEY, FINISHED)
     (tmp_path / "runs" / KEY.fingerprint / "identity.json").write_text(text)
     with pytest.raises(InputError) as raised:
@@ -139,7 +139,7 @@ def test_weights_are_moved_into_the_entry(ledger: Ledger, tmp_path: Path) -> Non
     assert ledger.has(KEY.fingerprint, with_weights=True)
 
 
-def test_an_entry_without_the_wanted_weights_does_not_count(ledger: Ledger, tmp_path: Path) -> None:
+def test_an_entry_without_required_weights_is_missing(ledger: Ledger, tmp_path: Path) -> None:
     ledger.add(KEY, FINISHED)
     ledger.add(OTHER_KEY, DIVERGED)
     assert not ledger.has(KEY.fingerprint, with_weights=True)
@@ -172,7 +172,7 @@ Ledger(Path({str(tmp_path / "runs")!r})).add(KEY, FINISHED)
     _check_equal(ledger.get(KEY.fingerprint), FINISHED)
 
 
-def test_leftovers_of_living_processes_stay(tmp_path: Path) -> None:
+def test_leftovers_of_running_processes_stay(tmp_path: Path) -> None:
     mine, gone = tmp_path / f".k.{os.getpid()}.tmp", tmp_path / ".k.4194305.tmp"
     for folder in (mine, gone):
         folder.mkdir()

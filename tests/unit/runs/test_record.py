@@ -132,7 +132,7 @@ _CHANGED: dict[str, Harm] = {
 
 
 @pytest.mark.parametrize("harm", [*_FORGED.values(), *_CHANGED.values()], ids=[*_FORGED, *_CHANGED])
-def test_it_is_set_aside_with_a_line_and_trained_again(ledger: Ledger, tmp_path: Path, harm: Harm) -> None:
+def test_a_damaged_run_is_set_aside_and_trained_again(ledger: Ledger, tmp_path: Path, harm: Harm) -> None:
     ledger.add(OTHER_KEY, DIVERGED)
     harm(tmp_path / "cells" / KEY.fingerprint)
     (line,) = ledger.set_aside_damaged([KEY.fingerprint, OTHER_KEY.fingerprint, "0" * 24], _LABELS)
@@ -148,7 +148,9 @@ def test_it_is_set_aside_with_a_line_and_trained_again(ledger: Ledger, tmp_path:
 
 @pytest.mark.parametrize("harm", _FORGED.values(), ids=list(_FORGED))
 @pytest.mark.parametrize("checksums", [True, False], ids=["checksums", "none"])
-def test_from_another_machine_it_is_refused(ledger: Ledger, tmp_path: Path, harm: Harm, checksums: bool) -> None:
+def test_a_damaged_run_of_another_machine_is_refused(
+    ledger: Ledger, tmp_path: Path, harm: Harm, checksums: bool
+) -> None:
     entry = tmp_path / "cells" / KEY.fingerprint
     if not checksums:
         (entry / CHECKSUMS).unlink()
@@ -274,7 +276,7 @@ def test_a_run_on_other_test_images_is_set_aside(ledger: Ledger, labels: Any) ->
     assert len(ledger.set_aside_damaged([KEY.fingerprint], labels)) == 1
 
 
-def test_every_bit_counts(ledger: Ledger, tmp_path: Path) -> None:
+def test_a_change_of_any_bit_is_found(ledger: Ledger, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     shutil.copytree(tmp_path / "cells" / KEY.fingerprint, whole)
     rng = np.random.default_rng(0)
@@ -305,7 +307,7 @@ def test_an_identity_of_another_shape_is_refused(ledger: Ledger, tmp_path: Path,
 @pytest.mark.parametrize(
     "harm", [_fifo("2.json"), _link("2.json"), _written("2.json", _DEEP)], ids=["fifo", "link", "deep"]
 )
-def test_a_plan_that_is_none_is_refused(tmp_path: Path, harm: Harm) -> None:
+def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, harm: Harm) -> None:
     folder = tmp_path / "plans" / "digits"
     folder.mkdir(parents=True)
     harm(folder)

@@ -79,7 +79,7 @@ def _gather(ranks: list[DynamicsTracker], total: DynamicsTracker) -> None:
     total.load_state_dict({name: sum(state[name] for state in states) for name in states[0]}, is_main=True)
 
 
-def test_events_of_known_histories() -> None:
+def test_forgetting_events_of_known_histories() -> None:
     """Right and wrong by epoch, of labels forgotten twice, once, never, and never learned."""
     histories = ["RWRW", "WRRW", "WWRR", "WWWW"]
     tracker = DynamicsTracker(5, 4, _CPU)
@@ -93,7 +93,7 @@ def test_events_of_known_histories() -> None:
 
 
 @pytest.mark.parametrize(("logits", "margin"), [([torch.nan] * 3, 0.0), ([-torch.inf, 0, 0], -(2.0**16))])
-def test_a_broken_network_learns_nothing(logits: list[float], margin: float) -> None:
+def test_logits_that_are_not_finite_are_never_correct(logits: list[float], margin: float) -> None:
     tracker = DynamicsTracker(1, 1, _CPU)
     tracker.update(torch.tensor([0]), torch.tensor([0]), torch.tensor([0]), torch.tensor([logits]))
     assert tracker.dynamics().margin.tolist() == [margin]

@@ -31,7 +31,7 @@ def _passes(seed: int) -> list[tuple[Tensor, Tensor, Tensor]]:
 
 @pytest.mark.slow
 @given(st.integers(0, 2**32 - 1))
-def test_means_are_those_of_the_softmax_and_unmet_images_have_none(seed: int) -> None:
+def test_means_are_those_of_the_softmax_and_nan_for_unseen_images(seed: int) -> None:
     track = ConfidenceTracker(_N, _CPU)
     sure: list[list[float]] = [[] for _ in range(_N)]
     for ids, targets, logits in _passes(seed):
@@ -71,7 +71,7 @@ def _train(steps: int, members: NDArray[np.bool_], **options: Any) -> TrainedRun
     return train(settings, TrainData(images, torch.from_numpy(labels), members), **arguments)
 
 
-def test_a_run_tells_it_of_every_image_that_it_trained_on() -> None:
+def test_every_image_of_every_step_is_tracked() -> None:
     members = np.arange(24) % 3 != 0
     actual = _train(8, members, track_confidence=True).confidence
     assert actual is not None
@@ -80,7 +80,7 @@ def test_a_run_tells_it_of_every_image_that_it_trained_on() -> None:
     assert actual[members].max() < 1
 
 
-def test_watching_changes_no_weight() -> None:
+def test_tracking_changes_no_weight() -> None:
     members = np.ones(24, dtype=np.bool_)
     watched, plain = _train(5, members, track_confidence=True), _train(5, members)
     assert plain.confidence is None
@@ -89,7 +89,7 @@ def test_watching_changes_no_weight() -> None:
 
 
 @pytest.mark.parametrize("logits", [[torch.nan] * 3, [torch.inf, 0, 0]])
-def test_a_broken_network_is_sure_of_nothing(logits: list[float]) -> None:
+def test_logits_that_are_not_finite_have_no_confidence(logits: list[float]) -> None:
     track = ConfidenceTracker(1, _CPU)
     track.update(torch.tensor([0]), torch.tensor([0]), torch.tensor([logits]))
     assert track.means().tolist() == [0.0]
