@@ -41,7 +41,9 @@ LAYERS = (
     (1, 1, 2, 256, 512),
     (1, 3, 2, 256, 512),
     (1, 3, 1, 128, 128),
+    (2, 3, 1, 128, 128),
     (2, 3, 1, 64, 64),
+    (2, 1, 2, 64, 128),
     (2, 3, 2, 64, 128),
 )
 """Side, kernel, stride, channels in and out: layers of ResNet-18 and ResNet-50 at 8 to 64 pixels."""
