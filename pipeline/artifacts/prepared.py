@@ -209,18 +209,22 @@ def prepared_files(data: DataPaths) -> list[Path]:
 
 def prepared_digest(data: DataPaths) -> str:
     """Return the SHA-256 of images and manifests of both splits, and the decoder's version if networks read files."""
+    return " ".join([*(file_digest(path) for path in prepared_files(data)), *_decoder(data)])
+
+
+def _decoder(data: DataPaths) -> list[str]:
+    """Return the decoder of images that networks read from files: another version of Pillow has other decoders."""
     in_files = read_metrics(data.prepare_metrics, OptionalKeys).get("files_in") is not None
-    # Another version of Pillow has other decoders.
-    decoder = [f"files read by Pillow {metadata.version('pillow')}"] if in_files else []
-    return " ".join([*(file_digest(path) for path in prepared_files(data)), *decoder])
+    return [f"files read by Pillow {metadata.version('pillow')}"] if in_files else []
 
 
 def prepared_content(data: DataPaths) -> str:
     """Return a SHA-256 of images and of what runs read of the manifests, by values instead of the bytes of files.
 
-    A Parquet file has the version of pyarrow that wrote it: equal images and labels of two machines have other bytes.
+    It includes the decoder's version if networks read files. A Parquet file has the version of pyarrow that wrote it:
+    equal images and labels of two machines have other bytes.
     """
-    digest = hashlib.sha256()
+    digest = hashlib.sha256("".join(_decoder(data)).encode())
     for split in ("train", "test"):
         digest.update(file_digest(data.images(split)).encode())
         manifest = read_parquet(data.manifest(split), ["label"], optional=_TRAINED_ON)

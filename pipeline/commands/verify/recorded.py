@@ -1,8 +1,8 @@
 """Read what a project records: its ledger of runs, or the tables of its studies where the ledger is missing."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.artifacts.files import check_regular, open_array
-from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_digest
+from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_digests, prepared_files
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.artifacts.tables import read_parquet
-from pipeline.commands.verify.findings import Findings
+from pipeline.commands.verify.findings import Findings, shown
 from pipeline.config.batch_sizes import with_recorded_sizes
 from pipeline.config.params import Params, load_params
 from pipeline.durations import BatchStage
@@ -76,6 +76,7 @@ class Project:
     Attributes:
         file: its parameter file.
         data_digest: of images and labels, as in the keys of runs.
+        equal_files: prepared file -> digests of other files with equal images and labels, which runs were trained on.
         has_ledger: whether there is a ledger of runs; otherwise `runs` come from the tables of the studies.
         runs: by fingerprint.
     """
@@ -86,6 +87,7 @@ class Project:
     work: WorkPaths
     prepared: PreparedData
     data_digest: str
+    equal_files: Mapping[Path, frozenset[str]]
     has_ledger: bool
     runs: Mapping[str, StoredRun]
 
@@ -104,8 +106,16 @@ def read_project(params: Path, data: DataPaths, work: WorkPaths, findings: Findi
         )
     prepared = load_prepared(data, folder=config.prepare.folder)
     folders = sorted(path for path in work.ledger.glob("[0-9a-f]*") if path.is_dir())
+    digest, content = prepared_digests(data)
+    equal_files: dict[Path, frozenset[str]] = {}
     if folders:
-        runs = _read_ledger(folders, findings)
+        recorded = _read_ledger(folders, findings)
+        equal_files = _equal_files(recorded, data, digest, content)
+        runs = [_on_this_data(run, digest, content, findings) for run in recorded]
+        if n_others := sum(run is not other for run, other in zip(runs, recorded, strict=True)):
+            findings.notes.append(
+                f"{n_others} runs were trained on files of other bytes, with the images and labels of {data.root}"
+            )
     else:
         runs = _read_tables(config, data, findings)
         findings.notes.append(
@@ -113,8 +123,8 @@ def read_project(params: Path, data: DataPaths, work: WorkPaths, findings: Findi
             "trained again"
         )
     return Project(
-        file=params, params=config, data=data, work=work, prepared=prepared, data_digest=prepared_digest(data),
-        has_ledger=bool(folders), runs={run.fingerprint: run for run in runs},
+        file=params, params=config, data=data, work=work, prepared=prepared, data_digest=digest,
+        equal_files=equal_files, has_ledger=bool(folders), runs={run.fingerprint: run for run in runs},
     )  # fmt: skip
 
 
@@ -130,6 +140,29 @@ def _read_ledger(folders: list[Path], findings: Findings) -> list[StoredRun]:
                 findings.notes.append(f"{folder}: its settings are of another version; its steps are not checked")
             runs.append(StoredRun(fingerprint=folder.name, folder=folder, key=key, settings=settings, result=result))
     return runs
+
+
+def _on_this_data(run: StoredRun, digest: str, content: str, findings: Findings) -> StoredRun:
+    """Return a run with the digest of the prepared files here, if its own had other bytes and the same content.
+
+    Runs of earlier versions recorded no content: only the bytes of the files can be compared.
+    """
+    assert run.key is not None, "read from a ledger"
+    same_bytes, same_content = run.key.job.get("data") == digest, run.key.content == content
+    if run.key.content and same_bytes and not same_content:
+        value, expected = shown(run.key.content)[:16], content[:16]
+        findings.differs(run.folder / "identity.json", "content of the images and labels", value, expected)
+    if same_bytes or not same_content:
+        return run
+    return replace(run, key=replace(run.key, job={**run.key.job, "data": digest}))
+
+
+def _equal_files(runs: Sequence[StoredRun], data: DataPaths, digest: str, content: str) -> dict[Path, frozenset[str]]:
+    """Return the digests of each prepared file in the keys of the runs with the content of the files here."""
+    keys = [run.key for run in runs if run.key is not None and run.key.content == content]
+    files, texts = prepared_files(data), [digest, *(str(key.job.get("data")) for key in keys)]
+    rows = [row for text in texts if len(row := text.split()[: len(files)]) == len(files)]
+    return {file: frozenset(column) for file, column in zip(files, zip(*rows, strict=True), strict=True)}
 
 
 def _check_checksums(folder: Path, findings: Findings) -> None:

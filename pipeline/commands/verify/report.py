@@ -5,6 +5,7 @@ import itertools
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -35,6 +36,7 @@ _CONTEXT = 30
 def check_digests(project: Project, findings: Findings) -> None:
     """Compare the files of each stage, and of each landscape, with the SHA-256 that its provenance has of them."""
     n_files = 0
+    equal = {path.resolve(): digests for path, digests in project.equal_files.items()}
     for name in [*stage_names(project.params), "report", *_landscape_names(project)]:
         stage, _, item = name.partition("@")
         path = project.data.provenance(stage, item or None)
@@ -48,17 +50,25 @@ def check_digests(project: Project, findings: Findings) -> None:
                 findings.differs(path, "stage", record["stage"], name)
             for part in ("inputs", "outputs"):
                 for file, digest in record[part].items():
-                    n_files += _compare_digest(path, file, digest, f"{part[:-1]} of {name}", findings)
+                    n_files += _compare_digest(path, file, digest, f"{part[:-1]} of {name}", equal, findings)
     findings.checked.append(f"{n_files} digests of files in the provenance of the stages")
 
 
-def _compare_digest(record: Path, file: str, digest: str, role: str, findings: Findings) -> bool:
-    """Compare a file with the digest in a record; returns False if there is no such file."""
+def _compare_digest(
+    record: Path, file: str, digest: str, role: str, equal: Mapping[Path, frozenset[str]], findings: Findings
+) -> bool:
+    """Compare a file with the digest in a record; returns False if there is no such file.
+
+    Args:
+        equal: prepared file -> digests of files with equal images and labels, which a stage may have read.
+    """
     target = record.parent / file
     if not target.is_file():
         if role.startswith("output of landscape"):
             findings.notes.append(f"{target}: missing; {record} names it")
         return False
+    if role.startswith("input") and digest in equal.get(target.resolve(), ()):
+        return True
     if (found := sha256_of_file(target)) != digest:
         # No stage measures a landscape again when its runs change, and the report leaves it out.
         if role.startswith("input of landscape"):
@@ -110,9 +120,10 @@ def check_report(project: Project, studies: Mapping[str, VerifiedStudy], finding
         return
     with TemporaryDirectory() as folder:
         derived = _with_derived_tables(project, studies, Path(folder))
-        inputs = load_report_inputs(project.params, derived)
-        summary = _as_written(build_summary(inputs), Path(folder))
         written = read_untrusted_json(paths.summary, may_be_link=True)
+        inputs = load_report_inputs(project.params, derived)
+        inputs = replace(inputs, digests={**inputs.digests, **_equal_digests(project, written)})
+        summary = _as_written(build_summary(inputs), Path(folder))
         leaves = list(_tree_differences(written, summary))
         for place, value, expected in leaves:
             if not same_value(value, expected):
@@ -127,6 +138,15 @@ def check_report(project: Project, studies: Mapping[str, VerifiedStudy], finding
             page = render_page(project.params, summary, page_figures(inputs, summary), landscapes, plans)
             n_lines += _compare_texts(paths.report_page, page, findings)
     findings.checked.append(f"the report: {len(leaves)} values of summary.json, {n_lines} lines of text and tables")
+
+
+def _equal_digests(project: Project, written: Any) -> dict[str, str]:
+    """Return the digests in a summary of prepared files that have other bytes here, with equal images and labels."""
+    rows = written.get("digests") if isinstance(written, dict) else None
+    listed = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    reported = [(row.get("file"), row.get("sha256")) for row in listed]
+    equal = {path.relative_to(project.data.root).as_posix(): known for path, known in project.equal_files.items()}
+    return {file: digest for file, digest in reported if isinstance(digest, str) and digest in equal.get(str(file), ())}
 
 
 def _with_derived_tables(project: Project, studies: Mapping[str, VerifiedStudy], folder: Path) -> DataPaths:
