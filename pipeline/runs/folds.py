@@ -20,10 +20,9 @@ from pipeline.live.progress import StudyProgress
 from pipeline.models import build_network
 from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
+from pipeline.runs.own_checkpoints import OwnCheckpoints, own_checkpointer, unused_checkpoints
 from pipeline.runs.record import damaged
 from pipeline.training.checkpointing import (
-    Checkpoints,
-    make_checkpointer,
     remove_stale_checkpoints,
     stop_and_save_flags,
 )
@@ -76,18 +75,18 @@ class NetworkCache:
             "confidence": torch.from_numpy(network.confidence),
             "dynamics": {name: torch.from_numpy(values) for name, values in dynamics.items()},
         }
-        Checkpoints(self.folder(key), keep=1).save(steps, content)
+        OwnCheckpoints(self.folder(key), key, keep=1).save(steps, content)
 
     def get(self, key: str) -> CachedNetwork | None:
         """Load a network; None if there is none. Only rank 0 calls it.
 
         Raises:
-            InputError: the entry is damaged.
+            InputError: the entry is damaged, or is that of another key.
         """
         folder, reasons = self.folder(key), list[str]()
         if not any(folder.glob("step-*.pt")):
             return None
-        latest = Checkpoints(folder).load_latest(reasons.append)
+        latest = OwnCheckpoints(folder, key).load_latest(reasons.append)
         # Entries of earlier versions have no dynamics.
         saved: dict[str, Any] = {"dynamics": {}, **(latest[1] if latest else {})}
         if saved.keys() != CachedNetwork.__dataclass_fields__.keys():
@@ -166,11 +165,16 @@ def train_folds(
     """
     flag_sync = stop_and_save_flags()
     progress = StudyProgress([one.batch_sizes.examples(one.steps) for one in settings], unit="network")
-    for fold_settings, fold_data in zip(settings, data, strict=True):
-        threads = torch.get_num_threads()
-        key = run_key(
-            fold_settings, fold_data.train_mask, data_digest=store.data_digest, device=world.device, threads=threads
-        ).fingerprint  # fmt: skip
+    threads = torch.get_num_threads()
+    run_keys = [
+        run_key(one, of_fold.train_mask, data_digest=store.data_digest, device=world.device, threads=threads)
+        for one, of_fold in zip(settings, data, strict=True)
+    ]
+    keys = [one.fingerprint for one in run_keys]
+    if world.is_main:
+        for line in unused_checkpoints(store.checkpoints, keys):
+            log.info(line)
+    for key, fold_settings, fold_data in zip(keys, settings, data, strict=True):
         folder = store.checkpoints / checkpoint_folder_name(key)
         where = progress.begin_run()
         title = options.title if len(settings) == 1 else f"{options.title}: {where}"
@@ -186,7 +190,7 @@ def train_folds(
             continue
         start = time.monotonic()
         resumed = has_checkpoints(folder)
-        checkpointer = make_checkpointer(store.interval, folder, flag_sync, world)
+        checkpointer = own_checkpointer(store.interval, folder, flag_sync, world, run=key)
         with checkpointer.stop_at_signals():
             run = train(
                 fold_settings,

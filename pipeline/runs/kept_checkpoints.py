@@ -8,6 +8,7 @@ from pipeline.distributed import FlagSync, World
 from pipeline.errors import InputError
 from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler
 from pipeline.training.hash_chain import link_is_due
+from pipeline.runs.own_checkpoints import OwnCheckpoints
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import TrainState
 
@@ -44,6 +45,7 @@ class KeepingScheduler(CheckpointScheduler):
 
     Args:
         interval, folder: of the checkpoints from which an interrupted run resumes.
+        run: name of the run.
         settings: of the run, which decide where its links are.
         kept: the folder of the run's kept checkpoints.
     """
@@ -55,10 +57,12 @@ class KeepingScheduler(CheckpointScheduler):
         flag_sync: FlagSync,
         world: World,
         *,
+        run: str,
         settings: TrainSettings,
         kept: Path,
     ) -> None:
-        super().__init__(Checkpoints(folder), flag_sync, world=world, seconds=interval.seconds, steps=interval.steps)
+        own = OwnCheckpoints(folder, run)
+        super().__init__(own, flag_sync, world=world, seconds=interval.seconds, steps=interval.steps)
         self._settings, self._kept, self._writes = settings, kept, world.is_main
 
     def maybe_save(self, state: TrainState, *, local: bool) -> None:

@@ -29,15 +29,14 @@ from pipeline.runs.grid import RunSpec, expand_grid, needed_seeds, run_variant
 from pipeline.runs.kept_checkpoints import KeepingScheduler
 from pipeline.runs.largest_batch import with_largest_batch
 from pipeline.runs.ledger import Ledger, RunResult
+from pipeline.runs.own_checkpoints import clear_finished, own_checkpointer, unused_checkpoints
 from pipeline.runs.study_tables import scores_by_variant, study_tables
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
 from pipeline.stats.sequential import SequentialDesign
 from pipeline.training.checkpointing import (
     STALE_AFTER_S,
-    Checkpoints,
     CheckpointScheduler,
-    make_checkpointer,
     remove_stale_checkpoints,
     stop_and_save_flags,
 )
@@ -55,10 +54,11 @@ def train_study(context: StageContext, world: World) -> None:
     keys = fingerprints(run_keys)
     if world.is_main:
         register_plans(context)
-    ledger = Ledger(context.work.ledger)
+    ledger, checkpoints = Ledger(context.work.ledger), context.work.checkpoints(context.name)
     if world.is_main:
         _check_space(context, specs, n_test=len(data.test.labels))
-        for line in ledger.set_aside_damaged(sorted({key for key in keys if key}), data.test.labels):
+        damaged = ledger.set_aside_damaged(sorted({key for key in keys if key}), data.test.labels)
+        for line in (*damaged, *unused_checkpoints(checkpoints, keys)):
             context.log.info(f"{context.name}: {line}")
     n_test, ran = len(data.test.labels), []
     # The disk of rank 0 is authoritative.
@@ -73,10 +73,7 @@ def train_study(context: StageContext, world: World) -> None:
             context.log.info(f"{context.name}: complete with {seeds} seeds, of looks at {list(looks)}")
         _count_work(context, specs, keys, ran, ledger)
         _write_results(context, specs, keys, ledger)
-        checkpoints = context.work.checkpoints(context.name)
-        # A kill between the two steps leaves a finished run with its last checkpoint.
-        for folder in [folder for key in keys if key for folder in checkpoints.glob(f"{key}-*")]:
-            Checkpoints(folder).clear()
+        clear_finished(checkpoints, keys)
         # Checkpoints of settings that the study no longer has.
         remove_stale_checkpoints(checkpoints, max_age_s=STALE_AFTER_S)
 
@@ -221,13 +218,14 @@ def _run(
         assert run_key is not None, "skipped runs are not in todo"
         name = f"{specs[i].arm} of {specs[i].filter_network}, batch {settings.batch_size}, seed {settings.seed}"
         save_weights = _keeps_weights(specs[i], specs, study.keep_weights)
-        weights = context.work.ledger / f".{run_key.fingerprint}.weights.{os.getpid()}.tmp" if save_weights else None
-        folder = context.work.checkpoints(context.name) / checkpoint_folder_name(run_key.fingerprint)
+        key, interval = run_key.fingerprint, recipe.checkpoint
+        weights = context.work.ledger / f".{key}.weights.{os.getpid()}.tmp" if save_weights else None
+        folder = context.work.checkpoints(context.name) / checkpoint_folder_name(key)
         resumed = has_checkpoints(folder)
-        checkpointer: CheckpointScheduler = make_checkpointer(recipe.checkpoint, folder, flag_sync, world)
+        checkpointer: CheckpointScheduler = own_checkpointer(interval, folder, flag_sync, world, run=key)
         if study.keep_checkpoints:
-            kept = context.work.kept_checkpoints(run_key.fingerprint)
-            checkpointer = KeepingScheduler(recipe.checkpoint, folder, flag_sync, world, settings=settings, kept=kept)
+            kept = context.work.kept_checkpoints(key)
+            checkpointer = KeepingScheduler(interval, folder, flag_sync, world, run=key, settings=settings, kept=kept)
         if live is not None:
             live.start_run(name)
         with checkpointer.stop_at_signals():

@@ -4,10 +4,9 @@ import dataclasses
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -18,7 +17,8 @@ from pipeline.run_log import RunLog
 from pipeline.runs.arm_rows import TrainRows
 from pipeline.runs.execution import LoadedSplits, execute_run
 from pipeline.runs.grid import RunSpec
-from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
+from pipeline.runs.own_checkpoints import OwnCheckpoints
+from pipeline.training.checkpointing import CheckpointScheduler, stop_and_save_flags
 from pipeline.training.effective_settings import comm_config_from
 from pipeline.training.loop import TrainData, train
 from pipeline.training.run_options import RunOptions
@@ -174,37 +174,12 @@ class _EpochEnded(Exception):  # noqa: N818 - an event that never leaves this mo
     """The run is at the end of the epoch, and is saved."""
 
 
-class _TrialCheckpoints(Checkpoints):
-    """Checkpoints that name their trial: those of another trial would pass for its own."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self._trial = f"{folder.parent.parent.name}/{folder.name}"
-
-    def save(self, step: int, state: Mapping[str, Any]) -> None:
-        super().save(step, {**state, "trial": self._trial})
-
-    def load_latest(self, log: Callable[[str], None]) -> tuple[int, dict[str, Any]] | None:
-        """See `Checkpoints`.
-
-        Raises:
-            DataError: the latest checkpoint is that of another trial.
-        """
-        latest = super().load_latest(log)
-        if latest is not None and latest[1].get("trial") != self._trial:
-            raise DataError(
-                f"{self._folder}: its checkpoint of step {latest[0]} is not one of this trial; remove the folder, and "
-                "run the same command again"
-            )
-        return latest
-
-
 class _Resumed(CheckpointScheduler):
     """`CheckpointScheduler` that measures the time from its creation until the run has restored its state."""
 
     def __init__(self, task: EpochTask, world: World) -> None:
         interval, self._created = task.run.recipe.checkpoint, time.monotonic()
-        self._own = _TrialCheckpoints(task.folder)
+        self._own = OwnCheckpoints(task.folder, f"{task.folder.parent.parent.name}/{task.folder.name}")
         super().__init__(self._own, stop_and_save_flags(), world=world, seconds=interval.seconds, steps=interval.steps)
         self._end, self._total_steps = task.run.epoch_ends[task.epoch - 1], task.run.settings.steps
         self.switch_seconds = 0.0

@@ -29,6 +29,7 @@ from pipeline.artifacts.tables import write_parquet
 from pipeline.commands.check_lock import parse_lock
 from pipeline.commands.compare.run_table import read_runs
 from pipeline.commands.filter_features.inputs import read_external_features
+from pipeline.commands.repair import _is_readable_rwlock
 from pipeline.commands.verify.recorded import read_rows
 from pipeline.config.params import load_params
 from pipeline.datasets.image_folder import open_image_folder
@@ -90,6 +91,12 @@ def _metadata(folder: Path) -> None:
     write_folder(folder, {**{name: photo(0) for name in names}, "metadata.csv": table.encode()})
 
 
+def _json_lines(folder: Path) -> None:
+    names = [f"{split}/{i}.png" for split in ("train", "test") for i in range(4)]
+    lines = "".join(f'{{"file_name": "{name}", "label": {i % 2}}}\n' for i, name in enumerate(names))
+    write_folder(folder, {**{name: photo(0) for name in names}, "metadata.jsonl": lines.encode()})
+
+
 def _read_images(folder: Path) -> object:
     return list(open_image_folder(dataset_options(folder)).decode())
 
@@ -134,6 +141,11 @@ def _read_plans(folder: Path) -> object:
     dates = read_run_dates(folder / "theirs/digits")
     assert all(isinstance(key, str) and isinstance(date, str | None) for key, date in dates.items())
     return copy_registered_plans(folder / "theirs", folder / "ours")
+
+
+def _rwlock(folder: Path) -> None:
+    holder = {"pid": os.getpid(), "cmd": "dvc repro"}
+    write_json(folder / ".dvc/tmp/rwlock", {"write": {"/a": holder}, "read": {"/b": [holder, holder]}})
 
 
 def _all_reduce(folder: Path) -> None:
@@ -186,6 +198,8 @@ _READERS = {
     "label file": _Reader(_labels, _read_labels, ("labels.csv",)),
     "overrides": _Reader(_overrides, _read_overrides, ("overrides.csv",)),
     "metadata.csv": _Reader(_metadata, _read_images, ("metadata.csv",)),
+    "metadata.jsonl": _Reader(_json_lines, _read_images, ("metadata.jsonl",)),
+    "DVC's locks": _Reader(_rwlock, lambda at: _is_readable_rwlock(at, []), (".dvc/tmp/rwlock",)),
     "shard of Parquet": _Reader(clone, _read_images, ("data/train-00001-of-00002.parquet", "README.md")),
     "features": _Reader(_features, partial(_read_features, labels="y.csv"), ("f.npy", "p.npy", "y.csv")),
     "manifest": _Reader(_features, partial(_read_features, labels="y.parquet"), ("y.parquet",)),

@@ -84,6 +84,17 @@ def test_a_damaged_network_is_named(tmp_path: Path, damage: str) -> None:
     assert raised.value.key == str(tmp_path / KEY)
 
 
+def test_the_network_of_another_key_is_refused(tmp_path: Path) -> None:
+    """The file is whole, and its name is right."""
+    kept = NetworkCache(tmp_path)
+    kept.put("other", _network(), steps=9)
+    (tmp_path / "other").rename(tmp_path / KEY)
+    with pytest.raises(InputError) as raised:
+        kept.get(KEY)
+    assert raised.value.key == str(tmp_path / KEY)
+    assert f"is one of other, not of {KEY}; remove the folder" in str(raised.value)
+
+
 def test_networks_unused_for_long_are_removed(tmp_path: Path) -> None:
     kept = NetworkCache(tmp_path)
     for key in ("old", "used"):
