@@ -144,9 +144,9 @@ def _equal_digests(project: Project, written: Any) -> dict[str, str]:
     """Return the digests in a summary of prepared files that have other bytes here, with equal images and labels."""
     rows = written.get("digests") if isinstance(written, dict) else None
     listed = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    reported = [(row.get("file"), row.get("sha256")) for row in listed]
+    reported = [(str(row.get("file")), row.get("sha256")) for row in listed]
     equal = {path.relative_to(project.data.root).as_posix(): known for path, known in project.equal_files.items()}
-    return {file: digest for file, digest in reported if isinstance(digest, str) and digest in equal.get(str(file), ())}
+    return {file: digest for file, digest in reported if isinstance(digest, str) and digest in equal.get(file, ())}
 
 
 def _with_derived_tables(project: Project, studies: Mapping[str, VerifiedStudy], folder: Path) -> DataPaths:
