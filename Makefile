@@ -80,8 +80,8 @@ campaign-kills: setup ## kill `make repro` on a tiny project 200 times at random
 	@KILLS=200 pytest -m "" tests/integration/faults/test_dvc_kills.py
 
 # Takes half an hour on a core.
-campaign-fuzz: setup ## change bytes of every kind of input 5,000 times; no reader may end in a traceback
-	@FUZZ=5000 pytest -q --timeout 0 tests/integration/faults/test_fuzzed_readers.py
+campaign-fuzz: setup ## change bytes and values of every kind of input 5,000 times; no reader may end in a traceback
+	@FUZZ=5000 pytest -q --timeout 0 tests/integration/faults/test_fuzzed_readers.py tests/integration/faults/test_fuzzed_tables.py
 
 # Takes four minutes on a core.
 campaign-verify: setup ## forge 200 projects in ten ways, and make 100 honest ones; verify must name the forged ones alone

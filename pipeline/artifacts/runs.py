@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, get_args
@@ -11,7 +12,7 @@ from pipeline.artifacts.tables import read_parquet
 from pipeline.config.extractors import base_architecture, replicate_number
 from pipeline.config.prepare import Storage
 from pipeline.config.study import Arm
-from pipeline.errors import InputError
+from pipeline.errors import InputError, short_reason
 
 _COLUMNS = (
     "study", "fingerprint", "status", "arm", "filter_network", "model", "batch_size", "learning_rate", "weight_decay",
@@ -55,6 +56,21 @@ _RUN_COLUMNS = (
 _LATER_RUN_COLUMNS = ("n_relabeled",)
 _HISTORY_COLUMNS = ("fingerprint", "examples", "train_loss", "top1")
 _LATER_HISTORY_COLUMNS = ("test_loss", "step")
+_OF_ODD_VALUES = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+
+
+@contextmanager
+def _odd_values_refused(path: Path) -> Iterator[None]:
+    """Raise InputError for values in a table that no stage writes: nulls, other types, texts that are no JSON."""
+    try:
+        yield
+    except InputError:
+        raise
+    except _OF_ODD_VALUES as error:
+        raise InputError(
+            f"{path}: has values that no stage writes ({type(error).__name__}: {short_reason(error)}); run "
+            "`dvc repro --force`"
+        ) from None
 
 
 def read_run_records(runs: Path, storage: Storage) -> list[dict[str, Any]]:
@@ -69,7 +85,8 @@ def read_run_records(runs: Path, storage: Storage) -> list[dict[str, Any]]:
         InputError: the file is missing or damaged, or its settings are unreadable.
     """
     rows = read_parquet(runs, _COLUMNS).to_pylist()
-    return [_run_record(row, runs, storage) for row in rows if row["status"] == "finished"]
+    with _odd_values_refused(runs):
+        return [_run_record(row, runs, storage) for row in rows if row["status"] == "finished"]
 
 
 def _run_record(row: dict[str, Any], path: Path, storage: Storage) -> dict[str, Any]:
@@ -102,23 +119,31 @@ def read_runs(runs: Path, history: Path) -> list[dict[str, Any]]:
         InputError: a file is missing, damaged or has impossible values, or the two files belong to different runs of
             the study, as while its stage replaces them.
     """
-    rows, curves = read_parquet(runs, _RUN_COLUMNS, optional=_LATER_RUN_COLUMNS).to_pylist(), _read_curves(history)
+    rows = read_parquet(runs, _RUN_COLUMNS, optional=_LATER_RUN_COLUMNS).to_pylist()
+    with _odd_values_refused(history):
+        curves = _read_curves(history)
     if not rows:
         raise InputError(f"{runs}: holds no run; delete it and run `dvc repro`")
-    for row in rows:
-        if row["arm"] not in get_args(Arm) or (row["status"] == "finished" and not _has_result(row)):
-            raise InputError(
-                f"{runs}: a row with arm {row['arm']}, status {row['status']}, top1 {row['top1']}, loss {row['loss']}; "
-                "run `dvc repro --force`"
-            )
-    recorded, finished = set(curves), {row["fingerprint"] for row in rows if row["status"] == "finished"}
-    if not finished <= recorded <= {row["fingerprint"] for row in rows}:
+    with _odd_values_refused(runs):
+        wrong = [row for row in rows if row["arm"] not in get_args(Arm) or not _is_possible(row)]
+        named = {row["fingerprint"]: row["status"] for row in rows}
+    if wrong:
+        row = wrong[0]
+        raise InputError(
+            f"{runs}: a row with arm {row['arm']}, status {row['status']}, top1 {row['top1']}, loss {row['loss']}; "
+            "run `dvc repro --force`"
+        )
+    recorded, finished = set(curves), {name for name, status in named.items() if status == "finished"}
+    if not finished <= recorded <= set(named):
         raise InputError(f"{history}: its runs are not those of {runs}; if no study is being trained, run `dvc repro`")
-    return [{**row, **_as_curves(curves.get(row["fingerprint"], []), row["batch_size"])} for row in rows]
+    with _odd_values_refused(history):
+        return [{**row, **_as_curves(curves.get(row["fingerprint"], []), row["batch_size"])} for row in rows]
 
 
-def _has_result(row: Mapping[str, Any]) -> bool:
-    """Return whether top-1 is within 0 to 1 and the loss is finite."""
+def _is_possible(row: Mapping[str, Any]) -> bool:
+    """Return whether top-1 is within 0 to 1 and the loss is finite, if the run finished."""
+    if row["status"] != "finished":
+        return True
     values = row["top1"], row["loss"]
     return all(value is not None and math.isfinite(value) for value in values) and 0 <= row["top1"] <= 1
 

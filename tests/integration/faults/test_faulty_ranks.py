@@ -10,11 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from pipeline.training.weights import save_trained
 from tests.fixtures.forked import Process
-from tests.fixtures.interrupted_study import StudyProject
+from tests.fixtures.interrupted_study import STEPS, StudyProject
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.process_tree import alive, descendants
 from tests.fixtures.projects import NETWORK
@@ -36,14 +37,19 @@ pytestmark = [pytest.mark.slow, pytest.mark.distributed, pytest.mark.timeout(900
 _LAUNCH = "import sys; from pipeline.distributed import launch; sys.exit(launch(sys.argv[1], sys.argv[2:], 2))"
 _MODULE = "tests.fixtures.faulty_rank"
 _STUDY: dict[str, Any] = {"seeds": [0, 1], "arms": ["full"]}
+_EXCHANGES: dict[str, dict[str, Any]] = {
+    "post_local_sgd": {"post_local_sgd": {"start": {"steps": 4}, "period": 2}},
+    "powersgd": {"communication": {"compression": "powersgd", "powersgd_rank": 2, "overlap": False}},
+}
+_NO_RANK = 9
 _LONG: dict[str, Any] = {"seeds": [0], "budget": {"steps": 4000}}
 # torchrun ends a stopped process after half a minute.
 _ENDS_WITHIN_S = 90
 
 
-def _with_fault(study: StudyProject, fault: str, *, rank: int, stage: str = "train") -> tuple[int, str]:
-    """Run a stage on two ranks, one of which has a fault in step 7; return the exit code and standard error."""
-    options = [stage, fault, str(rank), "7", *arguments(stage, study.folder)]
+def _with_fault(study: StudyProject, fault: str, *, rank: int, step: int = 7, stage: str = "train") -> tuple[int, str]:
+    """Run a stage on two ranks, one of which has a fault in a step; return the exit code and standard error."""
+    options = [stage, fault, str(rank), str(step), *arguments(stage, study.folder)]
     done = run([sys.executable, "-c", _LAUNCH, _MODULE, *options], timeout=300)
     study.check_no_orphans()
     return done.returncode, done.stderr
@@ -65,6 +71,27 @@ def test_nan_on_one_rank_ends_its_run_on_all(tmp_path: Path, reduction: str, fau
     assert "Traceback" not in said
     outcome = study.outcome()
     assert [(row["status"], row["top1"]) for row in outcome["runs"]] == [("diverged", None)] * 2
+    assert not study.checkpoints()
+
+
+@pytest.mark.parametrize(
+    ("fault", "step", "rank"), [("gradient", 7, 0), ("image", 7, 1), ("weight", 8, 1), ("gradient", STEPS, 1)]
+)
+@pytest.mark.parametrize("exchange", _EXCHANGES)
+def test_nan_ends_a_run_with_another_exchange(tmp_path: Path, exchange: str, fault: str, step: int, rank: int) -> None:
+    """Ranks with separate weights or residuals agree too. After the last step, only the evaluation shows it."""
+    keys = {"simulated_workers": 2, "workers": 2, **_EXCHANGES[exchange]}
+    study = StudyProject.write(tmp_path / "study", study=_STUDY, **keys)
+    code, said = _with_fault(study, fault, rank=rank, step=step)
+    assert code == 0, said
+    assert "Traceback" not in said
+    assert [(row["status"], row["top1"]) for row in study.outcome()["runs"]] == [("diverged", None)] * 2
+    history = pyarrow.parquet.read_table(study.data.history("tiny")).to_pylist()
+    # A gradient spoils the loss of the next step.
+    ends = min(step + (fault == "gradient"), STEPS)
+    last = [row for row in history if row["step"] == max(one["step"] for one in history)]
+    assert [row["step"] for row in last] == [ends] * 2
+    assert all((row["train_loss"] is None) == (step < STEPS) for row in last)
     assert not study.checkpoints()
 
 
@@ -94,14 +121,17 @@ def test_nan_on_one_rank_ends_extraction_in_one_line(tmp_path: Path, rank: int) 
 @pytest.mark.parametrize("fault", ["gradient", "image"])
 def test_half_precision_skips_the_step_on_all_ranks(tmp_path: Path, fault: str) -> None:
     """The loss scaler sees the averaged gradient, which is equal on all ranks, so they agree to skip the step."""
-    study = StudyProject.write(tmp_path / "study", study={**_STUDY, "seeds": [0]}, precision="fp16")
-    code, said = _with_fault(study, fault, rank=1)
-    assert code == 0, said
-    (row,) = study.outcome()["runs"]
+    rows = []
+    for name, rank in (("study", 1), ("undisturbed", _NO_RANK)):
+        study = StudyProject.write(tmp_path / name, study={**_STUDY, "seeds": [0]}, precision="fp16")
+        code, said = _with_fault(study, fault, rank=rank)
+        assert code == 0, said
+        rows += study.outcome()["runs"]
     # A poisoned image makes the loss of its record NaN too.
-    assert row["status"] == ("finished" if fault == "gradient" else "diverged")
+    assert [row["status"] for row in rows] == ["finished" if fault == "gradient" else "diverged", "finished"]
     if fault == "gradient":
-        assert row["skipped_steps"] >= 1
+        # The scale of the loss is too large for the first steps of any run.
+        assert rows[0]["skipped_steps"] == rows[1]["skipped_steps"] + 1
 
 
 def test_a_rank_out_of_memory_says_so_and_its_run_resumes(tmp_path: Path) -> None:
