@@ -75,8 +75,8 @@ def replicate_number(network: str) -> int:
 
 
 def _parts(network: str) -> tuple[str, str | None]:
-    match = _NAME.fullmatch(network)
-    assert match is not None, network
+    match = _NAME.fullmatch(_check_name(network))  # of a table that anybody may have written
+    assert match is not None
     return match[1], match[2]
 
 

@@ -6,9 +6,9 @@ from pipeline.artifacts.files import check_regular
 from pipeline.config.recipe import CheckpointInterval
 from pipeline.distributed import FlagSync, World
 from pipeline.errors import InputError
+from pipeline.runs.own_checkpoints import OwnCheckpoints
 from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler
 from pipeline.training.hash_chain import link_is_due
-from pipeline.runs.own_checkpoints import OwnCheckpoints
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import TrainState
 

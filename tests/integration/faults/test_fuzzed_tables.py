@@ -27,8 +27,8 @@ from pipeline.artifacts.stage_inputs import report_inputs
 from pipeline.errors import InputError, fix_hint
 from pipeline.paths import DataPaths
 from pipeline.reporting.inputs import load_report_inputs
+from pipeline.runs.arm_rows import read_decisions
 from pipeline.stats.runs import run_from_row
-from pipeline.training.arm_rows import read_decisions
 from tests.fixtures.experiments import run_rows, write_experiment
 from tests.fixtures.report import params_with, write_artifacts
 

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import torch
-from pipeline.training.run_record import write_checksums
 
 from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.tables import read_parquet
+from pipeline.runs.record import write_checksums
 from tests.fixtures.forgeries import data_of, entries
 from tests.fixtures.records import record
 from tests.fixtures.verified import STUDY_NAME, train, write_verified_project
