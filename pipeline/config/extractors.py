@@ -64,6 +64,11 @@ def base_architecture(network: str) -> str:
     return _parts(network)[0]
 
 
+def is_network_name(text: str) -> bool:
+    """Return whether params.yaml would accept an extractor of this name."""
+    return _NAME.fullmatch(text) is not None
+
+
 def is_timm(network: str) -> bool:
     """Return whether an extractor is a network of timm."""
     return network.startswith(TIMM_PREFIX)

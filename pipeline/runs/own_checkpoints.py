@@ -80,6 +80,6 @@ def unused_checkpoints(folder: Path, keys: Sequence[str]) -> Iterator[str]:
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         if path.name not in names:
             yield (
-                f"{path}: belongs to no run of today's settings and code, and is not used; rename or remove it, or "
-                "leave its checkpoints to be removed a week after the last"
+                f"{path}: belongs to no run of the current settings and code, and is not used; checkpoints are removed "
+                "a week after the last one"
             )

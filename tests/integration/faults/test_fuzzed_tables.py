@@ -127,6 +127,7 @@ _TABLES: dict[str, tuple[Callable[[DataPaths], Path], Callable[[DataPaths], obje
     "runs": (lambda data: data.runs("digits"), _read_study),
     "curves": (lambda data: data.history("digits"), _read_study),
     "runs in a report": (lambda data: data.runs("digits"), _read_report),
+    "runs to compare": (lambda data: _compared(data, "unrecorded").runs("digits"), _compare),
     "points in a report": (lambda data: data.points(_NETWORK), _read_report),
     "test coordinates in a report": (lambda data: data.embedding(_NETWORK, "test"), _read_report),
     "manifest": (lambda data: data.manifest("train"), _read_filter),
