@@ -5,7 +5,6 @@ FUZZ is the number of changes that each file gets; `make campaign-fuzz` sets 5,0
 """
 
 import copy
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.__main__ import main
@@ -24,15 +22,14 @@ from pipeline.artifacts.prepared import load_prepared
 from pipeline.artifacts.recorded import check_recorded, write_archive_record
 from pipeline.artifacts.runs import read_runs
 from pipeline.artifacts.stage_inputs import report_inputs
-from pipeline.errors import InputError, fix_hint
 from pipeline.paths import DataPaths
 from pipeline.reporting.inputs import load_report_inputs
 from pipeline.runs.arm_rows import read_decisions
 from pipeline.stats.runs import run_from_row
 from tests.fixtures.experiments import run_rows, write_experiment
+from tests.fixtures.fuzzing import assert_read_or_refused, fuzz_file
 from tests.fixtures.report import params_with, write_artifacts
 
-_FUZZ = int(os.environ.get("FUZZ", "0"))
 _NETWORK = "resnet18"
 _PARAMS = params_with([_NETWORK])
 _TEXTS = ["", "evil", "full", "finished", "null", "{}", "[]", '{"format": {}}', "[" * 5000, "9" * 5000, "\x1b[2J", "é"]
@@ -165,26 +162,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> DataPaths:
     return paths
 
 
-def _check(data: DataPaths, read: Callable[[DataPaths], object]) -> None:
-    try:
-        read(data)
-    except InputError as error:
-        assert 0 < len(str(error)) < 2000  # noqa: PT017 - either outcome is right
-    except (OSError, MemoryError) as error:
-        assert fix_hint(error), repr(error)  # noqa: PT017 - the command prints this line
-
-
-def _run(strategy: Any, check: Callable[[Any], None], path: Path) -> None:
-    whole = path.read_bytes()
-    run = given(changes=strategy)(lambda changes: check(changes))
-    if _FUZZ:
-        run = settings(max_examples=_FUZZ, suppress_health_check=list(HealthCheck))(run)
-    try:
-        run()
-    finally:
-        path.write_bytes(whole)
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", _TABLES)
 def test_tables_are_read_or_refused_in_one_line(data: DataPaths, name: str) -> None:
@@ -193,9 +170,9 @@ def test_tables_are_read_or_refused_in_one_line(data: DataPaths, name: str) -> N
 
     def check(changes: list[Any]) -> None:
         pyarrow.parquet.write_table(_changed_table(table, changes), path)
-        _check(data, read)
+        assert_read_or_refused(lambda: read(data))
 
-    _run(_CHANGES, check, path)
+    fuzz_file(path, _CHANGES, check)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -206,10 +183,10 @@ def test_records_are_read_or_refused_in_one_line(data: DataPaths, name: str) -> 
 
     def check(changes: list[Any]) -> None:
         write_json(path, _changed_tree(tree, changes))
-        _check(data, read)
+        assert_read_or_refused(lambda: read(data))
 
     values = _VALUES | st.sampled_from([..., [], {}, [None], {"": {}}])
-    _run(st.lists(st.tuples(st.floats(0, 1), values), min_size=1, max_size=3), check, path)
+    fuzz_file(path, st.lists(st.tuples(st.floats(0, 1), values), min_size=1, max_size=3), check)
 
 
 def test_changes_are_changes() -> None:
