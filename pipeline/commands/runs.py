@@ -42,7 +42,7 @@ from pipeline.reporting.inputs import report_input_files, stage_names
 from pipeline.runs.ledger import Ledger
 from pipeline.runs.record import CHECKED_FILES, CHECKSUMS, WEIGHTS, lacks_weights
 from pipeline.training.code_families import code_name
-from pipeline.training.run_key import RunKey, machine_info, training_code_digest, worker_machine_info
+from pipeline.training.run_key import RunKey, is_of_this_code, machine_info, worker_machine_info
 
 
 def pack(target: Path, *, params: Path, data: DataPaths, work: WorkPaths, ledger: bool = False) -> int:
@@ -158,7 +158,7 @@ def import_runs(source: Path, target: Path, params: Params, data: DataPaths) -> 
     work = WorkPaths(root=target)
     ours, other = Ledger(work.ledger), Ledger(source_ledger)
     run_keys = list(other.run_keys())
-    usable = [key for key in run_keys if _code_family(key) == code_name(training_code_digest(), _settings(key))]
+    usable = [key for key in run_keys if is_of_this_code(key)]
     if run_keys and not usable:
         raise InputError(
             f"{source}: its {len(run_keys)} runs were trained by another version of the training code, and would be "

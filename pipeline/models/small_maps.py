@@ -70,8 +70,10 @@ _PRODUCTS: dict[tuple[int, int, int], list[_Product]] = {
     (2, 3, 2): [_Product(x=(_EACH, row), weight=(_EACH, row + 1, _LAST_TWO), y=_PIXEL) for row in (0, 1)],
 }
 
-# With fewer images these products save little, and torch's convolution was faster on one kind of processor.
+# Below these numbers of images, and of images x input channels x output channels, torch's convolution was faster on one
+# kind of processor. With as many channels as ResNets have on images above 16 pixels, the first one decides.
 _SMALLEST_BATCH = {(1, 1, 1): 8, (1, 1, 2): 8, (2, 3, 1): 8}
+_SMALLEST_WORK = {(1, 1, 1): 2**20, (1, 1, 2): 2**18, (2, 1, 2): 2**18, (2, 3, 1): 2**19, (2, 3, 2): 2**18}
 # Of steps recorded as CUDA graphs on an H100, those with products in single precision took .62, .54 and .30 of the time
 # at 256, 1,024 and 4,096 images, and in mixed precision as much as those with padded convolutions (docs/results/gpu).
 # Where operations are launched singly, products are slower below 1,024 images. One rule is for both, which have equal
@@ -82,18 +84,18 @@ _SMALLEST_GPU_BATCH = 256
 class SmallMapConv2d(nn.Conv2d):
     """A `nn.Conv2d` that computes feature maps of 1x1 and 2x2 by `_PRODUCTS`, and all others by its base class.
 
-    The choice depends only on the kind of device, the precision, the shape of the input, the kernel and the stride. A
-    batch of one image, or of fewer than `_SMALLEST_BATCH`, uses the base class, which is faster there. So does a GPU
-    with fewer than `_SMALLEST_GPU_BATCH` images, or in mixed precision. Parameters and their names are those of the
-    base class.
+    The choice depends only on the kind of device, the precision, the shape of the input, the kernel, the stride and the
+    output channels. A batch of one image, or below `_SMALLEST_BATCH` or `_SMALLEST_WORK`, uses the base class, which is
+    faster there. So does a GPU with fewer than `_SMALLEST_GPU_BATCH` images, or in mixed precision. Parameters and
+    their names are those of the base class.
     """
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in torch's base class
         """(N, in, H, W) -> (N, out, H', W'), channels_last if the map is small."""
         (kernel, _), (stride, _) = self.kernel_size, self.stride
-        batch, _, height, width = input.shape
+        _, _, height, width = input.shape
         case = (height, kernel, stride)
-        if height != width or case not in _PRODUCTS or batch < _SMALLEST_BATCH.get(case, 2) or _prefers_padding(input):
+        if height != width or case not in _PRODUCTS or self._saves_little(input, case) or _prefers_padding(input):
             return super().forward(input)
         weight = self.weight
         if torch.is_autocast_enabled(input.device.type):
@@ -101,6 +103,10 @@ class SmallMapConv2d(nn.Conv2d):
             input, weight = input.to(dtype), weight.to(dtype)  # noqa: A001
         y: Tensor = _convolve(input, weight, stride)
         return y
+
+    def _saves_little(self, images: Tensor, case: tuple[int, int, int]) -> bool:
+        work = len(images) * self.in_channels * self.out_channels
+        return len(images) < _SMALLEST_BATCH.get(case, 2) or work < _SMALLEST_WORK.get(case, 0)
 
 
 def _prefers_padding(images: Tensor) -> bool:

@@ -37,7 +37,7 @@ STEPS = 20
 _N_IMAGES = 96
 _N_CLASSES = 4
 _IN_FILES = "images in files"
-_FROM_A_FILE = "resnet18 bf16 from a file"
+_FROM_A_FILE = "resnet18 bf16 from a file, 20 px"
 _ALONE = World(rank=0, size=1, device=torch.device("cpu"))
 
 _COMMON: Mapping[str, Any] = {
@@ -55,26 +55,32 @@ _JOBS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
         "schedule": "cosine", "warmup_steps": 4, "warmup_start_factor": 0.25, "label_smoothing": 0.1,
         "accuracy_steps": 8,
     }),
-    "resnet18 exact": (16, {
+    "resnet18 exact, 20 px": (20, {
         "network": "resnet18", "simulated_workers": 2, "reduction": "exact", "threads": 1, "ema_decay": 0.9,
         "clip_norm": 0.5, "schedule": "polynomial", "schedule_options": {"power": 2.0},
     }),
-    _FROM_A_FILE: (16, {"network": "resnet18", "precision": "bf16"}),
+    _FROM_A_FILE: (20, {"network": "resnet18", "precision": "bf16"}),
     "resnet18 cifar lars": (8, {
         "network": "resnet18", "stem": "cifar", "bn_group": 8, "optimizer": "lars", "learning_rate": 5.0,
         "optimizer_options": {"momentum": 0.9, "nesterov": False, "trust_coefficient": 0.001},
         "decay_norm_and_bias": True, "schedule": "step", "schedule_options": {"milestones": [10], "factor": 0.1},
     }),
-    "resnet50 lamb": (16, {
+    "resnet50 lamb, 20 px": (20, {
         "network": "resnet50", "batch_size": 8, "optimizer": "lamb", "optimizer_options": _MOMENTS,
         "learning_rate": 0.005, "schedule": "one_cycle", "schedule_options": {"rise": 0.3, "initial_factor": 0.04},
     }),
     # Fewer images than some convolutions on small maps need to be computed by products.
-    "resnet50 few images": (16, {
+    "resnet50 few images, 20 px": (20, {
         "network": "resnet50", "batch_size": 7, "optimizer": "lamb", "optimizer_options": _MOMENTS,
         "learning_rate": 0.001,
         "batch_stages": (BatchStage(batch_size=2, until_step=6), BatchStage(batch_size=4, until_step=12)),
     }),
+    # Batches on both sides of the limits for convolutions of few channels on small maps.
+    "resnet18 small images": (16, {
+        "network": "resnet18", "batch_size": 48, "simulated_workers": 4,
+        "batch_stages": (BatchStage(batch_size=16, until_step=6), BatchStage(batch_size=32, until_step=12)),
+    }),
+    "resnet50 small images": (8, {"network": "resnet50", "batch_size": 12, "learning_rate": 0.005}),
     "small_cnn muon": (16, {
         "optimizer": "muon", "optimizer_options": {"momentum": 0.95, "nesterov": True}, "clip_norm": 1.0,
         "batch_stages": (BatchStage(batch_size=4, until_step=5), BatchStage(batch_size=8, until_step=12)),

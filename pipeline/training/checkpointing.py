@@ -23,7 +23,6 @@ from torch.nn import Parameter
 
 from pipeline import distributed
 from pipeline.artifacts.files import write_bytes
-from pipeline.config.recipe import CheckpointInterval
 from pipeline.distributed import FlagSync, World
 from pipeline.errors import Terminated, is_out_of_memory
 from pipeline.run_log import RunLog
@@ -310,15 +309,6 @@ class CheckpointScheduler:
         if self._seconds is None or not self._world.is_main:
             return False
         return time.monotonic() - self._saved_at >= self._seconds
-
-
-def make_checkpointer(
-    interval: CheckpointInterval, folder: Path, flag_sync: FlagSync, world: World
-) -> CheckpointScheduler:
-    """Build the checkpointer for the interval of params.yaml; `folder` belongs to this run only."""
-    return CheckpointScheduler(
-        Checkpoints(folder), flag_sync, world=world, seconds=interval.seconds, steps=interval.steps
-    )
 
 
 def stop_and_save_flags() -> FlagSync:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline.artifacts.provenance import code_digest
+from pipeline.models.resnet import RESNETS
 from pipeline.training.code_families import code_name
 from pipeline.training.numerics import Precision, autocast
 from pipeline.training.settings import TrainSettings, recorded_settings
@@ -40,6 +41,11 @@ _EXCLUDED = frozenset({"pipeline"}) | frozenset(
 # To be increased by a change of the training code that changes bits on GPUs alone: the canonical runs, which decide
 # whether the code counts as the same, are of CPUs. Keys without a number are of runs before 2026-11-28.
 _GPU_CODE = 1
+# To be increased by a change that changes the bits of a ResNet on small images on CPUs and no others. The canonical
+# runs of these get new names then, so that the code stays in its family. Keys without a number are of runs before
+# 2026-11-28, when all convolutions on maps of 2x2 were computed by products.
+_SMALL_IMAGES_CODE = 1
+_LARGEST_SMALL_IMAGE = {"imagenet": 16, "cifar": 4}  # with layers of 128 or fewer channels on maps of 2x2
 _CPU_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16")  # tf32 is of GPUs
 
 
@@ -50,7 +56,7 @@ class RunKey:
     Attributes:
         job: settings, rows trained on, labels that differ from those of the data, data and training code. The code is
             the name of its family or, without a family, the digest of its syntax trees (a changed comment retrains
-            nothing).
+            nothing). ResNets on small images also have the number of their code.
         machine: versions, and the kind of GPU, or the CPU's arithmetic and the threads of a worker, which also decide
             the bits. The number of processes is not included: the result belongs to the simulated workers.
         content: digest of images and labels by value, see `prepared_content`; "" in entries of earlier versions. It is
@@ -90,7 +96,7 @@ def run_key(
         data_content: of the images and labels, by value.
     """
     values = recorded_settings(settings)
-    job = {
+    job: dict[str, Any] = {
         "settings": values,
         "members": hashlib.sha256(np.packbits(train_mask).tobytes()).hexdigest(),
         "data": data_digest,
@@ -98,8 +104,27 @@ def run_key(
     }
     if relabeled:
         job["labels"] = hashlib.sha256(json.dumps(sorted(relabeled.items())).encode()).hexdigest()
+    if device.type == "cpu" and _is_resnet_on_small_images(values):
+        job["small_images_code"] = _SMALL_IMAGES_CODE
     machine = worker_machine_info(device, settings.threads or threads)
     return RunKey(job=job, machine=machine, content=data_content)
+
+
+def is_of_this_code(key: RunKey) -> bool:
+    """Return whether the code that trained a run gives the bits of today's."""
+    job, settings = key.job, key.job.get("settings", {})
+    try:
+        on_small_images = "arithmetic" in key.machine and _is_resnet_on_small_images(settings)
+        same_family = code_name(str(job.get("code")), settings) == code_name(training_code_digest(), settings)
+    except (AttributeError, TypeError, KeyError):
+        return False  # another file's settings
+    return same_family and job.get("small_images_code") == (_SMALL_IMAGES_CODE if on_small_images else None)
+
+
+def _is_resnet_on_small_images(settings: Mapping[str, Any]) -> bool:
+    """Return whether a layer of few channels sees maps of 2x2, see `pipeline.models.small_maps`."""
+    size: int = settings["format"]["crop_size"]
+    return settings["network"] in RESNETS and size <= _LARGEST_SMALL_IMAGE.get(settings["stem"], 0)
 
 
 def checkpoint_folder_name(key: str) -> str:

@@ -11,7 +11,6 @@ import torch
 
 from pipeline.commands.verify.differences import differences, differing_part
 from pipeline.commands.verify.recorded import Project, StoredRun
-from pipeline.commands.verify.runs import is_of_this_code
 from pipeline.commands.verify.studies import StudyRun, VerifiedStudy, described
 from pipeline.distributed import World
 from pipeline.errors import InputError, OutOfMemory
@@ -25,7 +24,7 @@ from pipeline.training.canonical_runs import canonical_hashes
 from pipeline.training.checkpointing import CheckpointScheduler
 from pipeline.training.code_families import Hashes, find_family, read_families
 from pipeline.training.effective_settings import comm_config_from
-from pipeline.training.run_key import machine_info, training_code_digest
+from pipeline.training.run_key import is_of_this_code, machine_info, training_code_digest
 from pipeline.training.run_options import RunOptions
 
 ALPHA = 0.01
@@ -131,10 +130,11 @@ def _obstacle(run: StoredRun, world: World) -> str:
     """Return why this machine cannot train a run to the same bits; empty if it can."""
     if run.key is None or run.machine is None:
         return "there is no ledger, which has the machine of each run"
-    if not is_of_this_code(run):
+    if not is_of_this_code(run.key):
+        family, number = run.key.job.get("code"), run.key.job.get("small_images_code", 0)
         return (
-            f"trained by code of family {str(run.key.job.get('code'))[:12]}, and this is another; check out a commit "
-            "that pipeline/training/canonical_runs.json lists in that family"
+            f"trained by code of family {str(family)[:12]} with number {number} for small images, and this is another; "
+            "check out a commit of the run's date, or one that pipeline/training/canonical_runs.json lists"
         )
     if not run.result.links:
         return "recorded without a hash chain, by an earlier version"

@@ -23,8 +23,7 @@ from pipeline.config.study_plan import build_plan, diff_plans, plan_hash
 from pipeline.errors import InputError
 from pipeline.stats.formatting import plural
 from pipeline.training import hash_chain
-from pipeline.training.code_families import code_name
-from pipeline.training.run_key import training_code_digest
+from pipeline.training.run_key import is_of_this_code
 from pipeline.training.settings import TrainSettings
 
 _DECIDES_BITS = ("network", "seed", "batch_size", "learning_rate", "weight_decay")
@@ -83,7 +82,7 @@ def _check_steps(run: StoredRun, settings: TrainSettings, findings: Findings) ->
             if not _close(getattr(record, name), value):
                 findings.differs(run.folder, f"{name} at step {record.step}", getattr(record, name), value)
     # Another family may have had links at other steps. A table has the last link alone.
-    if run.key is None or not result.links or not is_of_this_code(run):
+    if run.key is None or not result.links or not is_of_this_code(run.key):
         return
     # A run that diverges at a step with a link has two of them.
     steps = [*link_steps(settings, last), last]
@@ -101,17 +100,6 @@ def link_steps(settings: TrainSettings, last: int) -> list[int]:
     multiples = range(spacing, sizes.examples(last) + 1, spacing)
     steps = dict.fromkeys(bisect_left(range(last + 1), multiple, key=sizes.examples) for multiple in multiples)
     return [step for step in steps if hash_chain.link_is_due(settings, step)]
-
-
-def is_of_this_code(run: StoredRun) -> bool:
-    """Return whether code of the family of today's trained the run."""
-    if run.key is None:
-        return False
-    settings: Mapping[str, object] = run.key.job.get("settings", {})
-    try:
-        return code_name(str(run.key.job.get("code")), settings) == code_name(training_code_digest(), settings)
-    except AttributeError:
-        return False
 
 
 def _twins(runs: Mapping[str, StoredRun]) -> Iterator[tuple[StoredRun, StoredRun, str]]:

@@ -1,6 +1,7 @@
 """Convolutions on small maps equal torch's: values, gradients of every order, strides; and ResNets use them."""
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from pipeline.models import small_maps
 from pipeline.models.resnet import RESNETS
 from pipeline.models.small_maps import SmallMapConv2d, with_small_maps
 from tests.fixtures.slow import quick_first
@@ -19,8 +21,19 @@ from tests.fixtures.training import build_resnet
 CASES = [(1, 1, 1), (1, 1, 2), (1, 3, 1), (1, 3, 2), (2, 1, 2), (2, 3, 1), (2, 3, 2)]
 """Side of the map, kernel, stride: all that a ResNet has and that wastes products."""
 
+_SMALLEST_WORK = small_maps._SMALLEST_WORK
+
 _BATCH = 8
 """From so many images on, each of `CASES` is computed by products."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_channels() -> Iterator[None]:
+    """Compute layers of few channels by products too: the tests are quick with few."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(small_maps, "_SMALLEST_WORK", {})
+        yield
+
 
 CASE = pytest.mark.parametrize(("side", "kernel", "stride"), CASES)
 FORMATS = (torch.contiguous_format, torch.channels_last)
@@ -61,15 +74,26 @@ def test_equal_to_the_plain_convolution(
         torch.testing.assert_close(one, other, rtol=0.0, atol=1e-12)
 
 
+def _takes_products(layer: SmallMapConv2d, batch: int, side: int) -> bool:
+    node = layer(_maps(batch, layer.in_channels, side, side, dtype=torch.float32)).grad_fn
+    assert node is not None
+    return "small_map_convolution" in node.name()
+
+
 @CASE
-def test_products_are_taken_from_a_number_of_images_on(side: int, kernel: int, stride: int) -> None:
-    """The tests below pass batches that take them."""
-    smallest = 8 if (side, kernel, stride) in ((1, 1, 1), (1, 1, 2), (2, 3, 1)) else 2
-    layer = _layer(kernel, stride)
+def test_products_are_taken_from_a_number_of_images_on(
+    monkeypatch: pytest.MonkeyPatch, side: int, kernel: int, stride: int
+) -> None:
+    """Few channels need more images. 256 x 512 are the fewest that a ResNet has there above 16 pixels."""
+    monkeypatch.setattr(small_maps, "_SMALLEST_WORK", _SMALLEST_WORK)
+    case = side, kernel, stride
+    smallest = 8 if case in ((1, 1, 1), (1, 1, 2), (2, 3, 1)) else 2
+    wide, narrow = _layer(kernel, stride, channels=(256, 512)), _layer(kernel, stride, channels=(64, 128))
+    limit = _SMALLEST_WORK.get(case, 0) // (64 * 128)
     for batch in (smallest - 1, smallest, _BATCH):
-        node = layer(_maps(batch, 5, side, side, dtype=torch.float32)).grad_fn
-        assert node is not None
-        assert ("small_map_convolution" in node.name()) == (batch >= smallest), (batch, node.name())
+        assert _takes_products(wide, batch, side) == (batch >= smallest), batch
+    for batch in {smallest, limit - 1, limit, 2 * limit} - {-1, 0}:
+        assert _takes_products(narrow, batch, side) == (batch >= max(smallest, limit)), batch
 
 
 @CASE

@@ -1,0 +1,71 @@
+"""ResNets on small images on CPUs have a number of their own in the key of a run, as their bits changed alone."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.models import build_network, small_maps
+from pipeline.training import run_key as module
+from pipeline.training.run_key import RunKey, is_of_this_code, run_key
+from pipeline.training.settings import TrainSettings
+from tests.fixtures.training import TINY
+
+MEMBERS = np.arange(20) % 3 > 0
+RESNET = replace(TINY, network="resnet18", stem="imagenet", batch_size=8, bn_group=8)
+
+
+def key_of(settings: TrainSettings, device: str = "cpu") -> RunKey:
+    return run_key(settings, MEMBERS, data_digest="d", device=torch.device(device), threads=1)
+
+
+def _on(size: int, settings: TrainSettings = RESNET) -> TrainSettings:
+    return replace(settings, format=replace(settings.format, image_size=size, crop_size=size))
+
+
+@pytest.mark.parametrize(("stem", "limit"), [("imagenet", 16), ("cifar", 4)])
+def test_a_change_for_small_images_is_part_of_their_keys_alone(
+    monkeypatch: pytest.MonkeyPatch, stem: Any, limit: int
+) -> None:
+    """Only there have ResNets layers of 64 or 128 channels on maps of 2x2. GPUs take more images to use products."""
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    small, large = (_on(size, replace(RESNET, stem=stem)) for size in (limit, limit + 1))
+    others = [(large, "cpu"), (small, "cuda"), (_on(limit, replace(TINY, network="resnet9")), "cpu")]
+    before = key_of(small), [key_of(*other) for other in others]
+    monkeypatch.setattr(module, "_SMALL_IMAGES_CODE", 0)
+    assert key_of(small).fingerprint != before[0].fingerprint
+    assert [key_of(*other) for other in others] == before[1]
+
+
+@pytest.mark.parametrize("network", ["resnet18", "resnet50"])
+@pytest.mark.parametrize(("stem", "limit"), [("imagenet", 16), ("cifar", 4)])
+@torch.inference_mode()
+def test_small_images_are_those_whose_bits_few_channels_decide(network: str, stem: Any, limit: int) -> None:
+    """From one pixel more on, every choice of products is by the number of images alone."""
+    model = build_network(network, 3, stem=stem, seed=0).eval()
+
+    def products(size: int, batch: int) -> list[tuple[int, ...]]:
+        with patch.object(small_maps, "_convolve", wraps=small_maps._convolve) as convolve:
+            model(torch.zeros(batch, 3, size, size))
+        return [(*x.shape, *weight.shape) for (x, weight, _), _ in convolve.call_args_list]
+
+    for batch in (1, 2, 7, 8, 10):
+        with patch.object(small_maps, "_SMALLEST_WORK", {}):
+            any_channels = {size: products(size, batch) for size in (limit, limit + 1)}
+        assert products(limit + 1, batch) == any_channels[limit + 1]
+    assert products(limit, batch) != any_channels[limit]
+
+
+@pytest.mark.parametrize("changes", [
+    {"small_images_code": 0}, {"small_images_code": None}, {"settings": 3}, {"settings": {"format": []}},
+    {"settings": {}}, {"code": "another"},
+])  # fmt: skip
+def test_a_run_of_other_code_is_known_by_its_key(changes: Mapping[str, Any]) -> None:
+    """Runs before the number had none. A file of another machine may hold anything."""
+    key = key_of(_on(16))
+    assert is_of_this_code(key)
+    assert not is_of_this_code(replace(key, job={**key.job, **changes}))
