@@ -14,6 +14,7 @@ import math
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -30,6 +31,9 @@ from pipeline.training.loop import TrainData, train
 
 _IMAGES_A_ROUND = 1024
 """Minimum, for each loop."""
+
+_LAYER_SECONDS_A_ROUND = 0.03
+"""About, for a convolution; a call of a small one lasts a twentieth of a millisecond."""
 
 LAYERS = (
     (1, 3, 1, 512, 512),
@@ -73,18 +77,15 @@ def compare_loops(arguments: argparse.Namespace, size: int, batch: int, world: W
 def compare_layers(arguments: argparse.Namespace, layer: Sequence[int], batch: int) -> dict[str, float]:
     """Return the same values as `compare_loops` for one convolution, forward and backward."""
     side, kernel, stride, n_in, n_out = layer
-    plain, ours = (
-        kind(n_in, n_out, kernel, stride=stride, padding=kernel // 2, bias=False)
-        for kind in (nn.Conv2d, SmallMapConv2d)
-    )
+    plain = nn.Conv2d(n_in, n_out, kernel, stride=stride, padding=kernel // 2, bias=False)
+    ours = SmallMapConv2d(n_in, n_out, kernel, stride=stride)
     x = torch.randn(batch, n_in, side, side).to(memory_format=torch.channels_last).requires_grad_()
-    repeats = max(2, math.ceil(_IMAGES_A_ROUND / batch / 8))
 
-    def loop(conv: nn.Conv2d) -> Callable[[], None]:
+    def loop(conv: nn.Conv2d) -> Callable[[int], None]:
         conv = conv.to(memory_format=torch.channels_last)
         upstream = torch.randn_like(conv(x))
 
-        def run() -> None:
+        def run(repeats: int) -> None:
             for _ in range(repeats):
                 conv.weight.grad = x.grad = None
                 conv(x).backward(upstream)
@@ -93,8 +94,9 @@ def compare_layers(arguments: argparse.Namespace, layer: Sequence[int], batch: i
 
     loops = [loop(plain), loop(ours)]
     for run in loops:
-        run()
-    rounds = [[seconds_of(run) for run in loops] for _ in range(arguments.rounds)]
+        run(2)
+    repeats = math.ceil(2 * _LAYER_SECONDS_A_ROUND / sum(seconds_of(partial(run, 1)) for run in loops))
+    rounds = [[seconds_of(partial(run, repeats)) for run in loops] for _ in range(arguments.rounds)]
     return _summary([(repeats * batch / theirs, repeats * batch / ours_s) for theirs, ours_s in rounds])
 
 

@@ -20,6 +20,7 @@ in x and the gradient of y. Each of the three functions has the other two as its
 orders exist. Every function uses the same list of products.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -84,29 +85,35 @@ _SMALLEST_GPU_BATCH = 256
 class SmallMapConv2d(nn.Conv2d):
     """A `nn.Conv2d` that computes feature maps of 1x1 and 2x2 by `_PRODUCTS`, and all others by its base class.
 
+    Its padding is half of the kernel, rounded down, and it has no bias.
+
     The choice depends only on the kind of device, the precision, the shape of the input, the kernel, the stride and the
     output channels. A batch of one image, or below `_SMALLEST_BATCH` or `_SMALLEST_WORK`, uses the base class, which is
     faster there. So does a GPU with fewer than `_SMALLEST_GPU_BATCH` images, or in mixed precision. Parameters and
     their names are those of the base class.
     """
 
+    def __init__(self, in_channels: int, out_channels: int, kernel: int, *, stride: int, **options: Any) -> None:
+        super().__init__(in_channels, out_channels, kernel, stride=stride, padding=kernel // 2, bias=False, **options)
+        cases = [case for case in _PRODUCTS if case[1:] == (kernel, stride)]
+        self._smallest_batch = {case[0]: _smallest_batch(case, in_channels * out_channels) for case in cases}
+
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in torch's base class
         """(N, in, H, W) -> (N, out, H', W'), channels_last if the map is small."""
-        (kernel, _), (stride, _) = self.kernel_size, self.stride
-        _, _, height, width = input.shape
-        case = (height, kernel, stride)
-        if height != width or case not in _PRODUCTS or self._saves_little(input, case) or _prefers_padding(input):
+        batch, _, height, width = input.shape
+        smallest_batch = self._smallest_batch.get(height)
+        if smallest_batch is None or batch < smallest_batch or height != width or _prefers_padding(input):
             return super().forward(input)
         weight = self.weight
         if torch.is_autocast_enabled(input.device.type):
             dtype = torch.get_autocast_dtype(input.device.type)
             input, weight = input.to(dtype), weight.to(dtype)  # noqa: A001
-        y: Tensor = _convolve(input, weight, stride)
+        y: Tensor = _convolve(input, weight, self.stride[0])
         return y
 
-    def _saves_little(self, images: Tensor, case: tuple[int, int, int]) -> bool:
-        work = len(images) * self.in_channels * self.out_channels
-        return len(images) < _SMALLEST_BATCH.get(case, 2) or work < _SMALLEST_WORK.get(case, 0)
+
+def _smallest_batch(case: tuple[int, int, int], channels_product: int) -> int:
+    return max(_SMALLEST_BATCH.get(case, 2), math.ceil(_SMALLEST_WORK.get(case, 0) / channels_product))
 
 
 def _prefers_padding(images: Tensor) -> bool:
@@ -121,8 +128,7 @@ def with_small_maps(model: nn.Module) -> nn.Module:
     for name, child in model.named_children():
         if type(child) is nn.Conv2d and _is_covered(child):
             kernel, stride = child.kernel_size[0], child.stride[0]
-            options: dict[str, Any] = {"stride": stride, "padding": kernel // 2, "bias": False, "device": "meta"}
-            conv = SmallMapConv2d(child.in_channels, child.out_channels, kernel, **options)
+            conv = SmallMapConv2d(child.in_channels, child.out_channels, kernel, stride=stride, device="meta")
             conv.weight = child.weight
             setattr(model, name, conv)
         else:

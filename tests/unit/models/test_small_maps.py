@@ -41,7 +41,7 @@ FORMATS = (torch.contiguous_format, torch.channels_last)
 
 def _layer(kernel: int, stride: int, *, channels: tuple[int, int] = (5, 7), **options: Any) -> SmallMapConv2d:
     torch.manual_seed(0)
-    return SmallMapConv2d(*channels, kernel, stride=stride, padding=kernel // 2, bias=False, **options)
+    return SmallMapConv2d(*channels, kernel, stride=stride, **options)
 
 
 def _maps(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -8,6 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from pipeline.models import build_network, small_maps
 from pipeline.training import run_key as module
@@ -47,17 +48,17 @@ def test_a_change_for_small_images_is_part_of_their_keys_alone(
 def test_small_images_are_those_whose_bits_few_channels_decide(network: str, stem: Any, limit: int) -> None:
     """From one pixel more on, every choice of products is by the number of images alone."""
     model = build_network(network, 3, stem=stem, seed=0).eval()
+    with patch.object(small_maps, "_SMALLEST_WORK", {}):
+        any_channels = build_network(network, 3, stem=stem, seed=0).eval()
 
-    def products(size: int, batch: int) -> list[tuple[int, ...]]:
+    def products(model: nn.Module, size: int, batch: int) -> list[tuple[int, ...]]:
         with patch.object(small_maps, "_convolve", wraps=small_maps._convolve) as convolve:
             model(torch.zeros(batch, 3, size, size))
         return [(*x.shape, *weight.shape) for (x, weight, _), _ in convolve.call_args_list]
 
     for batch in (1, 2, 7, 8, 10):
-        with patch.object(small_maps, "_SMALLEST_WORK", {}):
-            any_channels = {size: products(size, batch) for size in (limit, limit + 1)}
-        assert products(limit + 1, batch) == any_channels[limit + 1]
-    assert products(limit, batch) != any_channels[limit]
+        assert products(model, limit + 1, batch) == products(any_channels, limit + 1, batch)
+    assert products(model, limit, 10) != products(any_channels, limit, 10)
 
 
 @pytest.mark.parametrize("changes", [
