@@ -7,6 +7,7 @@ from pipeline.artifacts.prepared import planted_note
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import protect_cells, write_csv, write_parquet
 from pipeline.config.extractors import replicate_number
+from pipeline.errors import explain_out_of_memory
 from pipeline.filtering.apply import FilterContext, apply_filter
 from pipeline.filtering.inputs import input_files, load_filter_inputs
 from pipeline.filtering.near_duplicates import (
@@ -27,8 +28,15 @@ def filter_images(context: StageContext) -> None:
     data, config, network = context.data, context.params.filter, context.item
     remove_leftovers(data.points(network).parent)
     inputs = load_filter_inputs(data, network)
+    out_of_memory = (
+        f"dask.workers: {config.scorer.name} of {len(inputs.scorer_inputs.labels)} images does not fit the memory with "
+        f"{context.dask.workers} workers (scheduler: {context.dask.scheduler}); give fewer, or lower prepare.train_size"
+    )
     # One thread per task on every machine: the number of threads determines bits.
-    with task_pool(context.dask.scheduler, workers=context.dask.workers, threads=1) as map_fn:
+    with (
+        explain_out_of_memory(out_of_memory),
+        task_pool(context.dask.scheduler, workers=context.dask.workers, threads=1) as map_fn,
+    ):
         duplicates = None if config.near_duplicates is None else find_duplicates(data, network)
         filter_context = FilterContext(
             network=network,

@@ -19,7 +19,7 @@ from pipeline.datasets.labels import read_label_file, relabel
 from pipeline.datasets.registry import DATASETS
 from pipeline.datasets.splits import choose_val_rows, subsample
 from pipeline.datasets.store import StoredImages, store_images, summarize
-from pipeline.errors import InputError
+from pipeline.errors import InputError, explain_out_of_memory
 from pipeline.stages.harness import StageContext, run_stage
 
 
@@ -55,15 +55,21 @@ def prepare(context: StageContext) -> None:
         return relabel(images, labels, excluded=exclude) if labels else images
 
     remove_leftovers(data.prepare_metrics.parent)
-    stored = store_images(
-        open_images,
-        {split: data.images(split) for split in SPLITS},
-        stale_files=[data.manifest("train"), data.manifest("test"), data.prepare_metrics, data.provenance("prepare")],
-        source=_source(config),
-        image_size=config.stored_size,
-        skip_unreadable=config.unreadable == "skip",
-        progress=context.log.progress,
-    )
+    with explain_out_of_memory(
+        f"prepare.max_megapixels: images of up to {config.max_megapixels:g} megapixels, stored with "
+        f"{config.stored_size} pixels, do not fit the memory; lower it, or prepare.image_size"
+    ):
+        stored = store_images(
+            open_images,
+            {split: data.images(split) for split in SPLITS},
+            stale_files=[
+                data.manifest("train"), data.manifest("test"), data.prepare_metrics, data.provenance("prepare"),
+            ],
+            source=_source(config),
+            image_size=config.stored_size,
+            skip_unreadable=config.unreadable == "skip",
+            progress=context.log.progress,
+        )  # fmt: skip
     metrics = _write_tables(context, stored)
     context.images.append(len(stored.images.train) + len(stored.images.test))
     if stored.images.description:
