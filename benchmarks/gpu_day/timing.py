@@ -193,7 +193,7 @@ def compare_with_plain_convolutions(settings: TrainSettings, plan: TimingPlan) -
 @contextmanager
 def products_everywhere() -> Iterator[None]:
     """Inside the context, networks compute small maps as products on GPUs too, whatever the batch and precision."""
-    with patch.object(small_maps, "_prefers_padding", return_value=False):
+    with patch.object(small_maps, "_smallest_gpu_batch", return_value=1):
         yield
 
 

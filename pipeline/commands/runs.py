@@ -42,7 +42,7 @@ from pipeline.reporting.inputs import report_input_files, stage_names
 from pipeline.runs.ledger import Ledger
 from pipeline.runs.record import CHECKED_FILES, CHECKSUMS, WEIGHTS, lacks_weights
 from pipeline.training.code_families import code_name
-from pipeline.training.run_key import RunKey, is_of_this_code, machine_info, worker_machine_info
+from pipeline.training.run_key import RunKey, is_of_this_code, machine_info, small_images_code, worker_machine_info
 
 
 def pack(target: Path, *, params: Path, data: DataPaths, work: WorkPaths, ledger: bool = False) -> int:
@@ -162,7 +162,7 @@ def import_runs(source: Path, target: Path, params: Params, data: DataPaths) -> 
     if run_keys and not usable:
         raise InputError(
             f"{source}: its {len(run_keys)} runs were trained by another version of the training code, and would be "
-            "trained again; check out the same commit on both machines, or another commit of its code family"
+            "trained again; check out the same commit on both machines, or one that gives equal bits"
         )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # The train stage writes to the same ledger.
@@ -194,12 +194,20 @@ def _import_run(
     ours: Ledger, other: Ledger, key: RunKey, params: Params, device: torch.device, digests: Mapping[str, str]
 ) -> bool:
     """Copy a run under the keys by which `dvc repro` looks for it here; returns whether one was new."""
-    job = {**key.job, "code": _code_family(key)}
-    if key.content in digests:
-        job["data"] = digests[key.content]
+    job = _job_here(key, device, digests)
     local_keys = [replace(key, job=job, machine=machine) for machine in _machines(key, params, device)]
     new = [ours.import_run(other, key, local_key) for local_key in local_keys]
     return any(new)
+
+
+def _job_here(key: RunKey, device: torch.device, digests: Mapping[str, str]) -> dict[str, Any]:
+    """Return the job of a run as the train stage looks for it here."""
+    # Only runs on CPUs have a number for small images.
+    job = {name: value for name, value in key.job.items() if name != "small_images_code"}
+    job |= {"code": _code_family(key), **small_images_code(_settings(key), on_cpu=device.type == "cpu")}
+    if key.content in digests:
+        job["data"] = digests[key.content]
+    return job
 
 
 def _code_family(key: RunKey) -> str:

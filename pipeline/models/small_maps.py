@@ -71,8 +71,8 @@ _PRODUCTS: dict[tuple[int, int, int], list[_Product]] = {
     (2, 3, 2): [_Product(x=(_EACH, row), weight=(_EACH, row + 1, _LAST_TWO), y=_PIXEL) for row in (0, 1)],
 }
 
-# Below these numbers of images, and of images x input channels x output channels, torch's convolution was faster on one
-# kind of processor. With as many channels as ResNets have on images above 16 pixels, the first one decides.
+# On CPUs, below these numbers of images, and of images x input channels x output channels, torch's convolution was
+# faster with AVX-512 or without. With the channels that ResNets have above 16 pixels, the first one decides.
 _SMALLEST_BATCH = {(1, 1, 1): 8, (1, 1, 2): 8, (2, 3, 1): 8}
 _SMALLEST_WORK = {(1, 1, 1): 2**20, (1, 1, 2): 2**18, (2, 1, 2): 2**18, (2, 3, 1): 2**19, (2, 3, 2): 2**18}
 # Of steps recorded as CUDA graphs on an H100, those with products in single precision took .62, .54 and .30 of the time
@@ -88,9 +88,9 @@ class SmallMapConv2d(nn.Conv2d):
     Its padding is half of the kernel, rounded down, and it has no bias.
 
     The choice depends only on the kind of device, the precision, the shape of the input, the kernel, the stride and the
-    output channels. A batch of one image, or below `_SMALLEST_BATCH` or `_SMALLEST_WORK`, uses the base class, which is
-    faster there. So does a GPU with fewer than `_SMALLEST_GPU_BATCH` images, or in mixed precision. Parameters and
-    their names are those of the base class.
+    output channels. On a CPU a batch of one image, or below `_SMALLEST_BATCH` or `_SMALLEST_WORK`, uses the base class,
+    which is faster there. So does a GPU with fewer than `_SMALLEST_GPU_BATCH` images, or in mixed precision. Parameters
+    and their names are those of the base class.
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel: int, *, stride: int, **options: Any) -> None:
@@ -102,7 +102,9 @@ class SmallMapConv2d(nn.Conv2d):
         """(N, in, H, W) -> (N, out, H', W'), channels_last if the map is small."""
         batch, _, height, width = input.shape
         smallest_batch = self._smallest_batch.get(height)
-        if smallest_batch is None or batch < smallest_batch or height != width or _prefers_padding(input):
+        if input.is_cuda and smallest_batch is not None:
+            smallest_batch = _smallest_gpu_batch()
+        if smallest_batch is None or batch < smallest_batch or height != width:
             return super().forward(input)
         weight = self.weight
         if torch.is_autocast_enabled(input.device.type):
@@ -116,11 +118,9 @@ def _smallest_batch(case: tuple[int, int, int], channels_product: int) -> int:
     return max(_SMALLEST_BATCH.get(case, 2), math.ceil(_SMALLEST_WORK.get(case, 0) / channels_product))
 
 
-def _prefers_padding(images: Tensor) -> bool:
-    """Return whether the images are on a GPU that computes the padded convolution in less time."""
-    if not images.is_cuda:
-        return False
-    return len(images) < _SMALLEST_GPU_BATCH or torch.is_autocast_enabled("cuda")
+def _smallest_gpu_batch() -> int | None:
+    """Return from how many images on a GPU computes products; None if the padded convolution takes less time."""
+    return None if torch.is_autocast_enabled("cuda") else _SMALLEST_GPU_BATCH
 
 
 def with_small_maps(model: nn.Module) -> nn.Module:

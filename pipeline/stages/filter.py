@@ -7,6 +7,7 @@ from pipeline.artifacts.prepared import planted_note
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import protect_cells, write_csv, write_parquet
 from pipeline.config.extractors import replicate_number
+from pipeline.config.runtime import DaskConfig
 from pipeline.errors import explain_out_of_memory
 from pipeline.filtering.apply import FilterContext, apply_filter
 from pipeline.filtering.inputs import input_files, load_filter_inputs
@@ -28,13 +29,9 @@ def filter_images(context: StageContext) -> None:
     data, config, network = context.data, context.params.filter, context.item
     remove_leftovers(data.points(network).parent)
     inputs = load_filter_inputs(data, network)
-    out_of_memory = (
-        f"dask.workers: {config.scorer.name} of {len(inputs.scorer_inputs.labels)} images does not fit the memory with "
-        f"{context.dask.workers} workers (scheduler: {context.dask.scheduler}); give fewer, or lower prepare.train_size"
-    )
     # One thread per task on every machine: the number of threads determines bits.
     with (
-        explain_out_of_memory(out_of_memory),
+        explain_out_of_memory(_too_large(context.dask, len(inputs.scorer_inputs.labels))),
         task_pool(context.dask.scheduler, workers=context.dask.workers, threads=1) as map_fn,
     ):
         duplicates = None if config.near_duplicates is None else find_duplicates(data, network)
@@ -89,6 +86,13 @@ def filter_images(context: StageContext) -> None:
         f"{metrics['n_noise']} are suspect by {config.scorer.name}, {len(inputs.overrides)} decided by hand"
     )
     context.images.append(metrics["n_total"])
+
+
+def _too_large(dask: DaskConfig, n_images: int) -> str:
+    problem = f"the filter of {n_images} images does not fit the memory"
+    if dask.scheduler == "local" and dask.workers > 1:
+        return f"dask.workers: {problem} of {dask.workers} processes; give fewer"
+    return f"prepare.train_size: {problem}; give a smaller share, or use a machine with more"
 
 
 def main() -> None:

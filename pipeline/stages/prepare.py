@@ -55,10 +55,7 @@ def prepare(context: StageContext) -> None:
         return relabel(images, labels, excluded=exclude) if labels else images
 
     remove_leftovers(data.prepare_metrics.parent)
-    with explain_out_of_memory(
-        f"prepare.max_megapixels: images of up to {config.max_megapixels:g} megapixels, stored with "
-        f"{config.stored_size} pixels, do not fit the memory; lower it, or prepare.image_size"
-    ):
+    with explain_out_of_memory(_too_large(config)):
         stored = store_images(
             open_images,
             {split: data.images(split) for split in SPLITS},
@@ -75,6 +72,14 @@ def prepare(context: StageContext) -> None:
     if stored.images.description:
         context.log.info(f"prepare: {config.path}: {stored.images.description}")
     context.log.info(_describe(config, metrics))
+
+
+def _too_large(config: PrepareConfig) -> str:
+    """Return the message for a full memory; data sets without image files have no large images."""
+    stored = f"stored with {config.stored_size} pixels, do not fit the memory"
+    if config.path:
+        return f"prepare.max_megapixels: images of up to {config.max_megapixels:g}, {stored}; lower it, or image_size"
+    return f"prepare.image_size: the images, {stored}; lower it"
 
 
 def _source(config: PrepareConfig) -> str:

@@ -30,6 +30,7 @@ from pipeline.run_log import RunLog
 from pipeline.training.evaluation import Evaluation, evaluate, load_images
 from pipeline.training.loop import TrainData, train
 from pipeline.training.pretrained import weight_initializer
+from pipeline.training.run_key import SMALL_IMAGES_CODE
 from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import ImageFormat, TrainSettings
 
@@ -76,11 +77,13 @@ _JOBS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
         "batch_stages": (BatchStage(batch_size=2, until_step=6), BatchStage(batch_size=4, until_step=12)),
     }),
     # Batches on both sides of the limits for convolutions of few channels on small maps.
-    "resnet18 small images": (16, {
+    f"resnet18 small images, code {SMALL_IMAGES_CODE}": (16, {
         "network": "resnet18", "batch_size": 48, "simulated_workers": 4,
         "batch_stages": (BatchStage(batch_size=16, until_step=6), BatchStage(batch_size=32, until_step=12)),
     }),
-    "resnet50 small images": (8, {"network": "resnet50", "batch_size": 12, "learning_rate": 0.005}),
+    f"resnet50 small images, code {SMALL_IMAGES_CODE}": (8, {
+        "network": "resnet50", "batch_size": 12, "learning_rate": 0.005,
+    }),
     "small_cnn muon": (16, {
         "optimizer": "muon", "optimizer_options": {"momentum": 0.95, "nesterov": True}, "clip_norm": 1.0,
         "batch_stages": (BatchStage(batch_size=4, until_step=5), BatchStage(batch_size=8, until_step=12)),

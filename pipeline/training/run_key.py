@@ -42,9 +42,9 @@ _EXCLUDED = frozenset({"pipeline"}) | frozenset(
 # whether the code counts as the same, are of CPUs. Keys without a number are of runs before 2026-11-28.
 _GPU_CODE = 1
 # To be increased by a change that changes the bits of a ResNet on small images on CPUs and no others. The canonical
-# runs of these get new names then, so that the code stays in its family. Keys without a number are of runs before
+# runs of these have it in their names, so that the code stays in its family. Keys without a number are of runs before
 # 2026-11-28, when all convolutions on maps of 2x2 were computed by products.
-_SMALL_IMAGES_CODE = 1
+SMALL_IMAGES_CODE = 1
 _LARGEST_SMALL_IMAGE = {"imagenet": 16, "cifar": 4}  # with layers of 128 or fewer channels on maps of 2x2
 _CPU_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16")  # tf32 is of GPUs
 
@@ -104,27 +104,27 @@ def run_key(
     }
     if relabeled:
         job["labels"] = hashlib.sha256(json.dumps(sorted(relabeled.items())).encode()).hexdigest()
-    if device.type == "cpu" and _is_resnet_on_small_images(values):
-        job["small_images_code"] = _SMALL_IMAGES_CODE
+    job |= small_images_code(values, on_cpu=device.type == "cpu")
     machine = worker_machine_info(device, settings.threads or threads)
     return RunKey(job=job, machine=machine, content=data_content)
 
 
 def is_of_this_code(key: RunKey) -> bool:
-    """Return whether the code that trained a run gives the bits of today's."""
+    """Return whether family and number of the code that trained a run are those of this code."""
     job, settings = key.job, key.job.get("settings", {})
     try:
-        on_small_images = "arithmetic" in key.machine and _is_resnet_on_small_images(settings)
+        number = small_images_code(settings, on_cpu="arithmetic" in key.machine).get("small_images_code")
         same_family = code_name(str(job.get("code")), settings) == code_name(training_code_digest(), settings)
     except (AttributeError, TypeError, KeyError):
-        return False  # another file's settings
-    return same_family and job.get("small_images_code") == (_SMALL_IMAGES_CODE if on_small_images else None)
+        return False  # settings of another version, or made up
+    return same_family and job.get("small_images_code") == number
 
 
-def _is_resnet_on_small_images(settings: Mapping[str, Any]) -> bool:
-    """Return whether a layer of few channels sees maps of 2x2, see `pipeline.models.small_maps`."""
+def small_images_code(settings: Mapping[str, Any], *, on_cpu: bool) -> dict[str, int]:
+    """Return the part of a job that only ResNets with layers of few channels on maps of 2x2 have, and only on CPUs."""
     size: int = settings["format"]["crop_size"]
-    return settings["network"] in RESNETS and size <= _LARGEST_SMALL_IMAGE.get(settings["stem"], 0)
+    small = settings["network"] in RESNETS and size <= _LARGEST_SMALL_IMAGE.get(settings["stem"], 0)
+    return {"small_images_code": SMALL_IMAGES_CODE} if on_cpu and small else {}
 
 
 def checkpoint_folder_name(key: str) -> str:

@@ -131,10 +131,9 @@ def _obstacle(run: StoredRun, world: World) -> str:
     if run.key is None or run.machine is None:
         return "there is no ledger, which has the machine of each run"
     if not is_of_this_code(run.key):
-        family, number = run.key.job.get("code"), run.key.job.get("small_images_code", 0)
         return (
-            f"trained by code of family {str(family)[:12]} with number {number} for small images, and this is another; "
-            "check out a commit of the run's date, or one that pipeline/training/canonical_runs.json lists"
+            f"trained by code of family {str(run.key.job.get('code'))[:12]} that gives other bits than this; check out "
+            "a commit of the run's date"
         )
     if not run.result.links:
         return "recorded without a hash chain, by an earlier version"

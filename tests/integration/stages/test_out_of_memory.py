@@ -2,10 +2,12 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from pipeline.config.prepare import PrepareConfig
+from pipeline.config.runtime import DaskConfig
 from pipeline.stages import extract, prepare, reduce
 from pipeline.stages import filter as filter_stage
 from tests.fixtures.printed_errors import printed_error
@@ -26,7 +28,22 @@ def test_prepare_names_the_size_of_images(
     monkeypatch.setattr(prepare, "store_images", _run_out)
     assert exit_code_of("prepare", tmp_path) == 2
     line = str(printed_error(capsys.readouterr().err))
-    assert line.startswith("prepare.max_megapixels: images of up to 64 megapixels, stored with 16 pixels, do not fit")
+    assert line.startswith("prepare.image_size: the images, stored with 16 pixels, do not fit the memory")
+
+
+def test_only_image_files_can_be_too_large_to_decode() -> None:
+    config = PrepareConfig(dataset="image_folder", path="own", image_size=32, max_megapixels=20.0, test_size=0.2)
+    assert prepare._too_large(config).startswith("prepare.max_megapixels: images of up to 20, stored with 32 pixels")
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "workers", "start"),
+    [("local", 3, "dask.workers: "), ("local", 1, "prepare.train_size: "), ("none", 3, "prepare.train_size: ")],
+)
+def test_the_filter_names_workers_only_where_there_are_several(
+    scheduler: Literal["local", "none"], workers: int, start: str
+) -> None:
+    assert filter_stage._too_large(DaskConfig(scheduler=scheduler, workers=workers), 60).startswith(start)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +51,7 @@ def test_prepare_names_the_size_of_images(
     [
         (extract, "_extract_train", "extract.batch_size: a pass of "),
         (reduce, "embed", "reduce.landmarks: PCA and t-SNE of "),
-        (filter_stage, "apply_filter", "dask.workers: dbscan of "),
+        (filter_stage, "apply_filter", "prepare.train_size: the filter of 60 images does "),
     ],
 )
 def test_a_stage_names_the_setting_to_lower(

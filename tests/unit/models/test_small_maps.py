@@ -24,7 +24,7 @@ CASES = [(1, 1, 1), (1, 1, 2), (1, 3, 1), (1, 3, 2), (2, 1, 2), (2, 3, 1), (2, 3
 _SMALLEST_WORK = small_maps._SMALLEST_WORK
 
 _BATCH = 8
-"""From so many images on, each of `CASES` is computed by products."""
+"""From so many images on, each of `CASES` is computed by products where channels set no limit."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -219,8 +219,9 @@ def test_all_but_the_first_convolution_of_a_resnet_is_replaced(network: str) -> 
     *itertools.product(["resnet50"], ["imagenet"], [16, 32]),
     *itertools.product(["resnet34", "resnet101", "resnet152"], ["imagenet"], [32]),
 ]))  # fmt: skip
-def test_a_resnet_is_the_plain_one(network: str, stem: Any, size: int) -> None:
+def test_a_resnet_is_the_plain_one(monkeypatch: pytest.MonkeyPatch, network: str, stem: Any, size: int) -> None:
     """Logits, and the gradient of every weight. BatchNorm of few images would amplify the rounding of 1e-16."""
+    monkeypatch.setattr(small_maps, "_SMALLEST_WORK", _SMALLEST_WORK)
     ours = build_resnet(network, 5, stem=stem, seed=1).double()
     plain = torchvision.models.get_model(network, weights=None, num_classes=5).double()
     if stem == "cifar":

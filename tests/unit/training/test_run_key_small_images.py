@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+from pipeline.commands.runs import _job_here
 from pipeline.models import build_network, small_maps
 from pipeline.training import run_key as module
-from pipeline.training.run_key import RunKey, is_of_this_code, run_key
-from pipeline.training.settings import TrainSettings
+from pipeline.training.canonical_runs import canonical_jobs
+from pipeline.training.run_key import RunKey, is_of_this_code, run_key, small_images_code
+from pipeline.training.settings import TrainSettings, recorded_settings
 from tests.fixtures.training import TINY
 
 MEMBERS = np.arange(20) % 3 > 0
@@ -37,7 +39,7 @@ def test_a_change_for_small_images_is_part_of_their_keys_alone(
     small, large = (_on(size, replace(RESNET, stem=stem)) for size in (limit, limit + 1))
     others = [(large, "cpu"), (small, "cuda"), (_on(limit, replace(TINY, network="resnet9")), "cpu")]
     before = key_of(small), [key_of(*other) for other in others]
-    monkeypatch.setattr(module, "_SMALL_IMAGES_CODE", 0)
+    monkeypatch.setattr(module, "SMALL_IMAGES_CODE", 0)
     assert key_of(small).fingerprint != before[0].fingerprint
     assert [key_of(*other) for other in others] == before[1]
 
@@ -59,6 +61,30 @@ def test_small_images_are_those_whose_bits_few_channels_decide(network: str, ste
     for batch in (1, 2, 7, 8, 10):
         assert products(model, limit + 1, batch) == products(any_channels, limit + 1, batch)
     assert products(model, limit, 10) != products(any_channels, limit, 10)
+
+
+def test_keys_without_the_number_are_of_this_code_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    others = [key_of(_on(16), "cuda"), key_of(_on(17)), key_of(_on(16, replace(TINY, network="resnet9")))]
+    for key in others:
+        assert "small_images_code" not in key.job
+        assert is_of_this_code(key)
+        assert not is_of_this_code(replace(key, job={**key.job, "small_images_code": 1}))
+
+
+def test_an_imported_run_has_the_number_of_this_kind_of_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    keys = {kind: key_of(_on(16), kind) for kind in ("cpu", "cuda")}
+    for source in keys.values():
+        for kind, key in keys.items():
+            assert _job_here(source, torch.device(kind), {}) == key.job
+
+
+def test_the_canonical_runs_of_small_images_have_the_number_in_their_names() -> None:
+    """A new number gives them new names, so that code which changes these bits alone stays in its family."""
+    small = {name for name, job in canonical_jobs().items() if small_images_code(recorded_settings(job), on_cpu=True)}
+    assert small
+    assert all(name.endswith(f", code {module.SMALL_IMAGES_CODE}") for name in small)
 
 
 @pytest.mark.parametrize("changes", [
