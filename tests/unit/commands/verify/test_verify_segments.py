@@ -18,7 +18,7 @@ from pipeline.runs.record import write_checksums
 from pipeline.training import loop
 from pipeline.training.hash_chain import HashChain
 from tests.fixtures.forgeries import entries, rebuild, work_of
-from tests.fixtures.verified import ONE_RUN, links_of_two_steps, write_verified_project
+from tests.fixtures.verified import ONE_RUN, links_of_two_steps, run_verify, write_verified_project
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,17 +32,8 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_verified_project(tmp_path_factory.mktemp("honest"), **ONE_RUN)
 
 
-@pytest.fixture
-def project(honest: Path, tmp_path: Path) -> Path:
-    """A copy to change."""
-    shutil.copytree(honest, tmp_path / "project")
-    return tmp_path / "project"
-
-
 def _audit(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, list[str]]:
-    capsys.readouterr()
-    code = main(["verify", str(folder), "--retrain", "3", "--segments", "--seed", "1", *options])
-    return code, capsys.readouterr().out.splitlines()
+    return run_verify(folder, capsys, "--retrain", "3", "--segments", "--seed", "1", *options)
 
 
 def _starting(word: str, lines: list[str]) -> list[str]:

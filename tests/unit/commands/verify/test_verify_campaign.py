@@ -28,7 +28,7 @@ from pipeline.stats.estimates import chance_of_detection
 from tests.fixtures.forgeries import FORGERIES, Forgery
 from tests.fixtures.report import params_tree
 from tests.fixtures.training import ALONE
-from tests.fixtures.verified import STUDY, train, write_report, write_results, write_verified_project
+from tests.fixtures.verified import STUDY, train, write_report, write_results
 
 pytestmark = pytest.mark.slow
 
@@ -51,11 +51,6 @@ def _verified(folder: Path) -> tuple[Project, dict[str, VerifiedStudy], Findings
     data, work = DataPaths(root=folder / "data"), WorkPaths(root=folder / ".work")
     project = read_project(folder / "params.yaml", data, work, findings)
     return project, verify(project, findings), findings
-
-
-@pytest.fixture(scope="module")
-def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_verified_project(tmp_path_factory.mktemp("honest"))
 
 
 @pytest.fixture(scope="module")

@@ -38,32 +38,7 @@ from tests.fixtures.forgeries import (
     work_of,
 )
 from tests.fixtures.training import ALONE
-from tests.fixtures.verified import STUDY_NAME, folders, write_report, write_verified_project
-
-
-@pytest.fixture(scope="module")
-def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_verified_project(tmp_path_factory.mktemp("honest"))
-
-
-@pytest.fixture
-def project(honest: Path, tmp_path: Path) -> Path:
-    """A copy to change."""
-    shutil.copytree(honest, tmp_path / "project")
-    return tmp_path / "project"
-
-
-@pytest.fixture(autouse=True)
-def _same_threads() -> Any:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-
-
-def _verify(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, list[str]]:
-    capsys.readouterr()
-    code = main(["verify", str(folder), *options])
-    return code, capsys.readouterr().out.splitlines()
+from tests.fixtures.verified import STUDY_NAME, folders, run_verify, write_report
 
 
 def _differing(lines: list[str]) -> list[str]:
@@ -72,7 +47,7 @@ def _differing(lines: list[str]) -> list[str]:
 
 def test_an_honest_project_passes_and_trains_to_the_same_bits(honest: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = {path: path.read_bytes() for path in honest.rglob("*") if path.is_file()}
-    code, lines = _verify(honest, capsys, "--retrain", "4", "--seed", "1")
+    code, lines = run_verify(honest, capsys, "--retrain", "4", "--seed", "1")
     assert code == 0
     assert _differing(lines) == []
     assert not [line for line in lines if line.startswith("later")]
@@ -113,11 +88,11 @@ def test_forgeries_are_named_or_need_training(
     forgery: Forgery, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     n_false = forgery.forge(project, np.random.default_rng(3))
-    code, lines = _verify(project, capsys)
+    code, lines = run_verify(project, capsys)
     assert any(forgery.shows in line for line in _differing(lines)) if forgery.shows else not _differing(lines)
     assert code == (1 if forgery.shows else 0)
     if not forgery.shows:
-        code, lines = _verify(project, capsys, "--retrain", "8")
+        code, lines = run_verify(project, capsys, "--retrain", "8")
         assert code == 1
         assert len(_differing(lines)) == n_false
 
@@ -181,7 +156,7 @@ def _drop_last_line(path: Path) -> None:
 def test_each_of_several_edits_is_a_line_with_file_and_value(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for change, _, _ in _EDITS.values():
         change(project)
-    code, lines = _verify(project, capsys)
+    code, lines = run_verify(project, capsys)
     assert code == 1
     for edit, (_, file, words) in _EDITS.items():
         assert any(file in line and words in line for line in _differing(lines)), (edit, lines)
@@ -191,7 +166,7 @@ def test_the_record_of_another_network_is_named(project: Path, capsys: pytest.Ca
     """Its digests are right, of files that no one asked about."""
     path = data_of(project).provenance("filter", "resnet18")
     edit_json(path, stage="filter@resnet34")
-    code, lines = _verify(project, capsys)
+    code, lines = run_verify(project, capsys)
     assert code == 1
     assert f"DIFFERS  {path}: stage: filter@resnet34, expected filter@resnet18" in lines
 
@@ -201,7 +176,7 @@ def test_the_record_of_another_network_is_named(project: Path, capsys: pytest.Ca
 def test_one_edit_is_found_alone(edit: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change, file, words = {**_EDITS, **_OTHER_EDITS}[edit]
     change(project)
-    code, lines = _verify(project, capsys)
+    code, lines = run_verify(project, capsys)
     assert code == 1
     assert any(file in line and words in line for line in _differing(lines)), lines
 
@@ -212,9 +187,9 @@ def test_consistently_edited_answers_are_found_by_training_again(
 ) -> None:
     forgery = next(one for one in FORGERIES if one.name.startswith("test answers"))
     n_false = forgery.forge(project, np.random.default_rng(0))
-    code, lines = _verify(project, capsys)
+    code, lines = run_verify(project, capsys)
     assert (code, _differing(lines)) == (0, [])
-    code, lines = _verify(project, capsys, "--retrain", "8", "--seed", "0")
+    code, lines = run_verify(project, capsys, "--retrain", "8", "--seed", "0")
     assert code == 1
     assert len(_differing(lines)) == n_false
     assert all("test answers that differ: 3, expected 0" in line for line in _differing(lines))
@@ -247,7 +222,7 @@ def test_a_machine_that_does_not_repeat_itself_accuses_nobody(
         return replace(retrain(*args, **options), balanced_accuracy=1 / len(calls))
 
     monkeypatch.setattr(retraining, "execute_run", noisy)
-    code, lines = _verify(project, capsys, "--retrain", "2", "--seed", "1")
+    code, lines = run_verify(project, capsys, "--retrain", "2", "--seed", "1")
     assert code == 0
     assert len([line for line in lines if "this machine cannot decide" in line]) == 2
     assert not any("fewer than" in line for line in lines), "nothing was shown"
@@ -271,7 +246,7 @@ def test_an_open_change_of_a_plan_is_shown_and_no_contradiction(
     _state(project, record, "2026-01-01T00:00:00.000000Z", seeds=[0, 1, 2])
     _state(project, record, "2099-01-01T00:00:00.000000Z")
     write_report(project)
-    code, lines = _verify(project, capsys)
+    code, lines = run_verify(project, capsys)
     assert (code, _differing(lines)) == (0, [])
     (later,) = [line for line in lines if line.startswith("later")]
     assert "seeds [0, 1, 2] -> [0, 1, 2, 3]" in later
@@ -286,13 +261,13 @@ def test_a_published_hash_shows_that_a_statement_was_replaced(
     (statement,) = statements(project)
     record = read_json(statement)
     published = record["sha256"]
-    assert _verify(project, capsys, "--published", published[:12])[0] == 0
+    assert run_verify(project, capsys, "--published", published[:12])[0] == 0
     edit_params(project, "report", margin=3.0)
     statement.unlink()
     _state(project, record, record["date"], primary_test={**record["plan"]["primary_test"], "margin": 3.0})
     write_report(project)
-    assert _verify(project, capsys)[0] == 0
-    code, lines = _verify(project, capsys, "--published", published)
+    assert run_verify(project, capsys)[0] == 0
+    code, lines = run_verify(project, capsys, "--published", published)
     assert code == 1
     assert any("first plan of a study" in line for line in _differing(lines))
 
@@ -301,12 +276,12 @@ def test_a_published_hash_shows_that_a_statement_was_replaced(
 def test_tables_without_a_ledger_are_held_against_themselves(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for entry in entries(project):
         shutil.rmtree(entry)
-    code, lines = _verify(project, capsys, "--retrain", "2")
+    code, lines = run_verify(project, capsys, "--retrain", "2")
     assert (code, _differing(lines)) == (0, [])
     assert any("has no runs" in line for line in lines)
     assert any("cannot be decided" in line for line in lines)
     edit_table(data_of(project).runs(STUDY_NAME), balanced_accuracy=0.75)
-    code, lines = _verify(project, capsys)
+    code, lines = run_verify(project, capsys)
     assert code == 1
     assert any("balanced_accuracy: 0.75" in line for line in _differing(lines))
 
@@ -322,7 +297,7 @@ def test_a_packed_ledger_is_verified_elsewhere(
         archive.extractall(other, filter="data")
         assert not [name for name in archive.getnames() if name.endswith(".pt")]
     shutil.copytree(honest / "data" / "prepare", other / "data" / "prepare")
-    code, lines = _verify(other, capsys, "--retrain", "1", "--seed", "5")
+    code, lines = run_verify(other, capsys, "--retrain", "1", "--seed", "5")
     assert (code, _differing(lines)) == (0, [])
     assert any("fewer than 8 of the 8 runs" in line for line in lines)
 
@@ -331,7 +306,7 @@ def test_a_packed_ledger_is_verified_elsewhere(
 def test_a_damaged_file_is_a_line_and_the_other_checks_go_on(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (entries(project)[0] / "result.json").write_text('{"status": ')
     (data_of(project).summary).write_text("[]")
-    code, lines = _verify(project, capsys)
+    code, lines = run_verify(project, capsys)
     assert code == 1
     assert any("result.json" in line for line in _differing(lines))
     assert any("summary.json" in line for line in _differing(lines))

@@ -1,40 +1,18 @@
 """`verify` compares images and labels by value where a run recorded that, since Parquet files have other bytes."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-import torch
 
-from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.tables import read_parquet
 from pipeline.runs.record import write_checksums
 from tests.fixtures.forgeries import data_of, entries
 from tests.fixtures.records import record
-from tests.fixtures.verified import STUDY_NAME, train, write_verified_project
-
-
-@pytest.fixture(scope="module")
-def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_verified_project(tmp_path_factory.mktemp("honest"))
-
-
-@pytest.fixture
-def project(honest: Path, tmp_path: Path) -> Path:
-    """A copy to change."""
-    shutil.copytree(honest, tmp_path / "project")
-    return tmp_path / "project"
-
-
-@pytest.fixture(autouse=True)
-def _same_threads() -> object:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
+from tests.fixtures.verified import STUDY_NAME, run_verify, train
 
 
 def _prepare_again(folder: Path, *, label: int = 0, compression: str = "none") -> None:
@@ -61,9 +39,7 @@ def _edit_content(folder: Path, edit: Callable[[str], str]) -> None:
 
 def _verify(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, list[str], list[str]]:
     """Return the exit code, the contradictions, and the other lines."""
-    capsys.readouterr()
-    code = main(["verify", str(folder), *options])
-    lines = capsys.readouterr().out.splitlines()
+    code, lines = run_verify(folder, capsys, *options)
     wrong = [line for line in lines if line.startswith("DIFFERS")]
     return code, wrong, [line for line in lines if line not in wrong]
 

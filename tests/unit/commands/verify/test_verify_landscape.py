@@ -1,6 +1,5 @@
 """`verify` compares the files of a landscape with its record, and says where the record or the runs are others."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,29 +8,17 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json
 from tests.fixtures.forgeries import data_of, edit_json, edit_table
-from tests.fixtures.verified import STUDY_NAME, folders, write_report, write_verified_project
+from tests.fixtures.verified import STUDY_NAME, folders, run_verify, write_report, write_verified_project
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project whose landscape was measured before its report was written."""
-    folder = write_verified_project(tmp_path_factory.mktemp("measured"), keep_weights="first_seed", seeds=[0, 1])
+    folder = write_verified_project(tmp_path_factory.mktemp("honest"), keep_weights="first_seed", seeds=[0, 1])
     options = ["--study", STUDY_NAME, "--images", "8", "--directions", "1"]
     assert main(["landscape", *options, *folders(folder)]) == 0
     write_report(folder)
     return folder
-
-
-@pytest.fixture
-def project(measured: Path, tmp_path: Path) -> Path:
-    """A copy to change."""
-    return shutil.copytree(measured, tmp_path / "project")
-
-
-def _verify(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
-    capsys.readouterr()
-    code = main(["verify", str(folder)])
-    return code, capsys.readouterr().out.splitlines()
 
 
 def _n_compared(lines: list[str]) -> int:
@@ -42,10 +29,10 @@ def _n_compared(lines: list[str]) -> int:
 def test_an_honest_landscape_is_compared(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = data_of(project).provenance("landscape", STUDY_NAME)
     record = read_json(path)
-    code, lines = _verify(project, capsys)
+    code, lines = run_verify(project, capsys)
     assert code == 0, lines
     path.unlink()
-    code, without_record = _verify(project, capsys)
+    code, without_record = run_verify(project, capsys)
     assert code == 0, without_record
     assert any(line.startswith(f"note     {path}: missing;") for line in without_record)
     n_files = len(record["inputs"]) + len(record["outputs"])
@@ -77,7 +64,7 @@ def test_an_edited_file_is_named(
     edit: Callable[[Path], Path], project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = edit(project)
-    code, lines = _verify(project, capsys)
+    code, lines = run_verify(project, capsys)
     assert code == 1
     assert any(line.startswith(f"DIFFERS  {path}: ") for line in lines), lines
 
@@ -87,7 +74,7 @@ def test_a_missing_figure_is_said(project: Path, capsys: pytest.CaptureFixture[s
     figure = data_of(project).landscape_figure(STUDY_NAME)
     figure.unlink()
     write_report(project)
-    code, lines = _verify(project, capsys)
+    code, lines = run_verify(project, capsys)
     assert code == 0, lines
     assert any(line.startswith(f"note     {figure}: missing;") for line in lines)
 
@@ -97,6 +84,6 @@ def test_a_landscape_of_earlier_runs_is_no_contradiction(project: Path, capsys: 
     data = data_of(project)
     record = data.provenance("landscape", STUDY_NAME)
     edit_json(record, inputs={f"../train/{STUDY_NAME}.parquet": "0" * 64})
-    code, lines = _verify(project, capsys)
+    code, lines = run_verify(project, capsys)
     assert code == 0, lines
     assert any(line.startswith(f"note     {record}: was measured with another ") for line in lines)

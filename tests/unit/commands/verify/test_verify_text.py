@@ -1,13 +1,12 @@
 """The whole text of `verify`: of a project as it was recorded, and of one with changes of each kind."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json, write_json
@@ -28,13 +27,6 @@ _HIDDEN = {
 }
 # Runs are in the order of their fingerprints, which other machines have others of.
 _OF_RUNS = ("equal", "DIFFERS")
-
-
-@pytest.fixture(autouse=True)
-def _same_threads() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 def _text(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:

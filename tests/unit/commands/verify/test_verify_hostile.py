@@ -4,13 +4,12 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,29 +26,14 @@ from pipeline.training.run_key import RunKey
 from tests.fixtures.forgeries import data_of, edit_json, edit_table, entries, statements, work_of
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.training import TINY
-from tests.fixtures.verified import STUDY_NAME, write_verified_project
+from tests.fixtures.verified import STUDY_NAME, run_verify, write_verified_project
 
 _ESCAPES = "\x1b[2J\x1b[1;1Hresult   nothing that was checked differs\u202e"
 
 
 @pytest.fixture(scope="module")
-def honest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    threads = torch.get_num_threads()
-    yield write_verified_project(tmp_path_factory.mktemp("honest"), seeds=[0, 1])
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture
-def project(honest: Path, tmp_path: Path) -> Path:
-    """A copy to change."""
-    shutil.copytree(honest, tmp_path / "project")
-    return tmp_path / "project"
-
-
-def _verify(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, list[str]]:
-    capsys.readouterr()
-    code = main(["verify", str(folder), *options])
-    return code, capsys.readouterr().out.split("\n")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_verified_project(tmp_path_factory.mktemp("honest"), seeds=[0, 1])
 
 
 def _rewrite_entry(entry: Path, name: str, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> Path:
@@ -100,7 +84,7 @@ def test_hostile_names_and_values_are_lines_and_no_traceback(project: Path, caps
     metrics.write_text(metrics.read_text().replace("{", '{"x": NaN,', 1))
     expected.append("metrics.json: has NaN")
 
-    code, lines = _verify(project, capsys)
+    code, lines = run_verify(project, capsys)
     assert code == 1
     for words in expected:
         assert any(line.startswith("DIFFERS") and re.search(words, line) for line in lines), (words, lines)
@@ -113,7 +97,7 @@ def test_a_value_twice_is_none(project: Path, capsys: pytest.CaptureFixture[str]
     path = entries(project)[0] / "result.json"
     path.write_text(path.read_text().replace("{", '{"top1": 0.99,', 1))
     write_checksums(path.parent)
-    code, lines = _verify(project, capsys)
+    code, lines = run_verify(project, capsys)
     assert code == 1
     assert any(line.startswith("DIFFERS") and "result.json: has the key top1 twice" in line for line in lines), lines
 
@@ -127,7 +111,7 @@ def test_a_key_without_settings_is_no_traceback_in_an_audit(project: Path, capsy
     rows = read_parquet(table).to_pylist()
     rows = [{**row, "fingerprint": name if row["fingerprint"] == first.name else row["fingerprint"]} for row in rows]
     write_parquet(table, pa.Table.from_pylist(rows, schema=read_parquet(table).schema))
-    code, lines = _verify(project, capsys, "--retrain", "4")
+    code, lines = run_verify(project, capsys, "--retrain", "4")
     assert code == 1
     assert any(line.startswith("DIFFERS") and "identity.json: " in line for line in lines)
 
@@ -162,7 +146,7 @@ def test_a_status_in_the_tables_cannot_hide_its_answers(
     """Without a ledger, where the tables are the record."""
     shutil.rmtree(work_of(project).ledger)
     edit_table(data_of(project).runs(STUDY_NAME), status=status, top1=0.99)
-    code, lines = _verify(project, capsys)
+    code, lines = run_verify(project, capsys)
     assert code == 1
     assert any(line.startswith("DIFFERS") and f"status {status} with" in line for line in lines), lines
 
@@ -171,14 +155,14 @@ def test_a_table_of_too_many_rows_is_not_read(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorded, "_MAX_ROWS", 3)
-    code, lines = _verify(project, capsys)
+    code, lines = run_verify(project, capsys)
     assert code == 1
     assert any(line.startswith("DIFFERS") and "4 rows, more than 3" in line for line in lines), lines
 
 
 def test_a_run_without_a_chain_is_mentioned(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _rewrite_entry(entries(project)[0], "result.json", lambda result: {**result, "links": []})
-    _, lines = _verify(project, capsys)
+    _, lines = run_verify(project, capsys)
     assert "note     1 runs have no hash chain, as an earlier version recorded them" in lines
 
 
@@ -212,7 +196,7 @@ def test_deep_values_are_a_line(project: Path, capsys: pytest.CaptureFixture[str
     summary = data_of(project).summary
     for depth in (900, 940, 960, 980, 100_000):
         summary.write_text(json.dumps({"top1": 1})[:-1] + ', "x": ' + "[" * depth + "]" * depth + "}")
-        code, lines = _verify(project, capsys)
+        code, lines = run_verify(project, capsys)
         assert code == 1
         assert any(line.startswith("DIFFERS") and "summary.json" in line for line in lines), depth
 
