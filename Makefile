@@ -85,7 +85,7 @@ campaign-fuzz: setup ## change bytes and values of every kind of input 5,000 tim
 
 # Takes four minutes on a core.
 campaign-verify: setup ## forge 200 projects in ten ways, and make 100 honest ones; verify must name the forged ones alone
-	@FORGED_PER_KIND=20 pytest -q -s -m slow tests/unit/commands/verify/test_verify_campaign.py
+	@FORGED_PER_KIND=20 pytest -q -s -m slow tests/unit/commands/verify/test_retraining_campaign.py
 
 # Takes three hours or more on two cores, and 4 GB of memory.
 campaign-scale: setup ## 200,000 images of 1,000 classes, a report of 10,000 runs, two soaks of an hour each

@@ -7,7 +7,6 @@ from pipeline.artifacts.prepared import planted_note
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import protect_cells, write_csv, write_parquet
 from pipeline.config.extractors import replicate_number
-from pipeline.config.runtime import DaskConfig
 from pipeline.errors import explain_out_of_memory
 from pipeline.filtering.apply import FilterContext, apply_filter
 from pipeline.filtering.inputs import input_files, load_filter_inputs
@@ -31,7 +30,9 @@ def filter_images(context: StageContext) -> None:
     inputs = load_filter_inputs(data, network)
     # One thread per task on every machine: the number of threads determines bits.
     with (
-        explain_out_of_memory(_too_large(context.dask, len(inputs.scorer_inputs.labels))),
+        explain_out_of_memory(
+            _too_large(len(inputs.scorer_inputs.labels), context.dask.scheduler, context.dask.workers)
+        ),
         task_pool(context.dask.scheduler, workers=context.dask.workers, threads=1) as map_fn,
     ):
         duplicates = None if config.near_duplicates is None else find_duplicates(data, network)
@@ -88,10 +89,10 @@ def filter_images(context: StageContext) -> None:
     context.images.append(metrics["n_total"])
 
 
-def _too_large(dask: DaskConfig, n_images: int) -> str:
+def _too_large(n_images: int, scheduler: str, workers: int) -> str:
     problem = f"the filter of {n_images} images does not fit the memory"
-    if dask.scheduler == "local" and dask.workers > 1:
-        return f"dask.workers: {problem} of {dask.workers} processes; give fewer"
+    if scheduler == "local" and workers > 1:
+        return f"dask.workers: {problem} of {workers} processes; give fewer"
     return f"prepare.train_size: {problem}; give a smaller share, or use a machine with more"
 
 

@@ -2,12 +2,11 @@
 
 import shutil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 from pipeline.config.prepare import PrepareConfig
-from pipeline.config.runtime import DaskConfig
 from pipeline.stages import extract, prepare, reduce
 from pipeline.stages import filter as filter_stage
 from tests.fixtures.printed_errors import printed_error
@@ -40,10 +39,8 @@ def test_only_image_files_can_be_too_large_to_decode() -> None:
     ("scheduler", "workers", "start"),
     [("local", 3, "dask.workers: "), ("local", 1, "prepare.train_size: "), ("none", 3, "prepare.train_size: ")],
 )
-def test_the_filter_names_workers_only_where_there_are_several(
-    scheduler: Literal["local", "none"], workers: int, start: str
-) -> None:
-    assert filter_stage._too_large(DaskConfig(scheduler=scheduler, workers=workers), 60).startswith(start)
+def test_the_filter_names_workers_only_where_there_are_several(scheduler: str, workers: int, start: str) -> None:
+    assert filter_stage._too_large(60, scheduler, workers).startswith(start)
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_an_imported_run_has_the_number_of_this_kind_of_device(monkeypatch: pyte
             assert _job_here(source, torch.device(kind), {}) == key.job
 
 
-def test_the_canonical_runs_of_small_images_have_the_number_in_their_names() -> None:
+def test_canonical_runs_of_small_images_have_the_number() -> None:
     """A new number gives them new names, so that code which changes these bits alone stays in its family."""
     small = {name for name, job in canonical_jobs().items() if small_images_code(recorded_settings(job), on_cpu=True)}
     assert small
