@@ -43,7 +43,9 @@ from pipeline.stages.harness import run_stage
 
 def body(context):
     print("working", flush=True)
-    time.sleep(60)
+    # A signal just before a long sleep would be seen at its end alone.
+    for _ in range(1200):
+        time.sleep(0.05)
 
 run_stage("prepare", body, argv=sys.argv[1:])
 """

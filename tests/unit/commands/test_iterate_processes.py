@@ -19,7 +19,9 @@ from pathlib import Path
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda *_: sys.exit({code}))
 Path({ready!r}).touch()
-time.sleep(60)
+# A signal just before a long sleep would be seen at its end alone.
+for _ in range(1200):
+    time.sleep(0.05)
 """
 
 
