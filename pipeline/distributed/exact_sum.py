@@ -71,7 +71,9 @@ class Grids:
 def largest_finite(tensors: Sequence[Tensor]) -> Tensor:
     """Return the largest absolute value of each tensor, (n,) float64; elements that are not finite are left out."""
     if tensors[0].device.type == "cpu":
-        largest = _largest(tensors)
+        # On CPUs the norms below take several times as long.
+        ends = [end for tensor in tensors for end in torch.aminmax(tensor)]
+        largest = torch.stack([end.double() for end in ends]).abs().view(-1, 2).amax(1)
         if bool(largest.isfinite().all()):
             return largest
     # A GPU computes this at once: to read whether all are finite, the process would wait for it.

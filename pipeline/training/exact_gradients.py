@@ -48,6 +48,8 @@ class ExactGradients:
         self._nodes = distributed.node_groups(comm.timeout_seconds) if comm.hierarchical and world.size > 1 else None
         self._overlaps = comm.overlap and self._nodes is None and world.size > 1
         self._noise: _Noise | None = None
+        # Kept from step to step: new pages of memory would take as long as the sum.
+        self._total: Tensor | None = None
 
     def compute(
         self, train_loss: TrainLoss, batch: GlobalBatch, rank_batch: RankBatch, *, loss_scale: float | Tensor
@@ -55,8 +57,10 @@ class ExactGradients:
         """See `GradientStrategy`."""
         parameters = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         sizes = [*[1] * _N_SCALARS, *(parameter.numel() for parameter in parameters)]
-        self._noise = None  # releases the last total
-        total = torch.zeros(sum(sizes), dtype=torch.float64, device=self._world.device)
+        self._noise = None  # it reads the last total
+        if self._total is None:
+            self._total = torch.empty(sum(sizes), dtype=torch.float64, device=self._world.device)
+        total = self._total.zero_()
         views = total.split(sizes)
         grids = self.grids
         while True:
