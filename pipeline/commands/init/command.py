@@ -15,12 +15,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pipeline.commands import command_parser, packaged_path
+from pipeline.commands import command_parser, is_pipeline, packaged_path
 from pipeline.commands.init.project import (
     SCHEMA,
     check_new,
     check_tools,
-    is_pipeline,
     start_repositories,
     write_project,
 )
