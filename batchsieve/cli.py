@@ -6,10 +6,11 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from pathlib import Path
 
 import viz.__main__
 from pipeline.__main__ import COMMANDS, module_of
-from pipeline.command_line import run_command
+from pipeline.command_line import is_clone, run_command
 from pipeline.errors import InputError
 
 GROUPS = {
@@ -53,9 +54,6 @@ _OWN = {
 }
 
 
-_MORE = "batchsieve COMMAND --help lists the options of a command; make repro runs the stages."
-
-
 class _Version(argparse.Action):
     """Prints the version of the installed package, which is looked up only for `--version`."""
 
@@ -82,11 +80,12 @@ def make_parser() -> argparse.ArgumentParser:
     groups = [
         f"{title}:\n" + "\n".join(f"  {name:15} {purposes[name]}" for name in names) for title, names in GROUPS.items()
     ]
+    runs = "make repro runs" if is_clone(Path()) else "dvc repro runs"
     parser = argparse.ArgumentParser(
         prog="batchsieve",
         usage="batchsieve [-h] [--version] COMMAND ...",
         description="Choose training images by their features, and train on them at any batch size.",
-        epilog="\n\n".join([*groups, _MORE]),
+        epilog="\n\n".join([*groups, f"batchsieve COMMAND --help lists the options of a command; {runs} the stages."]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", nargs=0, action=_Version, help="print the version and exit")

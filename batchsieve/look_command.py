@@ -57,9 +57,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder or archive of images")
     parser.add_argument(
         "--network",
-        default=DEFAULT_NETWORK,
         help=f"timm/NAME, or resnet18 to resnet152, pretrained; or {' or '.join(SMALL_NETWORKS)}, trained on the "
-        f"images; default: {DEFAULT_NETWORK}",
+        f"images; default: {DEFAULT_NETWORK}, or {SMALL_NETWORKS[0]} where it has no weights",
     )
     parser.add_argument("--weights", type=Path, metavar="FILE", help=".safetensors or .pth file of the network")
     parser.add_argument(

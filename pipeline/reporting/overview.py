@@ -161,9 +161,12 @@ def study_card(
         config: of the study.
     """
     dropped = dropped_sentence(config, networks, planted)
-    n_changed = max((row["n_relabeled"][1] for row in study["accuracy"] if row["arm"] == "filtered"), default=0)
-    if n_changed:
-        dropped += f" The effect includes {plural(n_changed, 'label')} changed by hand."
+    filtered = [row for row in study["accuracy"] if row["arm"] == "filtered"]
+    n_relabeled = max((row["n_relabeled"][1] for row in filtered), default=0)
+    # Of the runs: filter replicates drop other numbers than the network that `dropped_sentence` names.
+    n_dropped = max((networks[0]["n"] - row["n_train"][0] for row in filtered), default=0)
+    if n_relabeled and n_dropped:
+        dropped += f" The effect includes {plural(n_relabeled, 'label')} changed by hand."
     row = next((row for row in study["pooled"] if row["primary"]), None)
     if row is None or not row["verdict"]:
         sentence = _without_comparison(study, has_primary=row is not None)
@@ -176,24 +179,41 @@ def study_card(
     return StudyCard(
         name=study["name"],
         outcome=row["verdict"]["outcome"],
-        sentence=short_sentence(row, margin),
+        sentence=short_sentence(row, margin, n_dropped=n_dropped, n_relabeled=n_relabeled),
         effect=EffectBar(mean=estimate.mean, low=estimate.low, high=estimate.high, margin=margin),
         effect_text=f"{points(estimate.mean)} percentage points ({interval})",
         dropped=dropped,
     )
 
 
-def short_sentence(row: Mapping[str, Any], margin: float) -> str:
-    """Return the verdict of one pooled comparison in at most 20 words; `margin` in percentage points."""
-    outcome, mean, control = row["verdict"]["outcome"], row["estimate"]["mean"], _CONTROLS[row["control"]]
+def short_sentence(row: Mapping[str, Any], margin: float, *, n_dropped: int, n_relabeled: int) -> str:
+    """Return the verdict of one pooled comparison in at most 20 words.
+
+    Args:
+        margin: in percentage points.
+        n_dropped: images that the arm `filtered` lacks, 0 or more.
+        n_relabeled: its labels that were changed by hand, 0 or more.
+    """
+    if not n_dropped and not n_relabeled:
+        return "The filter drops no image, so that both arms train on the same images."
+    outcome, mean = row["verdict"]["outcome"], row["estimate"]["mean"]
+    change, control = _change_and_control(row["control"], n_dropped, n_relabeled)
     if outcome == "undecided":
         seen = plural(row["estimate"]["n"], UNIT_NAMES[row["verdict"]["unit"]])
         verb = "does" if row["estimate"]["n"] == 1 else "do"
-        return f"{seen} {verb} not show whether dropping these images beats {control}."
+        return f"{seen} {verb} not show whether {change} beats {control}."
     if outcome == "equivalent":
-        return f"Dropping these images stays within {margin:g} points of the test accuracy of {control}."
+        return f"{change.capitalize()} stays within {margin:g} points of the test accuracy of {control}."
     verb = {"helps": "gains", "hurts": "loses"}[outcome]
-    return f"Dropping these images {verb} {abs(mean):.2f} points of test accuracy against {control}."
+    return f"{change.capitalize()} {verb} {abs(mean):.2f} points of test accuracy against {control}."
+
+
+def _change_and_control(control: str, n_dropped: int, n_relabeled: int) -> tuple[str, str]:
+    """Return in words what the arm `filtered` changes, and what it is compared with."""
+    if not n_dropped:
+        # As many as none at random: each control is the complete data.
+        return f"changing {plural(n_relabeled, 'label')} by hand", "training with the labels as given"
+    return "dropping and relabeling" if n_relabeled else "dropping these images", _CONTROLS[control]
 
 
 def dropped_sentence(config: Study, networks: Sequence[Mapping[str, Any]], planted: Sequence[Mapping[str, Any]]) -> str:

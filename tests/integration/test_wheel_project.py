@@ -63,6 +63,11 @@ def test_init_and_dvc_repro_work_outside_the_clone(site: Path, tmp_path: Path) -
     assert "time on this machine: " in said
     assert said.splitlines()[-1].startswith("next: dvc repro ")
     assert run("batchsieve", "validate").startswith("params.yaml: valid")
+    # Exit code 0: no problem, and nothing of a clone is missed.
+    examined = run("batchsieve", "doctor")
+    assert "within their bounds" in examined
+    assert "requirements.lock" not in examined
+    assert run("batchsieve", "--help").rstrip().endswith("dvc repro runs the stages.")
     assert "own-images" in run("batchsieve", "preset")
     assert (site / "pipeline/training/canonical_runs.json").is_file()
 

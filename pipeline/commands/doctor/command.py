@@ -1,4 +1,7 @@
-"""`python -m pipeline doctor`: check the installation and print a fix for each mismatch."""
+"""`python -m pipeline doctor`: check the installation and print a fix for each mismatch.
+
+In a clone it also compares with the clone's code and requirements.lock.
+"""
 
 import argparse
 import json
@@ -14,11 +17,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from pipeline.commands import command_parser
+from pipeline.command_line import is_clone
+from pipeline.commands import command_parser, is_pipeline
 from pipeline.environment import MINIMUM_PYTHON
 from pipeline.errors import InputError
 
-INSTALL = "pip install -c requirements.lock -e '.[all]'"
+INSTALL = "pip install -c requirements.lock -e '.[all]'"  # in a clone
+INSTALL_PACKAGE = "pip install 'batchsieve[stages,viz]'"
 
 # Bytes.
 _RECOMMENDED_DISK = 10e9
@@ -62,11 +67,16 @@ def main(argv: Sequence[str]) -> int:
 
     Returns:
         0 without problems (warnings allowed), else 2.
+
+    Raises:
+        InputError: the working folder is neither a clone nor a project of `init`.
     """
     make_parser().parse_args(argv)
     project = Path.cwd()
-    if not (project / "pyproject.toml").is_file() or not (project / "dvc.yaml").is_file():
-        raise InputError(f"{project}: not the project's folder; cd to the one with dvc.yaml")
+    if not is_pipeline(project):
+        raise InputError(
+            f"{project}: has no dvc.yaml of this pipeline; cd to the project's folder, or start one: batchsieve init"
+        )
     counts: Counter[str] = Counter()
     for finding in examine(project):
         counts[finding.status] += 1
@@ -85,10 +95,15 @@ def examine(project: Path) -> Iterator[Finding]:
     try:
         from pipeline.commands.doctor.packages import check_packages
     except ModuleNotFoundError as error:
-        yield problem(str(error.name), "missing", INSTALL)
+        yield problem(str(error.name), "missing", install_command(project))
         return
     for check in (check_interpreter, check_packages, check_tools, check_machine, check_dvc_files):
         yield from check(project)
+
+
+def install_command(project: Path) -> str:
+    """Return what installs the missing packages of a clone or of another project."""
+    return INSTALL if is_clone(project) else INSTALL_PACKAGE
 
 
 def format_finding(finding: Finding) -> str:
@@ -114,7 +129,8 @@ def problem(subject: str, detail: str, repair: str) -> Finding:
 
 def check_interpreter(project: Path) -> Iterator[Finding]:
     """Check this process's Python and the one on PATH."""
-    yield check_checkout(_installed_pipeline(), project)
+    if is_clone(project):
+        yield check_checkout(_installed_pipeline(), project)
     yield check_python_on_path(_prefix_on_path(), sys.prefix)
 
 
@@ -144,7 +160,7 @@ def check_python_on_path(prefix: str | None, running: str) -> Finding:
     return warning(
         "PATH",
         f"python is {f'in {prefix}' if prefix else 'missing'}, and `dvc repro` would start it",
-        f"use make, or: export PATH={running}/bin:$PATH",
+        f"export PATH={running}/bin:$PATH (in a clone make does it)",
     )
 
 
@@ -282,7 +298,10 @@ def check_tools(project: Path) -> Iterator[Finding]:
     executable = Path(sys.executable).with_name("dvc")
     command = str(executable) if executable.exists() else "dvc"
     version = _run([command, "--version"], project)
-    yield check_dvc(version, initialized=(project / ".dvc").is_dir())
+    # `init` uses the .dvc of a repository around the project.
+    folders = [project] if is_clone(project) else [project, *project.parents]
+    initialized = any((folder / ".dvc").is_dir() for folder in folders)
+    yield check_dvc(version, initialized=initialized, install=install_command(project))
 
 
 def check_dvc_files(project: Path) -> Iterator[Finding]:
@@ -313,13 +332,13 @@ def check_git(version: str | None, *, repository: bool) -> Finding:
     return ok("git", version.removeprefix("git version "))
 
 
-def check_dvc(version: str | None, *, initialized: bool) -> Finding:
+def check_dvc(version: str | None, *, initialized: bool, install: str) -> Finding:
     """Check `version`, the output of `dvc --version`; None if it does not run."""
     if version is None:
-        repair = f"{INSTALL}; if it is installed: pip install --force-reinstall dvc"
+        repair = f"{install}; if it is installed: pip install --force-reinstall dvc"
         return problem("dvc", "missing or does not start", repair)
     if not initialized:
-        return problem("dvc", "this folder has no .dvc", "git checkout .dvc")
+        return problem("dvc", "this folder has no .dvc", "git checkout .dvc, or: dvc init")
     return ok("dvc", version)
 
 

@@ -1,4 +1,7 @@
-"""Checks of doctor: the packages of pyproject.toml are installed, within bounds, as locked, and importable."""
+"""Checks of doctor: the packages are installed, within bounds and importable; in a clone, also as locked.
+
+The bounds are those of a clone's pyproject.toml or, in another project, of the installed package.
+"""
 
 import subprocess
 import sys
@@ -11,12 +14,18 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from pipeline.commands.doctor.command import INSTALL, Finding, ok, problem, warning
+from pipeline.command_line import is_clone
+from pipeline.commands.doctor.command import INSTALL, INSTALL_PACKAGE, Finding, install_command, ok, problem, warning
+
+_PACKAGE = "batchsieve"
 
 _REINSTALL_TORCH = "pip install --force-reinstall torch torchvision (both from one source: pip, or conda-forge)"
 
 # Extras that `dvc repro` runs without.
 _OPTIONAL = ("viz", "notebooks", "cleanlab", "tuning", "docs", "dev")
+
+# Extras that a project outside a clone uses.
+_OF_PROJECTS = ("stages", "viz")
 
 # Modules whose name differs from that of their distribution. Stub packages have no module.
 _MODULES = {
@@ -45,18 +54,23 @@ for name in sys.argv[1:]:
 
 
 def check_packages(project: Path) -> Iterator[Finding]:
-    """Check all that pyproject.toml requires."""
-    groups = read_requirements(project / "pyproject.toml")
+    """Check all that pyproject.toml requires, or the installed package."""
+    try:
+        groups = read_requirements(project / "pyproject.toml") if is_clone(project) else installed_requirements()
+    except metadata.PackageNotFoundError:
+        yield problem(_PACKAGE, "not installed in this Python", INSTALL_PACKAGE)
+        return
     required = [requirement for group in groups.values() for requirement in group]
     installed = {requirement.name: installed_version(requirement.name) for requirement in required}
     findings = [
-        check_package_version(requirement, installed[requirement.name], group)
+        check_package_version(requirement, installed[requirement.name], group, install=install_command(project))
         for group, requirements in groups.items()
         for requirement in requirements
     ]
     wrong = [finding for finding in findings if finding.status != "ok"]
-    yield from wrong or [ok("packages", f"all {len(findings)} within the bounds of pyproject.toml")]
-    yield check_locked_versions(installed, read_lock(project / "requirements.lock"))
+    yield from wrong or [ok("packages", f"all {len(findings)} within their bounds")]
+    if is_clone(project):
+        yield check_locked_versions(installed, read_lock(project / "requirements.lock"))
     yield from check_torch_pair(installed.get("torch"), _distribution_requirements("torchvision"))
     yield from _check_imports([*groups["pipeline"], *groups["stages"], *groups["viz"]], installed)
 
@@ -69,12 +83,37 @@ def read_requirements(pyproject: Path) -> dict[str, list[Requirement]]:
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     groups = {"pipeline": project["dependencies"], **{name: extras[name] for name in ("stages", *_OPTIONAL)}}
+    return _without_repetitions({name: [Requirement(line) for line in lines] for name, lines in groups.items()})
+
+
+def installed_requirements() -> dict[str, list[Requirement]]:
+    """Return group -> requirements of the installed package: `pipeline`, `stages` and `viz`.
+
+    A package is in the first group that names it.
+
+    Raises:
+        PackageNotFoundError: the code runs without an installation.
+    """
+    declared = [Requirement(line) for line in metadata.requires(_PACKAGE) or ()]
+    return _without_repetitions(
+        {
+            group: [
+                Requirement(f"{requirement.name}{requirement.specifier}")
+                for requirement in declared
+                if requirement.marker is None or requirement.marker.evaluate({"extra": group})
+            ]
+            for group in ("pipeline", *_OF_PROJECTS)
+        }
+    )
+
+
+def _without_repetitions(groups: Mapping[str, Sequence[Requirement]]) -> dict[str, list[Requirement]]:
     seen: set[str] = set()
-    requirements = {}
-    for group, lines in groups.items():
-        requirements[group] = [requirement for line in lines if (requirement := Requirement(line)).name not in seen]
-        seen |= {requirement.name for requirement in requirements[group]}
-    return requirements
+    kept = {}
+    for group, requirements in groups.items():
+        kept[group] = [requirement for requirement in requirements if requirement.name not in seen]
+        seen |= {requirement.name for requirement in requirements}
+    return kept
 
 
 def read_lock(path: Path) -> dict[str, str]:
@@ -97,19 +136,20 @@ def installed_version(name: str) -> str | None:
         return None
 
 
-def check_package_version(requirement: Requirement, installed: str | None, group: str) -> Finding:
+def check_package_version(requirement: Requirement, installed: str | None, group: str, *, install: str) -> Finding:
     """Check that a package is installed and within its bounds.
 
     Args:
         requirement: the package and its bounds.
         installed: its version; None if it is missing.
         group: of `read_requirements`. A package that `dvc repro` does not need gives a warning.
+        install: the fix.
     """
     make_finding = warning if group in _OPTIONAL else problem
     if installed is None:
-        return make_finding(requirement.name, f"missing ({requirement})", INSTALL)
+        return make_finding(requirement.name, f"missing ({requirement})", install)
     if not requirement.specifier.contains(installed, prereleases=True):
-        return make_finding(requirement.name, f"{installed} is outside {requirement}", INSTALL)
+        return make_finding(requirement.name, f"{installed} is outside {requirement}", install)
     return ok(requirement.name, installed)
 
 
@@ -138,7 +178,7 @@ def import_finding(name: str, error: str) -> Finding:
     if "torchvision::nms" in error:
         return problem(name, f"does not match the installed torch: {error}", _REINSTALL_TORCH)
     repair = _REINSTALL_TORCH if name in ("torch", "torchvision") else f"pip install --force-reinstall {name}"
-    return problem(name, f"cannot be imported: {error}", f"{repair}; if the error remains: rm -rf .venv; make setup")
+    return problem(name, f"cannot be imported: {error}", f"{repair}; if the error remains: make a new environment")
 
 
 def import_errors(modules: Sequence[str]) -> dict[str, str]:

@@ -5,7 +5,8 @@ dropped/data/train-*.parquet  the dropped images, with score, reason and suggest
 kept.npy, dropped.npy         sample ids, int64; kept.txt and dropped.txt have them as text
 metadata/                     metadata.csv, one for each folder of a split: file_name and label of every image after
                               decisions by hand. Copied into an image folder they replace the labels of class folders
-label_issues.csv              cleanlab's columns (Datalab): is_label_issue, label_score, given_label, predicted_label
+label_issues.csv              cleanlab's columns (Datalab): is_label_issue, label_score, given_label, predicted_label.
+                              An apostrophe precedes a text that a spreadsheet could run as a formula
 networks/<study>/             the best network of each trained study: best.pt, model.safetensors, config.json and
                               README.md, a model card
 """
@@ -23,7 +24,7 @@ from pipeline.artifacts.files import open_array, remove_leftovers, write_array, 
 from pipeline.artifacts.prepared import ImageFiles, planted_note
 from pipeline.artifacts.recorded import check_with_note
 from pipeline.artifacts.stage_inputs import export_inputs
-from pipeline.artifacts.tables import write_csv
+from pipeline.artifacts.tables import protect_cells, write_csv
 from pipeline.commands import command_parser
 from pipeline.commands.export.decisions import (
     DecidedImages,
@@ -122,8 +123,10 @@ def _write_images(out: Path, decisions: DecidedImages, readers: dict[str, ImageR
         shard("train", of_name)
         if name == "kept":
             shard("test", np.arange(len(decisions.images["test"]), dtype=np.int64))
-    write_csv(out / "label_issues.csv", cleanlab_table(decisions))
+    # People open it in a spreadsheet. What cleanlab reads of it, `is_label_issue`, is no text.
+    write_csv(out / "label_issues.csv", protect_cells(cleanlab_table(decisions)))
     if has_metadata:
+        # Unprotected: `datasets`, and the stage `prepare`, take file_name and label as they are written.
         for name, table in metadata_tables(decisions).items():
             write_csv(out / _METADATA / name / "metadata.csv", table)
 

@@ -15,12 +15,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pipeline.commands import command_parser, packaged_path
+from pipeline.commands import command_parser, is_pipeline, packaged_path
 from pipeline.commands.init.project import (
     SCHEMA,
     check_new,
     check_tools,
-    is_pipeline,
     start_repositories,
     write_project,
 )
@@ -205,9 +204,9 @@ def describe(folder: Path, survey: FolderSurvey) -> Iterator[str]:
     pairs = sorted(zip(survey.class_names, counts, strict=True), key=lambda pair: -pair[1])
     shown = [f"{name} {count:,}" for name, count in (pairs if len(pairs) <= 8 else [*pairs[:4], *pairs[-3:]])]
     more = [] if len(pairs) <= 8 else [f"and {len(pairs) - len(shown)} more"]
-    side = f"; shorter side {survey.short_side} pixels (median)" if survey.short_side else ""
+    side = f"shorter side {survey.short_side} pixels (median)"
     read = f"; {survey.description}" if survey.description else ""
-    yield f"{folder}: {sum(counts):,} images of {len(counts)} classes ({', '.join([*shown, *more])}){side}{read}"
+    yield f"{folder}: {sum(counts):,} images of {len(counts)} classes ({', '.join([*shown, *more])}); {side}{read}"
     split = "its own split" if survey.test_size is None else f"test_size {survey.test_size:g}"
     yield f"split: {survey.n_train:,} training and {survey.n_test:,} test images ({split})"
     if survey.unreadable:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline.artifacts.files import write_json, write_text
-from pipeline.commands import packaged_path
+from pipeline.commands import is_pipeline, packaged_path
 from pipeline.commands.code_digests import project_dvc_yaml
 from pipeline.commands.schema import params_schema
 from pipeline.errors import InputError, MachineError
@@ -31,12 +31,6 @@ def check_tools() -> None:
         raise MachineError("git: missing, and DVC needs it; install git with the system's package manager")
     if find_spec("dvc") is None:
         raise MachineError("dvc: not installed in this Python; run `pip install 'batchsieve[stages]'`")
-
-
-def is_pipeline(folder: Path) -> bool:
-    """Return whether the folder has a dvc.yaml with the stages of this pipeline: a clone, or after `init`."""
-    path = folder / "dvc.yaml"
-    return path.is_file() and "-m pipeline.stages.prepare" in path.read_text(encoding="utf-8", errors="replace")
 
 
 def check_new(paths: Sequence[Path], *, force: bool) -> None:

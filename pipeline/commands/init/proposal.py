@@ -6,8 +6,8 @@ The readers of the stage `prepare` count images, sizes, broken files and exact d
 import io
 import math
 import textwrap
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from pipeline.config.params import Params, check_params
 from pipeline.config.prepare import PrepareConfig
 from pipeline.config.yaml_reading import parse_yaml
+from pipeline.datasets.decode import UnreadableError, decode_files
 from pipeline.datasets.image_folder import open_image_folder
 from pipeline.datasets.image_set import (
     SPLITS,
@@ -32,8 +33,6 @@ from pipeline.datasets.image_set import (
 from pipeline.datasets.store import find_duplicates
 from pipeline.errors import InputError
 
-# Sides of this many images give the median within a few percent.
-_MEASURED_IMAGES = 200
 _DECODED_SIZE = 8
 
 # A study from scratch at the network's 224 pixels takes days without a GPU.
@@ -64,7 +63,7 @@ class FolderSurvey:
         unreadable: reason by path.
         duplicates: number of images that are copies of an earlier one, by `within_train`, `within_test`, `across`.
         contradictions: pairs of paths with equal content and different classes.
-        short_side: median over images of the shorter side in pixels; None for archives and Parquet shards.
+        short_side: median over the readable images of the shorter side in pixels.
         description: how the labels were read; empty for class folders.
         label_column: of Parquet shards, metadata.csv or metadata.jsonl; None for `label`, or without a table.
     """
@@ -76,7 +75,7 @@ class FolderSurvey:
     unreadable: dict[str, str]
     duplicates: dict[str, int]
     contradictions: tuple[tuple[str, str], ...]
-    short_side: int | None
+    short_side: int
     description: str
     label_column: str | None = None
 
@@ -120,9 +119,11 @@ def survey_folder(
     options = replace(options, test_size=_test_size(options, choose_test_size))
     images = open_image_folder(options)
     sha256: dict[str, str] = {}
+    sides: dict[str, int] = {}
     unreadable: dict[str, str] = {}
     with progress(f"look at {path}", len(images.train) + len(images.test), "images") as bar:
-        for image in images.decode():
+        files = _measured(images.read(), sides)
+        for image in decode_files(files, _DECODED_SIZE, max_megapixels=options.max_megapixels):
             if isinstance(image, UnreadableImage):
                 unreadable[image.path] = image.reason
             else:
@@ -141,7 +142,7 @@ def survey_folder(
         unreadable=dict(sorted(unreadable.items())),
         duplicates={name: int(found["count"]) for name, found in pairs.items()},
         contradictions=_contradictions(images, sha256),
-        short_side=_short_side(path, images),
+        short_side=int(np.median([sides[name] for name in sides.keys() & sha256.keys()])),
         description=images.description,
         label_column=label_column,
     )
@@ -174,15 +175,16 @@ def _contradictions(images: ImageSet, sha256: dict[str, str]) -> tuple[tuple[str
     return tuple(sorted(found))
 
 
-def _short_side(path: Path, images: ImageSet) -> int | None:
-    if images.files_in is None:
-        return None
-    samples = (*images.train, *images.test)
-    sides: Counter[int] = Counter()
-    for sample in samples[:: -(-len(samples) // _MEASURED_IMAGES)]:
-        with Image.open(path / images.files_in / sample.path) as image:
-            sides[min(image.size)] += 1
-    return int(np.median(list(sides.elements())))
+def _measured(
+    files: Iterable[tuple[str, bytes | UnreadableError]], sides: dict[str, int]
+) -> Iterator[tuple[str, bytes | UnreadableError]]:
+    """Yield the files, and note the shorter side of each image by its path."""
+    for path, content in files:
+        if isinstance(content, bytes):
+            # Damaged bytes raise nearly anything; decoding says what is wrong.
+            with suppress(Exception), Image.open(io.BytesIO(content)) as image:
+                sides[path] = min(image.size)
+        yield path, content
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,8 +241,7 @@ def propose(
 def _fit_prepare(tree: Any, survey: FolderSurvey, path: str, largest_side: int) -> None:
     prepare = tree["prepare"]
     _set(prepare, "path", path, "relative to this file, or absolute")
-    side = largest_side if survey.short_side is None else min(largest_side, survey.short_side)
-    side = max(_SMALLEST_SIDE, side)
+    side = max(_SMALLEST_SIDE, min(largest_side, survey.short_side))
     _set(prepare, "image_size", side, "the extractor enlarges images to the size that it reads")
     if survey.label_column is not None:
         _set(prepare, "label_column", survey.label_column, "the column of the labels")

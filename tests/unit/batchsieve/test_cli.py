@@ -52,6 +52,18 @@ def test_help_shows_the_groups_with_a_line_for_each_command(capsys: pytest.Captu
         assert all(len(line.split()) > 2 for line in block.splitlines())
 
 
+@pytest.mark.parametrize(("place", "command"), [(ROOT, "make repro"), (None, "dvc repro")])
+def test_help_ends_with_what_runs_the_stages_there(
+    place: Path | None,
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(place or tmp_path)
+    assert _help(main, ["--help"], capsys).endswith(f"; {command} runs the stages.\n")
+
+
 def test_help_of_a_command_is_that_of_the_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("validate", "preset", "compare"):
         assert _help(main, [command, "--help"], capsys) == _help(pipeline_main, [command, "--help"], capsys)

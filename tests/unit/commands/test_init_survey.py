@@ -7,7 +7,8 @@ import pytest
 from pipeline.commands.init.proposal import FolderSurvey, default_test_size, survey_folder
 from pipeline.errors import InputError
 from pipeline.run_log import RunLog
-from tests.fixtures.images import one_tree, photo, split_tree, write_folder
+from tests.fixtures.hub_folders import clone
+from tests.fixtures.images import one_tree, photo, split_tree, write_folder, write_tar, write_zip
 
 
 def _survey(folder: Path) -> FolderSurvey:
@@ -36,6 +37,26 @@ def test_broken_files_are_counted_out_with_their_reason(tmp_path: Path) -> None:
     assert list(survey.unreadable) == ["cat/broken.png", "dog/empty.jpg"]
     assert survey.unreadable["dog/empty.jpg"] == "empty file"
     assert survey.n_train + survey.n_test == 22
+
+
+@pytest.mark.parametrize("kind", ["photos.zip", "photos.tar.gz", "shards"])
+def test_archives_and_shards_have_the_sizes_of_their_images(kind: str, tmp_path: Path) -> None:
+    path, files = tmp_path / kind, one_tree(n=6)
+    if kind == "photos.zip":
+        write_zip(path, files)
+    elif kind == "photos.tar.gz":
+        write_tar(path, files, "w:gz")
+    else:
+        clone(path)
+    survey = _survey(path)
+    assert (survey.n_train + survey.n_test, survey.short_side) == (12, 9)
+
+
+def test_sizes_of_broken_files_do_not_count(tmp_path: Path) -> None:
+    """Their headers are whole, and they are more than the readable images."""
+    broken = {f"cat/broken{number}.png": photo(50 + number, (400, 300))[:200] for number in range(12)}
+    survey = _survey(write_folder(tmp_path / "photos", one_tree(n=5) | broken))
+    assert (len(survey.unreadable), survey.short_side) == (12, 9)
 
 
 def test_copies_and_copies_in_another_class_are_told_apart(tmp_path: Path) -> None:

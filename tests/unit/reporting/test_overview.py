@@ -1,4 +1,6 @@
+from collections.abc import Mapping
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from pipeline.reporting.overview import (
     study_card,
 )
 from pipeline.reporting.summary import build_summary
-from tests.fixtures.report import params_with, write_artifacts
+from tests.fixtures.report import N_TRAIN, params_with, write_artifacts
 
 _DIFFERENCES = st.floats(-50, 50, allow_nan=False)
 
@@ -52,16 +54,59 @@ def _pooled(outcome: str, control: str, *, n: int = 6, unit: str = "seed", mean:
     ("outcome", "control"),
     [*product(("helps", "hurts", "equivalent", "undecided"), ("full", "random", "random_uniform"))],
 )
-def test_a_verdict_has_at_most_twenty_words(outcome: str, control: str) -> None:
+@pytest.mark.parametrize(("n_dropped", "n_relabeled"), [(72, 0), (0, 1234), (72, 1234), (0, 0)])
+def test_a_verdict_has_at_most_twenty_words(outcome: str, control: str, n_dropped: int, n_relabeled: int) -> None:
     for n, unit in ((1, "seed"), (12, "seed"), (3, "draw")):
-        assert len(short_sentence(_pooled(outcome, control, n=n, unit=unit), 0.5).split()) <= 20
+        row = _pooled(outcome, control, n=n, unit=unit)
+        sentence = short_sentence(row, 0.5, n_dropped=n_dropped, n_relabeled=n_relabeled)
+        assert len(sentence.split()) <= 20, sentence
 
 
 def test_gain_and_loss_have_the_size_of_the_effect() -> None:
-    assert "gains 1.23 points" in short_sentence(_pooled("helps", "full"), 0.5)
-    assert "loses 2.50 points" in short_sentence(_pooled("hurts", "full", mean=-2.5), 0.5)
-    assert "within 0.5 points" in short_sentence(_pooled("equivalent", "random"), 0.5)
-    assert short_sentence(_pooled("undecided", "full", n=1), 0.5).startswith("1 seed does not show")
+    def said(row: dict[str, Any]) -> str:
+        return short_sentence(row, 0.5, n_dropped=72, n_relabeled=0)
+
+    assert "gains 1.23 points" in said(_pooled("helps", "full"))
+    assert "loses 2.50 points" in said(_pooled("hurts", "full", mean=-2.5))
+    assert "within 0.5 points" in said(_pooled("equivalent", "random"))
+    assert said(_pooled("undecided", "full", n=1)).startswith("1 seed does not show")
+
+
+@pytest.mark.parametrize(
+    ("n_dropped", "n_relabeled", "sentence"),
+    [
+        (72, 0, "6 seeds do not show whether dropping these images beats dropping as many at random."),
+        (72, 20, "6 seeds do not show whether dropping and relabeling beats dropping as many at random."),
+        (0, 20, "6 seeds do not show whether changing 20 labels by hand beats training with the labels as given."),
+        (0, 1, "6 seeds do not show whether changing 1 label by hand beats training with the labels as given."),
+        (0, 0, "The filter drops no image, so that both arms train on the same images."),
+    ],
+)
+def test_a_verdict_names_what_was_changed(n_dropped: int, n_relabeled: int, sentence: str) -> None:
+    row = _pooled("undecided", "random_uniform")
+    assert short_sentence(row, 0.5, n_dropped=n_dropped, n_relabeled=n_relabeled) == sentence
+
+
+@pytest.mark.parametrize(
+    ("n_dropped", "n_relabeled", "change", "includes"),
+    [(6, 0, "Dropping these ", False), (6, 20, "Dropping and relabeling ", True), (0, 20, "Changing 20 ", False)],
+)
+def test_the_card_counts_images_and_labels_of_the_runs(
+    n_dropped: int, n_relabeled: int, change: str, includes: bool, tmp_path: Path
+) -> None:
+    def outcome(row: Mapping[str, Any]) -> Mapping[str, Any]:
+        if row["arm"] != "filtered":
+            return {"top1": 0.5, "balanced_accuracy": 0.5, "n_relabeled": 0}
+        top1 = 0.95 - 0.025 * (row["seed"] % 2)
+        counts = {"n_train": N_TRAIN - n_dropped, "n_relabeled": n_relabeled}
+        return {"top1": top1, "balanced_accuracy": top1, **counts}
+
+    params, data = params_with(["resnet18"], seeds=[*range(6)]), DataPaths(root=tmp_path)
+    write_artifacts(data, params, outcome)
+    summary = build_summary(load_report_inputs(params, data))
+    card = study_card(summary["studies"][0], params.studies["digits"], summary["networks"], summary["planted"])
+    assert card.sentence.startswith(change)
+    assert ("The effect includes 20 labels changed by hand." in card.dropped) == includes
 
 
 def test_of_planted_labels_the_card_counts_those_found() -> None:
@@ -89,7 +134,7 @@ def test_the_first_screen_names_each_arm_once() -> None:
 
 
 @pytest.mark.parametrize("arms", [["full"], ["full", "filtered"], ["full", "filtered", "random"]])
-def test_a_card_without_a_primary_comparison_says_so(arms: list[str], tmp_path: Any) -> None:
+def test_a_card_without_a_primary_comparison_says_so(arms: list[str], tmp_path: Path) -> None:
     params, data = params_with(["resnet18"], arms=arms, seeds=[0]), DataPaths(root=tmp_path)
     write_artifacts(data, params)
     summary = build_summary(load_report_inputs(params, data))

