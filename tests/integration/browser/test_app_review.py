@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 expect = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed").expect
 
-N_TO_REVIEW = 24
+N_TO_REVIEW = 72
 
 _RING_AT = """([x, y]) => {
     const ring = document.querySelector("#map .js-plotly-plot")._fullData[1];
