@@ -58,7 +58,7 @@ def make_app(
         on_selection: receives `Points.generation` and the selected rows whenever the selection changes.
     """
     app = _OfflineDash("viz", title="batchsieve", update_title="", serve_locally=True, assets_folder="assets")
-    protect(app.server, token=token)
+    protect(app.server, token=token, callbacks=app.callback_map)
     # Dash raises it for files that it does not serve.
     app.server.register_error_handler(DependencyException, lambda _: ("no such file", 404))
     # Built on each load, as the files may have changed.

@@ -99,6 +99,7 @@ def _stores(edited: str) -> list[Any]:
         "queue": None,  # rows of the view Review
         "review-parts": None,  # components of the view Review; see assets/keys.js
         "decision-parts": None,  # components of the list of decisions
+        "decisions-page": 0,  # page of the list of decisions
         "initial": None,  # values of the controls that the address leaves out
         "list-before": None,  # list of the gallery before a selection
         "offered": {"generation": None, "rows": []},  # shown part of the selection, which the buttons decide

@@ -16,7 +16,7 @@ AHEAD = 500
 """Number of images before and after the shown one that the browser knows, so that keys need not wait for the server."""
 
 MAX_LISTED = 200
-"""Number of decisions that the page lists."""
+"""Number of decisions on one page of their list."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -118,15 +118,34 @@ def review_view(state: MapState, queue: ReviewQueue) -> list[Any]:
     ]
 
 
-def decision_list(state: MapState) -> list[Any]:
-    """Return the overrides, the newest first, each with a button that undoes it."""
+def decision_list(state: MapState, page: int = 0) -> list[Any]:
+    """Return one page of the overrides, the newest first, each with a button that undoes it.
+
+    Args:
+        state: of the map.
+        page: 0 has the newest. The first or the last page if it does not exist.
+    """
     overrides = state.preview.overrides
     newest = sorted(overrides.items(), key=lambda item: (item[1].timestamp, item[1].line), reverse=True)
-    more = f"; the newest {MAX_LISTED} are listed" if len(newest) > MAX_LISTED else ""
+    last = max(0, (len(newest) - 1) // MAX_LISTED)
+    page = min(max(0, page), last)
     return [
-        html.H2(f"Decisions: {len(newest):,}{more}"),
-        *(_decision(state, row) for row, _ in newest[:MAX_LISTED]),
+        html.H2(f"Decisions: {len(newest):,}"),
+        *([_pages(page, last)] if last else []),
+        *(_decision(state, row) for row, _ in newest[page * MAX_LISTED : (page + 1) * MAX_LISTED]),
     ]
+
+
+def _pages(page: int, last: int) -> html.Div:
+    """Return the buttons that show newer and older decisions; see assets/page.js."""
+
+    def button(text: str, title: str, to: int) -> html.Button:
+        # An attribute of a button that is absent, or disables it whatever its value.
+        attributes: dict[str, Any] = {"data-page": str(to)} | ({} if 0 <= to <= last else {"disabled": True})
+        return html.Button(text, className="turn", title=title, **attributes)
+
+    newer, older = button("◀", "newer decisions", page - 1), button("▶", "older decisions", page + 1)
+    return html.Div([newer, html.Span(f"page {page + 1:,} of {last + 1:,}"), older], className="buttons")
 
 
 def _decision(state: MapState, row: int) -> html.Div:

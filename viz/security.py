@@ -2,6 +2,7 @@
 
 import hmac
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 from flask import Flask, Response, request
@@ -19,20 +20,23 @@ _POLICY = (
     "http://127.0.0.1:* http://localhost:*"
 )
 
-# Dash answers other JSON than an object with a traceback.
 _CALLBACKS = "/_dash-update-component"
+
+# Lists and objects inside each other; more than any request of the page has.
+_MAX_DEPTH = 50
 
 # A selection of a million images takes 8 MB.
 _MAX_BODY_BYTES = 16_000_000
 
 
-def protect(server: Flask, *, token: str | None) -> None:
+def protect(server: Flask, *, token: str | None, callbacks: Mapping[str, Mapping[str, Any]]) -> None:
     """Check every request before it is answered.
 
     Args:
         server: to protect.
         token: that requests must have, first in the URL and then in a cookie; None for the loopback address,
             where the host name is checked instead.
+        callbacks: `Dash.callback_map`, which is read at each request, since callbacks are registered later.
     """
     if token is None:
         # This stops DNS rebinding: pages whose host name resolves to this machine.
@@ -52,10 +56,14 @@ def protect(server: Flask, *, token: str | None) -> None:
         try:
             # Flask keeps what it parsed. What is not JSON is for the view to answer.
             body = request.get_json(silent=True)
+            is_deep = _is_deeper_than(_MAX_DEPTH, body)
         except RecursionError:
+            is_deep = True
+        if is_deep:
             return "the JSON of this request is nested too deeply", 400
-        if request.path == _CALLBACKS and request.method == "POST" and not isinstance(body, dict):
-            return "the body of this request is no JSON object", 400
+        # Dash answers a request that the page does not send with a traceback.
+        if request.path == _CALLBACKS and request.method == "POST" and (problem := _problem(body, callbacks)):
+            return problem, 400
         return None
 
     @server.after_request
@@ -96,3 +104,56 @@ def check_port(host: str, port: int, *, name: str) -> None:
 def _has_token(token: str) -> bool:
     sent: Any = request.args.get("token") or request.cookies.get(_COOKIE) or ""
     return hmac.compare_digest(sent.encode(), token.encode())
+
+
+def _is_deeper_than(depth: int, value: object) -> bool:
+    """Return whether more than `depth` lists and objects are inside each other."""
+    level: list[Any] = [value]
+    for _ in range(depth + 1):
+        level = [part for part in level if isinstance(part, dict | list)]
+        if not level:
+            return False
+        level = [child for part in level for child in (part.values() if isinstance(part, dict) else part)]
+    return True
+
+
+def _problem(body: object, callbacks: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Return what is wrong with the body of a request for a callback; None for what the page sends.
+
+    Values of controls are for the callback to check.
+    """
+    if not isinstance(body, dict):
+        return "the body of this request is no JSON object"
+    output = body.get("output")
+    callback = callbacks.get(output) if isinstance(output, str) else None
+    # Callbacks that run in the browser have no function.
+    if callback is None or "callback" not in callback:
+        return "output: no callback of this page"
+    for name in ("inputs", "state"):
+        if _properties(body.get(name, [])) != _properties(callback[name]):
+            return f"{name}: not those of the callback"
+    if not callback["no_output"] and not _are_outputs(body.get("outputs"), callback["output"]):
+        return "outputs: not those of the callback"
+    changed = body.get("changedPropIds", [])
+    names = [f"{control['id']}.{control['property']}" for control in callback["inputs"]]
+    if not isinstance(changed, list) or not all(name in names for name in changed):
+        return "changedPropIds: no list of inputs of the callback"
+    return None
+
+
+def _properties(controls: object) -> list[tuple[Any, Any]] | None:
+    """Return id and property of each control; None if it is no list of controls."""
+    if not isinstance(controls, list) or not all(isinstance(control, dict) for control in controls):
+        return None
+    return [(control.get("id"), control.get("property")) for control in controls]
+
+
+def _are_outputs(sent: object, declared: Any) -> bool:
+    """Return whether a request names the outputs of a callback: one, or a list."""
+    several = isinstance(declared, list | tuple)
+    if several != isinstance(sent, list):
+        return False
+    properties = _properties(sent if several else [sent])
+    outputs = [(output.component_id, output.component_property) for output in (declared if several else [declared])]
+    # Where several callbacks have one output, the page adds `@` and a hash.
+    return properties is not None and outputs == [(name, str(prop).partition("@")[0]) for name, prop in properties]

@@ -26,7 +26,10 @@ MAX_PANELS = 12
 _COLUMNS = 4
 _INCHES = 2.0
 
-_CLASSES_TITLE, _EXCEED_TITLE = "images of the class called noise (%)", "images that exceed it (%)"
+_MAX_NAME = 20
+"""Characters of a class name next to its bars, so that the bars have room on a phone."""
+
+_CLASSES_TITLE, _EXCEED_TITLE = "images called noise (%)", "images that exceed it (%)"
 
 
 def class_panels(
@@ -119,6 +122,8 @@ def class_difference_figure(rows: Sequence[str], differences: Mapping[str, Seque
 def class_share_chart(class_names: Sequence[str], shares: Mapping[str, Sequence[float]]) -> go.Figure:
     """Return bars of the noise share of each class, in percent, one series per network.
 
+    Long names are cut; the pointer shows them whole.
+
     Args:
         shares: network -> one share per class, 0 to 1.
     """
@@ -127,7 +132,8 @@ def class_share_chart(class_names: Sequence[str], shares: Mapping[str, Sequence[
     # Classes go from top to bottom, as in the table; two of one name have a bar each.
     rows = list(range(len(class_names)))
     names = [plotly_text(name) for name in class_names]
-    layout["yaxis"] |= {"autorange": "reversed", "tickvals": rows, "ticktext": names, "showgrid": False}
+    short = [plotly_text(name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…") for name in class_names]
+    layout["yaxis"] |= {"autorange": "reversed", "tickvals": rows, "ticktext": short, "showgrid": False}
     layout["xaxis"] |= {"rangemode": "tozero"}
     figure = go.Figure(layout=layout | {"barmode": "group", "showlegend": len(shares) > 1})
     for index, (network, values) in enumerate(shares.items()):

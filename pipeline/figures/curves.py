@@ -111,6 +111,8 @@ def learning_chart(
         cols=columns,
         shared_yaxes="all",
         subplot_titles=[plotly_text(name) for name in panels],
+        # One for all panels: below each of three it would be cut on a phone.
+        x_title=X_TITLES[x_axis],
         horizontal_spacing=0.03,
         vertical_spacing=min(0.3, 70 / (_PANEL_HEIGHT * rows)),
     )
@@ -120,9 +122,9 @@ def learning_chart(
     shared["legend"]["y"] = 1 + 30 / (_PANEL_HEIGHT * rows)
     figure.update_layout(shared | {"showlegend": True})
     figure.update_annotations(font_size=13)
+    figure.update_annotations(font_size=14, selector={"text": X_TITLES[x_axis]})
     figure.update_xaxes(horizontal | {"rangemode": "tozero", "nticks": 5})
     figure.update_yaxes(vertical | (plotly_log_axis(_values(panels)) if axis.log else {}))
-    figure.update_xaxes(title_text=X_TITLES[x_axis], row=rows)
     figure.update_yaxes(title_text=axis.title, col=1)
     named: set[LineKey] = set()
     for position, curves in enumerate(panels.values()):

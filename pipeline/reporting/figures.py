@@ -43,6 +43,7 @@ from pipeline.figures.study_curves import (
 from pipeline.replication.published import BEST_WARMUPS, BEST_WARMUPS_SOURCE
 from pipeline.reporting.data_quality import duplicates_figure, planted_headline
 from pipeline.reporting.inputs import NetworkInputs, ReportInputs
+from pipeline.reporting.overview import MAX_CARDS
 from pipeline.reporting.summary import Summary, is_about_table_one
 from pipeline.stats.runs import Quantity
 
@@ -76,20 +77,22 @@ class DroppedImage:
     reason: str
 
 
-def study_charts(study: Summary, *, alone: bool = True) -> dict[str, str]:
+def study_charts(study: Summary, *, n_studies: int = 1) -> dict[str, str]:
     """Return the charts of a study as markup; empty ones are left out.
 
     They are `overview`, a small one for the first screen, `accuracy`, `best_batch`, `differences` and those of
     `_LEARNING`.
 
     Args:
-        alone: the report has no other study. Otherwise `overview` is low and without titles and legend, so that
-            several fit on the screen.
+        study: of the summary.
+        n_studies: number of studies of the report. With several `overview` is low and without titles and legend, so
+            that they fit on the screen; with more than `MAX_CARDS` there is none.
     """
     charts = {}
     if curves := accuracy_curves(study):
-        chart = batch_chart(curves, y_title=_SHORT_TITLE)
-        charts["overview"] = compact_chart(chart) if alone else row_chart(chart)
+        if n_studies <= MAX_CARDS:
+            chart = batch_chart(curves, y_title=_SHORT_TITLE)
+            charts["overview"] = compact_chart(chart) if n_studies == 1 else row_chart(chart)
         charts["accuracy"] = batch_chart(curves, y_title=TOP1_TITLE, published=published_values(study))
     if best := best_batch_curves(study):
         charts["best_batch"] = rate_chart(best, tried=sizes_tried(study))

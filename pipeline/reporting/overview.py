@@ -1,10 +1,11 @@
-"""Build the report's first screen: a card for each study with its verdict, its effect and what its filter drops.
+"""Build the report's first screen: for each study its verdict, its effect and what its filter drops.
 
-A study's plan has its hash, when it was stated, and what changed since.
+Up to `MAX_CARDS` studies are cards with a chart, more of them rows. A study's plan has its hash, when it was stated,
+and what changed since.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from pipeline.config.params import Params
@@ -24,6 +25,9 @@ _CONTROLS = {
 _GLYPHS = {"circle": "●", "diamond": "◆", "square": "■", "triangle-up": "▲", "x": "✖", "star": "★"}
 NOT_COMPARED = "not compared"
 """Outcome on the card of a study without a comparison."""
+
+MAX_CARDS = 4
+"""Number of studies that the first screen shows as cards with a chart."""
 
 
 def equal_sentences(study: Study) -> list[str]:
@@ -87,16 +91,20 @@ class EffectBar:
     Attributes:
         low, high: ends of the interval; None with a single seed.
         margin: smaller differences do not matter, > 0.
+        axis: ends of an axis that several bars share; None for one that fits this bar.
     """
 
     mean: float
     low: float | None
     high: float | None
     margin: float
+    axis: tuple[float, float] | None = None
 
     @property
     def ends(self) -> tuple[float, float]:
         """The ends of the axis: a tenth wider than all that is plotted."""
+        if self.axis is not None:
+            return self.axis
         plotted = [self.mean, -self.margin, self.margin, *(end for end in (self.low, self.high) if end is not None)]
         room = 0.1 * (max(plotted) - min(plotted))
         return min(plotted) - room, max(plotted) + room
@@ -149,6 +157,33 @@ def arm_marks(studies: Sequence[Mapping[str, Any]]) -> list[ArmMark]:
     lines = [line for study in studies for line in study_styles(study).items()]
     marks = [ArmMark(key.arm, style.color, _GLYPHS[style.marker[0]]) for key, style in lines]
     return list(dict.fromkeys(mark for mark in marks if mark.color == ARMS[mark.arm]))
+
+
+def study_cards(summary: Mapping[str, Any], params: Params) -> list[StudyCard]:
+    """Return the card of each study of the report's summary; on one axis if they are shown as rows."""
+    cards = [
+        study_card(study, params.studies[study["name"]], summary["networks"], summary["planted"])
+        for study in summary["studies"]
+    ]
+    return on_one_axis(cards) if len(cards) > MAX_CARDS else cards
+
+
+def on_one_axis(cards: Sequence[StudyCard]) -> list[StudyCard]:
+    """Return the cards with one axis for all effects, so that their lengths compare."""
+    ends = [end for card in cards if card.effect for end in card.effect.ends]
+    return [
+        replace(card, effect=replace(card.effect, axis=(min(ends), max(ends)))) if card.effect else card
+        for card in cards
+    ]
+
+
+def studies_by_dropped(cards: Sequence[StudyCard]) -> dict[str, list[str]]:
+    """Return what a filter drops -> names of the studies with this filter; without those that have none."""
+    found: dict[str, list[str]] = {}
+    for card in cards:
+        if card.dropped:
+            found.setdefault(card.dropped, []).append(card.name)
+    return found
 
 
 def study_card(

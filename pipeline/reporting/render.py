@@ -31,7 +31,7 @@ from pipeline.reporting.embedding_hover import DECISIONS, GRID, EmbeddingPicture
 from pipeline.reporting.figures import DroppedImage
 from pipeline.reporting.inputs import PlanHistories
 from pipeline.reporting.landscape import Landscapes, landscape_sentences, landscape_table
-from pipeline.reporting.overview import arm_marks, plan_sentences, study_card
+from pipeline.reporting.overview import MAX_CARDS, arm_marks, plan_sentences, studies_by_dropped, study_cards
 from pipeline.reporting.summary import Summary, is_about_table_one
 from pipeline.reporting.tables import ArmCost, Records, cost_table, resource_table
 from pipeline.stats import formatting
@@ -53,6 +53,7 @@ def report_content(
         plans: the recorded plans of studies with a `plan` section. All else comes from `params` and `summary`.
     """
     confidence, table_one = params.report.confidence, is_about_table_one(summary)
+    cards = study_cards(summary, params)
     return {
         "params": params,
         "parameters_yaml": _as_yaml(params),
@@ -87,11 +88,13 @@ def report_content(
         "studies": [
             {
                 **_study(study, params, confidence, landscapes.get(study["name"])),
-                "card": study_card(study, params.studies[study["name"]], summary["networks"], summary["planted"]),
+                "card": card,
                 "plan_sentences": plan_sentences(study["name"], params, plans.get(study["name"])),
             }
-            for study in summary["studies"]
+            for study, card in zip(summary["studies"], cards, strict=True)
         ],
+        "as_rows": len(cards) > MAX_CARDS,
+        "studies_by_dropped": studies_by_dropped(cards),
         "arm_marks": arm_marks(summary["studies"]),
         "warmup_slopes": [warmup.slope_sentence(law, confidence) for law in summary["warmup_laws"]],
     }

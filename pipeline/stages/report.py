@@ -70,7 +70,7 @@ def page_figures(inputs: ReportInputs, summary: Summary) -> PageFigures:
     """Draw the figures of the page."""
     studies, networks = summary["studies"], {network.name: network for network in inputs.networks}
     return PageFigures(
-        studies={study["name"]: reporting_figures.study_charts(study, alone=len(studies) == 1) for study in studies},
+        studies={study["name"]: reporting_figures.study_charts(study, n_studies=len(studies)) for study in studies},
         filter=reporting_figures.filter_charts(summary),
         warmups=reporting_figures.warmup_chart(summary),
         embeddings={name: embedding_pictures(network, inputs) for name, network in networks.items()},

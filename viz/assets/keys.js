@@ -35,6 +35,7 @@
   const elementsOf = (children) => [children ?? []].flat(Infinity).map(elementOf);
 
   const stops = (part) => [...part.querySelectorAll("button, [tabindex]")];
+  const isEnabled = (stop) => !stop.disabled;
 
   function preload(rows, stamp) {
     for (const row of rows) new Image().src = `/thumbnail/${row}.png?${stamp}`;
@@ -48,8 +49,10 @@
       const part = document.getElementById(id);
       const at = stops(part).indexOf(document.activeElement);
       part.replaceChildren(...elementsOf(components));
-      // The keyboard stays where it was, or at the last place that is left.
-      if (at >= 0) stops(part).slice(0, at + 1).at(-1)?.focus({ preventScroll: true });
+      if (at < 0) return;
+      // The keyboard stays where it was, or at the last place before it that is left.
+      const left = stops(part);
+      (left.slice(0, at + 1).findLast(isEnabled) ?? left.find(isEnabled))?.focus({ preventScroll: true });
     },
 
     /** Take the rows of the server; return the row to choose if the chosen one is not in the list, else null. */

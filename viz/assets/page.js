@@ -216,6 +216,8 @@
       const command = { page: pageId, note: "", label: null, generation: undone.generation };
       return queue({ ...command, action: "undo-image", rows: [Number(undone.row)] });
     }
+    const turn = event.target.closest(".turn")?.dataset;
+    if (turn) return props("decisions-page", { data: Number(turn.page) });
     const button = event.target.closest("button")?.id;
     if ([...OF_ONE_IMAGE, "undo", "keep-selection", "drop-selection"].includes(button)) decide(button);
     if (button === "help-open" || button === "help-close") toggleHelp(event);

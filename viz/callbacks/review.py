@@ -23,6 +23,7 @@ def review(
     *,
     selection: Sequence[int] = (),
     before: Mapping[str, Any] | None = None,
+    page: int = 0,
 ) -> dict[str, Any]:
     """Return the view, the decisions, and the rows for the keys; see assets/keys.js.
 
@@ -33,11 +34,13 @@ def review(
         order: a key of `layout.SORTS`.
         focus: row of the chosen image.
         selection: rows selected on the map.
-        before: `queue` of the last answer. If the decisions and the settings are the same, the list is not sent.
+        before: `queue` of the last answer. If the decisions, the settings and the page are the same, the list is not
+            sent.
+        page: of the list of decisions, from 0.
     """
     try:
         # Before the decisions are read: if they change meanwhile, the next answer lists them again.
-        edited, listed = source.overrides_stamp(), _decisions_digest(source, map_controls)
+        edited, listed = source.overrides_stamp(), _decisions_digest(source, map_controls, page)
         state = map_controls.state(source)
     except InputError as error:
         return {"view": components.problem(str(error)), "decisions": None, "queue": None}
@@ -58,17 +61,18 @@ def review(
     same = isinstance(before, Mapping) and before.get("listed") == listed
     return {
         "view": review_view(state, queue),
-        "decisions": no_update if same else decision_list(state),
+        "decisions": no_update if same else decision_list(state, page),
         "queue": rows,
     }
 
 
-def _decisions_digest(source: Source, map_controls: MapControls) -> str:
-    """Return a digest of what the list of decisions shows: the files and the settings."""
+def _decisions_digest(source: Source, map_controls: MapControls, page: int) -> str:
+    """Return a digest of what the list of decisions shows: the files, the settings and the page."""
     shown = [
         map_controls.network,
         source.decisions_stamp(source.points(map_controls.network)),
         map_controls.settings_json,
+        page,
     ]
     return hashlib.blake2b(json.dumps(shown).encode(), digest_size=16).hexdigest()
 
@@ -90,6 +94,7 @@ def register(app: Dash, source: Source) -> None:
             "focus": Input("review-focus", "data"),
             "selection": Input("selection", "data"),
             "_edited": Input("edited", "data"),
+            "page": Input("decisions-page", "data"),
             "plotted": State("plotted", "data"),
             "before": State("queue", "data"),
         },
@@ -102,6 +107,7 @@ def register(app: Dash, source: Source) -> None:
         focus: Any,
         selection: Any,
         _edited: str,
+        page: int,
         plotted: Any,
         before: Any,
     ) -> dict[str, Any]:
@@ -110,5 +116,6 @@ def register(app: Dash, source: Source) -> None:
             return {"view": None, "decisions": None, "queue": no_update if before is None else None}
         require_generation(source, map_controls[0], plotted)
         return review(
-            source, parse_controls(map_controls), which, order, focus, selection=selection["rows"], before=before
-        )
+            source, parse_controls(map_controls), which, order, focus,
+            selection=selection["rows"], before=before, page=page,
+        )  # fmt: skip

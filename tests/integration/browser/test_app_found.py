@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.browser_app import N_DROPPED, N, Served, lasso, open_page, pick
+from tests.fixtures.chart_texts import cut_texts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -24,13 +25,6 @@ def _enter(page: Page, box: str, text: str) -> None:
     page.keyboard.press("Delete")
     page.keyboard.type(text)
     page.keyboard.press("Enter")
-
-
-_CUT = """() => [...document.querySelectorAll("#curve svg.main-svg text")].filter((text) => {
-    const [inner, outer] = [text, document.getElementById("curve")].map((part) => part.getBoundingClientRect());
-    return inner.width && (inner.left < outer.left || inner.right > outer.right
-        || inner.top < outer.top || inner.bottom > outer.bottom);
-}).map((text) => text.textContent)"""
 
 
 @pytest.mark.slow
@@ -66,7 +60,7 @@ def _check_that_no_text_of_the_curve_is_cut(page: Page) -> None:
             pick(page, "judge", scorer)
             expect(page.locator("#min_samples")).to_be_visible()
         expect(page.locator("#curve .annotation-text")).to_have_text("distance to neighbor 4 (units of the embedding)")
-        assert page.evaluate(_CUT) == []
+        assert cut_texts(page.locator("#curve")) == []
     page.locator("#reset").click()
     expect(page.locator("#min_samples")).not_to_be_visible()
 

@@ -10,13 +10,15 @@ import pytest
 
 from pipeline.artifacts.overrides import read_overrides
 from tests.fixtures.browser_app import Served, write_app
+from tests.fixtures.view import decide
+from viz.review import MAX_LISTED
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Request
 
 expect = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed").expect
 
-N_TO_REVIEW = 24
+N_TO_REVIEW = 72
 
 _RING_AT = """([x, y]) => {
     const ring = document.querySelector("#map .js-plotly-plot")._fullData[1];
@@ -111,6 +113,27 @@ def test_any_decision_is_undone_and_n_finds_its_image(served: Served, page: Page
     _shown(page, rows[3])
     _undo_by_the_keyboard(page)
     _ask_for_the_next_of_a_made_up_queue(page)
+
+
+def test_the_oldest_of_many_decisions_is_undone(served: Served, page: Page) -> None:
+    points = served.points
+    decide(served.data, points, dict.fromkeys(range(MAX_LISTED + 5), "keep"))
+    page.goto(f"{served.url}?view=review")
+    decisions = page.locator("#decisions .decision")
+    expect(decisions).to_have_count(MAX_LISTED)
+    page.locator("#decisions .turn").nth(1).focus()
+    page.keyboard.press("Enter")
+    expect(decisions).to_have_count(5)
+    expect(page.locator("#decisions .buttons")).to_contain_text("page 2 of 2")
+    expect(page.locator("#decisions .turn").first).to_be_focused()
+    row = int(decisions.last.locator(".undo-one").get_attribute("data-row") or "")
+    decisions.last.locator(".undo-one").click()
+    expect(page.locator("#saved")).to_have_text(f"Undone: {points.paths[row].as_py()}.")
+    expect(decisions).to_have_count(4)
+    expect(page.locator("#decisions h2")).to_have_text(f"Decisions: {MAX_LISTED + 4}")
+    assert points.paths[row].as_py() not in [path for path, _, _ in served.overrides()]
+    page.locator("#decisions .turn").first.click()
+    expect(decisions).to_have_count(MAX_LISTED)
 
 
 def _undo_by_the_keyboard(page: Page) -> None:

@@ -10,15 +10,25 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 from ruamel.yaml import YAML
 
+from pipeline.figures.curves import LOSS
+from pipeline.figures.study_curves import POINTS_TITLE, TOP1_TITLE
 from pipeline.paths import DataPaths
 from pipeline.stages.harness import run_stage
 from pipeline.stages.report import report
+from tests.fixtures.chart_texts import axis_titles, cut_texts
 from tests.fixtures.report import params_tree, params_with, write_artifacts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Request
 
 pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+
+_FITS = """async (chart, width) => {
+    while (chart.querySelector("svg.main-svg").getBoundingClientRect().right > width) {
+        await new Promise(requestAnimationFrame);
+    }
+}"""
+"""Wait until a chart is no wider than the screen."""
 
 _A4_WIDTH = 794 - 2 * 38
 """CSS pixels between margins of a centimetre."""
@@ -62,6 +72,19 @@ def test_the_verdict_is_on_the_first_screen_and_charts_are_plotted(opened: Page)
     for chart in charts.all():
         chart.scroll_into_view_if_needed()
         assert chart.locator("svg.main-svg").first.is_visible()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1400, 420])
+def test_no_text_of_a_chart_is_cut(opened: Page, width: int) -> None:
+    opened.set_viewport_size({"width": width, "height": 900})
+    charts = opened.locator(".js-plotly-plot").all()
+    for chart in charts:
+        # Charts follow the width a moment later.
+        chart.evaluate(_FITS, width)
+        assert cut_texts(chart) == []
+    titles = {title for chart in charts for title in axis_titles(chart)}
+    assert titles >= {"batch size (log scale)", TOP1_TITLE, POINTS_TITLE, LOSS.title}
 
 
 _LUMINANCE = """() => {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +15,15 @@ from pipeline.reporting.embedding_hover import GRID
 from pipeline.stages.harness import run_stage
 from pipeline.stages.report import report
 from tests.fixtures.planted import say_planted
-from tests.fixtures.report import CLASS_NAMES, N_TRAIN, params_tree, params_with, write_artifacts, write_study
+from tests.fixtures.report import (
+    CLASS_NAMES,
+    N_TRAIN,
+    default_outcome,
+    params_tree,
+    params_with,
+    write_artifacts,
+    write_study,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import FloatRect, Locator, Page
@@ -23,7 +31,22 @@ if TYPE_CHECKING:
 pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 
 _PARTS = (".outcome", ".says", ".effect", ".effect .interval", ".basis", ".dropped", ".chart svg.main-svg")
-"""What the first screen has of each study."""
+"""What the first screen has of each of up to four studies."""
+
+_PARTS_OF_ROW = (".name", ".outcome", ".effect", ".effect .mean", ".basis", ".says")
+"""What the first screen has of each of more studies."""
+
+_WITHOUT_RESULT = 14
+"""Number of the study whose runs were skipped."""
+
+
+def _outcome(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a lower accuracy of the filtered arm for each further study; one study has no results."""
+    number = int(row["study"].removeprefix("study_"))
+    if number == _WITHOUT_RESULT:
+        return {"status": "skipped", "reason": "too large", "steps": None}
+    found = default_outcome(row)
+    return {**found, "top1": found["top1"] - 0.006 * number} if row["arm"] == "filtered" else found
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +63,7 @@ def write_report(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Pa
         tree["studies"] = {f"study_{number}": dict(study) for number in range(n)}
         params = check_params(tree, source="params.yaml")
         for name in params.studies:
-            write_study(data, params, name)
+            write_study(data, params, name, _outcome)
         YAML().dump(tree, folder / "params.yaml")
         paths = [f"--params={folder / 'params.yaml'}", f"--data={data.root}", f"--work={folder}"]
         run_stage("report", report, argv=paths)
@@ -89,6 +112,40 @@ def test_the_first_screen_holds_every_study(write_report: Callable[[int], Path],
     # The arms are named once for all charts, with their colors.
     assert page.locator(".marks span").all_inner_texts() == ["■ full", "● filtered", "◆ random"]
     assert _box(page.locator(".marks"))["y"] < 900
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [5, 15])
+def test_many_studies_are_rows_of_the_first_screen(write_report: Callable[[int], Path], page: Page, n: int) -> None:
+    page.set_viewport_size({"width": 1400, "height": 900})
+    page.goto(write_report(n).as_uri())
+    rows = page.locator(".rows .card").all()
+    boxes = [_box(row) for row in rows]
+    assert len(boxes) == n
+    assert max(box["y"] + box["height"] for box in boxes) <= 900
+    assert not any(_overlap(one, other) for i, one in enumerate(boxes) for other in boxes[:i])
+    for number, (row, around) in enumerate(zip(rows, boxes, strict=True)):
+        parts = (".name", ".outcome", ".says") if number == _WITHOUT_RESULT else _PARTS_OF_ROW
+        inner = [_box(row.locator(part)) for part in parts if " " not in part]
+        assert not any(_overlap(one, other) for i, one in enumerate(inner) for other in inner[:i])
+        for box in (_box(row.locator(part)) for part in parts):
+            assert around["x"] <= box["x"] <= box["x"] + box["width"] <= around["x"] + around["width"] + 0.5
+            assert around["y"] - 0.5 <= box["y"] <= box["y"] + box["height"] <= around["y"] + around["height"] + 0.5
+    _check_one_axis(page, min(n, _WITHOUT_RESULT))
+    assert page.locator("#verdict .js-plotly-plot").count() == 0
+    assert "3 of the 4 wrong labels are among them" in page.locator("#verdict > .dropped").first.inner_text()
+    page.set_viewport_size({"width": 420, "height": 900})
+    page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=420)
+
+
+def _check_one_axis(page: Page, n: int) -> None:
+    """Check that the zeros of the effects are below each other, and the effects, which descend, left of the last."""
+    zeros, means = (page.locator(f".rows .effect .{part}").all() for part in ("zero", "mean"))
+    assert len({round(_box(zero)["x"], 1) for zero in zeros}) == 1
+    places = [_box(mean)["x"] for mean in means]
+    assert len(places) == n
+    assert places == sorted(places, reverse=True)
+    assert places[0] - places[-1] > 10
 
 
 @pytest.mark.slow

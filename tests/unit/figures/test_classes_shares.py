@@ -14,6 +14,13 @@ def test_class_bars_keep_the_order_and_escape_the_names() -> None:
     assert [trace.name for trace in chart.data] == ["resnet18", "resnet50"]
 
 
+def test_a_long_class_name_is_whole_under_the_pointer_alone() -> None:
+    names = ["20 characters & more", "<i>21 characters</i>."]
+    chart = class_share_chart(names, {"resnet18": [0.05, 0.1]})
+    assert list(chart.layout.yaxis.ticktext) == ["20 characters &amp; more", "&lt;i&gt;21 characters&lt;/i…"]
+    assert list(chart.data[0].text) == ["20 characters &amp; more", "&lt;i&gt;21 characters&lt;/i&gt;."]
+
+
 def test_the_eps_in_use_is_marked_on_its_curve() -> None:
     curves = {"resnet18": ([0.5, 1.0, 2.0], [0.5, 0.2, 0.0]), "resnet34": ([1.0], [0.5])}
     chart = eps_chart(curves, {"resnet18": (1.0, 0.2)}, unit="eps (units of the embedding)")

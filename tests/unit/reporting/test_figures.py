@@ -9,6 +9,7 @@ from PIL import Image
 from pipeline.paths import DataPaths
 from pipeline.reporting.figures import dropped_images, figure_files, filter_charts, most_suspect, study_charts
 from pipeline.reporting.inputs import ReportInputs, load_report_inputs
+from pipeline.reporting.overview import MAX_CARDS
 from pipeline.reporting.summary import build_summary
 from tests.fixtures.report import params_with, write_artifacts
 
@@ -37,6 +38,14 @@ def test_the_gallery_shows_the_pixels_of_these_images(inputs: ReportInputs) -> N
         assert kind == "data:image/png;base64"
         pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(content))))
         np.testing.assert_array_equal(pixels, inputs.data.train.images[row])
+
+
+@pytest.mark.parametrize("n_studies", [1, 2, MAX_CARDS, MAX_CARDS + 1])
+def test_only_cards_have_a_chart(inputs: ReportInputs, n_studies: int) -> None:
+    (study,) = build_summary(inputs)["studies"]
+    charts = study_charts(study, n_studies=n_studies)
+    assert "accuracy" in charts
+    assert ("overview" in charts) == (n_studies <= MAX_CARDS)
 
 
 def test_every_figure_has_a_file(inputs: ReportInputs) -> None:

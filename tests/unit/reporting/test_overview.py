@@ -13,9 +13,12 @@ from pipeline.reporting.inputs import load_report_inputs
 from pipeline.reporting.overview import (
     NOT_COMPARED,
     EffectBar,
+    StudyCard,
     arm_marks,
     dropped_sentence,
+    on_one_axis,
     short_sentence,
+    studies_by_dropped,
     study_card,
 )
 from pipeline.reporting.summary import build_summary
@@ -39,6 +42,31 @@ def test_all_that_is_drawn_lies_on_the_axis_in_order(values: list[float], margin
 def test_an_effect_without_an_interval_has_an_axis() -> None:
     bar = EffectBar(mean=3.0, low=None, high=None, margin=1.0)
     assert bar.position(-1.0) < bar.position(0.0) < bar.position(3.0) < 100
+
+
+def _card(name: str, *, effect: EffectBar | None = None, dropped: str = "") -> StudyCard:
+    return StudyCard(name=name, outcome="helps", sentence="", effect=effect, effect_text="", dropped=dropped)
+
+
+def test_the_effects_of_rows_are_on_one_axis() -> None:
+    small = EffectBar(mean=1.0, low=0.5, high=1.5, margin=0.3)
+    large = EffectBar(mean=-30.0, low=None, high=None, margin=0.3)
+    first, without, last = on_one_axis([_card("a", effect=small), _card("b"), _card("c", effect=large)])
+    assert without.effect is None
+    assert first.effect is not None
+    assert last.effect is not None
+    assert first.effect.position(0) == last.effect.position(0) != small.position(0)
+    assert 0 < last.effect.position(-30) < first.effect.position(0.5) < first.effect.position(1.5) < 100
+
+
+def test_a_filter_of_several_studies_is_described_once() -> None:
+    cards = [
+        _card("a", dropped="x drops 1."),
+        _card("b"),
+        _card("c", dropped="y drops 2."),
+        _card("d", dropped="x drops 1."),
+    ]
+    assert studies_by_dropped(cards) == {"x drops 1.": ["a", "d"], "y drops 2.": ["c"]}
 
 
 def _pooled(outcome: str, control: str, *, n: int = 6, unit: str = "seed", mean: float = 1.234) -> dict[str, Any]:

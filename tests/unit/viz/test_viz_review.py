@@ -109,7 +109,31 @@ def test_decisions_are_listed_the_newest_first(data: DataPaths, source: Source, 
     lines = decision_list(_HERE.state(source))
     assert "Decisions: 2" in plain_text(lines[0])
     # Of one second: by their place in the file.
-    assert [line.children[-1].to_plotly_json()["props"]["data-row"] for line in lines[1:]] == ["3", "79"]
+    assert [_row_of(line) for line in lines[1:]] == [3, 79]
+
+
+def _row_of(line: Any) -> int:
+    """Return the row that the button of a decision undoes."""
+    return int(line.children[-1].to_plotly_json()["props"]["data-row"])
+
+
+def test_every_decision_is_on_one_page_of_the_list(data: DataPaths, source: Source, points: Points) -> None:
+    decide(data, points, dict.fromkeys(range(41), "keep"))
+    before, found = None, []
+    with mock.patch("viz.review.MAX_LISTED", 20):
+        for page in range(3):
+            answer = review(source, _HERE, "goes", "suspect", None, before=before, page=page)
+            before = answer["queue"]
+            heading, pages, *listed = answer["decisions"]
+            assert plain_text(heading) == "Decisions: 41"
+            assert f"page {page + 1} of 3" in plain_text(pages)
+            found.append([_row_of(line) for line in listed])
+        # A page that does not exist any more.
+        assert plain_text(decision_list(_HERE.state(source), 7)) == plain_text(answer["decisions"])
+    assert [len(rows) for rows in found] == [20, 20, 1]
+    assert sorted(row for rows in found for row in rows) == list(range(41))
+    # Few decisions have no pages.
+    assert len(decision_list(_HERE.state(source))) == 1 + 41
 
 
 def test_the_decisions_are_sent_again_only_after_a_change(data: DataPaths, source: Source, points: Points) -> None:

@@ -12,7 +12,7 @@ _TOKEN = "a-token-of-this-start"
 
 def _client(token: str | None = None) -> Any:
     server = Flask(__name__)
-    protect(server, token=token)
+    protect(server, token=token, callbacks={})
     server.add_url_rule("/", view_func=lambda: "here", methods=["GET", "POST"])
 
     def broken() -> str:
