@@ -12,12 +12,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.artifacts.files import check_regular, write_array, write_json
+from pipeline.artifacts.files import write_array, write_json
 from pipeline.artifacts.prepared import PreparedData
 from pipeline.energy import UNKNOWN_ENERGY, Energy
 from pipeline.errors import InputError
 from pipeline.runs.record import (
     check_against_labels,
+    check_bounded,
     check_checksums,
     damaged,
     read_record,
@@ -143,7 +144,7 @@ class Ledger:
         Weights may be missing, though the entry was recorded with them.
 
         Raises:
-            InputError: the entry is damaged.
+            InputError: the entry is damaged, or a file is too large.
         """
         weights = other.weights(run_key.fingerprint) if other.weights(run_key.fingerprint).exists() else None
         if self.has(local_key.fingerprint, with_weights=weights is not None):
@@ -155,7 +156,7 @@ class Ledger:
         if weights is None:
             self.add(local_key, result)
             return True
-        check_regular(weights)
+        check_bounded(weights)
         self._root.mkdir(parents=True, exist_ok=True)
         copy = self._root / f".{local_key.fingerprint}.weights.{os.getpid()}.tmp"
         try:
