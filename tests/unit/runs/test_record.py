@@ -291,6 +291,17 @@ def test_a_run_on_other_test_images_is_set_aside(ledger: Ledger, labels: Any) ->
     assert len(ledger.set_aside_damaged([KEY.fingerprint], labels)) == 1
 
 
+def test_a_balanced_accuracy_of_other_labels_is_not_imported(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.add(KEY, FINISHED)  # that of _LABELS is .75
+    ours = Ledger(tmp_path / "ours")
+    with pytest.raises(InputError, match=r"balanced_accuracy is 0\.3, and correct\.npy has 0\.75"):
+        ours.import_run(ledger, KEY, KEY, labels=_LABELS)
+    assert not ours.has(KEY.fingerprint)
+    for key, result in ((KEY, _RESULT), (OTHER_KEY, DIVERGED)):
+        ledger.add(key, result)
+        assert ours.import_run(ledger, key, key, labels=_LABELS)
+
+
 def test_a_change_of_any_bit_is_found(ledger: Ledger, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     shutil.copytree(tmp_path / "cells" / KEY.fingerprint, whole)
