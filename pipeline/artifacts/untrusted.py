@@ -14,6 +14,9 @@ from pipeline.errors import InputError
 MAX_TEXT_BYTES = 256_000_000
 """Most bytes of a text in a project."""
 
+MAX_DEPTH = 50
+"""Most lists and objects within each other. Python parses about 990, and copies and writes fewer."""
+
 
 def read_untrusted_json(path: Path, *, max_bytes: int = MAX_TEXT_BYTES, may_be_link: bool = False) -> Any:
     """Read a JSON file in which every parser finds the same values.
@@ -23,18 +26,23 @@ def read_untrusted_json(path: Path, *, max_bytes: int = MAX_TEXT_BYTES, may_be_l
         may_be_link: DVC may link an output to its cache.
 
     Raises:
-        InputError: it is missing, not a regular file, too large, not JSON, has a key twice in an object, or a number
-            that is not finite.
+        InputError: it is missing, not a regular file, too large, not JSON, nested in more than `MAX_DEPTH` levels, has
+            a key twice in an object, or a number that is not finite.
     """
     content = _read(path, max_bytes=max_bytes, may_be_link=may_be_link)
     try:
-        return json.loads(
+        tree = json.loads(
             content.decode("utf-8"), object_pairs_hook=_unique, parse_float=_finite, parse_constant=_finite
         )
     except _AmbiguousError as error:
         raise InputError(f"{path}: {error}; restore the file from a copy") from None
-    except (ValueError, RecursionError):
+    except RecursionError:
+        raise _too_deep(path) from None
+    except ValueError:
         raise InputError(f"{path}: not readable as JSON; delete it and run `dvc repro`") from None
+    if _is_deeper(tree, MAX_DEPTH):
+        raise _too_deep(path)
+    return tree
 
 
 def check_special_files(folders: Sequence[Path]) -> None:
@@ -71,6 +79,19 @@ def _check_file(path: Path) -> None:
 
 class _AmbiguousError(ValueError):
     """What parsers read differently."""
+
+
+def _is_deeper(tree: Any, levels: int) -> bool:
+    """Return whether lists and objects are nested in more than `levels`; counts level by level, without recursion."""
+    level = [tree] if isinstance(tree, dict | list) else []
+    for _ in range(levels):
+        inner = (value for outer in level for value in (outer.values() if isinstance(outer, dict) else outer))
+        level = [value for value in inner if isinstance(value, dict | list)]
+    return bool(level)
+
+
+def _too_deep(path: Path) -> InputError:
+    return InputError(f"{path}: nested in more than {MAX_DEPTH} levels; restore the file from a copy")
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 A node without DVC trains a study by `torchrun -m pipeline.stages.train --study NAME`, which leaves the finished runs in
 its work folder. `dvc repro` then uses the imported runs like those of this machine; the table of the study names the
-hardware of each. The plans of the studies are imported too, with their dates.
+hardware of each. The plans of the studies are imported too, with their dates. Accuracies are computed again from the
+test images that a run got right: top-1 always, balanced accuracy where these images are prepared here.
 
 `runs pack results.tar.xz` writes the inputs of the report, without images, features and weights. Unpacked in another
 folder of the project, with the same images, it gives the same report:
@@ -19,15 +20,18 @@ import argparse
 import io
 import tarfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 
 from pipeline.artifacts.files import atomic_path
 from pipeline.artifacts.plans import copy_registered_plans, plan_files
-from pipeline.artifacts.prepared import prepared_content, prepared_digest, prepared_files
+from pipeline.artifacts.prepared import prepared_digests, prepared_files
 from pipeline.artifacts.recorded import check_with_note
 from pipeline.artifacts.stage_inputs import report_inputs
 from pipeline.artifacts.tables import read_parquet
@@ -138,7 +142,8 @@ def main(argv: Sequence[str]) -> int:
 def import_runs(source: Path, target: Path, params: Params, data: DataPaths) -> None:
     """Copy the runs of one work folder to another, and print how many.
 
-    A run on the images and labels of `data` counts, also if another version of pyarrow wrote their files.
+    A run on the images and labels of `data` counts, also if another version of pyarrow wrote their files. Its balanced
+    accuracy must be that of these labels.
 
     Args:
         source: work folder of the other machine.
@@ -147,8 +152,8 @@ def import_runs(source: Path, target: Path, params: Params, data: DataPaths) -> 
         data: of this project; nothing prepared in it leaves the runs to the data of their keys.
 
     Raises:
-        InputError: there are no runs, one is damaged, none is of this version of the code, or a study
-            is being trained here.
+        InputError: there are no runs, one is damaged or contradicts the labels, none is of this version of the code, or
+            a study is being trained here.
     """
     source_ledger = WorkPaths(root=source).ledger
     if not source_ledger.is_dir():
@@ -166,9 +171,9 @@ def import_runs(source: Path, target: Path, params: Params, data: DataPaths) -> 
         )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # The train stage writes to the same ledger.
-    digests = _digests_by_content(data)
+    prepared = _read_prepared(data)
     with file_lock(work.lock("train"), "train or runs import"):
-        imported = [key for key in usable if _import_run(ours, other, key, params, device, digests)]
+        imported = [key for key in usable if _import_run(ours, other, key, params, device, prepared)]
         plans = copy_registered_plans(WorkPaths(root=source).plans_folder, work.plans_folder)
     n_new = len(imported)
     print(f"{source}: {len(run_keys)} runs, {n_new} imported, {len(usable) - n_new} known already", end="")
@@ -183,30 +188,53 @@ def import_runs(source: Path, target: Path, params: Params, data: DataPaths) -> 
         print(f"{source}: {plans} registered plans imported")
 
 
-def _digests_by_content(data: DataPaths) -> dict[str, str]:
-    """Return the digest of the prepared files by that of their values; empty if nothing is prepared."""
+@dataclass(frozen=True, kw_only=True)
+class _Prepared:
+    """The images and labels of this project.
+
+    Attributes:
+        digest: of their files.
+        content: of their values.
+        test_labels: (n_test,).
+    """
+
+    digest: str
+    content: str
+    test_labels: NDArray[np.int64]
+
+    def has_data_of(self, key: RunKey) -> bool:
+        """Return whether a run was trained on them; runs of earlier versions recorded the digest of the files alone."""
+        return key.content == self.content or key.job.get("data") == self.digest
+
+
+def _read_prepared(data: DataPaths) -> _Prepared | None:
+    """Return what is prepared in this project; None if nothing is."""
     if not all(path.exists() for path in prepared_files(data)):
-        return {}
-    return {prepared_content(data): prepared_digest(data)}
+        return None
+    labels = read_parquet(data.manifest("test"), {"label": pa.int64()})["label"].to_numpy()
+    digest, content = prepared_digests(data)
+    return _Prepared(digest=digest, content=content, test_labels=labels)
 
 
 def _import_run(
-    ours: Ledger, other: Ledger, key: RunKey, params: Params, device: torch.device, digests: Mapping[str, str]
+    ours: Ledger, other: Ledger, key: RunKey, params: Params, device: torch.device, prepared: _Prepared | None
 ) -> bool:
     """Copy a run under the keys by which `dvc repro` looks for it here; returns whether one was new."""
-    job = _job_here(key, device, digests)
+    here = prepared if prepared is not None and prepared.has_data_of(key) else None
+    job = _job_here(key, device, here)
     local_keys = [replace(key, job=job, machine=machine) for machine in _machines(key, params, device)]
-    new = [ours.import_run(other, key, local_key) for local_key in local_keys]
+    labels = None if here is None else here.test_labels
+    new = [ours.import_run(other, key, local_key, labels=labels) for local_key in local_keys]
     return any(new)
 
 
-def _job_here(key: RunKey, device: torch.device, digests: Mapping[str, str]) -> dict[str, Any]:
+def _job_here(key: RunKey, device: torch.device, prepared: _Prepared | None) -> dict[str, Any]:
     """Return the job of a run as the train stage looks for it here."""
     # Only runs on CPUs have a number for small images.
     job = {name: value for name, value in key.job.items() if name != "small_images_code"}
     job |= {"code": _code_family(key), **small_images_code(_settings(key), on_cpu=device.type == "cpu")}
-    if key.content in digests:
-        job["data"] = digests[key.content]
+    if prepared is not None:
+        job["data"] = prepared.digest
     return job
 
 

@@ -12,12 +12,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.artifacts.files import check_regular, write_array, write_json
+from pipeline.artifacts.files import write_array, write_json
 from pipeline.artifacts.prepared import PreparedData
 from pipeline.energy import UNKNOWN_ENERGY, Energy
 from pipeline.errors import InputError
 from pipeline.runs.record import (
     check_against_labels,
+    check_bounded,
     check_checksums,
     damaged,
     read_record,
@@ -137,25 +138,32 @@ class Ledger:
         for folder in sorted(path for path in self._root.glob("[0-9a-f]*") if path.is_dir()):
             yield _read_named_key(folder)
 
-    def import_run(self, other: "Ledger", run_key: RunKey, local_key: RunKey) -> bool:
+    def import_run(
+        self, other: "Ledger", run_key: RunKey, local_key: RunKey, *, labels: NDArray[np.int64] | None = None
+    ) -> bool:
         """Copy the entry `run_key` of `other` under `local_key`, its key on this machine; returns whether it was new.
 
         Weights may be missing, though the entry was recorded with them.
 
+        Args:
+            labels: (n_test,), of the test images that the run was evaluated on; None if they are not known here.
+
         Raises:
-            InputError: the entry is damaged.
+            InputError: the entry is damaged, a file is too large, or its balanced accuracy is not that of `labels`.
         """
         weights = other.weights(run_key.fingerprint) if other.weights(run_key.fingerprint).exists() else None
         if self.has(local_key.fingerprint, with_weights=weights is not None):
             return False
         check_checksums(other.folder(run_key.fingerprint), may_lack_weights=True)
         result = other.get(run_key.fingerprint)
+        if labels is not None:
+            _check_evaluation(other.folder(run_key.fingerprint), result, labels)
         if run_key.machine != local_key.machine and result.imported_from is None:
             result = replace(result, imported_from=run_key.machine)
         if weights is None:
             self.add(local_key, result)
             return True
-        check_regular(weights)
+        check_bounded(weights)
         self._root.mkdir(parents=True, exist_ok=True)
         copy = self._root / f".{local_key.fingerprint}.weights.{os.getpid()}.tmp"
         try:
@@ -199,9 +207,7 @@ class Ledger:
                 # Where weights are needed, the run is missing without them.
                 check_checksums(folder, may_lack_weights=True)
                 _read_named_key(folder)
-                result = self.get(folder.name)
-                if result.correct is not None and result.balanced_accuracy is not None:
-                    check_against_labels(folder, result.correct, result.balanced_accuracy, labels)
+                _check_evaluation(folder, self.get(folder.name), labels)
             except InputError as error:
                 aside = self._root / "set-aside"
                 aside.mkdir(exist_ok=True)
@@ -210,6 +216,12 @@ class Ledger:
                 reason = str(error).partition(": ")[2].partition("; ")[0]
                 lines.append(f"{folder}: {reason}; moved to {free}, and trained again")
         return lines
+
+
+def _check_evaluation(folder: Path, result: RunResult, labels: NDArray[np.int64]) -> None:
+    """Check a result against the labels (n_test,) of its test images; a diverged run has none."""
+    if result.correct is not None and result.balanced_accuracy is not None:
+        check_against_labels(folder, result.correct, result.balanced_accuracy, labels)
 
 
 def _check_weights(copy: Path, *, source: Path) -> None:

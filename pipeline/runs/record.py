@@ -19,6 +19,8 @@ WEIGHTS = "weights.pt"
 CHECKED_FILES = ("result.json", "correct.npy", "identity.json", "timing.json", WEIGHTS)
 _MAX_JSON_BYTES = 64_000_000
 _MAX_ARRAY_BYTES = 1_000_000_000
+# Two billion parameters in float32, three times those of the largest network of torchvision.
+_MAX_WEIGHTS_BYTES = 8_000_000_000
 # As text, dates sort by time only in one format.
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z$"
 
@@ -87,6 +89,16 @@ def write_checksums(folder: Path) -> None:
     write_json(folder / CHECKSUMS, digests)
 
 
+def check_bounded(path: Path) -> None:
+    """Check that a file of a run is a regular file of at most 64 MB, as an array 1 GB, as weights 8 GB.
+
+    Raises:
+        InputError: it is missing, something else, or larger.
+    """
+    limits = {"correct.npy": _MAX_ARRAY_BYTES, WEIGHTS: _MAX_WEIGHTS_BYTES}
+    check_regular(path, max_bytes=limits.get(path.name, _MAX_JSON_BYTES))
+
+
 def check_checksums(folder: Path, *, may_lack_weights: bool = False) -> None:
     """Check the files of a run against their checksums; entries of earlier versions have none.
 
@@ -94,7 +106,7 @@ def check_checksums(folder: Path, *, may_lack_weights: bool = False) -> None:
         may_lack_weights: whether recorded weights may be missing, as in an archive.
 
     Raises:
-        InputError: a file is missing or has changed.
+        InputError: a file is missing, too large, or has changed.
     """
     if not (folder / CHECKSUMS).exists():
         return
@@ -108,7 +120,7 @@ def check_checksums(folder: Path, *, may_lack_weights: bool = False) -> None:
         if path.exists() != (name in digests):
             raise damaged(folder, f"{name} is {'not listed' if path.exists() else 'missing'}")
         if path.exists():
-            check_regular(path)
+            check_bounded(path)  # before it is read
             if sha256_of_file(path) != digests[name]:
                 raise damaged(folder, f"{name} has changed since it was written")
 
@@ -139,7 +151,7 @@ def read_record(folder: Path) -> tuple[dict[str, Any], dict[str, Any], NDArray[n
     if result["status"] != "finished":
         return result, timing, None
     path = folder / "correct.npy"
-    check_regular(path, max_bytes=_MAX_ARRAY_BYTES)
+    check_bounded(path)
     correct = np.array(open_array(path, dtype=np.bool_, ndim=1))
     measured = float(correct.mean()) if len(correct) else math.nan
     # Numerically, since versions of NumPy may round differently.

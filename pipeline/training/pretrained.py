@@ -14,7 +14,14 @@ from pipeline.errors import InputError, is_out_of_memory
 from pipeline.models import is_timm, load_backbone
 from pipeline.models.resnet import Network, ResNet
 from pipeline.models.timm_networks import TimmNetwork, load_timm_backbone, timm_format
-from pipeline.training.weights import check_weights_path, extract_state_dict, load_torch_file
+from pipeline.training.weights import (
+    check_weights_path,
+    damaged_weights,
+    extract_state_dict,
+    load_torch_file,
+    not_weights,
+    read_start,
+)
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -105,27 +112,22 @@ def read_weights(path: Path) -> Any:
     """Load a file of safetensors or of `torch.save`; pickled code is never run.
 
     Raises:
-        InputError: the file is missing, damaged, or holds pickled code.
+        InputError: the file is missing, damaged, of another kind, or holds pickled code.
     """
     if path.suffix != ".safetensors":
         return load_torch_file(path)
-    check_weights_path(path)
+    # The length of the header, then the header, a JSON object.
+    if read_start(path, 9)[8:] != b"{":
+        raise not_weights(path)
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
         return load_file(path)
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such weights file; check the path") from None
-    except PermissionError:
-        raise InputError(f"{path}: cannot be read; correct its permissions") from None
     except (SafetensorError, OSError, ValueError) as error:
         if is_out_of_memory(error):
             raise
-        raise InputError(
-            f"{path}: damaged weights file ({' '.join(str(error).split())[:120]}); delete it and create or download it "
-            "again"
-        ) from None
+        raise damaged_weights(path, " ".join(str(error).split())[:120]) from None
 
 
 def hub_weights(network: str, revisions: Mapping[str, str]) -> HubFile:

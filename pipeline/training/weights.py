@@ -32,6 +32,9 @@ from pipeline.models.resnet import Network
 from pipeline.training.evaluation import evaluation_images
 from pipeline.training.settings import ImageFormat, TrainSettings
 
+# A zip archive, or a pickle, which torch.save wrote before version 1.6.
+_STARTS = (b"PK", b"\x80")
+
 Resizing = Literal["square", "center_crop"]
 """How an image of any size becomes the input: scaled to the stored square, whatever its aspect ratio, as `prepare`
 does; or its center crop, as training from files (`prepare.storage: files`) evaluates."""
@@ -257,25 +260,49 @@ def check_weights_path(path: Path) -> None:
         raise InputError(f"{path}: not a regular file on a disk; give a file of weights")
 
 
+def read_start(path: Path, n_bytes: int) -> bytes:
+    """Return the first bytes of a file of weights, at most `n_bytes`.
+
+    Raises:
+        InputError: it is missing, cannot be read, or is not a file on a disk.
+    """
+    check_weights_path(path)
+    try:
+        with path.open("rb") as file:
+            return file.read(n_bytes)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such weights file; check the path") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from None
+
+
+def not_weights(path: Path) -> InputError:
+    """Return the error for a file of another kind. It may be anything, so the line does not say to delete it."""
+    return InputError(f"{path}: not a weights file; check the path")
+
+
+def damaged_weights(path: Path, reason: str) -> InputError:
+    """Return the error for a file that starts as weights do."""
+    return InputError(f"{path}: damaged weights file ({reason}); check the path, or create or download the file again")
+
+
 def load_torch_file(path: Path) -> Any:
     """Load a `torch.save` file that holds only tensors and plain values.
 
     Raises:
-        InputError: the file is missing, damaged or holds pickled code.
+        InputError: the file is missing, damaged, of another kind, or holds pickled code.
     """
-    check_weights_path(path)
-    if path.exists() and path.stat().st_size == 0:
+    start = read_start(path, 2)
+    if not start:
         raise InputError(
             f"{path}: is empty; if it is a study's, its keep_weights is none, or no run finished and its parquet file "
             "says why"
         )
+    if not start.startswith(_STARTS):
+        raise not_weights(path)
     try:
         with warnings.catch_warnings(action="ignore"):
             return torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such weights file; check the path") from None
-    except PermissionError:
-        raise InputError(f"{path}: cannot be read; correct its permissions") from None
     except pickle.UnpicklingError:
         raise InputError(
             f"{path}: is not a plain state dict (not a weights file, or one with pickled code, which is never run); "
@@ -286,9 +313,7 @@ def load_torch_file(path: Path) -> Any:
         if is_out_of_memory(error):
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
-        raise InputError(
-            f"{path}: damaged weights file ({reason}); delete it and create or download it again"
-        ) from None
+        raise damaged_weights(path, reason) from None
 
 
 def extract_state_dict(content: Any, path: Path) -> dict[str, Tensor]:

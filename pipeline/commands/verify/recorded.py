@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.artifacts.files import check_regular, open_array
+from pipeline.artifacts.files import open_array
 from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_digests, prepared_files
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.artifacts.tables import read_parquet
@@ -21,7 +21,7 @@ from pipeline.errors import InputError
 from pipeline.instruction_set import limit_instructions
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.runs.ledger import Ledger, RunResult
-from pipeline.runs.record import CHECKED_FILES, CHECKSUMS, WEIGHTS, read_small_json
+from pipeline.runs.record import CHECKED_FILES, CHECKSUMS, WEIGHTS, check_bounded, read_small_json
 from pipeline.runs.study_tables import HISTORY_SCHEMA, RUNS_SCHEMA
 from pipeline.training.run_key import RunKey
 from pipeline.training.settings import ImageFormat, TrainSettings
@@ -181,7 +181,7 @@ def _check_checksums(folder: Path, findings: Findings) -> None:
             if name in digests and name != WEIGHTS:
                 findings.wrong(path, "missing")
             continue
-        check_regular(path)
+        check_bounded(path)
         if (digest := sha256_of_file(path)) != digests.get(name):
             findings.differs(path, "SHA-256", digest, digests.get(name, "none, since it is not listed"))
 

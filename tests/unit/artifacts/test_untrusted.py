@@ -1,11 +1,12 @@
 """JSON of people who are not trusted has one meaning, and no file of theirs keeps a reader waiting."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
-from pipeline.artifacts.untrusted import check_special_files, read_untrusted_json
+from pipeline.artifacts.untrusted import MAX_DEPTH, check_special_files, read_untrusted_json
 from pipeline.errors import InputError
 
 
@@ -16,7 +17,6 @@ from pipeline.errors import InputError
         ("[NaN]", "has NaN"),
         ('{"a": -Infinity}', "has -Infinity"),
         ("[-1e999]", "has -1e999"),
-        ("[" * 100_000, "not readable as JSON"),
         ("[" + "9" * 5_000 + "]", "not readable as JSON"),
         ("{", "not readable as JSON"),
         ('"' + "x" * 50 + '"', "52 bytes, more than 50"),
@@ -35,6 +35,20 @@ def test_values_are_read(tmp_path: Path) -> None:
     assert read_untrusted_json(tmp_path / "link.json", may_be_link=True)["b"] == {}
     with pytest.raises(InputError, match="not a regular file"):
         read_untrusted_json(tmp_path / "link.json")
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 600, 990, 100_000])
+@pytest.mark.parametrize(("start", "end"), [("[", "]"), ('{"a":', "}")], ids=["lists", "objects"])
+def test_deep_values_are_refused(tmp_path: Path, depth: int, start: str, end: str) -> None:
+    (tmp_path / "x.json").write_text(start * depth + "1" + end * depth)
+    with pytest.raises(InputError, match="nested in more than 50 levels"):
+        read_untrusted_json(tmp_path / "x.json")
+
+
+def test_the_deepest_values_are_read(tmp_path: Path) -> None:
+    text = '{"a": [' * (MAX_DEPTH // 2) + "1" + "]}" * (MAX_DEPTH // 2)
+    (tmp_path / "x.json").write_text(text)
+    assert json.dumps(read_untrusted_json(tmp_path / "x.json")) == text
 
 
 def test_a_pipe_that_replaces_the_file_after_the_check_is_refused(

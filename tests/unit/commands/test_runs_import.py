@@ -205,6 +205,12 @@ def _torn_result(work: Path) -> None:
     path.write_text(json.dumps({"status": "finished"}))
 
 
+def _forged_balanced_accuracy(work: Path) -> None:
+    path = _entry(work) / "result.json"
+    write_json(path, {**read_json(path), "balanced_accuracy": 0.99})
+    write_checksums(_entry(work))
+
+
 def _code_in_weights(work: Path) -> None:
     torch.save({"class_names": ["a"], "network": print}, _entry(work) / "weights.pt")
     write_checksums(_entry(work))
@@ -220,6 +226,7 @@ def _nothing(work: Path) -> None:
         (_other_code, ""),
         (_renamed, "cells/[0-9a-f]*"),
         (_torn_result, "cells/[0-9a-f]*"),
+        (_forged_balanced_accuracy, "cells/[0-9a-f]*"),
         (_code_in_weights, "cells/[0-9a-f]*/weights.pt"),
         (_nothing, ""),
     ],
@@ -234,6 +241,19 @@ def test_what_cannot_be_used_is_refused(
     result = next((tmp_path / "theirs").glob(file)) if file else tmp_path / "theirs"
     assert printed_error(capsys.readouterr().err).key == str(result)
     assert not (tmp_path / "work" / "cells").exists() or not list((tmp_path / "work" / "cells").iterdir())
+
+
+def test_without_the_images_a_balanced_accuracy_cannot_be_checked(tmp_path: Path, node: Path) -> None:
+    """It is imported, and set aside where the study trains."""
+    shutil.copytree(node / "work", tmp_path / "theirs")
+    _forged_balanced_accuracy(tmp_path / "theirs")
+    data = write_project(tmp_path, study=_STUDY, train={"simulated_workers": 2})
+    shutil.move(data.root, tmp_path / "later")
+    assert _import(tmp_path / "theirs", tmp_path) == 0
+    assert read_json(_entry(tmp_path / "work") / "result.json")["balanced_accuracy"] == 0.99
+    shutil.move(tmp_path / "later", data.root)
+    assert stage("train", tmp_path) == 0
+    assert list((tmp_path / "work/cells/set-aside").iterdir())
 
 
 def test_a_machine_is_versions_and_a_kind_of_device() -> None:

@@ -125,14 +125,50 @@ def test_what_is_no_bounded_regular_file_is_refused(tmp_path: Path) -> None:
     assert len(read_yaml_text(large)) == MAX_BYTES
 
 
-@pytest.mark.parametrize("read", [load_params, load_machine], ids=["params.yaml", "machines"])
-@pytest.mark.parametrize("text", ["~: 1", "seed: 2024-13-45", _bomb(30)], ids=["null key", "no such month", "bomb"])
+def _write_preset(path: Path) -> None:
+    preset.main([path.stem, "--presets", str(path.parent), "--params", str(path.with_name("params.yaml")), "--force"])
+
+
+def _with_batch_sizes(count: int) -> str:
+    """Return the parameters with a study of 2, 3, ... images in a batch."""
+    sizes = f"batch_sizes: {list(range(2, count + 2))}"
+    text, found = re.subn(r"batch_sizes: \[[0-9, ]+\]", sizes, PRESET.read_text())
+    assert found == 1
+    return text
+
+
+_READERS: dict[str, Callable[[Path], object]] = {
+    "params.yaml": load_params, "machines": load_machine, "presets": _write_preset,
+}  # fmt: skip
+_HOSTILE = {
+    "null key": "~: 1",
+    "no such month": "seed: 2024-13-45",
+    "bomb": _bomb(30),
+    "100,000 batch sizes": _with_batch_sizes(100_000),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("read", _READERS.values(), ids=list(_READERS))
+@pytest.mark.parametrize("text", _HOSTILE.values(), ids=list(_HOSTILE))
 def test_every_reader_refuses_it(tmp_path: Path, read: Callable[[Path], object], text: str) -> None:
     path = tmp_path / "some.yaml"
     path.write_text(text)
     with pytest.raises(InputError) as raised:
         read(path)
     assert raised.value.key == str(path)
+    assert [file.name for file in tmp_path.iterdir()] == ["some.yaml"]
+
+
+@pytest.mark.timeout(60)
+def test_a_study_of_15000_batch_sizes_is_read(tmp_path: Path) -> None:
+    """They are below the limits on values and runs; no check of a study takes time by their square."""
+    path = tmp_path / "some.yaml"
+    path.write_text(_with_batch_sizes(15_000))
+    assert load_params(path).studies["digits"].batch_sizes == tuple(range(2, 15_002))
+    _write_preset(path)
+    written, given = read_yaml_text(path.with_name("params.yaml")), path.read_text()
+    assert written.splitlines()[1:] == given.splitlines()[1:]  # the first line is the editor's
 
 
 def test_a_preset_that_is_no_text_is_refused(tmp_path: Path) -> None:

@@ -60,6 +60,11 @@ def _prefixed(name: str, start: str) -> Harm:
     return lambda entry: (entry / name).write_text((entry / name).read_text().replace("{", start, 1))
 
 
+def _replaced(name: str, old: str, new: str) -> Harm:
+    """Change the text itself: no writer of JSON makes it."""
+    return lambda entry: (entry / name).write_text((entry / name).read_text().replace(old, new))
+
+
 def _array(values: Any, dtype: Any) -> Harm:
     return lambda entry: np.save(entry / "correct.npy", np.asarray(values, dtype))
 
@@ -83,7 +88,9 @@ def _link(name: str) -> Harm:
 _TERABYTE = b"\x93NUMPY\x01\x00\x76\x00{'descr': '|b1', 'fortran_order': False, 'shape': (1099511627776,), }".ljust(
     127
 ) + (b"\n")
-_DEEP = b"[" * 100_000
+_DEEP = b"[" * 100_000 + b"]" * 100_000
+# Python parses it, and cannot copy or write it.
+_NESTED = "[" * 600 + "]" * 600
 
 # Each is noticed without checksums: the files contradict each other, or are not what a run can have.
 _FORGED: dict[str, Harm] = {
@@ -111,6 +118,8 @@ _FORGED: dict[str, Harm] = {
     "a list as result": _written("result.json", b"[]"),
     "deep JSON": _written("result.json", _DEEP),
     "deep JSON of the time": _written("timing.json", _DEEP),
+    "a machine of 600 levels": _replaced("result.json", 'from": null', f'from": {{"a": {_NESTED}}}'),
+    "a job of 600 levels": _replaced("identity.json", '"seed": 0', f'"seed": {_NESTED}'),
     "a terabyte": _written("correct.npy", _TERABYTE),
     "numbers for truth values": _array([1, 0, 1, 1], np.int64),
     "two dimensions": _array([[1, 0, 1, 1]], np.bool_),
@@ -129,6 +138,12 @@ _CHANGED: dict[str, Harm] = {
     "checksums of a list": _written(CHECKSUMS, b"[]"),
     "weights that were not there": _written("weights.pt", b"x"),
 }
+
+
+def import_all(ours: Ledger, theirs: Ledger) -> None:
+    """Import as the command does on an equal machine."""
+    for key in theirs.run_keys():
+        ours.import_run(theirs, key, key)
 
 
 @pytest.mark.parametrize("harm", [*_FORGED.values(), *_CHANGED.values()], ids=[*_FORGED, *_CHANGED])
@@ -157,7 +172,7 @@ def test_a_damaged_run_of_another_machine_is_refused(
     harm(entry)
     ours = Ledger(tmp_path / "ours")
     with pytest.raises(InputError) as raised:
-        ours.import_run(ledger, KEY, KEY)
+        import_all(ours, ledger)
     assert Path(raised.value.key).is_relative_to(entry)
     assert not ours.has(KEY.fingerprint)
 
@@ -170,7 +185,7 @@ def test_refusals(tmp_path: Path) -> None:
         Ledger(theirs).add(KEY, _RESULT)
         (entry / CHECKSUMS).unlink()
         harm(entry)
-        Ledger(tmp_path / "ours").import_run(Ledger(theirs), KEY, KEY)
+        import_all(Ledger(tmp_path / "ours"), Ledger(theirs))
 
     # Its line ends in NumPy's own words.
     cases = {name: partial(import_forged, harm) for name, harm in _FORGED.items() if name != "a terabyte"}
@@ -276,6 +291,17 @@ def test_a_run_on_other_test_images_is_set_aside(ledger: Ledger, labels: Any) ->
     assert len(ledger.set_aside_damaged([KEY.fingerprint], labels)) == 1
 
 
+def test_a_balanced_accuracy_of_other_labels_is_not_imported(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.add(KEY, FINISHED)  # that of _LABELS is .75
+    ours = Ledger(tmp_path / "ours")
+    with pytest.raises(InputError, match=r"balanced_accuracy is 0\.3, and correct\.npy has 0\.75"):
+        ours.import_run(ledger, KEY, KEY, labels=_LABELS)
+    assert not ours.has(KEY.fingerprint)
+    for key, result in ((KEY, _RESULT), (OTHER_KEY, DIVERGED)):
+        ledger.add(key, result)
+        assert ours.import_run(ledger, key, key, labels=_LABELS)
+
+
 def test_a_change_of_any_bit_is_found(ledger: Ledger, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     shutil.copytree(tmp_path / "cells" / KEY.fingerprint, whole)
@@ -292,8 +318,11 @@ def test_a_change_of_any_bit_is_found(ledger: Ledger, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "job",
-    ["[]", "3", '{"settings": []}', '{"settings": {"threads": [1]}}', '{"settings": {"precision": ["fp32"]}}'],
-    ids=["list", "number", "list of settings", "list of threads", "list of precisions"],
+    [
+        *("[]", "3", '{"settings": []}', '{"settings": {"threads": [1]}}', '{"settings": {"precision": ["fp32"]}}'),
+        f'{{"a": {_NESTED}}}',
+    ],
+    ids=["list", "number", "list of settings", "list of threads", "list of precisions", "600 levels"],
 )
 def test_an_identity_of_another_shape_is_refused(ledger: Ledger, tmp_path: Path, job: str) -> None:
     text = f'{{"job": {job}, "machine": {{}}}}'

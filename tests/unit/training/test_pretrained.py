@@ -91,6 +91,34 @@ def test_other_files_are_refused_in_one_line_and_code_is_never_run(
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize("name", ["a.safetensors", "a.pth"])
+@pytest.mark.parametrize(
+    "content",
+    [b"x", b"root:x:0:0:root:/root:/bin/sh\n", b"\x89PNG\r\n\x1a\n" + bytes(200)],
+    ids=["a byte", "text", "image"],
+)
+def test_a_file_of_another_kind_is_no_weights_file(name: str, content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InputError) as raised:
+        weight_initializer(str(path), _NETWORK)
+    assert str(raised.value) == f"{path}: not a weights file; check the path"
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "a.pth"])
+def test_a_cut_file_is_damaged_and_not_to_be_deleted(name: str, state: dict[str, Tensor], tmp_path: Path) -> None:
+    path = tmp_path / name
+    if name == "a.pth":
+        torch.save(state, path)
+    else:
+        safetensors.torch.save_file(state, path)
+    path.write_bytes(path.read_bytes()[:-5000])
+    with pytest.raises(InputError, match="damaged weights file") as raised:
+        weight_initializer(str(path), _NETWORK)
+    assert raised.value.key == str(path)
+    assert "delete" not in str(raised.value)
+
+
 def test_a_pinned_commit_is_downloaded_once_and_recorded(hub: Hub, state: dict[str, Tensor]) -> None:
     assert _has_weights(_initialized("pretrained", _PINNED), state)
     assert {path for _, path in hub.requests} == {f"/{_REPOSITORY}/resolve/{COMMIT}/model.safetensors"}

@@ -77,7 +77,7 @@ def test_an_imported_run_has_the_number_of_this_kind_of_device(monkeypatch: pyte
     keys = {kind: key_of(_on(16), kind) for kind in ("cpu", "cuda")}
     for source in keys.values():
         for kind, key in keys.items():
-            assert _job_here(source, torch.device(kind), {}) == key.job
+            assert _job_here(source, torch.device(kind), None) == key.job
 
 
 def test_canonical_runs_of_small_images_have_the_number() -> None:
