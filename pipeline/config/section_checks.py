@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from pipeline.config.base import MAX_SEED, Duration, describe_validation_error
-from pipeline.config.batch_sizes import stated_sizes
+from pipeline.config.batch_sizes import LARGEST, stated_sizes
 from pipeline.config.extractors import (
     MIN_PIXELS,
     WITHOUT_IMAGENET_WEIGHTS,
@@ -95,6 +95,7 @@ def _check_study(key: str, study: Study, params: "Params", source: str) -> None:
         _check_budget(section, recipe, study.budget_at(batch))
         _check_batch(f"{key}.batch_sizes", batch, recipe)
         _check_batch_stages(section, batch, recipe)
+    _check_largest(f"{key}.batch_sizes", study, recipe)
     _check_equivalent_batch(f"{key}.equivalent_batch", study, params.train)
     if study.accuracy_every and recipe.post_local_sgd:
         raise InputError(
@@ -124,6 +125,19 @@ def _check_size(key: str, study: Study) -> None:
         raise InputError(
             f"{key}.{longest}: {lists[longest]:,} values, in a grid of {n_runs:,} runs; give at most {MAX_RUNS:,} runs"
         )
+
+
+def _check_largest(key: str, study: Study, recipe: TrainConfig) -> None:
+    """Check that `largest` is found as it is trained: by the processes of a run, with the memory to themselves."""
+    at_once = recipe.concurrent_runs
+    if LARGEST not in study.batch_sizes or at_once == 1:
+        return
+    if at_once == "auto" and 1 in (recipe.workers, recipe.simulated_workers):
+        return  # one process on each GPU
+    raise InputError(
+        f"{key}: largest fills the memory with one run on all its processes, and concurrent_runs: {at_once} trains "
+        "several runs by one process each; set concurrent_runs: 1 in the study's recipe, or give a number"
+    )
 
 
 def _check_equivalent_batch(key: str, study: Study, train: TrainConfig) -> None:

@@ -28,7 +28,8 @@ class TrainConfig(Recipe):
     Attributes:
         concurrent_runs: runs of a study that train at a time on this machine, each by one process with as many threads
             as one alone. `auto`: one on each GPU, and 1 without GPUs. With `workers: auto`, runs with batches of up to
-            1,024 images train first, one GPU each; larger ones then use all GPUs. It changes no result.
+            1,024 images train first, one GPU each; larger ones then use all GPUs. It changes no result. A study with
+            `largest` needs 1, or `auto` with one process for each run.
     """
 
     # No part of plans and provenance: it is excluded where the section is written out.
