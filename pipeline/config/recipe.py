@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from pipeline.config.base import (
     Budget,
@@ -20,12 +20,6 @@ ModelName = Literal[
     "resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnet9", "resnet9_wide", "small_cnn"
 ]
 """Models of this project and torchvision's ResNets, with `stem`."""
-
-TORCHVISION_PREFIX = "torchvision/"
-
-TorchvisionName = Annotated[str, StringConstraints(pattern=rf"^{TORCHVISION_PREFIX}[a-z0-9_]+$")]
-"""`torchvision/` and the name of a classifier in `torchvision.models`, such as `torchvision/vgg16`, which a study can
-train from scratch. Images enter at the size of the crop."""
 
 
 class LrScaling(Section):

@@ -21,6 +21,7 @@ from pipeline.config.prepare import PrepareConfig
 from pipeline.config.recipe import Augmentation, Recipe
 from pipeline.config.reduce import ReduceConfig, TsneConfig
 from pipeline.config.study import Study, TrainConfig
+from pipeline.config.torchvision_names import TORCHVISION_PREFIX, torchvision_sides
 from pipeline.errors import InputError
 
 if TYPE_CHECKING:
@@ -306,7 +307,7 @@ def check_networks(params: "Params", source: str) -> None:
     """Check extractors and models of studies; the recipes of the studies are valid.
 
     Raises:
-        InputError: the images are too small for a network, or it has no ImageNet weights.
+        InputError: a network does not take images of their size, has no ImageNet weights, or does not exist.
     """
     image_size = params.prepare.image_size
     for name in params.networks:
@@ -325,7 +326,15 @@ def check_networks(params: "Params", source: str) -> None:
 
 
 def _check_pixels(key: str, network: str, augmentation: Augmentation, section: str, image_size: int) -> None:
-    smallest, crop = MIN_PIXELS.get(network, 0), augmentation.crop_size
-    if (crop or image_size) < smallest:
+    try:
+        known = torchvision_sides(network) if network.startswith(TORCHVISION_PREFIX) else None
+    except ValueError as error:
+        raise InputError(f"{key}: {error}") from None
+    smallest, largest = known or (MIN_PIXELS.get(network, 1), None)
+    crop = augmentation.crop_size
+    side = crop or image_size
+    if not smallest <= side <= (largest or side):
         cause = f"prepare.image_size is {image_size}" if crop is None else f"{section}'s crop_size is {crop}"
-        raise InputError(f"{key}: {network} needs images of {smallest} pixels or more, and {cause}; raise it")
+        sides = smallest if largest in (None, smallest) else f"{smallest} to {largest}"
+        more, change = ("" if largest else " or more"), ("raise" if side < smallest else "lower")
+        raise InputError(f"{key}: {network} needs images of {sides} pixels{more}, and {cause}; {change} it")
