@@ -3,6 +3,9 @@
 Trains small networks for 20 steps each on one CPU thread, half a minute in total, and compares their hashes with
 `pipeline/training/canonical_runs.json`. Versions with equal hashes form a code family, whose finished runs stay valid.
 --record adds this code to the family with its hashes, or to a new one; commit the list with the code.
+
+With --isa, on a processor that is not in the list, it says whether this processor gives the bits that are recorded
+with the same instructions.
 """
 
 import argparse
@@ -10,7 +13,7 @@ import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,6 +31,7 @@ from pipeline.training.code_families import (
     Family,
     Hashes,
     add_to_families,
+    find_family,
     read_families,
     write_families,
 )
@@ -37,6 +41,7 @@ _PROJECT = Path(__file__).resolve().parents[2]
 # The newest members of a family are the most similar to the current code; a family may have many.
 _MAX_TRIES = 3
 _TIMEOUT_S = 600
+_LACKS = f"{FAMILIES_FILE.name}: lacks this code or machine; add --record to write it"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,6 +79,13 @@ def main(argv: Sequence[str]) -> int:
         print(json.dumps(dataclasses.asdict(local)))
         return 0
     families = read_families()
+    family = find_family(local.code, families)
+    # Of other code the bits would say nothing of the processor.
+    if arguments.isa and family and family.hashes_on(local.machine) is None:
+        print(processor_verdict(family, local))
+        if not arguments.record:
+            print(_LACKS)
+            return 1
     changed, line = add_to_families(
         families, local.code, local.machine, local.hashes, run_family=lambda family: earlier_hashes(family, local)
     )
@@ -81,7 +93,7 @@ def main(argv: Sequence[str]) -> int:
     if changed == families:
         return 0
     if not arguments.record:
-        print(f"{FAMILIES_FILE.name}: lacks this code or machine; add --record to write it")
+        print(_LACKS)
         return 1
     write_families(changed)
     return 0
@@ -92,6 +104,31 @@ def run_local() -> CanonicalHashes:
     return CanonicalHashes(
         code=training_code_digest(), machine=machine_info(torch.device("cpu")), hashes=canonical_hashes()
     )
+
+
+def processor_verdict(family: Family, local: CanonicalHashes) -> str:
+    """Return a line: whether this processor gives the bits that others gave with the same instructions and versions.
+
+    Of several records that with the most equal hashes counts, since a record does not name the setting of MKL.
+
+    Args:
+        family: it lists the code.
+    """
+    listed = [record.hashes for record in family.records if _is_same_kind(record.machine, local.machine)]
+    common = [(hashes, hashes.keys() & local.hashes.keys()) for hashes in listed]
+    counts = [(sum(hashes[name] == local.hashes[name] for name in names), len(names)) for hashes, names in common]
+    equal, n = max(counts, default=(0, 0))
+    if n == 0:
+        versions = ", ".join(f"{name} {version}" for name, version in local.machine.items() if name != "arithmetic")
+        return f"no hashes are recorded with these instructions and versions ({versions})"
+    if equal == n:
+        return f"this processor gives the recorded bits: {n} hashes are equal"
+    return f"this processor does not give the recorded bits: {n - equal} of {n} hashes differ"
+
+
+def _is_same_kind(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two machines have the same versions and vector instructions, whatever their arithmetic."""
+    return {**one, "arithmetic": None} == {**other, "arithmetic": None}
 
 
 def earlier_hashes(family: Family, local: CanonicalHashes, project: Path = _PROJECT) -> Hashes | None:

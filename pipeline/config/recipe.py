@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from pipeline.config.base import (
     Budget,
@@ -20,12 +20,6 @@ ModelName = Literal[
     "resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnet9", "resnet9_wide", "small_cnn"
 ]
 """Models of this project and torchvision's ResNets, with `stem`."""
-
-TORCHVISION_PREFIX = "torchvision/"
-
-TorchvisionName = Annotated[str, StringConstraints(pattern=rf"^{TORCHVISION_PREFIX}[a-z0-9_]+$")]
-"""`torchvision/` and the name of a classifier in `torchvision.models`, such as `torchvision/vgg16`, which a study can
-train from scratch. Images enter at the size of the crop."""
 
 
 class LrScaling(Section):
@@ -195,9 +189,10 @@ class Recipe(Section):
         precision: `fp32`; `tf32` (products on a GPU with 10 bits of mantissa); `bf16` or `fp16` (mixed precision;
             `fp16` with dynamic loss scaling, which skips non-finite steps).
         compile: fuse the network's operations by torch.compile. It is faster on GPUs, and compiling takes up to a
-            minute for each batch size, once in a study. It changes the result by rounding alone. `cuda_graphs` replays
-            the compiled passes as CUDA graphs, on GPUs only, for steps so short that launching the GPU's operations one
-            by one takes longer than running them.
+            minute for each batch size, once in a study. It changes the result by rounding alone. A run that resumes
+            compiles again, so its bits may differ from those of an uninterrupted run. `cuda_graphs` replays the
+            compiled passes as CUDA graphs, on GPUs only, for steps so short that launching the GPU's operations one by
+            one takes longer than running them.
         fast: on a GPU, let cuDNN choose the fastest kernels by timing them, and use TF32 in the remaining float32
             products. The run does not repeat its bits. Null or false: kernels that do. A CPU ignores it.
         simulated_workers: X. The result is that of X workers on any hardware. Each worker has separate BatchNorm

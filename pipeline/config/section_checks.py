@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from pipeline.config.base import MAX_SEED, Duration, describe_validation_error
-from pipeline.config.batch_sizes import stated_sizes
+from pipeline.config.batch_sizes import LARGEST, stated_sizes
 from pipeline.config.extractors import (
     MIN_PIXELS,
     WITHOUT_IMAGENET_WEIGHTS,
@@ -21,6 +21,7 @@ from pipeline.config.prepare import PrepareConfig
 from pipeline.config.recipe import Augmentation, Recipe
 from pipeline.config.reduce import ReduceConfig, TsneConfig
 from pipeline.config.study import Study, TrainConfig
+from pipeline.config.torchvision_names import TORCHVISION_PREFIX, torchvision_sides
 from pipeline.errors import InputError
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ def _check_study(key: str, study: Study, params: "Params", source: str) -> None:
         _check_budget(section, recipe, study.budget_at(batch))
         _check_batch(f"{key}.batch_sizes", batch, recipe)
         _check_batch_stages(section, batch, recipe)
+    _check_largest(f"{key}.batch_sizes", study, recipe)
     _check_equivalent_batch(f"{key}.equivalent_batch", study, params.train)
     if study.accuracy_every and recipe.post_local_sgd:
         raise InputError(
@@ -124,6 +126,19 @@ def _check_size(key: str, study: Study) -> None:
         raise InputError(
             f"{key}.{longest}: {lists[longest]:,} values, in a grid of {n_runs:,} runs; give at most {MAX_RUNS:,} runs"
         )
+
+
+def _check_largest(key: str, study: Study, recipe: TrainConfig) -> None:
+    """Check that `largest` is found as it is trained: by the processes of a run, with the memory to themselves."""
+    at_once = recipe.concurrent_runs
+    if LARGEST not in study.batch_sizes or at_once == 1:
+        return
+    if at_once == "auto" and 1 in (recipe.workers, recipe.simulated_workers):
+        return  # one process on each GPU
+    raise InputError(
+        f"{key}: largest fills the memory with one run on all its processes, and concurrent_runs: {at_once} trains "
+        "several runs by one process each; set concurrent_runs: 1 in the study's recipe, or give a number"
+    )
 
 
 def _check_equivalent_batch(key: str, study: Study, train: TrainConfig) -> None:
@@ -292,7 +307,7 @@ def check_networks(params: "Params", source: str) -> None:
     """Check extractors and models of studies; the recipes of the studies are valid.
 
     Raises:
-        InputError: the images are too small for a network, or it has no ImageNet weights.
+        InputError: a network does not take images of their size, has no ImageNet weights, or does not exist.
     """
     image_size = params.prepare.image_size
     for name in params.networks:
@@ -311,7 +326,15 @@ def check_networks(params: "Params", source: str) -> None:
 
 
 def _check_pixels(key: str, network: str, augmentation: Augmentation, section: str, image_size: int) -> None:
-    smallest, crop = MIN_PIXELS.get(network, 0), augmentation.crop_size
-    if (crop or image_size) < smallest:
+    try:
+        known = torchvision_sides(network) if network.startswith(TORCHVISION_PREFIX) else None
+    except ValueError as error:
+        raise InputError(f"{key}: {error}") from None
+    smallest, largest = known or (MIN_PIXELS.get(network, 1), None)
+    crop = augmentation.crop_size
+    side = crop or image_size
+    if not smallest <= side <= (largest or side):
         cause = f"prepare.image_size is {image_size}" if crop is None else f"{section}'s crop_size is {crop}"
-        raise InputError(f"{key}: {network} needs images of {smallest} pixels or more, and {cause}; raise it")
+        sides = smallest if largest in (None, smallest) else f"{smallest} to {largest}"
+        more, change = ("" if largest else " or more"), ("raise" if side < smallest else "lower")
+        raise InputError(f"{key}: {network} needs images of {sides} pixels{more}, and {cause}; {change} it")

@@ -9,7 +9,8 @@ from pydantic import Field, StringConstraints, model_validator
 from pipeline.config.base import Budget, Duration, KeyOfSize, NonNegativeFloat, Positive, PositiveFloat, Section, Seed
 from pipeline.config.batch_sizes import TEST_ARMS, BatchSize, EquivalentBatch, check_largest, known_sizes, stated_sizes
 from pipeline.config.extractors import NetworkName
-from pipeline.config.recipe import ModelName, Recipe, TorchvisionName
+from pipeline.config.recipe import ModelName, Recipe
+from pipeline.config.torchvision_names import TorchvisionName
 
 Arm = Literal["full", "filtered", "random", "random_uniform", "relabeled"]
 KeepWeights = Literal["none", "first_seed", "all"]
@@ -28,7 +29,8 @@ class TrainConfig(Recipe):
     Attributes:
         concurrent_runs: runs of a study that train at a time on this machine, each by one process with as many threads
             as one alone. `auto`: one on each GPU, and 1 without GPUs. With `workers: auto`, runs with batches of up to
-            1,024 images train first, one GPU each; larger ones then use all GPUs. It changes no result.
+            1,024 images train first, one GPU each; larger ones then use all GPUs. It changes no result. A study with
+            `largest` needs 1, or `auto` with one process for each run.
     """
 
     # No part of plans and provenance: it is excluded where the section is written out.
@@ -62,8 +64,8 @@ class Study(Section):
             stage is started by hand.
         filter_replicates: number of filters that the study compares: that of `filter_network` and of its replicates
             -r1, -r2, ... in `networks`. With one, results are conditional on it.
-        models: the networks to train: those of this project, or `torchvision/NAME` for any classifier of torchvision,
-            such as `torchvision/vgg16`.
+        models: the networks to train: those of this project, or `torchvision/NAME` for a classifier of torchvision that
+            ends in a linear layer, which are all but SqueezeNets, such as `torchvision/vgg16`.
         arms: `full`; `filtered`; `random` (as many images of each class as the filter kept, sampled again for every
             seed); `random_uniform` (as many in all, regardless of class); `relabeled` (all images, with labels changed
             by hand, and by `relabel_above`). `filtered` has the labels changed by hand, the others those of the data.

@@ -25,10 +25,11 @@ from pipeline.batching import BatchSlice
 from pipeline.distributed import CommConfig, World
 from pipeline.durations import BatchStage
 from pipeline.errors import InputError, Terminated
+from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
 from pipeline.training import eval_weights, hash_chain, state
 from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
-from pipeline.training.evaluation import evaluate, load_images
+from pipeline.training.evaluation import Evaluation, evaluate, load_images
 from pipeline.training.gradients import GlobalBatch, TrainLoss
 from pipeline.training.loop import TrainData, TrainedRun, train
 from pipeline.training.run_options import RunOptions
@@ -118,7 +119,7 @@ def _float64_cases() -> Iterator[tuple[str, StepCase]]:
 def _exact_cases() -> Iterator[tuple[str, StepCase]]:
     """Of 12 simulated workers and 53 images, which no number of processes above one shares evenly."""
     exact: dict[str, Any] = {"reduction": "exact", "simulated_workers": 12, "batch_size": 53}
-    small = replace(SEVERAL, **exact, noise_scale_steps=2)
+    small = replace(SEVERAL, **exact, noise_scale_steps=2, accuracy_steps=2)
     resnet = replace(RESNET, steps=2, **exact)
     yield "resnets resnet18 sgd", StepCase(settings=resnet)
     yield "resnets resnet18 lamb", StepCase(settings=replace(resnet, **_SMOOTH, **_LAMB))
@@ -203,6 +204,7 @@ def _train(case: StepCase, world: World, checkpointer: CheckpointScheduler | Non
         world=world,
         log=RunLog.silent(),
         options=RunOptions(micro_batch=case.micro_batch, comm=case.comm or CommConfig(), checkpointer=checkpointer),
+        eval_fn=lambda model: _evaluate(case, model, world),
         track_confidence=True,
     )
 
@@ -259,18 +261,26 @@ def run_part(case: StepCase, world: World, checkpoints: Path, stop: int) -> dict
     return _results(case, trained, world)
 
 
-def _results(case: StepCase, trained: TrainedRun, world: World) -> dict[str, Any]:
+def _evaluate(case: StepCase, model: Network, world: World) -> Evaluation:
     test_images, test_labels = bright_images(53, case.settings.format.image_size, seed=1)
     test = load_images(test_images, case.settings, training=False, device=world.device)
-    result = evaluate(trained.model, test, torch.from_numpy(test_labels), batch_size=7, world=world)
+    return evaluate(model, test, torch.from_numpy(test_labels), batch_size=7, world=world)
+
+
+def _results(case: StepCase, trained: TrainedRun, world: World) -> dict[str, Any]:
+    result, dynamics = _evaluate(case, trained.model, world), trained.dynamics
+    assert dynamics is not None
     return {
         "state": trained.model.state_dict(),
         "same on all ranks": len(set(distributed.all_gather(_digest(trained.model)))) == 1,
         "losses": [record.train_loss for record in trained.history],
+        "rates": [record.lr for record in trained.history],
+        "accuracies": [(record.top1, record.test_loss) for record in trained.history],
         "links": [link.sha256 for link in trained.links],
         "hardware": trained.hardware,
         "noise": _noise(trained),
         "confidence": torch.from_numpy(trained.confidence),
+        "dynamics": torch.from_numpy(np.stack([dynamics.margin, dynamics.forgetting])),
         "test_loss": result.loss,
         "correct": torch.from_numpy(result.correct),
     }

@@ -48,11 +48,12 @@ def test_any_number_of_processes_gives_the_bits_of_one(results: Results, ranks: 
 
 
 def _assert_all_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    """Check weights, buffers, losses, confidences, hash chain, noise scale and evaluation."""
+    """Check weights, buffers, losses, rates, label dynamics, hash chain, noise scale and all evaluations."""
     assert_equal_bits(one, other)
-    for key in ("links", "noise", "test_loss"):
+    for key in ("rates", "accuracies", "links", "noise", "test_loss"):
         assert one[key] == other[key], key
     assert one["correct"].equal(other["correct"])
+    assert one["dynamics"].numpy().tobytes() == other["dynamics"].numpy().tobytes()  # with NaN
 
 
 @pytest.mark.parametrize("way", ["small buckets", "by node", "one message", "interrupted"])
@@ -68,6 +69,13 @@ def test_the_comparison_tells_jobs_apart(results: Results) -> None:
     assert different_bits(alone["exact small_cnn sgd"], alone["exact small_cnn lamb"])
     assert different_bits(alone["exact small_cnn sgd"], alone["exact small_cnn spike"])
     assert all(math.isfinite(loss) for case in (*SMALL, *RESNETS) for loss in alone[case]["losses"])
+    sgd, lamb = (alone[f"exact small_cnn {optimizer}"] for optimizer in ("sgd", "lamb"))
+    for key in ("rates", "accuracies"):
+        assert sgd[key] != lamb[key], key
+    # After each second step but the last; and of the images trained on, nine of ten.
+    assert [top1 is not None for top1, _ in sgd["accuracies"]] == [False, True, False, True, False, False]
+    assert sgd["dynamics"][0].isfinite().sum() == 135
+    assert not sgd["dynamics"].equal(lamb["dynamics"])
 
 
 def test_a_sum_that_rounds_has_other_bits(results: Results) -> None:

@@ -55,6 +55,64 @@ def test_json_is_an_outcome(capsys: pytest.CaptureFixture[str]) -> None:
     assert CanonicalHashes(**json.loads(capsys.readouterr().out)) == HERE
 
 
+_AVX2 = {"torch": "2", "device": "AVX2"}
+_LISTED = (
+    MachineHashes(machine={**_AVX2, "arithmetic": "a"}, hashes={"sgd": "01", "lars": "02", "older": "03"}),
+    # As with another setting of MKL, with fewer equal hashes.
+    MachineHashes(machine={**_AVX2, "arithmetic": "b"}, hashes={"sgd": "11", "lars": "12", "muon": "13"}),
+    MachineHashes(machine={**_AVX2, "device": "AVX512", "arithmetic": "c"}, hashes={"sgd": "21", "lars": "22"}),
+    MachineHashes(machine={**_AVX2, "torch": "1", "arithmetic": "d"}, hashes={"sgd": "21", "lars": "22"}),
+)
+_LACKS = "canonical_runs.json: lacks this code or machine; add --record to write it"
+
+
+def _give(monkeypatch: pytest.MonkeyPatch, path: Path, machine: dict[str, Any], hashes: dict[str, str]) -> None:
+    """Make this machine give `hashes`, with a family that lists its code."""
+    write_families([Family(members=(A, C), records=_LISTED)], path)
+    monkeypatch.setattr(module, "run_local", lambda: CanonicalHashes(code=C, machine=machine, hashes=hashes))
+    monkeypatch.setattr(module, "limit_instructions", lambda _: None)  # torch computes in this process
+    monkeypatch.setattr(module, "earlier_hashes", lambda *_: None)  # no history
+
+
+@pytest.mark.parametrize(
+    ("hashes", "verdict"),
+    [
+        ({"sgd": "01", "lars": "99", "new": "04"}, "does not give the recorded bits: 1 of 2 hashes differ"),
+        ({"sgd": "21", "lars": "22", "muon": "99"}, "does not give the recorded bits: 3 of 3 hashes differ"),
+        ({"sgd": "01", "lars": "02", "new": "04"}, "gives the recorded bits: 2 hashes are equal"),
+    ],
+)
+def test_another_processor_gets_a_verdict(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], hashes: dict[str, str],
+    verdict: str,
+) -> None:  # fmt: skip
+    """Compared with records of the same instructions and versions alone, and without git's history."""
+    _give(monkeypatch, place, {**_AVX2, "arithmetic": "e"}, hashes)
+    assert main(["canonical-runs", "--isa", "avx2"]) == 1
+    assert capsys.readouterr().out.splitlines() == [f"this processor {verdict}", _LACKS]
+
+
+def test_a_processor_without_a_record_of_its_kind_gets_no_verdict(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _give(monkeypatch, place, {**_AVX2, "torch": "3", "arithmetic": "e"}, {"sgd": "01"})
+    assert main(["canonical-runs", "--isa", "avx2"]) == 1
+    first, last = capsys.readouterr().out.splitlines()
+    assert first == "no hashes are recorded with these instructions and versions (torch 3, device AVX2)"
+    assert last == _LACKS
+
+
+def test_listed_processors_and_runs_without_isa_are_as_before(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _give(monkeypatch, place, {**_AVX2, "arithmetic": "a"}, dict(_LISTED[0].hashes))
+    assert main(["canonical-runs", "--isa", "avx2"]) == 0
+    assert "its 3 hashes are as recorded" in capsys.readouterr().out
+    _give(monkeypatch, place, {**_AVX2, "arithmetic": "e"}, {"sgd": "99"})
+    assert main(["canonical-runs"]) == 2
+    assert "full clone" in capsys.readouterr().err
+
+
 Commit = Callable[..., str]
 
 

@@ -85,6 +85,13 @@ _BAD = [
         _DIGITS["studies"]["digits"] | {"needs": "filter/resnet18", "filter_replicates": 2},
         "studies.digits: needs",
     ),
+    (
+        "studies.digits",
+        _DIGITS["studies"]["digits"] | {"batch_sizes": ["largest"], "recipe": {"concurrent_runs": 2}},
+        "studies.digits.batch_sizes",
+    ),
+    ("studies.digits.models", ["torchvision/vgg61"], "studies.digits.models"),
+    ("studies.digits.models", ["torchvision/vgg16"], "studies.digits.models"),
     ("studies.digits.plan", {"question": " "}, "studies.digits.plan.question"),
     ("studies.digits.recipe", {"stemm": "cifar"}, "studies.digits.recipe.stemm"),
     ("studies.digits.recipe", {"stem": "vgg"}, "studies.digits.recipe.stem"),

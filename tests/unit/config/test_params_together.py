@@ -42,6 +42,36 @@ def test_concurrent_runs_are_those_of_train_unless_the_study_says() -> None:
     assert params.studies["digits"].effective_recipe(params.train).concurrent_runs == "auto"
 
 
+@pytest.mark.parametrize(
+    ("at_once", "workers", "simulated", "accepted"),
+    [
+        (1, "auto", 4, True),
+        (2, 1, 4, False),  # two runs would share the memory that one fills
+        ("auto", "auto", 4, False),  # found on all GPUs, and trained on one
+        ("auto", 2, 4, False),
+        ("auto", 1, 4, True),
+        ("auto", "auto", 1, True),
+    ],
+)
+def test_the_largest_batch_has_the_memory_to_itself(
+    at_once: int | str, workers: int | str, simulated: int, accepted: bool
+) -> None:
+    tree = digits_with("train.workers", workers)
+    tree["train"] |= {"simulated_workers": simulated, "concurrent_runs": at_once}
+    tree["studies"]["digits"]["batch_sizes"] = [32, "largest"]
+    if accepted:
+        assert "largest" in check_params(tree, source="p").studies["digits"].batch_sizes
+    else:
+        with pytest.raises(InputError) as raised:
+            check_params(tree, source="p")
+        assert key_within(raised.value, "p") == "studies.digits.batch_sizes"
+        assert "concurrent_runs" in str(raised.value)
+        tree["studies"]["digits"]["recipe"] = {"concurrent_runs": 1}
+        check_params(tree, source="p")
+    tree["studies"]["digits"] |= {"batch_sizes": [32], "recipe": {}}
+    check_params(tree, source="p")
+
+
 @given(workers=st.integers(1, 64), simulated=st.integers(1, 64))
 def test_workers_are_accepted_exactly_if_they_divide(workers: int, simulated: int) -> None:
     tree = digits_with("train.workers", workers)

@@ -1,6 +1,8 @@
 """Sums on grids: equal bits in any order and division, and as near to the true sum as float32 can tell."""
 
+from collections.abc import Sequence
 from fractions import Fraction
+from functools import reduce
 from itertools import accumulate, permutations
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -40,6 +42,40 @@ def _bits(values: Tensor) -> bytes:
     return values.numpy().tobytes()
 
 
+def _ring(parts: Sequence[Tensor]) -> Tensor:
+    """Add in the order of a ring all-reduce: each of n chunks goes once around, beginning at another rank."""
+    n = len(parts)
+    chunks = [part.tensor_split(n) for part in parts]
+    return torch.cat(
+        [reduce(torch.add, [chunks[(first + step) % n][first] for step in range(n)]) for first in range(n)]
+    )
+
+
+def _tree(parts: Sequence[Tensor]) -> Tensor:
+    """Add in the order of a binomial tree: the ranks take the sums of those 1, 2, 4, ... above them."""
+    sums, stride = list(parts), 1
+    while stride < len(sums):
+        for rank in range(0, len(sums) - stride, 2 * stride):
+            sums[rank] = sums[rank] + sums[rank + stride]
+        stride *= 2
+    return sums[0]
+
+
+def _halving(parts: Sequence[Tensor]) -> Tensor:
+    """Add in the order of recursive halving: pairs exchange halves; ranks above a power of two add theirs before."""
+    power = 1 << (len(parts).bit_length() - 1)
+    above = parts[power:]
+    sums = [*(one + other for one, other in zip(parts, above, strict=False)), *parts[len(above) : power]]
+    if power == 1:
+        return sums[0]
+    pairs, middle = list(zip(sums[: power // 2], sums[power // 2 :], strict=True)), len(sums[0]) // 2
+    lower = _halving([one[:middle] + other[:middle] for one, other in pairs])
+    return torch.cat([lower, _halving([other[middle:] + one[middle:] for one, other in pairs])])
+
+
+_COLLECTIVES = (_ring, _tree, _halving)
+
+
 @given(LEAVES, st.randoms())
 def test_every_order_and_division_has_the_same_bits(leaves: list[list[float]], random: object) -> None:
     tensors = _tensors(leaves)
@@ -52,6 +88,18 @@ def test_every_order_and_division_has_the_same_bits(leaves: list[list[float]], r
         assert _bits(parts) == expected
         # A collective may start from zeros, and may add in another order.
         assert _bits(torch.zeros_like(parts) + _sum(tensors[cut:], grids) + _sum(tensors[:cut], grids)) == expected
+
+
+@given(LEAVES)
+def test_the_orders_of_collectives_have_the_same_bits(leaves: list[list[float]]) -> None:
+    """Of one leaf on each rank, and of two on each."""
+    tensors = _tensors(leaves)
+    grids = _grids(tensors)
+    expected = _bits(_sum(tensors, grids))
+    for share in (1, 2):
+        parts = [_sum(tensors[first : first + share], grids) for first in range(0, len(tensors), share)]
+        for collective in _COLLECTIVES:
+            assert _bits(collective(parts)) == expected, collective.__name__
 
 
 @given(LEAVES)
@@ -138,8 +186,12 @@ def test_rounding_to_a_grid_is_needed() -> None:
     leaves = [torch.randn(1000, generator=generator) * 10.0 ** (3 * index - 9) for index in range(7)]
     forward, backward = (sum(leaf.double() for leaf in order) for order in (leaves, leaves[::-1]))
     assert not torch.equal(torch.as_tensor(forward), torch.as_tensor(backward))
+    unrounded = [leaf.double() for leaf in leaves]
+    assert len({_bits(torch.as_tensor(forward)), *(_bits(add(unrounded)) for add in _COLLECTIVES)}) == 4
     grids = _grids(leaves)
     assert torch.equal(_sum(leaves, grids), _sum(leaves[::-1], grids))
+    rounded = [_sum([leaf], grids) for leaf in leaves]
+    assert {_bits(add(rounded)) for add in _COLLECTIVES} == {_bits(_sum(leaves, grids))}
 
 
 def test_the_ordered_sum_of_one_process_has_no_negative_zero() -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torchvision import models
 
-from pipeline.config import recipe
+from pipeline.config import torchvision_names
 from pipeline.errors import InputError
 from pipeline.models import build_network, feature_dimension, set_batch_context
 from pipeline.models.layers import KeyedDropout
@@ -31,7 +31,7 @@ def _images(n: int, size: int = 32) -> Tensor:
 
 
 def test_params_and_models_have_one_prefix() -> None:
-    assert recipe.TORCHVISION_PREFIX == TORCHVISION_PREFIX
+    assert torchvision_names.TORCHVISION_PREFIX == TORCHVISION_PREFIX
 
 
 @pytest.mark.parametrize("family", _FAMILIES)
