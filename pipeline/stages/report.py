@@ -20,6 +20,7 @@ from pipeline.stages.harness import StageContext, run_stage
 def report(context: StageContext) -> None:
     """Write everything in data/report/."""
     paths = context.data
+    remove_leftovers(paths.summary.parent)
     inputs = load_report_inputs(context.params, paths)
     summary = build_summary(inputs)
     write_json(paths.summary, summary)
