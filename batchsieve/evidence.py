@@ -1,6 +1,7 @@
 """Compute the inputs of scorers from features: components, neighbors, class probabilities and a t-SNE embedding."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,9 @@ from pipeline.config.reduce import TsneConfig, landmark_count
 from pipeline.errors import InputError
 from pipeline.features.linear import cross_validated_probabilities, probe_folds
 from pipeline.reduction.pca import fit_pca
+from pipeline.run_log import RunLog
 from pipeline.scoring.registry import member_scorers
+from pipeline.typing import row_blocks
 
 N_COMPONENTS = 50
 """Default number of principal components, as in params.yaml."""
@@ -28,8 +31,13 @@ def content_order(features: NDArray[np.float32], codes: NDArray[np.int64]) -> ND
     return order[np.argsort(codes[order], kind="stable")]
 
 
-def principal_components(features: NDArray[np.float32], n_components: int) -> NDArray[np.float32]:
+def principal_components(
+    features: NDArray[np.float32], n_components: int, log: RunLog | None = None
+) -> NDArray[np.float32]:
     """Return principal components (N, d) of features (N, D), d = min(n_components, N); the features if D is no larger.
+
+    Args:
+        log: shows the progress; None shows nothing.
 
     Raises:
         InputError: `n_components` is below 1.
@@ -38,15 +46,26 @@ def principal_components(features: NDArray[np.float32], n_components: int) -> ND
         raise InputError(f"n_components: {n_components}; give 1 or more")
     if features.shape[1] <= n_components:
         return np.ascontiguousarray(features)
-    return fit_pca(features, min(n_components, len(features))).transform(features)
+    # Two passes fit the axes, and one transforms.
+    with (log or RunLog.silent()).progress("principal components", 3 * len(row_blocks(features)), "blocks") as bar:
+
+        def counted(task: Callable[[Any], Any], blocks: Iterable[Any]) -> Iterator[Any]:
+            for block in blocks:
+                yield task(block)
+                bar.update()
+
+        return fit_pca(features, min(n_components, len(features)), map_fn=counted).transform(features, map_fn=counted)
 
 
-def neighbor_rows(components: NDArray[np.float32], k: int, *, key: str, seed: int) -> NDArray[np.int32]:
+def neighbor_rows(
+    components: NDArray[np.float32], k: int, *, key: str, seed: int, log: RunLog | None = None
+) -> NDArray[np.int32]:
     """Return the rows (N, k) of the nearest other samples by components (N, d), nearest first.
 
     Args:
         key: the argument that gave `k`, for errors.
         seed: of the search above 100,000 samples.
+        log: shows the progress; None shows nothing.
 
     Raises:
         InputError: there are fewer than `k` other samples, or faiss is not installed.
@@ -59,11 +78,18 @@ def neighbor_rows(components: NDArray[np.float32], k: int, *, key: str, seed: in
         from pipeline.reduction.neighbors import nearest_neighbors
     except ModuleNotFoundError as error:
         raise _needs_extra("features", error) from None
-    return nearest_neighbors(components, k, seed=seed).rows
+    with (log or RunLog.silent()).progress("nearest neighbors", n, "samples") as bar:
+        return nearest_neighbors(components, k, seed=seed, report=bar.update).rows
 
 
 def voted_probabilities(
-    components: NDArray[np.float32], neighbors: NDArray[np.int32], labels: Labels, *, folds: int, seed: int
+    components: NDArray[np.float32],
+    neighbors: NDArray[np.int32],
+    labels: Labels,
+    *,
+    folds: int,
+    seed: int,
+    log: RunLog | None = None,
 ) -> NDArray[np.float32]:
     """Estimate class probabilities (N, C) of each sample by models that were not fitted to it; rows sum to 1.
 
@@ -75,6 +101,7 @@ def voted_probabilities(
         neighbors: (N, k).
         folds: of the cross-validation.
         seed: of the folds.
+        log: shows the progress; None shows nothing.
 
     Raises:
         InputError: too few samples for the folds, or only one class outside a fold.
@@ -84,18 +111,30 @@ def voted_probabilities(
     n, n_classes = len(labels.codes), len(labels.classes)
     fix = "give more samples of each class, fewer folds, or pred_probs"
     fold = probe_folds(labels.codes, folds, seed, key="labels", fix=fix)
-    probed = cross_validated_probabilities(components, labels.codes, folds=fold, n_classes=n_classes)
+    with (log or RunLog.silent()).progress("class probabilities", folds, "folds") as bar:
+        probed = cross_validated_probabilities(
+            components, labels.codes, folds=fold, n_classes=n_classes, report=bar.update
+        )
     votes = np.zeros((n, n_classes), dtype=np.float32)
     np.add.at(votes, (np.arange(n)[:, None], labels.codes[neighbors]), np.float32(1 / neighbors.shape[1]))
     return np.asarray((probed.probabilities + votes) / 2, dtype=np.float32)
 
 
 def tsne_coordinates(
-    components: NDArray[np.float32], codes: NDArray[np.int64], *, perplexity: float, n_jobs: int, seed: int
+    components: NDArray[np.float32],
+    codes: NDArray[np.int64],
+    *,
+    perplexity: float,
+    n_jobs: int,
+    seed: int,
+    log: RunLog | None = None,
 ) -> NDArray[np.float32]:
     """Return the t-SNE embedding (N, 2) of components (N, d).
 
     Above 200,000 samples t-SNE is fitted to landmarks, and the others are transformed to their embedding.
+
+    Args:
+        log: shows the progress; None shows nothing.
 
     Raises:
         InputError: there are too few samples for the perplexity, a value is out of range, or openTSNE is not installed.
@@ -109,11 +148,13 @@ def tsne_coordinates(
     if n_jobs < 1:
         raise InputError(f"n_jobs: {n_jobs}; give 1 or more")
     try:
-        from pipeline.reduction.tsne import fit_training_tsne
+        from pipeline.embedding import training_tsne_with_progress
     except ModuleNotFoundError as error:
         raise _needs_extra("scorer", error) from None
-    settings = TsneConfig(perplexity=float(perplexity), n_jobs=n_jobs, random_state=seed).model_dump()
-    return fit_training_tsne(components, codes, settings, landmarks=landmark_count("auto", n)).coordinates
+    settings = TsneConfig(perplexity=float(perplexity), n_jobs=n_jobs, random_state=seed)
+    return training_tsne_with_progress(
+        components, codes, settings, landmarks=landmark_count("auto", n), log=log or RunLog.silent(), name="t-SNE"
+    ).coordinates
 
 
 def scorer_settings(scorer: Mapping[str, object]) -> Iterable[Mapping[str, object]]:

@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     if out.suffix.lower() != ".csv":
         raise InputError(f"--out: {out} is not a .csv file; give a name that ends in .csv")
     arrays = [_read(option, getattr(arguments, option)) for option in ("labels", "pred_probs", "features")]
-    issues = find_issues(*arrays, scorer=arguments.scorer, fraction=arguments.fraction)
+    issues = find_issues(*arrays, scorer=arguments.scorer, fraction=arguments.fraction, progress=True)
     write_csv(out, protect_cells(_table(issues)))
     if issues.wrong_share is not None:
         print(f"--fraction estimated: {issues.wrong_share}")

@@ -19,6 +19,7 @@ from batchsieve.arrays import (
 from batchsieve.evidence import N_COMPONENTS, content_order, neighbor_rows, principal_components, voted_probabilities
 from batchsieve.suspect_table import SuspectTable
 from pipeline.errors import InputError
+from pipeline.run_log import RunLog, stderr_log
 from pipeline.scoring.base import ScorerInputs, neighbor_phrases
 from pipeline.scoring.registry import SCORERS
 from pipeline.scoring.suggestions import suggest_labels
@@ -91,6 +92,7 @@ def find_issues(
     n_neighbors: int = 10,
     n_components: int = N_COMPONENTS,
     folds: int = 5,
+    progress: bool = False,
     seed: int = 0,
 ) -> LabelIssues:
     """Score how suspect the label of each of N samples is.
@@ -129,6 +131,7 @@ def find_issues(
         n_neighbors: number of nearest other samples, by Euclidean distance; at most N - 1.
         n_components: principal components to which more features are reduced; at most N are used.
         folds: of the cross-validation.
+        progress: print progress to standard error.
         seed: of the folds, and of the interval of an estimated share.
 
     Returns:
@@ -173,19 +176,20 @@ def find_issues(
         raise InputError(f"labels: {only} is the only class; give labels of two or more, or find outliers by sieve")
     share = None if fraction is None else checked_fraction(fraction, "fraction")
     check_seed(seed)
+    log = stderr_log(None) if progress else RunLog.silent()
     n = len(checked.codes)
     probabilities = None if columns is None else checked_probabilities(columns, n)
     order, inputs = np.arange(n), ScorerInputs(labels=checked.codes, probabilities=probabilities)
     if features is not None:
         values = checked_features(features, n)
         order = content_order(values, checked.codes)
-        components = principal_components(values[order], n_components)
-        neighbors = neighbor_rows(components, n_neighbors, key="n_neighbors", seed=seed)
+        components = principal_components(values[order], n_components, log)
+        neighbors = neighbor_rows(components, n_neighbors, key="n_neighbors", seed=seed, log=log)
         ordered = Labels(codes=checked.codes[order], classes=checked.classes)
         if probabilities is not None:
             probabilities = probabilities[order]
         elif scorer != "knn_agreement" or share == "estimated":
-            probabilities = voted_probabilities(components, neighbors, ordered, folds=folds, seed=seed)
+            probabilities = voted_probabilities(components, neighbors, ordered, folds=folds, seed=seed, log=log)
         inputs = ScorerInputs(labels=ordered.codes, probabilities=probabilities, neighbors=neighbors)
     score = _score(inputs, scorer, n_neighbors)
     estimate = None

@@ -168,6 +168,32 @@ def tsne_with_progress(points: NDArray[np.float32], tsne: TsneConfig, log: RunLo
         return fit_tsne(points, tsne.model_dump(), report=report)
 
 
+def training_tsne_with_progress(
+    points: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    tsne: TsneConfig,
+    *,
+    landmarks: int | None,
+    log: RunLog,
+    name: str,
+) -> TsneResult:
+    """Run `fit_training_tsne` on points (N, d) with labels (N,), and show its progress, without landmarks as `name`."""
+    if landmarks is None:
+        return tsne_with_progress(points, tsne, log, name)
+    with (
+        log.progress("t-SNE of the landmarks", _iterations(tsne), "iterations") as bar,
+        log.progress("placement of other images", len(labels) - landmarks, "images") as placement_bar,
+    ):
+        return fit_training_tsne(
+            points,
+            labels,
+            tsne.model_dump(),
+            landmarks=landmarks,
+            report=lambda done, divergence: bar.update(done, f"KL {divergence:.3f}"),
+            report_transformed=placement_bar.update,
+        )
+
+
 def _components(
     features: NDArray[np.float32], config: ReduceConfig, file: Path, log: RunLog, map_fn: MapFn
 ) -> tuple[FittedPca | None, NDArray[np.float32]]:
@@ -199,7 +225,9 @@ def _fit_embeddings(
     """Fit the main embedding here, then collect the extra ones, which workers may have started before."""
     extra = [config.embedding_settings(number).model_dump() for number in range(1, 1 + len(config.extra_embeddings))]
     results = map_fn(partial(fit_training_tsne, components, labels, landmarks=landmarks), extra)
-    embeddings = [_fit_main_embedding(components, labels, config.tsne, landmarks, log)]
+    name = "t-SNE of the training images"
+    main = training_tsne_with_progress(components, labels, config.tsne, landmarks=landmarks, log=log, name=name)
+    embeddings = [main]
     if extra:
         with log.progress("extra t-SNE embeddings", len(extra), "embeddings") as bar:
             for number in range(len(extra)):
@@ -213,25 +241,6 @@ def _next_embedding(results: Iterator[TsneResult], number: int) -> TsneResult:
         return next(results)
     except InputError as error:
         raise InputError(f"reduce.extra_embeddings[{number}]: {error}") from None
-
-
-def _fit_main_embedding(
-    components: NDArray[np.float32], labels: NDArray[np.int64], tsne: TsneConfig, landmarks: int | None, log: RunLog
-) -> TsneResult:
-    if landmarks is None:
-        return tsne_with_progress(components, tsne, log, "t-SNE of the training images")
-    with (
-        log.progress("t-SNE of the landmarks", _iterations(tsne), "iterations") as bar,
-        log.progress("placement of other images", len(labels) - landmarks, "images") as placement_bar,
-    ):
-        return fit_training_tsne(
-            components,
-            labels,
-            tsne.model_dump(),
-            landmarks=landmarks,
-            report=lambda done, divergence: bar.update(done, f"KL {divergence:.3f}"),
-            report_transformed=placement_bar.update,
-        )
 
 
 def _iterations(tsne: TsneConfig) -> int:

@@ -35,7 +35,7 @@ from batchsieve.looking.sources import Images, Pictures, open_arrays, open_folde
 from pipeline.datasets.image_set import ImageSet
 from pipeline.distributed import World, alone_in_process
 from pipeline.errors import InputError
-from pipeline.reduction.near_duplicates import near_duplicates
+from pipeline.reduction.near_duplicates import PASSES, near_duplicates
 from pipeline.run_log import RunLog, stderr_log
 
 MIN_IMAGES = 10
@@ -107,7 +107,7 @@ def look(
             pictures = read_pictures(opened, extractor.encode, class_names=class_names, log=log)
             _check(pictures, name)
             extracted = extractor.extract(pictures)
-        return _result(name, pictures, extracted, extractor, seed)
+        return _result(name, pictures, extracted, extractor, progress=progress, seed=seed)
 
     try:
         if features is not None:
@@ -187,17 +187,20 @@ def _check(pictures: Pictures, name: str) -> None:
         )
 
 
-def _result(name: str, pictures: Pictures, extracted: ExtractedFeatures, extractor: Extractor, seed: int) -> Look:
+def _result(
+    name: str, pictures: Pictures, extracted: ExtractedFeatures, extractor: Extractor, *, progress: bool, seed: int
+) -> Look:
+    log = stderr_log(None) if progress else RunLog.silent()
     k = min(_NEIGHBORS, len(pictures.paths) - 1)
     # In an order that does not depend on the paths, as in `find_issues`.
     order = content_order(extracted.features, pictures.labels)
     inverse = np.argsort(order)
     labels = Labels(codes=pictures.labels[order], classes=pictures.class_names)
-    components = principal_components(extracted.features[order], N_COMPONENTS)
-    neighbors = neighbor_rows(components, k, key="images", seed=seed)
+    components = principal_components(extracted.features[order], N_COMPONENTS, log)
+    neighbors = neighbor_rows(components, k, key="images", seed=seed, log=log)
     probabilities = extracted.probabilities
     if probabilities is None:
-        probabilities = voted_probabilities(components, neighbors, labels, folds=FOLDS, seed=seed)[inverse]
+        probabilities = voted_probabilities(components, neighbors, labels, folds=FOLDS, seed=seed, log=log)[inverse]
     issues = find_issues(
         pictures.class_names[pictures.labels],
         probabilities,
@@ -205,10 +208,18 @@ def _result(name: str, pictures: Pictures, extracted: ExtractedFeatures, extract
         fraction="estimated",
         class_names=pictures.class_names.tolist(),
         n_neighbors=k,
+        progress=progress,
         seed=seed,
     )
     perplexity = min(_PERPLEXITY, (len(order) - 1) / 3.5)
-    coordinates = tsne_coordinates(components, labels.codes, perplexity=perplexity, n_jobs=2, seed=seed)
+    coordinates = tsne_coordinates(components, labels.codes, perplexity=perplexity, n_jobs=2, seed=seed, log=log)
+    with log.progress("near duplicates", PASSES * len(order), "comparisons") as bar:
+        duplicates = near_duplicates(
+            extracted.features if extracted.by_one_network is None else extracted.by_one_network,
+            thumbnail_pixels(pictures.thumbnails, _DUPLICATES_SIDE),
+            seed=seed,
+            report=bar.update,
+        )
     return Look(
         issues=issues,
         path=np.array(pictures.paths, dtype=object),
@@ -218,11 +229,7 @@ def _result(name: str, pictures: Pictures, extracted: ExtractedFeatures, extract
         class_names=pictures.class_names,
         probabilities=probabilities,
         neighbors=order[neighbors[inverse]].astype(np.int32),
-        near_duplicates=near_duplicates(
-            extracted.features if extracted.by_one_network is None else extracted.by_one_network,
-            thumbnail_pixels(pictures.thumbnails, _DUPLICATES_SIDE),
-            seed=seed,
-        ),
+        near_duplicates=duplicates,
         thumbnails=pictures.thumbnails,
         extractor=extractor.name,
         network=extractor.description,

@@ -7,11 +7,13 @@ embedding, every embedding of `reduce.extra_embeddings` and the principal compon
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.artifacts.files import read_json
 from pipeline.artifacts.recorded import StageFiles, check_with_note
@@ -22,6 +24,7 @@ from pipeline.config.params import load_params
 from pipeline.errors import InputError
 from pipeline.filtering.inputs import load_filter_inputs
 from pipeline.paths import DataPaths
+from pipeline.run_log import RunLog, stderr_log
 from pipeline.scoring.base import ScorerInputs, Space
 from pipeline.scoring.density import release_radii_by_class
 from pipeline.scoring.eps_search import k_distances, knee, search_planted
@@ -70,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
     if not inputs.has("classes"):
         raise InputError("calibrate: there is only one class, and planted images need another; set filter.eps: knee")
     embedding_metrics = read_json(data.reduce_metrics(arguments.network))["maps"]
-    rows = list(_rows(inputs, embedding_metrics, arguments.min_samples, fraction))
+    rows = _rows(inputs, embedding_metrics, arguments.min_samples, fraction, stderr_log(None))
     rows.sort(key=lambda row: -row["average_precision"])
     if not rows:
         raise InputError(
@@ -84,9 +87,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _rows(
-    inputs: ScorerInputs, embedding_metrics: Sequence[Mapping[str, Any]], min_samples: Sequence[int], fraction: float
-) -> Iterator[dict[str, Any]]:
-    """Yield a row for each space and min_samples; `embedding_metrics`: from the metrics of `reduce`, one each."""
+    inputs: ScorerInputs,
+    embedding_metrics: Sequence[Mapping[str, Any]],
+    min_samples: Sequence[int],
+    fraction: float,
+    log: RunLog,
+) -> list[dict[str, Any]]:
+    """Return a row for each space and min_samples with an eps; `embedding_metrics`: of `reduce`, one each."""
     assert inputs.embeddings is not None
     main = embedding_metrics[0]["tsne"]["requested"]
     spaces: list[tuple[str, Space, ScorerInputs]] = [("components", "components", inputs)]
@@ -94,24 +101,32 @@ def _rows(
         requested = embedding_metrics[index]["tsne"]["requested"]
         changes = {key: value for key, value in requested.items() if value != main[key]}
         spaces.append((_embedding_name(changes), "embedding", inputs.with_embedding(index)))
-    for name, space, space_inputs in spaces:
-        points, labels = space_inputs.points(space), space_inputs.labels
-        for count in min_samples:
-            best = search_planted(points, labels, count, fraction=fraction)
-            if best is None:
-                continue
-            radii = release_radii_by_class(points, labels, min_samples=count)
-            knee_eps = knee(k_distances(points, labels, count))
-            yield {
-                "space": name,
-                "min_samples": count,
-                "average_precision": best.average_precision,
-                "f1": best.f1,
-                "eps": best.eps,
-                "drops": float(np.mean(radii > best.eps)),
-                "knee_eps": knee_eps,
-                "knee_drops": float(np.mean(radii > knee_eps)),
-            }
+    rows = []
+    with log.progress("calibrate", len(spaces) * len(min_samples), "settings") as bar:
+        for (name, space, space_inputs), count in product(spaces, min_samples):
+            if found := _row(space_inputs.points(space), space_inputs.labels, count, fraction):
+                rows.append({"space": name, "min_samples": count, **found})
+            bar.update()
+    return rows
+
+
+def _row(
+    points: NDArray[np.float64], labels: NDArray[np.int64], min_samples: int, fraction: float
+) -> dict[str, float] | None:
+    """Return the best eps of points (N, d) and its figures; None if there is no eps to choose."""
+    best = search_planted(points, labels, min_samples, fraction=fraction)
+    if best is None:
+        return None
+    radii = release_radii_by_class(points, labels, min_samples=min_samples)
+    knee_eps = knee(k_distances(points, labels, min_samples))
+    return {
+        "average_precision": best.average_precision,
+        "f1": best.f1,
+        "eps": best.eps,
+        "drops": float(np.mean(radii > best.eps)),
+        "knee_eps": knee_eps,
+        "knee_drops": float(np.mean(radii > knee_eps)),
+    }
 
 
 def _embedding_name(changes: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Linear classifiers on features: heads for frozen backbones, and cross-validated probes."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,7 +118,12 @@ def probe_folds(
 
 
 def cross_validated_probabilities(
-    components: NDArray[np.float32], labels: NDArray[np.int64], *, folds: NDArray[np.int64], n_classes: int
+    components: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    *,
+    folds: NDArray[np.int64],
+    n_classes: int,
+    report: Callable[[], None] = lambda: None,
 ) -> ProbeResult:
     """Predict the class probabilities of each fold's images by a logistic regression on the other folds.
 
@@ -128,6 +134,7 @@ def cross_validated_probabilities(
         components: (N, d); they are standardized.
         labels: (N,), 0 to `n_classes` - 1.
         folds: (N,), from `probe_folds`.
+        report: called after each fold.
     """
     probabilities = np.zeros((len(labels), n_classes), dtype=np.float32)
     heads = []
@@ -139,6 +146,7 @@ def cross_validated_probabilities(
         logits = components[held_out] @ head.weight.T + head.bias
         probabilities[np.ix_(held_out, seen)] = softmax(logits, axis=1)
         heads.append(head)
+        report()
     return ProbeResult(
         probabilities=probabilities,
         iterations=[head.iterations for head in heads],

@@ -14,7 +14,14 @@ from pipeline.artifacts.overrides import Override
 from pipeline.artifacts.tables import read_parquet
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
-from pipeline.reduction.near_duplicates import MAX_CHANCE_PAIRS, MIN_PIXEL_CORRELATION, NearDuplicates, near_duplicates
+from pipeline.reduction.near_duplicates import (
+    MAX_CHANCE_PAIRS,
+    MIN_PIXEL_CORRELATION,
+    PASSES,
+    NearDuplicates,
+    near_duplicates,
+)
+from pipeline.run_log import RunLog
 from pipeline.scoring.decision import redundant_rows
 
 _IMAGE_COLUMNS = ("path", "label", "label_name")
@@ -56,7 +63,7 @@ def duplicate_files(data: DataPaths, network: str) -> list[Path]:
     ]
 
 
-def find_duplicates(data: DataPaths, network: str) -> TrainingDuplicates:
+def find_duplicates(data: DataPaths, network: str, log: RunLog) -> TrainingDuplicates:
     """Find the near duplicates of the training images by one network's features and the prepared pictures.
 
     With folds, the first network gives the features of all images, since those of two networks differ.
@@ -75,9 +82,15 @@ def find_duplicates(data: DataPaths, network: str) -> TrainingDuplicates:
             file = data.features_by_network(network)
             raise InputError(f"{file}: shape {by_network.shape}; delete it and run `dvc repro`")
         features["train"] = by_network[0]
-    found = near_duplicates(
-        features["train"], images["train"], test_features=features["test"], test_images=images["test"]
-    )
+    steps = PASSES * sum(map(len, manifests.values()))
+    with log.progress("near duplicates", steps, "comparisons") as bar:
+        found = near_duplicates(
+            features["train"],
+            images["train"],
+            test_features=features["test"],
+            test_images=images["test"],
+            report=bar.update,
+        )
     # Training images have the smaller rows, so that one of them is the first of its pair.
     has_train = found.pairs[:, 0] < len(manifests["train"])
     return TrainingDuplicates(found=found.select(np.flatnonzero(has_train)), **manifests)

@@ -22,6 +22,9 @@ MAX_CHANCE_PAIRS = 1.0
 MIN_PIXEL_CORRELATION = 0.9
 """Smallest correlation of two gray thumbnails that show the same picture."""
 
+PASSES = 2
+"""Passes over all images that are reported: the search of neighbors, and the comparison with them."""
+
 # The search reads this many principal components; the candidates are then compared by all features.
 _MAX_COMPONENTS = 64
 _MAX_BYTES = 2**26
@@ -67,6 +70,7 @@ def near_duplicates(
     max_chance_pairs: float = MAX_CHANCE_PAIRS,
     min_pixel_correlation: float = MIN_PIXEL_CORRELATION,
     seed: int = 0,
+    report: Callable[[int], None] = lambda _: None,
 ) -> NearDuplicates:
     """Return the pairs of near duplicates among N images and, if given, M test images.
 
@@ -89,6 +93,7 @@ def near_duplicates(
         max_chance_pairs: above 0.
         min_pixel_correlation: -1 to 1.
         seed: of the inverted file's k-means.
+        report: called with the number of images done since its last call, in each of `PASSES` passes over all.
 
     Memory: about 100 numbers for each image, and blocks of 64 MiB.
     """
@@ -96,8 +101,8 @@ def near_duplicates(
     n = sum(map(len, parts))
     k = min(NEIGHBORS, n - 1)
     assert k >= 2, n
-    found = nearest_neighbors(_components(parts), k, seed=seed)
-    distances = _distances(parts, found.rows)
+    found = nearest_neighbors(_components(parts), k, seed=seed, report=report)
+    distances = _distances(parts, found.rows, report)
     dimension = intrinsic_dimension(distances)
     expected = n * chance_neighbors(distances, found.rows, dimension)
     rows, columns = np.nonzero(expected <= max_chance_pairs)
@@ -147,7 +152,9 @@ def _normalized(features: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(scaled / np.where(norms > 0, norms, 1), dtype=np.float32)
 
 
-def _distances(parts: Sequence[NDArray[np.float32]], neighbors: NDArray[np.int32]) -> NDArray[np.float64]:
+def _distances(
+    parts: Sequence[NDArray[np.float32]], neighbors: NDArray[np.int32], report: Callable[[int], None]
+) -> NDArray[np.float64]:
     """Return the distances (n, k) of normalized features to those of the neighbors (n, k)."""
     distances = np.empty(neighbors.shape)
     size = max(1, _MAX_BYTES // (4 * neighbors.shape[1] * parts[0].shape[1]))
@@ -156,6 +163,7 @@ def _distances(parts: Sequence[NDArray[np.float32]], neighbors: NDArray[np.int32
         own = _normalized(_gather(parts, np.arange(start, start + len(block))))
         differences = _normalized(_gather(parts, block)) - own[:, None]
         distances[start : start + size] = np.sqrt(np.einsum("nkd,nkd->nk", differences, differences, dtype=np.float64))
+        report(len(block))
     return distances
 
 

@@ -92,7 +92,12 @@ class Neighbors:
 
 
 def nearest_neighbors(
-    points: NDArray[np.float32], k: int, *, seed: int, queries: NDArray[np.int64] | None = None
+    points: NDArray[np.float32],
+    k: int,
+    *,
+    seed: int,
+    queries: NDArray[np.int64] | None = None,
+    report: Callable[[int], None] = lambda _: None,
 ) -> Neighbors:
     """Return the `k` nearest other points of each of points (N, d); a point is never its own neighbor.
 
@@ -102,6 +107,7 @@ def nearest_neighbors(
         k: at most N - 1.
         seed: of the inverted file's k-means.
         queries: (n,) rows whose neighbors to return; None for all.
+        report: called with the number of queries answered since its last call.
     """
     queries = np.arange(len(points)) if queries is None else queries
     n = len(queries)
@@ -114,6 +120,7 @@ def nearest_neighbors(
         columns = _columns_of_others(nearest, queries[block])
         rows[block] = np.take_along_axis(nearest, columns, axis=1)
         distances[block] = np.take_along_axis(nearest_distances, columns, axis=1)
+        report(len(nearest))
     return Neighbors(rows=rows, distances=distances, search=search.settings)
 
 

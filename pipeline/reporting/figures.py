@@ -1,6 +1,6 @@
 """The report's figures: interactive ones for the page, files for papers and `dvc plots`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,15 +183,21 @@ def dropped_images(network: NetworkInputs, inputs: ReportInputs) -> list[Dropped
     ]
 
 
-def figure_files(inputs: ReportInputs, summary: Summary) -> Iterator[tuple[str, bytes]]:
-    """Yield all figures as files: name and content. Each has a note if labels were planted."""
+def figure_files(
+    inputs: ReportInputs, summary: Summary, done: Callable[[], None] = lambda: None
+) -> Iterator[tuple[str, bytes]]:
+    """Yield all figures as files: name and content. Each has a note if labels were planted.
+
+    Args:
+        done: called after the figures of each study, and of each network.
+    """
     note = planted_headline(summary["planted"][0]) if summary["planted"] else None
-    for name, figure in _figures(inputs, summary):
+    for name, figure in _figures(inputs, summary, done):
         with_note(figure, note)
         yield name, svg(figure) if name.endswith(".svg") else png(figure)
 
 
-def _figures(inputs: ReportInputs, summary: Summary) -> Iterator[tuple[str, Figure]]:
+def _figures(inputs: ReportInputs, summary: Summary, done: Callable[[], None]) -> Iterator[tuple[str, Figure]]:
     for study in summary["studies"]:
         if curves := accuracy_curves(study):
             figure = batch_figure(curves, y_title=TOP1_TITLE, published=published_values(study))
@@ -203,6 +209,7 @@ def _figures(inputs: ReportInputs, summary: Summary) -> Iterator[tuple[str, Figu
         for name, (quantity, axis) in _LEARNING.items():
             if panels := learning_panels(study, quantity):
                 yield f"{study['name']}.{name}.svg", learning_figure(panels, axis, x_axis=study["x_axis"])
+        done()
     yield from _warmup_files(summary)
     yield from _filter_files(summary)
     names = inputs.data.class_names
@@ -219,6 +226,7 @@ def _figures(inputs: ReportInputs, summary: Summary) -> Iterator[tuple[str, Figu
         yield f"{network.name}.dropped.png", grid
         if (pairs := duplicates_figure(network, inputs)) is not None:
             yield f"{network.name}.near-duplicates.png", pairs
+        done()
 
 
 def most_suspect(network: NetworkInputs, n: int) -> NDArray[np.int64]:

@@ -1,5 +1,6 @@
 """Stage `filter`: choose the training images to drop from one network's features, embedding and predictions."""
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from pipeline.artifacts.files import remove_leftovers, write_json
@@ -20,6 +21,7 @@ from pipeline.filtering.near_duplicates import (
 from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_table
 from pipeline.parallel import task_pool
 from pipeline.stages.harness import StageContext, run_stage
+from pipeline.typing import Item, MapFn, Result
 
 
 def filter_images(context: StageContext) -> None:
@@ -35,7 +37,7 @@ def filter_images(context: StageContext) -> None:
         ),
         task_pool(context.dask.scheduler, workers=context.dask.workers, threads=1) as map_fn,
     ):
-        duplicates = None if config.near_duplicates is None else find_duplicates(data, network)
+        duplicates = None if config.near_duplicates is None else find_duplicates(data, network, context.log)
         filter_context = FilterContext(
             network=network,
             class_names=inputs.class_names,
@@ -43,7 +45,8 @@ def filter_images(context: StageContext) -> None:
             replicate=replicate_number(network),
             duplicates=duplicates if config.near_duplicates == "drop" else None,
         )
-        sieved = apply_filter(replace(inputs.scorer_inputs, map_fn=map_fn), config, filter_context)
+        scorer_inputs = replace(inputs.scorer_inputs, map_fn=_with_progress(map_fn, context))
+        sieved = apply_filter(scorer_inputs, config, filter_context)
     points = points_table(inputs.images, inputs.scorer_inputs, sieved, inputs.class_names)
     metrics = filter_metrics(inputs.scorer_inputs, sieved, config, filter_context)
     if duplicates is not None:
@@ -87,6 +90,19 @@ def filter_images(context: StageContext) -> None:
         f"{metrics['n_noise']} are suspect by {config.scorer.name}, {len(inputs.overrides)} decided by hand"
     )
     context.images.append(metrics["n_total"])
+
+
+def _with_progress(map_fn: MapFn, context: StageContext) -> MapFn:
+    """Return the map over classes with a bar; a scorer calls it once, a search of eps several times."""
+
+    def mapped(task: Callable[[Item], Result], classes: Iterable[Item], /) -> Iterator[Result]:
+        listed = list(classes)
+        with context.log.progress(context.name, len(listed), "classes") as bar:
+            for result in map_fn(task, listed):
+                bar.update()
+                yield result
+
+    return mapped
 
 
 def _too_large(n_images: int, scheduler: str, workers: int) -> str:

@@ -1,5 +1,6 @@
 """Stage `report`: tables, figures and one page from the results of all other stages."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,20 @@ from pipeline.stages.harness import StageContext, run_stage
 def report(context: StageContext) -> None:
     """Write everything in data/report/."""
     paths = context.data
+    remove_leftovers(paths.summary.parent)
     inputs = load_report_inputs(context.params, paths)
     summary = build_summary(inputs)
     write_json(paths.summary, summary)
     write_json(paths.report_metrics, chosen_metrics(summary))
-    figures = _write_figures(paths.figures, inputs, summary)
+    # Each study and each network has figures in files, and on the page.
+    n_sets = 2 * (len(inputs.studies) + len(inputs.networks))
+    with context.log.progress(context.name, n_sets, "sets of figures") as bar:
+        figures = _write_figures(paths.figures, inputs, summary, bar.update)
+        drawn = page_figures(inputs, summary, bar.update)
     landscapes, plans = load_landscapes(inputs.studies, paths), load_plans(context.params, context.work)
     for line in outdated_landscapes(landscapes, inputs.studies, paths):
         context.log.info(line)
-    page = render_page(context.params, summary, page_figures(inputs, summary), landscapes, plans)
+    page = render_page(context.params, summary, drawn, landscapes, plans)
     write_text(paths.report_page, page)
     write_text(paths.report_document, render_document(context.params, summary, figures, landscapes, plans))
     _write_costs(context, inputs)
@@ -51,10 +57,10 @@ def report(context: StageContext) -> None:
     context.log.info(f"report: {paths.report_page}")
 
 
-def _write_figures(folder: Path, inputs: ReportInputs, summary: Summary) -> list[str]:
+def _write_figures(folder: Path, inputs: ReportInputs, summary: Summary, done: Callable[[], None]) -> list[str]:
     """Write all figure files, remove those of earlier runs, and return the names below `folder` in order."""
     written = set()
-    for name, content in reporting_figures.figure_files(inputs, summary):
+    for name, content in reporting_figures.figure_files(inputs, summary, done):
         with atomic_path(folder / name) as temporary:
             temporary.write_bytes(content)
         written.add(name)
@@ -66,17 +72,25 @@ def _write_figures(folder: Path, inputs: ReportInputs, summary: Summary) -> list
     return sorted(written)
 
 
-def page_figures(inputs: ReportInputs, summary: Summary) -> PageFigures:
-    """Draw the figures of the page."""
-    studies, networks = summary["studies"], {network.name: network for network in inputs.networks}
+def page_figures(inputs: ReportInputs, summary: Summary, done: Callable[[], None] = lambda: None) -> PageFigures:
+    """Draw the figures of the page.
+
+    Args:
+        done: called after those of each study, and of each network.
+    """
+    studies, kinds = summary["studies"], ("studies", "embeddings", "panels", "dropped", "pairs")
+    page: dict[str, dict[str, Any]] = {kind: {} for kind in kinds}
+    for study in studies:
+        page["studies"][study["name"]] = reporting_figures.study_charts(study, n_studies=len(studies))
+        done()
+    for network in inputs.networks:
+        page["embeddings"][network.name] = embedding_pictures(network, inputs)
+        page["panels"][network.name] = reporting_figures.class_panels_image(network, inputs)
+        page["dropped"][network.name] = reporting_figures.dropped_images(network, inputs)
+        page["pairs"][network.name] = pair_pictures(network, inputs)
+        done()
     return PageFigures(
-        studies={study["name"]: reporting_figures.study_charts(study, n_studies=len(studies)) for study in studies},
-        filter=reporting_figures.filter_charts(summary),
-        warmups=reporting_figures.warmup_chart(summary),
-        embeddings={name: embedding_pictures(network, inputs) for name, network in networks.items()},
-        panels={name: reporting_figures.class_panels_image(network, inputs) for name, network in networks.items()},
-        dropped={name: reporting_figures.dropped_images(network, inputs) for name, network in networks.items()},
-        pairs={name: pair_pictures(network, inputs) for name, network in networks.items()},
+        filter=reporting_figures.filter_charts(summary), warmups=reporting_figures.warmup_chart(summary), **page
     )
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -30,6 +31,7 @@ class SearchResult:
             the trial.
         n_val: number of validation images.
         images: digest of all images and their labels.
+        journal: file of the trials, in Optuna's journal format.
     """
 
     tuning: Tuning
@@ -43,6 +45,7 @@ class SearchResult:
     epoch_times: Sequence[tuple[float, float]]
     n_val: int
     images: str
+    journal: Path
 
     @property
     def ranking(self) -> list[int]:

@@ -44,7 +44,7 @@ from pipeline.datasets.image_set import DatasetOptions
 from pipeline.errors import InputError
 from pipeline.locks import file_lock
 from pipeline.paths import DataPaths
-from pipeline.run_log import RunLog
+from pipeline.run_log import Progress, RunLog, stderr_log
 
 _SHARD = "data/{split}-00000-of-00001.parquet"
 _METADATA = "metadata"
@@ -84,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
     with file_lock(out / _LOCK, f"export {out}", remove=True):
         # Another export may have ended since.
         _check_target(out, force=arguments.force)
-        _write_images(out, decisions, readers, has_metadata=folder is not None)
+        _write_images(out, decisions, readers, has_metadata=folder is not None, log=stderr_log(None))
         networks = _write_networks(out, decisions, params, data)
     n_kept = int(decisions.keep.sum())
     print(f"{out}: {n_kept:,} images kept, {len(decisions.keep) - n_kept:,} dropped by the filter of {network}")
@@ -109,20 +109,24 @@ def _check_target(out: Path, *, force: bool) -> None:
         raise InputError(f"{out}: exists and is not empty; give a new folder, or add --force to overwrite an export")
 
 
-def _write_images(out: Path, decisions: DecidedImages, readers: dict[str, ImageReader], *, has_metadata: bool) -> None:
+def _write_images(
+    out: Path, decisions: DecidedImages, readers: dict[str, ImageReader], *, has_metadata: bool, log: RunLog
+) -> None:
     """Write everything but the networks."""
+    n_test = len(decisions.images["test"])
     masks = {"kept": decisions.keep, "dropped": ~decisions.keep}
     rows = {name: np.flatnonzero(mask).astype(np.int64) for name, mask in masks.items()}
     # A killed export left them; they would be uploaded with the others.
     for part in (out, *(path for path in out.rglob("*") if path.is_dir())):
         remove_leftovers(part)
-    for name, of_name in rows.items():
-        write_array(out / f"{name}.npy", of_name)
-        write_text(out / f"{name}.txt", "".join(f"{row}\n" for row in of_name))
-        shard = partial(_write_shard, out / name, decisions, readers)
-        shard("train", of_name)
-        if name == "kept":
-            shard("test", np.arange(len(decisions.images["test"]), dtype=np.int64))
+    with log.progress("export", len(decisions.keep) + n_test, "images") as bar:
+        for name, of_name in rows.items():
+            write_array(out / f"{name}.npy", of_name)
+            write_text(out / f"{name}.txt", "".join(f"{row}\n" for row in of_name))
+            shard = partial(_write_shard, out / name, decisions, readers, bar)
+            shard("train", of_name)
+            if name == "kept":
+                shard("test", np.arange(n_test, dtype=np.int64))
     # People open it in a spreadsheet. What cleanlab reads of it, `is_label_issue`, is no text.
     write_csv(out / "label_issues.csv", protect_cells(cleanlab_table(decisions)))
     if has_metadata:
@@ -176,7 +180,12 @@ def _reader(data: DataPaths, decisions: DecidedImages, split: str, folder: Path 
 
 
 def _write_shard(
-    folder: Path, decisions: DecidedImages, readers: dict[str, ImageReader], split: str, rows: NDArray[np.int64]
+    folder: Path,
+    decisions: DecidedImages,
+    readers: dict[str, ImageReader],
+    progress: Progress,
+    split: str,
+    rows: NDArray[np.int64],
 ) -> None:
     write_shard(
         folder / _SHARD.format(split=split),
@@ -184,4 +193,5 @@ def _write_shard(
         rows,
         readers[split],
         decisions.class_names,
+        progress,
     )

@@ -22,6 +22,7 @@ from pipeline.artifacts.prepared import PLANTED_COLUMN, count_planted
 from pipeline.artifacts.tables import read_parquet
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
+from pipeline.run_log import Progress
 
 _POINTS = {
     "sample_id": pa.int64(), "path": pa.string(), "label": pa.int64(), "label_name": pa.string(), "keep": pa.bool_(),
@@ -167,7 +168,12 @@ def shard_columns(decisions: DecidedImages, rows: NDArray[np.int64], split: str)
 
 
 def write_shard(
-    path: Path, columns: pa.Table, rows: NDArray[np.int64], read: ImageReader, names: Sequence[str]
+    path: Path,
+    columns: pa.Table,
+    rows: NDArray[np.int64],
+    read: ImageReader,
+    names: Sequence[str],
+    progress: Progress,
 ) -> None:
     """Write one shard, a few rows at a time.
 
@@ -175,6 +181,7 @@ def write_shard(
         columns: one row for each of `rows`; `label` are class numbers.
         rows: of the split, for `read`.
         names: by class number.
+        progress: counts the rows.
     """
     fields = [pa.field("image", _IMAGE_FIELD), *columns.schema]
     features = {"image": {"_type": "Image"}, **{field.name: _feature(field, names) for field in columns.schema}}
@@ -185,6 +192,7 @@ def write_shard(
             images = [_struct(*read(row)) for row in rows[start : start + _ROWS].tolist()]
             part = columns.slice(start, _ROWS)
             writer.write_table(pa.table([pa.array(images, _IMAGE_FIELD), *part.columns], schema=schema))
+            progress.update(len(images))
 
 
 def _struct(content: bytes, path: str) -> dict[str, Any]:

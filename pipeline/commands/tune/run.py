@@ -184,7 +184,8 @@ def run_search(
             f"starting over: its parameters, images, code, libraries or kind of device differ from those of {others} "
             f"earlier in {folder.parent}, which would resume with the earlier inputs"
         )
-    storage = TrialStorage(folder / "journal.log")
+    journal = folder / "journal.log"
+    storage = TrialStorage(journal)
     epochs = (count_trials(tuning) * tuning.epochs - len(storage.epoch_times)) * tuning.seeds
     with (
         leaving_at_sigterm("the results of the trials are kept"),
@@ -222,6 +223,7 @@ def run_search(
         epoch_times=storage.epoch_times,
         n_val=int(inputs.rows.val.sum()),
         images=inputs.source.digest,
+        journal=journal,
     )
     current = read_inputs(params, tuning, data).identity
     if any(current.get(key) != inputs.identity.get(key) for key in ("data", "members", "labels")):
@@ -310,4 +312,6 @@ def outcome_lines(result: SearchResult, name: str, data: DataPaths) -> list[str]
         f"all trials: {data.leaderboard(name)}",
         f"charts: {', '.join(map(str, [data.tuning_page(name), *figures]))}",
         f"to use it: cp {data.tuned(name)} params.yaml",
+        # The dashboard could write to the file, with which the search resumes.
+        f"to browse the trials: cp {result.journal} copy.log && optuna-dashboard copy.log",
     ]

@@ -1,6 +1,7 @@
 """Two processes of one command at a time: both succeed or one is refused in a line, and the bytes are those of one."""
 
 import hashlib
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -8,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import locks
+from pipeline.__main__ import main
 from pipeline.artifacts.overrides import write_overrides
+from pipeline.paths import DataPaths, WorkPaths
+from tests.fixtures import iteration
 from tests.fixtures.forked import Forked, Process, start_forked
 from tests.fixtures.images import split_tree, write_folder
 from tests.fixtures.printed_errors import printed_error
@@ -160,6 +165,77 @@ def test_exports_to_one_folder(project: Path, tmp_path: Path) -> None:
     command[4] = str(tmp_path / "two")
     _two_at_once([*command, "--force"])
     assert _digests(tmp_path / "two") == _digests(tmp_path / "one")
+
+
+def _arguments(command: str, project: Path, folder: Path) -> list[str]:
+    """Return the arguments of a command on `folder`, a copy of the project."""
+    features = DataPaths(root=folder / "data").features(NETWORK)
+    return {
+        "iterate": ["--network", NETWORK, *folder_arguments(folder)],
+        "landscape": ["--study", "tiny", "--images", "20", "--directions", "1", *folder_arguments(folder)],
+        "runs": ["import", str(project / "work"), *folder_arguments(folder)],
+        "filter-features": [
+            "--features", str(features), "--labels", str(folder / "data/prepare/train.parquet"),
+            "--scorer", "knn_agreement", "--neighbors", "5",
+            "--params", str(folder / "params.yaml"), "--out", str(folder / "out"),
+        ],
+    }[command]  # fmt: skip
+
+
+@pytest.mark.subprocess
+@pytest.mark.parametrize(
+    ("command", "written"),
+    [("landscape", "data/landscape"), ("runs", "work/cells"), ("filter-features", "out")],
+)
+def test_a_command_that_writes_a_folder(project: Path, command: str, written: str, tmp_path: Path) -> None:
+    """Once and twice, in copies of the project under one path."""
+    folder, results = tmp_path / "copy", []
+    argv = [sys.executable, "-m", "pipeline", command, *_arguments(command, project, folder)]
+    for twice in (False, True):
+        shutil.copytree(project, folder)
+        if command == "runs":
+            shutil.rmtree(folder / written)
+        if twice:
+            _two_at_once(argv)
+        else:
+            done = run(argv)
+            assert done.returncode == 0, done.stderr
+        results.append(_digests(folder / written))
+        assert not list(folder.rglob(".*.tmp"))
+        shutil.rmtree(folder)
+    assert results[0] == results[1] != {}
+
+
+@pytest.mark.parametrize(
+    ("command", "lock"), [("iterate", f"iterate@{NETWORK}"), ("landscape", "landscape@tiny"), ("runs", "train")]
+)
+def test_a_command_that_runs_already_is_refused(
+    project: Path, command: str, lock: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "_LOCK_GRACE_S", 0.0)
+    lock_file = WorkPaths(root=project / "work").lock(lock)
+    with locks.file_lock(lock_file, lock), pytest.raises(SystemExit) as ended:
+        sys.exit(main([command, *_arguments(command, project, project)]))
+    assert ended.value.code == 2
+    assert f"already running as process {os.getpid()}; " in str(printed_error(capsys.readouterr().err))
+
+
+@pytest.mark.subprocess
+def test_rounds_of_iterate(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    iteration.write_project(one, finetune={"budget": {"steps": 2}})
+    iteration.pretend_first_round(one)
+    shutil.copytree(one, two)
+    alone = start(iteration.iterate_command(one, "--rounds", "1"))
+    try:
+        _two_at_once(iteration.iterate_command(two, "--rounds", "1"))
+        _, err = alone.communicate(timeout=3 * TIMEOUT_S)
+    finally:
+        kill(alone)
+    assert alone.returncode == 0, err
+    assert iteration.results(two) == iteration.results(one)
+    assert not list(two.rglob(".*.tmp"))
 
 
 @pytest.mark.subprocess

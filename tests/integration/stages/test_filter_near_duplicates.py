@@ -14,6 +14,7 @@ from pipeline.paths import DataPaths
 from pipeline.stages.filter import filter_images
 from pipeline.stages.harness import run_stage
 from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.progress import progress_of, show_every_update
 from tests.fixtures.projects import (
     NETWORK,
     class_blobs,
@@ -122,6 +123,22 @@ def test_without_the_key_nothing_is_searched(tmp_path: Path) -> None:
     assert (_pairs(data), _dropped(data)) == (set(), {})
     assert "near_duplicate" not in read_parquet(data.points(NETWORK)).column_names
     assert read_json(data.filter_metrics(NETWORK))["near_duplicates"] is None
+
+
+def test_images_and_classes_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show_every_update(monkeypatch)
+    dbscan = {"name": "dbscan", "min_samples": 3}
+    _project(tmp_path, near_duplicates="report", scorer=dbscan, drop_fraction=0.1, threshold=None)
+    _run(tmp_path)
+    shown, n = progress_of(capsys.readouterr().err), _TRAIN + _TEST
+    assert shown.pop("near duplicates") == [(n, 2 * n, "comparisons"), (2 * n, 2 * n, "comparisons")]
+    assert set(shown) == {f"filter@{NETWORK}"}
+    assert shown[f"filter@{NETWORK}"][:4] == [(done, 4, "classes") for done in range(1, 5)]
+    log = (tmp_path / "work" / "logs" / f"filter@{NETWORK}.log").read_text()
+    assert f"near duplicates: {2 * n} comparisons in " in log
+    assert f"filter@{NETWORK}: 4 classes in " in log
 
 
 def test_features_of_other_images_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

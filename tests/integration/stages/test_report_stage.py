@@ -15,6 +15,7 @@ from pipeline.stages.harness import run_stage
 from pipeline.stages.report import report
 from tests.fixtures.forked import run_forked
 from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.progress import progress_of, show_every_update
 from tests.fixtures.report import ROOT, default_outcome, params_tree, params_with, write_artifacts, write_study
 
 
@@ -185,3 +186,13 @@ def test_dvc_repeats_nothing_and_shows_metrics_and_plots_offline(project: Path) 
     assert "http" not in shown
     before, after = sorted(project.glob("dvc_plots/static/*digits.accuracy.svg"))
     assert before.read_bytes() != after.read_bytes()
+
+
+def test_the_figures_of_each_study_and_network_count(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One study and two networks, as files and for the page."""
+    show_every_update(monkeypatch)
+    run()
+    shown = progress_of(capsys.readouterr().err)
+    assert shown == {"report": [(done, 6, "sets of figures") for done in range(1, 7)]}

@@ -15,11 +15,13 @@ import numpy as np
 import pytest
 
 import viz.__main__
+from batchsieve import find_issues
 from batchsieve.cli import GROUPS, commands, main, parser_of
 from batchsieve.completion import full_parser
 from pipeline.__main__ import COMMANDS
 from pipeline.__main__ import main as pipeline_main
 from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.progress import progress_of, show_every_update
 from tests.fixtures.projects import ROOT, class_blobs
 
 _SCRIPT = Path(sys.executable).parent / "batchsieve"
@@ -191,6 +193,20 @@ def test_find_issues_command_writes_the_most_suspect_first(tmp_path: Path, capsy
     assert (rows[0]["sample"], rows[0]["is_issue"], len(rows)) == ("0", "true", 60)
     scores = [float(row["score"]) for row in rows]
     assert scores == sorted(scores, reverse=True)
+
+
+def test_find_issues_command_shows_its_progress(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show_every_update(monkeypatch)
+    assert main([*_files(tmp_path), "--out", str(tmp_path / "issues.csv")]) == 0
+    assert progress_of(capsys.readouterr().err) == {
+        "nearest neighbors": [(60, 60, "samples")],
+        "class probabilities": [(done, 5, "folds") for done in range(1, 6)],
+    }
+    features, labels = np.load(tmp_path / "f.npy"), np.load(tmp_path / "y.npy")
+    find_issues(labels, features=features)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

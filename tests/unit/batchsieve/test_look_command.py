@@ -20,6 +20,7 @@ from pipeline.paths import DataPaths
 from tests.fixtures.hub import use_hub
 from tests.fixtures.looking import NETWORK, WRONG, colored, write_photos, write_weights
 from tests.fixtures.loopback import free_port
+from tests.fixtures.progress import progress_of, show_every_update
 from tests.fixtures.source_tree import ROOT
 from viz.commands import serve
 from viz.data import Source
@@ -45,6 +46,27 @@ def test_the_command_prints_planted_labels_first_and_writes_a_page(
     monkeypatch.chdir(tmp_path)
     assert main(_OF_WEIGHTS) == 0
     _assert_planted_come_first(capsys.readouterr().out, tmp_path)
+
+
+def test_the_command_shows_where_it_is_after_the_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_every_update(monkeypatch)
+    write_photos(tmp_path / "photos")
+    write_weights(tmp_path / "w.safetensors")
+    monkeypatch.chdir(tmp_path)
+    assert main(_OF_WEIGHTS) == 0
+    shown = progress_of(capsys.readouterr().err)
+    ends = {description: lines[-1] for description, lines in shown.items()}
+    assert {description: done for description, (done, total, _) in ends.items() if done == total} == {
+        "look at images": 30,
+        "principal components": 3,
+        "nearest neighbors": 30,
+        "class probabilities": 5,
+        "t-SNE": 750,
+        "near duplicates": 60,
+    }
+    assert len(shown["t-SNE"]) > 5
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from pipeline.artifacts.files import read_json, write_array, write_json
 from pipeline.config.filter import FilterConfig
 from pipeline.paths import DataPaths
 from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.progress import progress_of, show_every_update
 from tests.fixtures.projects import (
     NETWORK,
     class_blobs,
@@ -103,3 +104,12 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments
 def test_one_class_has_no_other_to_plant_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(_project(tmp_path, n_classes=1)) == 2
     assert printed_error(capsys.readouterr().err).key == "calibrate"
+
+
+def test_every_setting_counts_also_one_without_an_eps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show_every_update(monkeypatch)
+    assert main([*_project(tmp_path), "--min-samples", "5", "200"]) == 0
+    shown = progress_of(capsys.readouterr().err)
+    assert shown == {"calibrate": [(done, 6, "settings") for done in range(1, 7)]}

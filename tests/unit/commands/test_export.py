@@ -23,6 +23,7 @@ from tests.fixtures.damages import damage
 from tests.fixtures.exporting import KEEP, export, project_options, write_decided_project
 from tests.fixtures.images import one_tree, run_prepare
 from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.progress import progress_of, show_every_update
 from tests.fixtures.projects import NETWORK
 from tests.fixtures.records import record
 from tests.fixtures.report import params_tree, params_with, write_artifacts
@@ -217,3 +218,14 @@ def test_a_filter_without_a_record_is_noted(project: Path, capsys: pytest.Captur
     DataPaths(root=project / "data").provenance("filter", NETWORK).unlink()
     export(project)
     assert f"filter@{NETWORK}:" in capsys.readouterr().err
+
+
+def test_the_images_of_every_shard_count(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show_every_update(monkeypatch)
+    monkeypatch.setattr("pipeline.commands.export.decisions._ROWS", 4)
+    export(project)
+    shown = progress_of(capsys.readouterr().err)
+    # Six kept images, four test images and two dropped ones, at most four at a time.
+    assert shown == {"export": [(done, 12, "images") for done in (4, 6, 10, 12)]}

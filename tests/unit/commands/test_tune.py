@@ -176,7 +176,7 @@ def test_the_winner_is_a_parameter_file(round_robin: Path) -> None:
     ) == before.studies["tiny"]  # fmt: skip
 
 
-def test_a_search_that_has_ended_trains_nothing_again(round_robin: Path) -> None:
+def test_a_search_that_has_ended_trains_nothing_again(round_robin: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = DataPaths(root=round_robin / "data")
     before, measured = results_of(data), read_json(data.tuning_summary(NAME))["context_switch"]
     data.leaderboard(NAME).unlink()
@@ -185,6 +185,8 @@ def test_a_search_that_has_ended_trains_nothing_again(round_robin: Path) -> None
     # By the process before this one.
     assert read_json(data.tuning_summary(NAME))["context_switch"] == measured
     assert 0 < measured["median_share"] < 1
+    (journal,) = (round_robin / "work" / "tune" / NAME).glob("*/journal.log")
+    assert capsys.readouterr().out.endswith(f": cp {journal} copy.log && optuna-dashboard copy.log\n")
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from pipeline.commands.tune.outputs import write_comparison
 from pipeline.commands.tune.report import context_switch_text, late_bloomers_text, leaderboard_lines, page
 from pipeline.commands.tune.run import outcome_lines
 from pipeline.config.tuning import Tuning
-from pipeline.paths import DataPaths
+from pipeline.paths import DataPaths, WorkPaths
 from pipeline.tuning.results import SearchResult
 from pipeline.tuning.scheduler import SearchOutcome
 from tests.fixtures.golden import check_golden
@@ -55,6 +55,7 @@ def _found(**changes: Any) -> SearchResult:
         "epoch_times": [(2.0, 0.5), (2.0, 0.25), (4.0, 0.5)],
         "n_val": 40,
         "images": "the same",
+        "journal": WorkPaths().search("lr", "0f1e2d") / "journal.log",
     }
     return SearchResult(**{**search, **changes})
 

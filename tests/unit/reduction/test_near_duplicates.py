@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.reduction import near_duplicates as module
+from pipeline.reduction import neighbors
 from pipeline.reduction.near_duplicates import chance_neighbors, intrinsic_dimension, near_duplicates
 
 
@@ -128,3 +129,13 @@ def test_chance_is_that_of_the_denser_end() -> None:
     neighbors = np.array([[1, 2], [0, 2], [0, 1]])
     expected = np.array([[0.25, 1.0], [0.25, 1.0], [1.0, 1.0]])
     np.testing.assert_allclose(chance_neighbors(distances, neighbors, 2.0), expected)
+
+
+def test_each_pass_over_the_images_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbors, "_QUERIES", 7)
+    # Blocks of ten images, each with the 40 features of its 24 neighbors.
+    monkeypatch.setattr(module, "_MAX_BYTES", 10 * 4 * 24 * 40)
+    reported: list[int] = []
+    near_duplicates(_features(0, 30), report=reported.append)
+    assert reported == [7, 7, 7, 7, 2, 10, 10, 10]
+    assert sum(reported) == module.PASSES * 30

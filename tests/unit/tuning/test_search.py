@@ -76,6 +76,7 @@ def found_by(made: Search, folder: Path, tuning: Tuning, outcome: SearchOutcome)
         epoch_times=TrialStorage(folder / "journal.log").epoch_times,
         n_val=40,
         images="",
+        journal=folder / "journal.log",
     )
 
 
