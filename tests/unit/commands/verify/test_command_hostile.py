@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json, write_json
+from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.commands.verify import recorded
 from pipeline.commands.verify.report import _texts
@@ -158,6 +159,20 @@ def test_a_table_of_too_many_rows_is_not_read(
     code, lines = run_verify(project, capsys)
     assert code == 1
     assert any(line.startswith("DIFFERS") and "4 rows, more than 3" in line for line in lines), lines
+
+
+def test_a_file_of_a_run_that_is_too_large_is_not_read(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(path: Path) -> str:
+        assert path.stat().st_size < 1_000_000_000, "it is read before its size is compared"
+        return sha256_of_file(path)
+
+    monkeypatch.setattr(recorded, "sha256_of_file", short)
+    os.truncate(entries(project)[0] / "correct.npy", 10_000_000_000)  # a file of holes, which takes no space
+    code, lines = run_verify(project, capsys)
+    assert code == 1
+    assert any(line.startswith("DIFFERS") and "10,000,000,000 bytes, more than" in line for line in lines), lines
 
 
 def test_a_run_without_a_chain_is_mentioned(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
