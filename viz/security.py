@@ -7,6 +7,7 @@ from typing import Any
 
 from flask import Flask, Response, request
 
+from pipeline.artifacts.untrusted import MAX_DEPTH, is_deeper
 from pipeline.errors import InputError
 
 LOOPBACK = "127.0.0.1"
@@ -21,9 +22,6 @@ _POLICY = (
 )
 
 _CALLBACKS = "/_dash-update-component"
-
-# Lists and objects inside each other; more than any request of the page has.
-_MAX_DEPTH = 50
 
 # A selection of a million images takes 8 MB.
 _MAX_BODY_BYTES = 16_000_000
@@ -56,7 +54,7 @@ def protect(server: Flask, *, token: str | None, callbacks: Mapping[str, Mapping
         try:
             # Flask keeps what it parsed. What is not JSON is for the view to answer.
             body = request.get_json(silent=True)
-            is_deep = _is_deeper_than(_MAX_DEPTH, body)
+            is_deep = is_deeper(body, MAX_DEPTH)
         except RecursionError:
             is_deep = True
         if is_deep:
@@ -104,17 +102,6 @@ def check_port(host: str, port: int, *, name: str) -> None:
 def _has_token(token: str) -> bool:
     sent: Any = request.args.get("token") or request.cookies.get(_COOKIE) or ""
     return hmac.compare_digest(sent.encode(), token.encode())
-
-
-def _is_deeper_than(depth: int, value: object) -> bool:
-    """Return whether more than `depth` lists and objects are inside each other."""
-    level: list[Any] = [value]
-    for _ in range(depth + 1):
-        level = [part for part in level if isinstance(part, dict | list)]
-        if not level:
-            return False
-        level = [child for part in level for child in (part.values() if isinstance(part, dict) else part)]
-    return True
 
 
 def _problem(body: object, callbacks: Mapping[str, Mapping[str, Any]]) -> str | None:

@@ -40,9 +40,18 @@ def read_untrusted_json(path: Path, *, max_bytes: int = MAX_TEXT_BYTES, may_be_l
         raise _too_deep(path) from None
     except ValueError:
         raise InputError(f"{path}: not readable as JSON; delete it and run `dvc repro`") from None
-    if _is_deeper(tree, MAX_DEPTH):
+    if is_deeper(tree, MAX_DEPTH):
         raise _too_deep(path)
     return tree
+
+
+def is_deeper(tree: object, levels: int) -> bool:
+    """Return whether lists and objects are nested in more than `levels`; counts level by level, without recursion."""
+    level = [tree] if isinstance(tree, dict | list) else []
+    for _ in range(levels):
+        inner = (value for outer in level for value in (outer.values() if isinstance(outer, dict) else outer))
+        level = [value for value in inner if isinstance(value, dict | list)]
+    return bool(level)
 
 
 def check_special_files(folders: Sequence[Path]) -> None:
@@ -79,15 +88,6 @@ def _check_file(path: Path) -> None:
 
 class _AmbiguousError(ValueError):
     """What parsers read differently."""
-
-
-def _is_deeper(tree: Any, levels: int) -> bool:
-    """Return whether lists and objects are nested in more than `levels`; counts level by level, without recursion."""
-    level = [tree] if isinstance(tree, dict | list) else []
-    for _ in range(levels):
-        inner = (value for outer in level for value in (outer.values() if isinstance(outer, dict) else outer))
-        level = [value for value in inner if isinstance(value, dict | list)]
-    return bool(level)
 
 
 def _too_deep(path: Path) -> InputError:
