@@ -12,17 +12,15 @@ import pytest
 import torch
 
 from pipeline.__main__ import main
-from pipeline.artifacts.files import read_json, write_json
 from pipeline.commands.verify import retraining
 from pipeline.commands.verify.differences import differences, differing_part
 from pipeline.commands.verify.studies import StudyRun
 from pipeline.runs.execution import execute_run
 from pipeline.runs.kept_checkpoints import kept_checkpoint, load_kept
 from pipeline.runs.ledger import RunResult
-from pipeline.runs.record import write_checksums
 from pipeline.training.state import ChainLink, HistoryRecord
 from pipeline.training.step import TrainStep
-from tests.fixtures.forgeries import entries, rebuild, work_of
+from tests.fixtures.forgeries import entries, make_up_chain, work_of
 from tests.fixtures.verified import ONE_RUN, links_of_two_steps, write_verified_project
 from tests.unit.runs.test_ledger import FINISHED
 
@@ -184,14 +182,8 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def forged(honest: Path, tmp_path: Path) -> Path:
     """A copy whose chain is made up from the second link on."""
-    folder = tmp_path / "project"
-    shutil.copytree(honest, folder)
-    (entry,) = entries(folder)
-    record = read_json(entry / "result.json")
-    links = [record["links"][0], *({**link, "sha256": f"{i:064x}"} for i, link in enumerate(record["links"][1:]))]
-    write_json(entry / "result.json", {**record, "links": links})
-    write_checksums(entry)
-    rebuild(folder)
+    folder = shutil.copytree(honest, tmp_path / "project")
+    make_up_chain(folder)
     return folder
 
 

@@ -17,7 +17,7 @@ from pipeline.runs.kept_checkpoints import has_kept, kept_checkpoint, load_kept
 from pipeline.runs.record import write_checksums
 from pipeline.training import loop
 from pipeline.training.hash_chain import HashChain
-from tests.fixtures.forgeries import entries, rebuild, work_of
+from tests.fixtures.forgeries import entries, make_up_chain, work_of
 from tests.fixtures.verified import ONE_RUN, links_of_two_steps, run_verify, write_verified_project
 
 
@@ -113,22 +113,12 @@ def test_a_run_without_kept_checkpoints_has_no_segments(project: Path, capsys: p
     assert any("1 runs cannot be decided: no checkpoint is kept" in line for line in lines)
 
 
-def _forge_chain(folder: Path) -> None:
-    """Make up the chain from its second link on, and write tables and report again."""
-    (entry,) = entries(folder)
-    record = read_json(entry / "result.json")
-    links = [record["links"][0], *({**link, "sha256": f"{i:064x}"} for i, link in enumerate(record["links"][1:]))]
-    write_json(entry / "result.json", {**record, "links": links})
-    write_checksums(entry)
-    rebuild(folder)
-
-
 def test_a_made_up_chain_is_found_where_it_begins(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Canonical runs take half a minute.
     monkeypatch.setattr(retraining, "_listed_hashes", lambda _: None)
-    _forge_chain(project)
+    make_up_chain(project)
     code, lines = _audit(project, capsys)
     assert code == 1
     (equal,) = _starting("equal", lines)
