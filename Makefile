@@ -65,7 +65,7 @@ test: setup ## the fast tests
 # torch and oneDNN then round as on a processor without AVX-512. So does MKL on Intel; on AMD it ignores the variable.
 AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2
 
-NUMERIC := distributed training models optim
+NUMERIC := distributed training models optim runs run_analysis
 
 test-avx2: setup ## the numeric tests and all canonical runs, as on a processor without AVX-512
 	@$(AVX2) $(PYTEST) tests/integration/distributed $(NUMERIC:%=tests/unit/%)
@@ -120,8 +120,8 @@ lock: setup ## write requirements.lock again from pyproject.toml
 	@uv pip compile --quiet --universal --python-version 3.11 --extra all pyproject.toml -o requirements.lock
 
 # Tests of code that computes, reads and writes. Old packages raise deprecation warnings about newer packages.
-LOWER_TESTS := unit/optim unit/models unit/training unit/features unit/reduction unit/scoring unit/reporting unit/artifacts \
-  unit/config unit/viz unit/tuning unit/batchsieve unit/test_arms.py unit/test_errors.py unit/test_parallel.py \
+LOWER_TESTS := unit/optim unit/models unit/training unit/runs unit/run_analysis unit/live unit/features unit/reduction \
+  unit/scoring unit/reporting unit/artifacts unit/config unit/viz unit/tuning unit/batchsieve unit/test_arms.py unit/test_errors.py unit/test_parallel.py \
   unit/benchmarks/test_pruning_rules.py unit/benchmarks/test_label_noise_detection.py \
   unit/commands/test_repair.py unit/commands/test_tune.py unit/simulator/test_machine.py integration/stages \
   integration/notebooks

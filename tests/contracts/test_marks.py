@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.fixtures.needs import needs_of
 
 _TESTS = Path(__file__).parents[1]
@@ -34,6 +36,7 @@ def test_ranks(): hidden.run([*QUIET, "torch.distributed.run"])
 """
 
 
+@pytest.mark.slow
 def test_a_process_without_its_mark_fails_the_test(tmp_path: Path) -> None:
     (tmp_path / "test_suite.py").write_text(_SUITE)
     options = [

@@ -37,6 +37,7 @@ def _machine(isa: str, **variables: str) -> Any:
     return json.loads(subprocess.run(command, env={**unset, **variables}, check=True, stdout=subprocess.PIPE).stdout)
 
 
+@pytest.mark.slow
 @needs_avx2
 @pytest.mark.subprocess
 def test_it_equals_variables_that_were_set_before_the_start() -> None:

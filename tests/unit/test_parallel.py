@@ -118,6 +118,7 @@ def test_a_scheduler_without_workers_is_not_waited_for(monkeypatch: pytest.Monke
     assert f"dask worker {address}" in str(raised.value)
 
 
+@pytest.mark.slow
 def test_workers_that_would_give_other_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         running_scheduler(workers=1, threads=2) as address,

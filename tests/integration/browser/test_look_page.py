@@ -58,6 +58,7 @@ def test_suspects_are_on_the_first_screen_and_chosen_by_label(opened: Page, resu
     assert cards.first.locator("img").evaluate_all("images => images.every((image) => image.complete)")
 
 
+@pytest.mark.slow
 def test_a_point_shows_its_picture_and_opens_its_card(opened: Page, result: Look) -> None:
     row = int(result.suspects()[0])
     hovered = "{points: [{curveNumber: 0, customdata: row}], event: {clientX: 9, clientY: 9}}"

@@ -87,7 +87,8 @@ def _overlap(one: FloatRect, other: FloatRect) -> bool:
     )
 
 
-@pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [2, 3, 4])
 def test_the_first_screen_holds_every_study(write_report: Callable[[int], Path], page: Page, n: int) -> None:
     page.set_viewport_size({"width": 1400, "height": 900})
     page.goto(write_report(n).as_uri())
@@ -176,7 +177,8 @@ def _point_at(page: Page, frame: Locator, points: dict[str, Any], number: int) -
     page.mouse.move(box["x"] + scale * points["x"][number], box["y"] + scale * points["y"][number])
 
 
-@pytest.mark.parametrize("width", [1400, pytest.param(420, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1400, 420])
 def test_the_embedding_names_the_image_under_the_pointer(
     write_report: Callable[[int], Path], page: Page, width: int
 ) -> None:

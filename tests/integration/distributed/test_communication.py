@@ -127,13 +127,15 @@ def test_the_explicit_default_changes_no_bit(results: Results, ranks: int) -> No
 @pytest.mark.parametrize(("kind", "bits"), [("bf16", 8), ("fp16", 11)])
 @pytest.mark.parametrize("way", ["{}", "{} one message"])
 def test_half_precision_differs_by_its_rounding(results: Results, ranks: int, kind: str, bits: int, way: str) -> None:
+    """A value is rounded once when it is sent, and once in each of the sums with the other ranks."""
     moved = _moved_by(results, ranks, way.format(kind))
-    assert 1e-5 < moved < 4 * 2**-bits
+    assert 1e-5 < moved < ranks * 2**-bits
 
 
 @pytest.mark.parametrize("way", ["bf16 between nodes", "bf16 between nodes in one message"])
 def test_half_precision_between_nodes_rounds_less_often(results: Results, way: str) -> None:
-    assert 1e-5 < _moved_by(results, 4, way) < 4 * 2**-8
+    """Once when it is sent, and once in the sum of two nodes."""
+    assert 1e-5 < _moved_by(results, 4, way) < 2 * 2**-8
     assert distance(results[4]["bf16"]["state"], results[4][way]["state"]) > 1e-6
 
 

@@ -75,7 +75,8 @@ def test_random_kills_end_in_the_uninterrupted_result(
     with capsys.disabled():
         duration = f"{time.monotonic() - start:.0f} s; one run: {seconds:.0f} s"
         print(f"\nseed {_SEED}: {kills} kills of {clones} clones, {repairs} repairs, {duration}")
-    assert repairs > 0, "no kill did damage"
+    # Few kills may all miss the writes of the lock files; test_repair.py damages them at chosen bytes.
+    assert repairs > 0 or _KILLS < 200, "no kill did damage"
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")

@@ -59,7 +59,7 @@ def _digests(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("sent", "kill_at"),
     quick_first(
-        2,
+        1,
         [
             (signal.SIGKILL, 12), (signal.SIGTERM, 7),
             (signal.SIGKILL, 1), (signal.SIGKILL, 5), (signal.SIGKILL, 20), (signal.SIGTERM, 16),

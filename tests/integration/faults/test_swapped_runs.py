@@ -16,6 +16,7 @@ from pipeline.runs.record import CHECKSUMS
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK, folder_arguments
 from tests.fixtures.records import record
+from tests.fixtures.slow import quick_first
 from tests.fixtures.training import runs_of, stage, write_kept
 from tests.fixtures.tuning import NAME, write_search
 
@@ -69,7 +70,9 @@ def _weights(folder: Path, **keys: Any) -> Path:
 
 
 @pytest.mark.parametrize("command", [_LANDSCAPE, _NOISE_SCALE], ids=lambda command: command[0])
-@pytest.mark.parametrize("other", [{"model": "small_cnn", "seed": 1}, {"model": "resnet18", "seed": 0}], ids=str)
+@pytest.mark.parametrize(
+    "other", quick_first(1, [{"model": "small_cnn", "seed": 1}, {"model": "resnet18", "seed": 0}]), ids=str
+)
 def test_weights_of_another_run(
     project: Path, command: list[str], other: Mapping[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

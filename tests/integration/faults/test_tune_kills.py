@@ -82,7 +82,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("fault", "code"),
     quick_first(
-        2,
+        1,
         [
             ("SIGKILL self journal.log 9", -signal.SIGKILL),
             ("SIGTERM self /.step- 4", 75),

@@ -16,7 +16,17 @@ from pipeline.paths import DataPaths
 from pipeline.training.weights import load_trained, save_trained
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK
-from tests.fixtures.training import NAMES, TINY, bright_images, command, run, stage, write_project
+from tests.fixtures.training import (
+    FLOAT32_ROUNDING,
+    NAMES,
+    TINY,
+    assert_rows_near,
+    bright_images,
+    command,
+    run,
+    stage,
+    write_project,
+)
 
 ROWS = {"train": 60, "test": 22}
 
@@ -47,7 +57,7 @@ def test_rows_are_samples(data: DataPaths, tmp_path: Path) -> None:
         images, _ = bright_images(n, seed=0 if split == "train" else 1)
         probabilities = load_trained(data.extractor(NETWORK)).predict_proba(images)
         assert predictions["predicted"].tolist() == probabilities.argmax(1).tolist()
-        np.testing.assert_allclose(predictions["confidence"], probabilities.max(1), rtol=1e-4)
+        np.testing.assert_allclose(predictions["confidence"], probabilities.max(1), rtol=FLOAT32_ROUNDING)
 
 
 def test_out_of_memory_names_the_setting(
@@ -72,9 +82,9 @@ def test_two_ranks_give_the_features_of_one(data: DataPaths, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     for split in ROWS:
         features, predictions = _written(data, split)
-        np.testing.assert_allclose(features, alone[split][0], rtol=1e-4, atol=1e-6)
+        assert_rows_near(features, alone[split][0])
         assert predictions["predicted"].tolist() == alone[split][1]["predicted"].tolist()
-        np.testing.assert_allclose(predictions["confidence"], alone[split][1]["confidence"], rtol=1e-4)
+        np.testing.assert_allclose(predictions["confidence"], alone[split][1]["confidence"], rtol=FLOAT32_ROUNDING)
     assert not list(tmp_path.rglob("*.tmp"))
 
 

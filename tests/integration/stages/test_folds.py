@@ -19,7 +19,16 @@ from pipeline.training.weights import load_fold_networks, load_trained
 from tests.fixtures.interrupted_study import HOOKS, resumed_steps
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK, write_manifest
-from tests.fixtures.training import NAMES, bright_images, command, run, stage, write_project
+from tests.fixtures.training import (
+    FLOAT32_ROUNDING,
+    NAMES,
+    assert_rows_near,
+    bright_images,
+    command,
+    run,
+    stage,
+    write_project,
+)
 
 N = 60
 MEMORIZING: Mapping[str, Any] = {
@@ -87,7 +96,7 @@ def test_each_training_image_is_predicted_by_its_folds_network(three: Path) -> N
     expected = probabilities[extractor.folds, np.arange(N)]
     sure = np.load(data.probabilities(NETWORK))
     assert (sure.dtype, sure.shape) == (np.float32, (N, len(NAMES)))
-    np.testing.assert_allclose(sure, expected, atol=1e-5)
+    assert_rows_near(sure, expected)
     np.testing.assert_allclose(sure.sum(1), 1, atol=1e-6)
     table = _table(data.predictions(NETWORK))
     assert table["fold"].dtype == np.int32
@@ -107,7 +116,7 @@ def test_test_images_have_the_features_of_the_first_network(three: Path) -> None
     table = _table(data.predictions(NETWORK, "test"))
     assert list(table) == ["sample_id", "predicted", "confidence"]
     np.testing.assert_array_equal(table["predicted"], expected.argmax(1))
-    np.testing.assert_allclose(table["confidence"], expected.max(1), atol=1e-5)
+    np.testing.assert_allclose(table["confidence"], expected.max(1), rtol=FLOAT32_ROUNDING)
 
 
 @pytest.mark.slow
@@ -119,11 +128,11 @@ def test_two_ranks_give_the_rows_of_one(three: Path) -> None:
     assert done.returncode == 0, done.stderr
     # With fewer images than features, the fit of some directions depends on digits that differ.
     np.testing.assert_allclose(np.load(data.features(NETWORK)), features, rtol=0.01, atol=0.01 * features.std())
-    np.testing.assert_allclose(np.load(data.probabilities(NETWORK)), sure, rtol=1e-4)
+    assert_rows_near(np.load(data.probabilities(NETWORK)), sure)
     for before, split in zip(tables, ("train", "test"), strict=True):
         after = _table(data.predictions(NETWORK, split))
         np.testing.assert_array_equal(after["predicted"], before["predicted"])
-        np.testing.assert_allclose(after["confidence"], before["confidence"], rtol=1e-4)
+        np.testing.assert_allclose(after["confidence"], before["confidence"], rtol=FLOAT32_ROUNDING)
 
 
 @pytest.mark.slow

@@ -106,6 +106,7 @@ def test_a_second_run_is_refused_until_the_first_has_ended(argv: list[str], caps
     run_stage("prepare", lambda context: None, argv=argv)
 
 
+@pytest.mark.slow
 def test_interrupt_from_the_keyboard_ends_with_130(argv: list[str]) -> None:
     with _start(argv) as stage:
         stage.send_signal(signal.SIGINT)
@@ -123,6 +124,7 @@ def test_sigterm_ends_with_75_and_one_line(argv: list[str], tmp_path: Path) -> N
     assert "Terminated: finished files are kept" in (tmp_path / "work" / "logs" / "prepare.log").read_text()
 
 
+@pytest.mark.slow
 def test_under_dvc_the_stage_dies_with_its_parent(argv: list[str], tmp_path: Path) -> None:
     """A DVC that is killed by SIGKILL leaves no process that writes during the next `dvc repro`."""
     (tmp_path / "stage.py").write_text(_WAITING_STAGE)

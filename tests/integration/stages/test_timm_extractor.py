@@ -16,7 +16,7 @@ from tests.fixtures.hub import COMMIT, serving_hub, use_hub
 from tests.fixtures.loopback import free_port
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import name_networks
-from tests.fixtures.training import NAMES, bright_images, stage, write_project
+from tests.fixtures.training import NAMES, assert_rows_near, bright_images, stage, write_project
 
 _NETWORK = "timm/test_efficientnet"
 _REPOSITORY = "timm/test_efficientnet.r160_in1k"
@@ -49,13 +49,13 @@ def test_a_frozen_network_predicts_out_of_fold_as_it_normalizes(weights: Path, t
     resized = torch.nn.functional.interpolate((pixels - mean) / std, (160, 160), mode="bicubic", antialias=True)
     with torch.inference_mode():
         expected = theirs(resized).numpy()
-    np.testing.assert_allclose(np.load(data.features(_NETWORK)), expected, rtol=1e-3, atol=1e-4)
+    assert_rows_near(np.load(data.features(_NETWORK)), expected)
     extractor = load_fold_networks(data.extractor(_NETWORK))
     assert extractor.folds is not None
     for fold, network in enumerate(extractor.networks):
         rows = extractor.folds == fold
         given = np.load(data.probabilities(_NETWORK))[rows]
-        np.testing.assert_allclose(given, network.predict_proba(bright_images(60)[0][rows]), atol=1e-4)
+        assert_rows_near(given, network.predict_proba(bright_images(60)[0][rows]))
     metrics = json.loads(data.finetune_metrics(_NETWORK).read_text())
     assert metrics["pretrained"]["name"] == metrics["settings"]["network"] == _REPOSITORY
     assert (metrics["pretrained"]["input_size"], metrics["pretrained"]["file"]) == (160, "w.safetensors")

@@ -118,6 +118,7 @@ def test_without_weights_the_command_ends_with_one_line_and_code_2(
     assert not (tmp_path / "look.html").exists()
 
 
+@pytest.mark.slow
 def test_without_weights_of_the_default_a_line_says_what_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

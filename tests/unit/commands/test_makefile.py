@@ -140,7 +140,7 @@ def test_numeric_tests_run_again_without_avx512(project: Path) -> None:
     paths = [word for word in answer.stdout.split() if word.startswith("tests/")]
     assert paths == [
         "tests/integration/distributed",
-        *(f"tests/unit/{name}" for name in ("distributed", "training", "models", "optim")),
+        *(f"tests/unit/{name}" for name in ("distributed", "training", "models", "optim", "runs", "run_analysis")),
         "tests/unit/training/test_canonical_runs.py",
     ]
     assert all((_ROOT / path).exists() for path in paths)

@@ -32,6 +32,7 @@ time.sleep(4)
 """
 
 
+@pytest.mark.slow
 def test_a_rank_that_answers_and_does_not_come_ends_the_process() -> None:
     ends, waits = (
         subprocess.Popen([sys.executable, "-c", _SCRIPT, mode], cwd=ROOT, stderr=subprocess.PIPE, text=True)

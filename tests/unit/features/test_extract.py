@@ -20,7 +20,7 @@ from pipeline.models import set_head
 from pipeline.run_log import RunLog
 from pipeline.training.weights import FoldNetworks, TrainedNetwork
 from tests.fixtures.slow import quick_first
-from tests.fixtures.training import ALONE, FLOAT32_ROUNDING, NAMES, TINY, as_resnet, bright_images, build_resnet
+from tests.fixtures.training import ALONE, NAMES, TINY, as_resnet, assert_rows_near, bright_images, build_resnet
 
 N = 23
 
@@ -44,13 +44,6 @@ def _extract(
     return sure
 
 
-def _assert_near(out: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
-    """Each row is the expected one up to the rounding of its sums, of features or of class probabilities."""
-    assert out.shape == expected.shape
-    distances = np.linalg.norm(out - expected, axis=1) / np.linalg.norm(expected, axis=1)
-    assert distances.max() <= FLOAT32_ROUNDING
-
-
 def _expected(network: TrainedNetwork) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Features and class probabilities of the center crops, in one pass."""
     images = torch.from_numpy(bright_images(N)[0]).permute(0, 3, 1, 2) / 255
@@ -68,8 +61,8 @@ def test_features_of_one_pass(
     out = np.full((N, 512), np.nan, dtype=np.float32)
     given = _extract(network, out, batch_size=batch_size)
     features, probabilities = _expected(network)
-    _assert_near(out, features)
-    _assert_near(given, probabilities)
+    assert_rows_near(out, features)
+    assert_rows_near(given, probabilities)
     np.testing.assert_allclose(given.sum(1), 1, atol=1e-6)
 
 
@@ -78,9 +71,9 @@ def test_ranks_write_their_own_rows_of_a_shared_file(network: TrainedNetwork, tm
     out[:] = -1
     partial = [_extract(network, out, world=World(rank=rank, size=3, device=ALONE.device)) for rank in (2, 0, 1)]
     features, probabilities = _expected(network)
-    _assert_near(out, features)
+    assert_rows_near(out, features)
     # Zero where another rank predicts, so that a sum over ranks gives all.
-    _assert_near(np.sum(partial, axis=0), probabilities)
+    assert_rows_near(np.sum(partial, axis=0), probabilities)
 
 
 def test_images_in_a_mapped_file_are_read_chunk_by_chunk(network: TrainedNetwork, tmp_path: Path) -> None:
@@ -90,7 +83,7 @@ def test_images_in_a_mapped_file_are_read_chunk_by_chunk(network: TrainedNetwork
     with RunLog.silent().progress("", N, "images") as progress:
         sure = np.zeros((N, len(NAMES)), dtype=np.float32)
         extract_features([network], mapped, out, sure, batch_size=8, world=ALONE, progress=progress)
-    _assert_near(out, _expected(network)[0])
+    assert_rows_near(out, _expected(network)[0])
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -146,7 +139,7 @@ def test_the_network_of_its_fold_sees_an_image_in_the_firsts_space(batch_size: i
     for fold, network in enumerate(networks):
         rows = folds == fold
         features, probabilities = _alone(network)
-        _assert_near(sure[rows], probabilities[rows])
+        assert_rows_near(sure[rows], probabilities[rows])
         sums = PairedSums(512)
         sums.add(features, first)
         expected = features if fold == 0 else fit_similarity(sums).apply(features)
@@ -166,7 +159,7 @@ def test_the_same_features_in_another_basis_are_those_of_the_first() -> None:
     other.model.features = lambda images: 2 * plain(images)[:, order]  # type: ignore[method-assign]
     folds = (np.arange(N) % 2).astype(np.int32)
     out, _, aligned = _by_fold([one, other], folds)
-    _assert_near(out, _alone(one)[0])
+    assert_rows_near(out, _alone(one)[0])
     assert aligned == pytest.approx([1])
 
 
@@ -197,7 +190,7 @@ def test_several_networks_average_and_the_first_gives_the_features() -> None:
     with RunLog.silent().progress("", N, "images") as progress:
         extract_features(networks, bright_images(N)[0], out, sure, batch_size=8, world=ALONE, progress=progress)
     np.testing.assert_array_equal(out, _alone(networks[0])[0])
-    _assert_near(sure, np.mean([_alone(network)[1] for network in networks], axis=0))
+    assert_rows_near(sure, np.mean([_alone(network)[1] for network in networks], axis=0))
 
 
 @pytest.mark.parametrize("n_networks", quick_first(1, [2, 1]))
@@ -214,13 +207,13 @@ def test_with_mirror_images_the_means_of_both_views_are_given(n_networks: int) -
     with RunLog.silent().progress("", 2 * N, "images") as progress:
         options: Any = {"batch_size": 8, "flip_tta": True, "world": ALONE, "progress": progress}
         extract_features(networks, bright_images(N)[0], out, sure, **options)
-        _assert_near(out, features[:, 0].mean(0))
-        _assert_near(sure, sure_of.mean((0, 1)))
+        assert_rows_near(out, features[:, 0].mean(0))
+        assert_rows_near(sure, sure_of.mean((0, 1)))
         by_network = np.empty((n_networks, N, 512), np.float32)
         extractor = FoldNetworks(networks=tuple(networks), folds=folds)
         passes = FoldPasses(batch_size=8, flip_tta=True)
         extract_by_fold(extractor, bright_images(N)[0], by_network, sure, passes=passes, world=ALONE, progress=progress)
-        _assert_near(sure, sure_of.mean(0)[folds, np.arange(N)])
+        assert_rows_near(sure, sure_of.mean(0)[folds, np.arange(N)])
 
 
 @pytest.mark.parametrize("n_networks", quick_first(1, [2, 1, 3]))

@@ -56,9 +56,13 @@ def test_only_members_are_trained_on() -> None:
     assert run.history[-1].epoch == pytest.approx(5 * 20 / 40)
 
 
+@pytest.mark.usefixtures("in_float64")
 def test_history_is_even_and_ends_with_the_last_step() -> None:
-    """With a rate of almost nothing every pass over all images has the same mean loss."""
-    still = replace(TINY, steps=43, simulated_workers=1, learning_rate=1e-12, crop_padding=0, flip=False)
+    """With a rate of almost nothing every pass over all images has the same mean loss.
+
+    To half of the digits of float64: BatchNorm of 20 images that are much alike enlarges rounding.
+    """
+    still = replace(TINY, steps=43, simulated_workers=1, learning_rate=1e-16, crop_padding=0, flip=False)
     run = train_bright(still, members=np.arange(N) < 10)
     steps = [*range(2, 43, 2), 43]
     assert [r.step for r in run.history] == steps
@@ -66,7 +70,7 @@ def test_history_is_even_and_ends_with_the_last_step() -> None:
     assert [r.epoch for r in run.history] == pytest.approx([2 * step for step in steps])
     assert [r.lr for r in run.history] == [still.lr_at(step - 1) for step in steps]
     losses = [r.train_loss for r in run.history]
-    assert losses == pytest.approx([losses[0]] * len(steps), rel=1e-4)
+    assert losses == pytest.approx([losses[0]] * len(steps), rel=2**-26)
 
 
 @pytest.mark.usefixtures("in_float64")

@@ -64,14 +64,18 @@ def test_records_count_the_images_of_each_step() -> None:
     assert [record.lr for record in run.history] == [GROWING.lr_at(step) for step in range(8)]
 
 
+@pytest.mark.usefixtures("in_float64")
 def test_losses_are_means_over_the_images_of_each_record() -> None:
-    """With a rate of almost nothing, all passes over all images have the same mean loss."""
+    """With a rate of almost nothing, all passes over all images have the same mean loss.
+
+    To half of the digits of float64: BatchNorm of 10 images that are much alike enlarges rounding.
+    """
     still = replace(
-        GROWING, network="resnet18", simulated_workers=1, learning_rate=1e-12, flip=False, crop_padding=0, steps=8,
+        GROWING, network="resnet18", simulated_workers=1, learning_rate=1e-16, flip=False, crop_padding=0, steps=8,
         batch_size=20, batch_stages=(BatchStage(batch_size=10, until_step=4),),
     )  # fmt: skip
     losses = [record.train_loss for record in train_bright(still, members=np.arange(N) < 10).history]
-    assert losses == pytest.approx([losses[0]] * 8, rel=1e-3)
+    assert losses == pytest.approx([losses[0]] * 8, rel=2**-26)
 
 
 def test_noise_is_sampled_at_each_steps_own_sizes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,6 +138,7 @@ def test_a_small_network_is_trained_on_the_images_out_of_fold(photos: Path, monk
     assert "trained on these images" in result.network
 
 
+@pytest.mark.slow
 def test_near_copies_in_two_folds_have_features_of_one_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(small_network, "FOLDS", 2)
     monkeypatch.setattr(small_network, "_MIN_STEPS", 2)
@@ -191,6 +192,7 @@ def test_without_weights_one_line_says_which_file_to_fetch(
     assert "\n" not in message
 
 
+@pytest.mark.slow
 def test_only_a_default_network_without_weights_is_replaced(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
