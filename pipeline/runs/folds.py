@@ -20,7 +20,7 @@ from pipeline.live.progress import StudyProgress
 from pipeline.models import build_network
 from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
-from pipeline.runs.own_checkpoints import OwnCheckpoints, own_checkpointer, unused_checkpoints
+from pipeline.runs.checkpoints import RunCheckpoints, run_checkpointer, unused_checkpoints
 from pipeline.runs.record import damaged
 from pipeline.training.checkpointing import (
     remove_stale_checkpoints,
@@ -75,7 +75,7 @@ class NetworkCache:
             "confidence": torch.from_numpy(network.confidence),
             "dynamics": {name: torch.from_numpy(values) for name, values in dynamics.items()},
         }
-        OwnCheckpoints(self.folder(key), key, keep=1).save(steps, content)
+        RunCheckpoints(self.folder(key), key, keep=1).save(steps, content)
 
     def get(self, key: str) -> CachedNetwork | None:
         """Load a network; None if there is none. Only rank 0 calls it.
@@ -86,7 +86,7 @@ class NetworkCache:
         folder, reasons = self.folder(key), list[str]()
         if not any(folder.glob("step-*.pt")):
             return None
-        latest = OwnCheckpoints(folder, key).load_latest(reasons.append)
+        latest = RunCheckpoints(folder, key).load_latest(reasons.append)
         # Entries of earlier versions have no dynamics.
         saved: dict[str, Any] = {"dynamics": {}, **(latest[1] if latest else {})}
         if saved.keys() != CachedNetwork.__dataclass_fields__.keys():
@@ -190,7 +190,7 @@ def train_folds(
             continue
         start = time.monotonic()
         resumed = has_checkpoints(folder)
-        checkpointer = own_checkpointer(store.interval, folder, flag_sync, world, run=key)
+        checkpointer = run_checkpointer(store.interval, folder, flag_sync, world, run=key)
         with checkpointer.stop_at_signals():
             run = train(
                 fold_settings,

@@ -23,13 +23,12 @@ from pipeline.live.metrics import LiveMetrics
 from pipeline.live.progress import StudyProgress, following_stages
 from pipeline.processes import check_space
 from pipeline.runs.arm_rows import TrainRows, check_replicates_differ, read_decisions, train_rows
+from pipeline.runs.checkpoints import KeepingScheduler, clear_finished, run_checkpointer, unused_checkpoints
 from pipeline.runs.execution import LoadedSplits, execute_run
 from pipeline.runs.folds import has_checkpoints
 from pipeline.runs.grid import RunSpec, expand_grid, needed_seeds, run_variant
-from pipeline.runs.kept_checkpoints import KeepingScheduler
 from pipeline.runs.largest_batch import with_largest_batch
 from pipeline.runs.ledger import Ledger, RunResult
-from pipeline.runs.own_checkpoints import clear_finished, own_checkpointer, unused_checkpoints
 from pipeline.runs.study_tables import scores_by_variant, study_tables
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
@@ -222,7 +221,7 @@ def _run(
         weights = context.work.ledger / f".{key}.weights.{os.getpid()}.tmp" if save_weights else None
         folder = context.work.checkpoints(context.name) / checkpoint_folder_name(key)
         resumed = has_checkpoints(folder)
-        checkpointer: CheckpointScheduler = own_checkpointer(interval, folder, flag_sync, world, run=key)
+        checkpointer: CheckpointScheduler = run_checkpointer(interval, folder, flag_sync, world, run=key)
         if study.keep_checkpoints:
             kept = context.work.kept_checkpoints(key)
             checkpointer = KeepingScheduler(interval, folder, flag_sync, world, run=key, settings=settings, kept=kept)

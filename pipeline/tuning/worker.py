@@ -15,9 +15,9 @@ from pipeline.distributed import World
 from pipeline.errors import DataError, InputError, MachineError, is_out_of_memory
 from pipeline.run_log import RunLog
 from pipeline.runs.arm_rows import TrainRows
+from pipeline.runs.checkpoints import RunCheckpoints
 from pipeline.runs.execution import LoadedSplits, execute_run
 from pipeline.runs.grid import RunSpec
-from pipeline.runs.own_checkpoints import OwnCheckpoints
 from pipeline.training.checkpointing import CheckpointScheduler, stop_and_save_flags
 from pipeline.training.effective_settings import comm_config_from
 from pipeline.training.loop import TrainData, train
@@ -179,7 +179,7 @@ class _Resumed(CheckpointScheduler):
 
     def __init__(self, task: EpochTask, world: World) -> None:
         interval, self._created = task.run.recipe.checkpoint, time.monotonic()
-        self._own = OwnCheckpoints(task.folder, f"{task.folder.parent.parent.name}/{task.folder.name}")
+        self._own = RunCheckpoints(task.folder, f"{task.folder.parent.parent.name}/{task.folder.name}")
         super().__init__(self._own, stop_and_save_flags(), world=world, seconds=interval.seconds, steps=interval.steps)
         self._end, self._total_steps = task.run.epoch_ends[task.epoch - 1], task.run.settings.steps
         self.switch_seconds = 0.0

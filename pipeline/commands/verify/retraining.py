@@ -15,8 +15,8 @@ from pipeline.commands.verify.studies import StudyRun, VerifiedStudy, described
 from pipeline.distributed import World
 from pipeline.errors import InputError, OutOfMemory
 from pipeline.run_log import RunLog
+from pipeline.runs.checkpoints import has_kept
 from pipeline.runs.execution import LoadedSplits, execute_run
-from pipeline.runs.kept_checkpoints import has_kept
 from pipeline.runs.ledger import RunResult
 from pipeline.stats.estimates import chance_of_detection, excluded_count, excluded_share
 from pipeline.stats.formatting import plural

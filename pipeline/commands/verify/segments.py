@@ -16,7 +16,7 @@ from pipeline.commands.verify.studies import StudyRun, VerifiedStudy
 from pipeline.distributed import World
 from pipeline.errors import InputError
 from pipeline.run_log import RunLog
-from pipeline.runs.kept_checkpoints import has_kept, kept_checkpoint, load_kept
+from pipeline.runs.checkpoints import has_kept, kept_checkpoint, load_kept
 from pipeline.runs.ledger import RunResult
 from pipeline.training.checkpointing import CheckpointScheduler, stop_and_save_flags
 from pipeline.training.hash_chain import HashChain

@@ -15,8 +15,8 @@ from pipeline.__main__ import main
 from pipeline.commands.verify import retraining
 from pipeline.commands.verify.differences import differences, differing_part
 from pipeline.commands.verify.studies import StudyRun
+from pipeline.runs.checkpoints import kept_checkpoint, load_kept
 from pipeline.runs.execution import execute_run
-from pipeline.runs.kept_checkpoints import kept_checkpoint, load_kept
 from pipeline.runs.ledger import RunResult
 from pipeline.training.state import ChainLink, HistoryRecord
 from pipeline.training.step import TrainStep

@@ -13,7 +13,7 @@ from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.commands.verify import retraining, segments
 from pipeline.paths import WorkPaths
-from pipeline.runs.kept_checkpoints import has_kept, kept_checkpoint, load_kept
+from pipeline.runs.checkpoints import has_kept, kept_checkpoint, load_kept
 from pipeline.runs.record import write_checksums
 from pipeline.training import loop
 from pipeline.training.hash_chain import HashChain

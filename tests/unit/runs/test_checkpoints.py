@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import DataError
-from pipeline.runs.own_checkpoints import OwnCheckpoints, clear_finished, unused_checkpoints
+from pipeline.runs.checkpoints import RunCheckpoints, clear_finished, unused_checkpoints
 from pipeline.training.checkpointing import Checkpoints
 from pipeline.training.run_key import checkpoint_folder_name
 from tests.fixtures.checkpoints import files, never, same, state_of
 
 
 def test_a_run_gets_its_own_state(tmp_path: Path) -> None:
-    OwnCheckpoints(tmp_path, "a").save(3, state_of(3))
-    latest = OwnCheckpoints(tmp_path, "a").load_latest(never)
+    RunCheckpoints(tmp_path, "a").save(3, state_of(3))
+    latest = RunCheckpoints(tmp_path, "a").load_latest(never)
     assert latest is not None
     assert latest[0] == 3
     assert same(latest[1], state_of(3))
@@ -25,14 +25,14 @@ def test_a_run_gets_its_own_state(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path, what: str) -> None:
     """The file is whole, and its name is right."""
     own, other = tmp_path / "own", tmp_path / "other"
-    OwnCheckpoints(other, "b").save(5, state_of(5))
+    RunCheckpoints(other, "b").save(5, state_of(5))
     if what == "folder":
         other.rename(own)
     else:
-        OwnCheckpoints(own, "a").save(3, state_of(3))
+        RunCheckpoints(own, "a").save(3, state_of(3))
         shutil.copy(files(other)[0], own)
     with pytest.raises(DataError) as refused:
-        OwnCheckpoints(own, "a").load_latest(never)
+        RunCheckpoints(own, "a").load_latest(never)
     assert refused.value.key == str(own)
     assert "its checkpoint of step 5 is one of b, not of a; remove the folder, and run the same command" in str(
         refused.value
@@ -41,20 +41,20 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path, what: str) -> No
 
 def test_one_of_an_earlier_version_names_no_run(tmp_path: Path) -> None:
     Checkpoints(tmp_path).save(3, state_of(3))
-    latest = OwnCheckpoints(tmp_path, "a").load_latest(never)
+    latest = RunCheckpoints(tmp_path, "a").load_latest(never)
     assert latest is not None
     assert same(latest[1], state_of(3))
 
 
 def test_a_file_with_a_wrong_name_is_named_and_passed_over(tmp_path: Path) -> None:
-    own = OwnCheckpoints(tmp_path, "a", keep=2)
+    own = RunCheckpoints(tmp_path, "a", keep=2)
     for step in (1, 2):
         own.save(step, state_of(step))
     newest = files(tmp_path)[-1]
     wrong = newest.rename(newest.with_name("step-2.pt"))
     os.mkfifo(tmp_path / newest.name)
     lines: list[str] = []
-    latest = OwnCheckpoints(tmp_path, "a").load_latest(lines.append)
+    latest = RunCheckpoints(tmp_path, "a").load_latest(lines.append)
     assert latest is not None
     assert latest[0] == 1
     end = ": is no file with the name of a checkpoint; skipped"
