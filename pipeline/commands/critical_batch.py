@@ -21,7 +21,7 @@ from pipeline.commands import check_minimums, command_parser, positive_float
 from pipeline.config.batch_sizes import CONTROL
 from pipeline.distributed import World
 from pipeline.errors import InputError
-from pipeline.live.progress import StudyProgress
+from pipeline.live import StudyProgress
 from pipeline.run_analysis.branched_runs import Branch, branch_images, branch_settings, compare_branches
 from pipeline.runs.arm_rows import TrainRows
 from pipeline.runs.execution import LoadedSplits, execute_run

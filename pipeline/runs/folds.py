@@ -16,7 +16,7 @@ from torch import Tensor
 from pipeline import distributed
 from pipeline.config.recipe import CheckpointInterval
 from pipeline.distributed import World
-from pipeline.live.progress import StudyProgress
+from pipeline.live import StudyProgress
 from pipeline.models import build_network
 from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog

@@ -19,8 +19,7 @@ from pipeline.config.study import KeepWeights, TrainConfig
 from pipeline.config.study_plan import build_plan, plan_hash
 from pipeline.distributed import World
 from pipeline.energy import UNKNOWN_ENERGY, total_energy
-from pipeline.live.metrics import LiveMetrics
-from pipeline.live.progress import StudyProgress, following_stages
+from pipeline.live import LiveMetrics, StudyProgress, following_stages
 from pipeline.processes import check_space
 from pipeline.runs.arm_rows import TrainRows, check_replicates_differ, read_decisions, train_rows
 from pipeline.runs.checkpoints import KeepingScheduler, clear_finished, run_checkpointer, unused_checkpoints

@@ -27,7 +27,7 @@ from pipeline.commands.verify.runs import check_plans, check_runs
 from pipeline.commands.verify.segments import choose_segments, segment_retrainer
 from pipeline.commands.verify.studies import StudyRun, VerifiedStudy, check_leftovers, check_study
 from pipeline.errors import InputError, printable
-from pipeline.live.progress import StudyProgress
+from pipeline.live import StudyProgress
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import RunLog, stderr_log
 from pipeline.runs.ledger import RunResult

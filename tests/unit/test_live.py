@@ -1,13 +1,64 @@
-"""The metrics of a running study in DVCLive's layout."""
+"""A running study: the time left, its metrics in DVCLive's layout, and its page."""
 
 import csv
+import re
+from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from pipeline.artifacts.files import read_json
-from pipeline.live.metrics import LiveMetrics
+from pipeline.live import LiveMetrics, LiveState, StudyProgress, following_stages, live_page
 from pipeline.training.state import HistoryRecord
 from tests.fixtures.loop import train_bright
 from tests.fixtures.training import TINY
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(0.01, "1 s"), (10.0, "50 s"), (40.0, "3 min"), (2000.0, "2.8 h")])
+def test_the_time_left_follows_the_images(seconds: float, left: str) -> None:
+    """A sixth of the images took `seconds`."""
+    times = iter([7.0, 7.0 + seconds, 7.0 + 6 * seconds])
+    progress = StudyProgress([20, 100], clock=times.__next__)
+    assert progress.end_run() == f"1 of 2 runs, about {left} left"
+    assert progress.end_run() == "2 of 2 runs"
+
+
+def test_a_run_says_where_it_is_and_what_follows() -> None:
+    now = [0.0]
+    progress = StudyProgress([50, 50, 100], following=["train@second", "report"], clock=lambda: now[0])
+    assert progress.begin_run() == "run 1 of 3, then train@second, report"
+    now[0] = 120.0
+    progress.end_run()
+    assert progress.where == "run 1 of 3, about 6 min left, then train@second, report"
+    assert progress.begin_run() == "run 2 of 3, about 6 min left, then train@second, report"
+    now[0] = 240.0
+    progress.end_run()
+    progress.begin_run()
+    progress.end_run()
+    assert progress.where == "run 3 of 3, then train@second, report"
+    alone = StudyProgress([1])
+    assert alone.begin_run() == "run 1 of 1"
+
+
+def test_under_dvc_the_later_studies_and_the_report_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DVC_ROOT", "/project")
+    studies = {"first": None, "second": None, "third": None}
+    assert following_stages("first", studies) == ["train@second", "train@third", "report"]
+    assert following_stages("third", studies) == ["report"]
+    monkeypatch.delenv("DVC_ROOT")
+    assert following_stages("first", studies) == []
+
+
+def test_other_units_are_counted_by_their_names() -> None:
+    progress = StudyProgress([1, 1], unit="network")
+    assert progress.begin_run() == "network 1 of 2"
+    assert progress.end_run().startswith("1 of 2 networks, about ")
+
+
+def test_runs_without_images_have_no_time_left() -> None:
+    assert StudyProgress([0, 0]).end_run() == "1 of 2 runs"
 
 
 def _record(step: int, loss: float | None, top1: float | None = None) -> HistoryRecord:
@@ -85,3 +136,29 @@ def test_every_record_is_passed_on_and_no_bit_changes() -> None:
     assert [len(history) for history in seen] == [1, 2]
     assert seen[-1] == watched.history
     assert watched.links == train_bright(TINY).links
+
+
+def _state(curve: list[tuple[int, float]]) -> LiveState:
+    now = datetime(2026, 1, 2, tzinfo=UTC)
+    return LiveState(study="digits", run="full", ended=0, runs=2, left="", curves={"loss": curve}, updated=now)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    steps=st.lists(st.integers(0, 10**6), min_size=1, max_size=20, unique=True).map(sorted),
+    low=st.floats(-1e6, 1e6),
+    spread=st.floats(0, 1e6),
+)
+def test_every_point_is_inside(steps: list[int], low: float, spread: float) -> None:
+    curve = [(step, low + spread * (number % 2)) for number, step in enumerate(steps)]
+    page = live_page(_state(curve))
+    (points,) = re.findall(r'polyline points="([^"]+)"', page)
+    coordinates = [tuple(map(float, pair.split(","))) for pair in points.split()]
+    assert len(coordinates) == len(curve)
+    assert all(0 <= x <= 640 and 0 <= y <= 200 for x, y in coordinates)
+    assert [x for x, _ in coordinates] == sorted(x for x, _ in places)
+
+
+@pytest.mark.parametrize("curve", [[], [(1, 0.5)]])
+def test_a_run_without_records_has_no_curve(curve: list[tuple[int, float]]) -> None:
+    assert live_page(_state(curve)).count("<svg") == len(curve)
