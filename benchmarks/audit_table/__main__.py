@@ -22,8 +22,15 @@ from ruamel.yaml import YAML
 
 from benchmarks.audit_cells import Cell, measured_speeds, read_results, run_cells, table_rows, write_cell_params
 from benchmarks.audit_minutes import USES, network_of, use_options
-from benchmarks.audit_table.plan import ROWS, Noise, label_file, label_files
-from benchmarks.audit_table.recipes import NOISE_NETWORKS, audit_params, noise_params
+from benchmarks.audit_table.plan import (
+    NOISE_NETWORKS,
+    ROWS,
+    Noise,
+    audit_params,
+    label_file,
+    label_files,
+    noise_params,
+)
 from benchmarks.label_noise.choices import NAMES
 from benchmarks.network_noise import write_noise
 from benchmarks.printing import print_table

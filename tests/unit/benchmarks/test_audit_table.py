@@ -9,8 +9,7 @@ import pytest
 
 from benchmarks.audit_minutes import USES
 from benchmarks.audit_table.__main__ import iter_cells, main, table_arms
-from benchmarks.audit_table.plan import CHOICE_SEED, ROWS, label_files
-from benchmarks.audit_table.recipes import NOISE_NETWORKS, audit_params, noise_params
+from benchmarks.audit_table.plan import CHOICE_SEED, NOISE_NETWORKS, ROWS, audit_params, label_files, noise_params
 from benchmarks.label_noise.arguments import parse
 from pipeline.artifacts.files import write_json
 from pipeline.config.params import load_params
