@@ -1,6 +1,7 @@
 """The files of earlier stages that stages and commands read. Users edit overrides, so they are not among them."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from pipeline.artifacts.recorded import StageFiles
 from pipeline.config.params import Params
@@ -30,10 +31,16 @@ def stage_inputs(stage: str, item: str | None, params: Params, data: DataPaths) 
             inputs = filter_inputs(str(item), data)
             return inputs if params.filter.near_duplicates is None else [*inputs, *_duplicate_inputs(str(item), data)]
         case "train":
-            return [prepared_inputs(data), *_filters_of_study(str(item), params, data)]
+            return [prepared_inputs(data), *filters_of_study(str(item), params, data)]
         case "report":
             return [prepared_inputs(data), *report_inputs(params, data)]
     return []
+
+
+def input_paths(inputs: Sequence[StageFiles]) -> list[Path]:
+    """Return each file once, in order; optional ones only if they exist."""
+    paths = (path for group in inputs for path in (*group.files, *filter(Path.exists, group.optional)))
+    return list(dict.fromkeys(paths))
 
 
 def prepared_inputs(data: DataPaths) -> StageFiles:
@@ -86,7 +93,8 @@ def _duplicate_inputs(network: str, data: DataPaths) -> list[StageFiles]:
     ]
 
 
-def _filters_of_study(name: str, params: Params, data: DataPaths) -> list[StageFiles]:
+def filters_of_study(name: str, params: Params, data: DataPaths) -> list[StageFiles]:
+    """Return the kept images of each filter whose images a study trains on, and with suggested labels its points."""
     study = params.studies[name]
     if set(study.arms) == {"full"}:
         return []

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pipeline.artifacts.files import open_array
 from pipeline.artifacts.metrics import ClassKeys, read_dynamics, read_metrics
 from pipeline.artifacts.overrides import Override, locate_overrides, read_overrides
+from pipeline.artifacts.stage_inputs import filter_inputs, input_paths
 from pipeline.artifacts.tables import list_column, read_parquet
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
@@ -54,19 +55,7 @@ class FilterInputs(NetworkData):
 
 def input_files(data: DataPaths, network: str) -> list[Path]:
     """Return the files that `load_filter_inputs` reads, except for overrides.csv."""
-    dynamics = data.training_dynamics(network)
-    return [
-        # Versions before the scorers that read it did not write it.
-        *([dynamics] if dynamics.exists() else []),
-        data.manifest("train"),
-        data.prepare_metrics,
-        data.predictions(network),
-        data.probabilities(network),
-        data.training_confidence(network),
-        data.embedding(network),
-        data.components(network),
-        data.embeddings(network),
-    ]
+    return input_paths(filter_inputs(network, data))
 
 
 def load_filter_inputs(data: DataPaths, network: str) -> FilterInputs:

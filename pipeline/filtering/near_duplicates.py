@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,17 +49,6 @@ class TrainingDuplicates:
         """Return a phrase that names the image of a row of `found`, for the reason of its near duplicate."""
         split = "training" if row < len(self.train) else "test"
         return f"near duplicate of the {split} image {self.path(row)}"
-
-
-def duplicate_files(data: DataPaths, network: str) -> list[Path]:
-    """Return the files that `find_duplicates` reads."""
-    splits = ("train", "test")
-    return [
-        *map(data.images, splits),
-        *map(data.manifest, splits),
-        *(data.features(network, split) for split in splits),
-        data.features_by_network(network),
-    ]
 
 
 def find_duplicates(data: DataPaths, network: str, log: RunLog) -> TrainingDuplicates:

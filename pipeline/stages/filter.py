@@ -6,13 +6,13 @@ from dataclasses import replace
 from pipeline.artifacts.files import remove_leftovers, write_json
 from pipeline.artifacts.prepared import planted_note
 from pipeline.artifacts.provenance import write_provenance
+from pipeline.artifacts.stage_inputs import input_paths, stage_inputs
 from pipeline.artifacts.tables import protect_cells, write_csv, write_parquet
 from pipeline.config.extractors import replicate_number
 from pipeline.errors import explain_out_of_memory
 from pipeline.filtering.apply import FilterContext, apply_filter
-from pipeline.filtering.inputs import input_files, load_filter_inputs
+from pipeline.filtering.inputs import load_filter_inputs
 from pipeline.filtering.near_duplicates import (
-    duplicate_files,
     duplicates_metrics,
     duplicates_sentence,
     duplicates_table,
@@ -62,11 +62,7 @@ def filter_images(context: StageContext) -> None:
         data.provenance("filter", network),
         stage=context.name,
         parameters=config.model_dump(mode="json"),
-        inputs=[
-            *input_files(data, network),
-            *(duplicate_files(data, network) if duplicates is not None else []),
-            data.overrides,
-        ],
+        inputs=[*input_paths(stage_inputs("filter", network, context.params, data)), data.overrides],
         outputs=[
             data.points(network),
             data.kept(network),

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from pipeline.artifacts.files import open_array, remove_leftovers, write_array, write_json
 from pipeline.artifacts.provenance import write_provenance
+from pipeline.artifacts.stage_inputs import input_paths, stage_inputs
 from pipeline.artifacts.tables import list_array, read_parquet, write_parquet
 from pipeline.config.extractors import replicate_number
 from pipeline.config.reduce import ReduceConfig, TsneConfig
@@ -120,14 +121,7 @@ def _write(context: StageContext, result: EmbeddingResult, test_embedding: TsneR
         data.provenance("reduce", network),
         stage=context.name,
         parameters=context.params.reduce.model_dump(mode="json"),
-        inputs=[
-            data.manifest("train"),
-            data.manifest("test"),
-            data.features(network),
-            data.features_by_network(network),
-            data.features(network, "test"),
-            data.predictions(network),
-        ],
+        inputs=input_paths(stage_inputs("reduce", network, context.params, data)),
         outputs=[
             data.components(network),
             data.embeddings(network),

@@ -13,6 +13,7 @@ from pipeline.artifacts.files import atomic_path, remove_leftovers, write_array,
 from pipeline.artifacts.plans import register_plan, utc_timestamp, write_run_dates
 from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_digests, prepared_files
 from pipeline.artifacts.provenance import write_provenance
+from pipeline.artifacts.stage_inputs import filters_of_study, input_paths
 from pipeline.artifacts.tables import write_parquet
 from pipeline.config.batch_sizes import LARGEST
 from pipeline.config.study import KeepWeights, TrainConfig
@@ -291,8 +292,6 @@ def _write_results(context: StageContext, specs: list[RunSpec], keys: list[str],
     recorded = {key: result.recorded for key, result in zip(keys, results, strict=True) if result}
     write_run_dates(context.work.plans(name), recorded)
     outputs = [paths.runs(name), paths.history(name), paths.correct(name), paths.train_metrics(name)]
-    kept = [paths.kept(network) for network in study.filter_networks if set(study.arms) != {"full"}]
-    suggested = [paths.points(network) for network in study.filter_networks if study.relabel_above is not None]
     with atomic_path(paths.trained_weights(name)) as temporary:
         temporary.write_bytes(_best_weights(specs, keys, results, ledger) if study.keep_weights != "none" else b"")
     write_provenance(
@@ -302,7 +301,7 @@ def _write_results(context: StageContext, specs: list[RunSpec], keys: list[str],
             "train": study.effective_recipe(context.params.train).model_dump(mode="json"),
             "study": study.model_dump(mode="json"),
         },
-        inputs=[*prepared_files(paths), *kept, *suggested],
+        inputs=[*prepared_files(paths), *input_paths(filters_of_study(name, context.params, paths))],
         outputs=[*outputs, paths.trained_weights(name)],
     )
 
