@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.artifacts.files import write_json
-from pipeline.artifacts.provenance import file_digest, read_provenance, sha256_of_file
+from pipeline.artifacts.provenance import file_digest, read_provenance
 from pipeline.artifacts.untrusted import read_untrusted_json
 from pipeline.errors import DataError, InputError
 from pipeline.paths import DataPaths
@@ -93,11 +92,6 @@ def check_present(inputs: Sequence[StageFiles]) -> None:
     for group in inputs:
         if missing := next((path for path in group.files if not path.exists()), None):
             raise _missing(missing, group)
-
-
-def write_archive_record(data: DataPaths, files: Sequence[Path]) -> None:
-    """Write the digests of files that stand in an archive in place of those that their stages wrote."""
-    write_json(data.archive_record, {path.relative_to(data.root).as_posix(): sha256_of_file(path) for path in files})
 
 
 def _archived_digests(data: DataPaths) -> dict[Path, str]:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.prepared import load_prepared
-from pipeline.artifacts.recorded import check_recorded, write_archive_record
+from pipeline.artifacts.recorded import check_recorded
 from pipeline.artifacts.runs import read_runs
 from pipeline.artifacts.stage_inputs import report_inputs
 from pipeline.paths import DataPaths
@@ -28,6 +28,7 @@ from pipeline.runs.arm_rows import read_decisions
 from pipeline.stats.runs import run_from_row
 from tests.fixtures.experiments import run_rows, write_experiment
 from tests.fixtures.fuzzing import assert_read_or_refused, fuzz_file
+from tests.fixtures.records import write_archive_record
 from tests.fixtures.report import params_with, write_artifacts
 
 _NETWORK = "resnet18"

@@ -11,9 +11,10 @@ import pytest
 
 from pipeline.artifacts.files import write_json
 from pipeline.artifacts.provenance import read_provenance, write_provenance
-from pipeline.artifacts.recorded import StageFiles, check_recorded, check_with_note, write_archive_record
+from pipeline.artifacts.recorded import StageFiles, check_recorded, check_with_note
 from pipeline.errors import DataError
 from pipeline.paths import DataPaths
+from tests.fixtures.records import write_archive_record
 from tests.fixtures.source_tree import modules, tree
 
 _NETWORK = "resnet18"
