@@ -1,4 +1,4 @@
-"""Group-sequential tests: a comparison is tested at looks stated in advance, and stops at the first that decides.
+"""Group-sequential tests: a comparison is tested at interim looks, stated in advance, until the first that decides.
 
 A t test after every seed claims a false difference in about a quarter of all studies. Here each look has a smaller
 level, so that the chance of a false claim at any look is alpha (Pocock 1977, doi:10.1093/biomet/64.2.191). One test

@@ -16,7 +16,7 @@ import torch
 
 from pipeline.commands import command_parser
 from pipeline.commands.plan.cost import PlannedCost, total_cost
-from pipeline.commands.plan.jobs import PlannedRun, finetune_run, measure_all, stage_costs, study_runs
+from pipeline.commands.plan.jobs import PlannedRun, finetune_run, measure_all, planned_runs, stage_costs
 from pipeline.commands.plan.size import (
     DataSize,
     StudyPlan,
@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
     studies = deduplicate_runs(
         {f"train@{name}": _study_plan(params, name, size, running, data, work) for name in params.studies}
     )
-    runs = {stage: study_runs(params, stage.removeprefix("train@"), plan) for stage, plan in studies.items()}
+    runs = {stage: planned_runs(params, stage.removeprefix("train@"), plan) for stage, plan in studies.items()}
     for network in params.networks:
         if running & {f"finetune@{network}", f"extract@{network}"}:
             runs[f"finetune@{network}"] = [finetune_run(params, network, size)]

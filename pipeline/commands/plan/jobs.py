@@ -77,7 +77,7 @@ def finetune_run(params: Params, network: str, size: DataSize) -> PlannedRun:
     return PlannedRun(settings=settings, workers=worker_count(config), threads=thread_count(config))
 
 
-def study_runs(params: Params, name: str, plan: StudyPlan) -> list[PlannedRun]:
+def planned_runs(params: Params, name: str, plan: StudyPlan) -> list[PlannedRun]:
     """Return the missing runs of a study."""
     recipe = params.studies[name].effective_recipe(params.train)
     workers, threads = worker_count(recipe), thread_count(recipe)
@@ -186,9 +186,9 @@ def estimate_pipeline(params: Params, *, n_train: int, n_test: int, n_classes: i
     size = DataSize(n_train=n_train, n_test=n_test, n_classes=n_classes, source="counted")
     graph = stage_graph(params)
     kept = dict.fromkeys(params.networks, n_train)
-    runs = {
-        f"train@{name}": study_runs(params, name, plan_from_sizes(params, name, size, kept)) for name in params.studies
-    }
+    runs = {}
+    for name in params.studies:
+        runs[f"train@{name}"] = planned_runs(params, name, plan_from_sizes(params, name, size, kept))
     for network in params.networks:
         runs[f"finetune@{network}"] = [finetune_run(params, network, size)]
     speeds = measure_all((run for of_stage in runs.values() for run in of_stage), budget_s=_QUICK_BUDGET_S)

@@ -162,7 +162,7 @@ def test_totals_add_time_and_disk_and_take_the_largest_memory() -> None:
 def test_weights_of_one_seed_count_in_the_ledger() -> None:
     params = digits_params()
     runs = {
-        "train@digits": jobs.study_runs(params, "digits", plan_from_sizes(params, "digits", DIGITS, {NETWORK: 1366}))
+        "train@digits": jobs.planned_runs(params, "digits", plan_from_sizes(params, "digits", DIGITS, {NETWORK: 1366}))
     }
     speeds = {run.workload: SPEED for run in runs["train@digits"]}
     costs = jobs.stage_costs(params, frozenset({"train@digits"}), DIGITS, runs, speeds)

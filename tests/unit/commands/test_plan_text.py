@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 from pipeline.__main__ import main
 from pipeline.commands.plan import command as plan
 from pipeline.commands.plan.cost import PlannedCost
-from pipeline.commands.plan.jobs import PlannedRun, finetune_run, study_runs
+from pipeline.commands.plan.jobs import PlannedRun, finetune_run, planned_runs
 from pipeline.commands.plan.size import DataSize, StudyPlan
 from pipeline.commands.plan.speed import Speed, Workload
 from pipeline.config.params import Params
@@ -53,13 +53,13 @@ def test_plan_prints_table_and_remarks(
         return replace(finetune_run(params, network, size), workers=1, threads=1)
 
     def on_two_processes(params: Params, name: str, study: StudyPlan) -> list[PlannedRun]:
-        return [replace(run, workers=2, threads=1) for run in study_runs(params, name, study)]
+        return [replace(run, workers=2, threads=1) for run in planned_runs(params, name, study)]
 
     made_up = {
         "stages_to_run": lambda *_: _RUNNING,
         "plan_hash": lambda _: "0123456789abcdef",
         "finetune_run": on_one_process,
-        "study_runs": on_two_processes,
+        "planned_runs": on_two_processes,
         "measure_all": _made_up_speeds,
         "stage_costs": _made_up_costs,
         "total_memory": lambda: 2e9,
