@@ -1,15 +1,15 @@
-"""Read the tables of runs that the train stage writes."""
+"""Read and check the tables of runs that the train stage writes."""
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeGuard, get_args
 
 from pipeline.artifacts.tables import read_parquet
-from pipeline.config.extractors import base_architecture, replicate_number
+from pipeline.config.extractors import base_architecture, is_network_name, replicate_number
 from pipeline.config.prepare import Storage
 from pipeline.config.study import Arm
 from pipeline.errors import InputError, short_reason
@@ -56,7 +56,56 @@ _RUN_COLUMNS = (
 _LATER_RUN_COLUMNS = ("n_relabeled",)
 _HISTORY_COLUMNS = ("fingerprint", "examples", "train_loss", "top1")
 _LATER_HISTORY_COLUMNS = ("test_loss", "step")
+_TEXTS = ("fingerprint", "status", "model", "arm", "filter_network", "settings")
+_NUMBERS = ("batch_size", "simulated_workers", "learning_rate", "weight_decay", "seed")
+COMPARED_COLUMNS = (*_TEXTS, *_NUMBERS, "top1")
+"""Columns that identify a run, and its result."""
+
 _OF_ODD_VALUES = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+
+Row = Mapping[str, Any]
+"""A row of a table of runs, by column."""
+
+
+def check_run_values(rows: Iterable[Row], path: Path) -> None:
+    """Check the values of runs in `COMPARED_COLUMNS` and loss, as far as the table has these columns.
+
+    Args:
+        path: of the table, for the message.
+
+    Raises:
+        InputError: a value is of another type or range than a stage writes.
+    """
+    for row in rows:
+        if odd := _odd_column(row):
+            shown = str(row[odd])[:80]
+            raise InputError(f"{path}: a run with {odd} {shown}, which no stage writes; run `dvc repro --force`")
+
+
+def _odd_column(row: Row) -> str | None:
+    """Return the first column of a run that has a value of another type or range; None if all are sound."""
+    sound = {name: isinstance(row[name], str) for name in _TEXTS if name in row}
+    sound |= {name: _is_number(row[name]) for name in _NUMBERS if name in row}
+    if row["status"] == "finished":
+        sound["top1"] = _is_number(row["top1"]) and 0 <= row["top1"] <= 1
+        sound["loss"] = "loss" not in row or _is_number(row["loss"])
+    if sound["filter_network"]:
+        sound["filter_network"] = is_network_name(row["filter_network"])
+    if sound.get("settings"):
+        sound["settings"] = _is_json_object(row["settings"])
+    return next((name for name, is_sound in sound.items() if not is_sound), None)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    """Return whether a value is a number, neither a truth value nor infinite nor NaN."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_json_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 @contextmanager
@@ -85,8 +134,8 @@ def read_run_records(runs: Path, storage: Storage) -> list[dict[str, Any]]:
         InputError: the file is missing or damaged, or its settings are unreadable.
     """
     rows = read_parquet(runs, _COLUMNS).to_pylist()
-    with _odd_values_refused(runs):
-        return [_run_record(row, runs, storage) for row in rows if row["status"] == "finished"]
+    check_run_values(rows, runs)
+    return [_run_record(row, runs, storage) for row in rows if row["status"] == "finished"]
 
 
 def _run_record(row: dict[str, Any], path: Path, storage: Storage) -> dict[str, Any]:
@@ -94,6 +143,7 @@ def _run_record(row: dict[str, Any], path: Path, storage: Storage) -> dict[str, 
         settings: dict[str, Any] = json.loads(row["settings"])
         image_format, padding = settings["format"], settings["crop_padding"]
         cropped = storage == "files" or image_format["crop_size"] < image_format["image_size"] + 2 * padding
+        augmented = bool(cropped or settings["flip"])
     except (TypeError, KeyError, ValueError):
         raise InputError(f"{path}: a run whose settings cannot be read; run `dvc repro --force`") from None
     recipe = {key: value for key, value in settings.items() if key not in _NOT_RECIPE}
@@ -101,7 +151,7 @@ def _run_record(row: dict[str, Any], path: Path, storage: Storage) -> dict[str, 
         **{name: row[name] for name in _COPIED_COLUMNS},
         "extractor": base_architecture(row["filter_network"]),
         "draw": replicate_number(row["filter_network"]),
-        "augmented": bool(cropped or settings["flip"]),
+        "augmented": augmented,
         "recipe": json.dumps(recipe, sort_keys=True),
     }
 
@@ -124,28 +174,17 @@ def read_runs(runs: Path, history: Path) -> list[dict[str, Any]]:
         curves = _read_curves(history)
     if not rows:
         raise InputError(f"{runs}: holds no run; delete it and run `dvc repro`")
-    with _odd_values_refused(runs):
-        wrong = [row for row in rows if row["arm"] not in get_args(Arm) or not _is_possible(row)]
-        named = {row["fingerprint"]: row["status"] for row in rows}
-    if wrong:
-        row = wrong[0]
-        raise InputError(
-            f"{runs}: a row with arm {row['arm']}, status {row['status']}, top1 {row['top1']}, loss {row['loss']}; "
-            "run `dvc repro --force`"
-        )
+    check_run_values(rows, runs)
+    arms = get_args(Arm)
+    if unknown := [row["arm"] for row in rows if row["arm"] not in arms]:
+        named_arm = unknown[0][:80]
+        raise InputError(f"{runs}: a run with arm {named_arm}; give one of {list(arms)}, or run `dvc repro --force`")
+    named = {row["fingerprint"]: row["status"] for row in rows}
     recorded, finished = set(curves), {name for name, status in named.items() if status == "finished"}
     if not finished <= recorded <= set(named):
         raise InputError(f"{history}: its runs are not those of {runs}; if no study is being trained, run `dvc repro`")
     with _odd_values_refused(history):
         return [{**row, **_as_curves(curves.get(row["fingerprint"], []), row["batch_size"])} for row in rows]
-
-
-def _is_possible(row: Mapping[str, Any]) -> bool:
-    """Return whether top-1 is within 0 to 1 and the loss is finite, if the run finished."""
-    if row["status"] != "finished":
-        return True
-    values = row["top1"], row["loss"]
-    return all(value is not None and math.isfinite(value) for value in values) and 0 <= row["top1"] <= 1
 
 
 def _read_curves(path: Path) -> Mapping[str, list[dict[str, Any]]]:

@@ -1,13 +1,11 @@
 """Read an experiment from a folder or a git revision: its runs, its filters and its test images."""
 
-import json
-import math
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,19 +13,15 @@ import pyarrow as pa
 from pipeline.artifacts.files import open_array
 from pipeline.artifacts.prepared import PLANTED_COLUMN, count_planted
 from pipeline.artifacts.recorded import check_recorded
+from pipeline.artifacts.runs import COMPARED_COLUMNS, Row, check_run_values
 from pipeline.artifacts.stage_inputs import comparison_inputs
 from pipeline.artifacts.tables import read_csv, read_parquet, restore_cells
 from pipeline.artifacts.untrusted import read_untrusted_json
-from pipeline.config.extractors import is_network_name
 from pipeline.errors import DataError, InputError
 from pipeline.paths import DataPaths
 from pipeline.stats.formatting import count
 
 _MANIFEST_COLUMNS = {"sha256": pa.string(), "label_name": pa.string()}
-
-_TEXTS = ("fingerprint", "status", "model", "arm", "filter_network", "settings")
-_NUMBERS = ("batch_size", "simulated_workers", "learning_rate", "weight_decay", "seed")
-_REQUIRED_COLUMNS = (*_TEXTS, *_NUMBERS, "top1")
 
 _KEPT_COLUMNS = {"sample_id": pa.int64(), "path": pa.string(), "label_name": pa.string()}
 _PREPARED = ("test.parquet", "provenance.json", "metrics.json")
@@ -161,10 +155,6 @@ def _read_object(path: Path, *keys: str) -> Mapping[str, Any]:
     return value
 
 
-Row = Mapping[str, Any]
-"""A run's row in data/train/<study>.parquet, with all columns of the file."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class KeptImages:
     """Paths of the images that one network's filter kept, out of `n_total` images."""
@@ -281,42 +271,12 @@ def _count_images(data: DataPaths, studies: Sequence[str]) -> int:
 
 def _read_study(path: Path) -> list[Row]:
     table = read_parquet(path)
-    missing = [name for name in _REQUIRED_COLUMNS if name not in table.column_names]
+    missing = [name for name in COMPARED_COLUMNS if name not in table.column_names]
     if missing:
         raise InputError(f"{path}: has no column {missing[0]}; another version wrote it; run `dvc repro --force`")
     rows: list[Row] = table.to_pylist()
-    for row in rows:
-        if odd := _odd_column(row):
-            shown = str(row[odd])
-            raise InputError(f"{path}: a run with {odd} {shown[:80]}, which no stage writes; run `dvc repro --force`")
+    check_run_values(rows, path)
     return rows
-
-
-def _odd_column(row: Row) -> str | None:
-    """Return the first column of a run that has a value of another type or range; None if all are sound."""
-    texts = {name: isinstance(row[name], str) for name in _TEXTS}
-    numbers = {name: _is_number(row[name]) for name in _NUMBERS}
-    sound = {**texts, **numbers, "top1": row["status"] != "finished" or _is_share(row["top1"])}
-    if texts["filter_network"]:
-        sound["filter_network"] = is_network_name(row["filter_network"])
-    if texts["settings"]:
-        sound["settings"] = _is_json_object(row["settings"])
-    return next((name for name, is_sound in sound.items() if not is_sound), None)
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_share(value: object) -> bool:
-    return _is_number(value) and 0 <= value <= 1
-
-
-def _is_json_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 def _read_filter(data: DataPaths, network: str) -> KeptImages:

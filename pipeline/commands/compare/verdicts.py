@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.commands.compare.experiments import Experiment, KeptImages, Row
+from pipeline.artifacts.runs import Row
+from pipeline.commands.compare.experiments import Experiment, KeptImages
 from pipeline.config.extractors import base_architecture
 from pipeline.errors import InputError
 from pipeline.stats.replicates import complete_seeds

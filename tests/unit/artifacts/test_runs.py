@@ -42,9 +42,12 @@ def test_a_history_without_test_losses_is_of_an_earlier_version(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"arm": "best"}, {"top1": None}, {"top1": float("nan")}, {"top1": 90.0}, {"loss": None}, {"loss": float("inf")}],
+    [
+        {"arm": "best"}, {"arm": None}, {"top1": None}, {"top1": float("nan")}, {"top1": 90.0}, {"loss": None},
+        {"loss": float("inf")}, {"seed": None}, {"learning_rate": float("nan")}, {"filter_network": "no network"},
+    ],
     ids=lambda wrong: str(wrong),
-)
+)  # fmt: skip
 def test_rows_that_no_study_gives_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     data = DataPaths(root=tmp_path)
     write_study(data, params_with(seeds=[0]), "digits", lambda row: {"top1": 0.5, **wrong})
