@@ -46,9 +46,6 @@ _FOLDS = 5
 _NEIGHBORS = 10
 """In reasons, for class probabilities and for suggested labels."""
 
-# Keys of params.yaml in messages -> arguments of `sieve`.
-_ARGUMENTS = {"filter.": ""}
-
 
 def sieve(
     features: "Images",
@@ -282,8 +279,5 @@ def _max_neighbors(settings: Mapping[str, Any]) -> int:
 
 
 def _naming_arguments(error: InputError) -> InputError:
-    """Return the error with names of arguments instead of keys of params.yaml."""
-    message = str(error)
-    for key, argument in _ARGUMENTS.items():
-        message = message.replace(key, argument)
-    return InputError(message)
+    """Return the error with names of arguments instead of keys of params.yaml, which begin with the section."""
+    return InputError(str(error).replace("filter.", ""))

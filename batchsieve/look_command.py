@@ -36,7 +36,7 @@ from pipeline.scoring.base import ScorerInputs
 
 _SHOWN = 10
 
-# In messages: arguments of `look` -> options.
+# Arguments of `look` at the start of its messages, and phrases of its advice, which have a space -> options.
 _OPTIONS = {
     "network": "--network",
     "weights": "--weights",

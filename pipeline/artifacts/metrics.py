@@ -1,6 +1,7 @@
-"""Read what stages measured: metrics, JSON files, with the keys that other stages read; and training dynamics.
+"""Read and check the metrics of stages, which are JSON files, and the training dynamics of extractors.
 
-The training dynamics of an extractor are in data/finetune/<network>.dynamics.parquet, a row per training image.
+Only the keys that other stages read are checked. The dynamics are in data/finetune/<network>.dynamics.parquet, with a
+row for each training image.
 """
 
 from collections.abc import Callable, Mapping

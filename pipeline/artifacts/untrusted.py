@@ -1,4 +1,4 @@
-"""Read JSON and compare files of people who are not trusted: bounded work, no special files, one meaning."""
+"""Read JSON files of people who are not trusted: in bounded time, with one meaning, and no special files."""
 
 import json
 import math
@@ -16,6 +16,8 @@ MAX_TEXT_BYTES = 256_000_000
 
 MAX_DEPTH = 50
 """Most lists and objects within each other. Python parses about 990, and copies and writes fewer."""
+
+_TEXTS = frozenset((".json", ".md", ".html", ".csv", ".yaml"))
 
 
 def read_untrusted_json(path: Path, *, max_bytes: int = MAX_TEXT_BYTES, may_be_link: bool = False) -> Any:
@@ -72,9 +74,6 @@ def check_special_files(folders: Sequence[Path]) -> None:
                 _check_file(Path(parent, name))
 
 
-_TEXTS = frozenset((".json", ".md", ".html", ".csv", ".yaml"))
-
-
 def _check_file(path: Path) -> None:
     try:
         status = path.stat()
@@ -87,7 +86,7 @@ def _check_file(path: Path) -> None:
 
 
 class _AmbiguousError(ValueError):
-    """What parsers read differently."""
+    """Two parsers may read different values."""
 
 
 def _too_deep(path: Path) -> InputError:
@@ -112,7 +111,7 @@ def _finite(text: str) -> float:
 def _read(path: Path, *, max_bytes: int, may_be_link: bool) -> bytes:
     if not may_be_link:
         check_regular(path, max_bytes=max_bytes)
-    # Checked again on the open file, which nobody can replace: without waiting for the writer of a pipe.
+    # The file may have been replaced since, so the open file is checked. O_NONBLOCK does not wait for a pipe's writer.
     flags = os.O_RDONLY | os.O_NONBLOCK | (0 if may_be_link else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags)

@@ -1,7 +1,7 @@
 """`python -m pipeline calibrate`: find the embedding, space, min_samples and eps with which DBSCAN works best.
 
 The objective needs no test images: five times, `--planted-fraction` of the training images move to another class, and
-DBSCAN must find them (`scoring.density`). That fraction is the noise that the found eps assumes. Evaluates the
+DBSCAN must find them (`scoring.eps_search`). That fraction is the noise that the found eps assumes. Evaluates the
 embedding, every embedding of `reduce.extra_embeddings` and the principal components with each of `--min-samples`.
 """
 
@@ -93,7 +93,13 @@ def _rows(
     fraction: float,
     log: RunLog,
 ) -> list[dict[str, Any]]:
-    """Return a row for each space and min_samples with an eps; `embedding_metrics`: of `reduce`, one each."""
+    """Return a row for each space and min_samples for which there is an eps to choose.
+
+    Args:
+        embedding_metrics: of `reduce`, one for each embedding; the first is that of `reduce.tsne`.
+        min_samples: the numbers to try.
+        fraction: of the images to plant.
+    """
     assert inputs.embeddings is not None
     main = embedding_metrics[0]["tsne"]["requested"]
     spaces: list[tuple[str, Space, ScorerInputs]] = [("components", "components", inputs)]
@@ -113,7 +119,7 @@ def _rows(
 def _row(
     points: NDArray[np.float64], labels: NDArray[np.int64], min_samples: int, fraction: float
 ) -> dict[str, float] | None:
-    """Return the best eps of points (N, d) and its figures; None if there is no eps to choose."""
+    """Return the best eps of points (N, d), how well it works, and the knee; None if there is no eps to choose."""
     best = search_planted(points, labels, min_samples, fraction=fraction)
     if best is None:
         return None

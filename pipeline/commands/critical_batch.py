@@ -3,8 +3,8 @@
 Trains the study's first setting on its full arm, without the images flagged `val`, for some steps. From there it goes
 on with batches 1, 2, 4, ... times as large, each for equally many images, and compares the loss on the images flagged
 `val` over the study's seeds (Merrill et al. 2025, arXiv 2505.23971). The critical batch size is the largest batch whose
-loss exceeds that of the study's batch by at most --tolerance. Next to it stands the gradient noise scale of the study's
-batch, where the recipe samples it (`noise_scale_steps`). It changes no file.
+loss exceeds that of the study's batch by at most --tolerance. The command also prints the gradient noise scale of the
+study's batch, if the recipe samples it (`noise_scale_steps`). It changes no file.
 """
 
 import argparse
@@ -39,10 +39,13 @@ _FACTORS = (1, 2, 4, 8)
 
 @dataclass(frozen=True, kw_only=True)
 class BranchComparison:
-    """The result.
+    """The losses of all branches, and what follows from them.
 
     Attributes:
+        after: steps before the branches.
         images: of each branch.
+        tolerance: largest excess that counts as none, in nats.
+        n_val: number of images on which the loss is measured.
         critical_batch: in images; None if it is larger than the largest batch tried.
         noise_scale: of each seed, in images; None where it is not sampled or cannot be estimated.
     """
@@ -150,19 +153,20 @@ def _inputs(context: StageContext, world: World) -> tuple[list[RunSpec], TrainRo
             "prepare.val_size, such as 0.1, and run `dvc repro`"
         )
     specs, rows, _ = resolve_runs(context, load_prepared(context.data, folder=context.image_folder), world)
-    at = [index for index, spec in enumerate(specs) if spec.arm == CONTROL and not spec.skip_reason]
-    if not at:
+    of_control = [index for index, spec in enumerate(specs) if spec.arm == CONTROL and not spec.skip_reason]
+    if not of_control:
         raise InputError(f"studies.{context.item}: every batch is larger than its arm; give a smaller one")
-    first = replace(specs[at[0]].settings, seed=0)
-    same = [index for index in at if replace(specs[index].settings, seed=0) == first]
-    mask = rows[same[0]].mask & ~val
+    # The seeds of the first setting: its runs differ in nothing else.
+    first = replace(specs[of_control[0]].settings, seed=0)
+    seeds = [index for index in of_control if replace(specs[index].settings, seed=0) == first]
+    mask = rows[seeds[0]].mask & ~val
     source = make_trial_data(
         context.data,
         image_folder=context.image_folder,
         digest=prepared_digest(context.data),
         machine=machine_info(world.device),
     )
-    return [specs[index] for index in same], replace(rows[same[0]], mask=mask), load_splits(source, world.device)
+    return [specs[index] for index in seeds], replace(rows[seeds[0]], mask=mask), load_splits(source, world.device)
 
 
 def _train(

@@ -120,23 +120,23 @@ class ParquetImages:
             InputError: two of them differ.
         """
         column = self._columns.label
-        found: dict[tuple[str, ...], str] = {}
+        origins: dict[tuple[str, ...], str] = {}
         for shard in shards:
             names = _schema_class_names(self._open(shard).schema_arrow, column, f"prepare.path: {self._root / shard}")
             if names is not None:
-                found.setdefault(names, shard)
-        if has_card:
-            names = self._card_class_names(self._root / _CARD)
-            # The card is named as the origin where both have the names.
-            found = {**({} if names is None else {names: _CARD}), **{k: v for k, v in found.items() if k != names}}
-        if len(found) > 1:
-            (ours, first), (theirs, second), *_ = found.items()
+                origins.setdefault(names, shard)
+        if has_card and (names := self._card_class_names(self._root / _CARD)) is not None:
+            # Where both have the names, the card is named as their origin.
+            origins.pop(names, None)
+            origins = {names: _CARD, **origins}
+        if len(origins) > 1:
+            (ours, first), (theirs, second), *_ = origins.items()
             a, b = next(pair for pair in zip_longest(ours, theirs) if pair[0] != pair[1])
             raise InputError(
                 f"prepare.path: {self._root}: {first} and {second} give the column {column} different class names "
                 f"({a} and {b}); correct one of them"
             )
-        for names, origin in found.items():
+        for names, origin in origins.items():
             return names, origin if origin == _CARD else "the shards"
         return None, "the labels"
 

@@ -125,19 +125,19 @@ def resolve_runs(
             cannot be trained, see `expand_grid`.
     """
     study = context.params.studies[str(context.item)]
-    given, needs_filter = data.train.labels, set(study.arms) != {"full"}
+    labels, needs_filter = data.train.labels, set(study.arms) != {"full"}
     decisions = {
         network: read_decisions(context.data, data, network, suggestions=study.relabel_above is not None)
         for network in study.filter_networks
         if needs_filter
     }
-    keep = {network: decided.keep for network, decided in decisions.items()}
+    keep = {network: of_filter.keep for network, of_filter in decisions.items()}
     check_replicates_differ(keep, str(context.item))
     summary = DatasetInfo(n_classes=len(data.class_names), image_size=data.image_size, mean=data.mean, std=data.std)
     n_kept = {name: int(kept.sum()) for name, kept in keep.items()}
-    specs = expand_grid(study, context.params.train, summary, len(given), n_kept)
-    rows = [train_rows(spec, given, decisions) for spec in specs]
-    changed = [np.flatnonzero(trained.changed(given)) for trained in rows]
+    specs = expand_grid(study, context.params.train, summary, len(labels), n_kept)
+    rows = [train_rows(spec, labels, decisions) for spec in specs]
+    changed = [np.flatnonzero(trained.changed(labels)) for trained in rows]
     specs = [replace(spec, n_relabeled=len(ids)) for spec, ids in zip(specs, changed, strict=True)]
     data_digest, content = distributed.broadcast(prepared_digests(context.data) if world.is_main else ("", ""))
     run_keys = [
@@ -196,6 +196,11 @@ def _run(
     run_keys: list[RunKey | None],
     live_name: str = "",
 ) -> None:
+    """Train the runs with the indices `todo`, and add each to the ledger when it ends; all ranks call it.
+
+    Args:
+        live_name: of the metrics of these runs; empty if no other process trains runs of the study.
+    """
     ledger = Ledger(context.work.ledger)
     splits = LoadedSplits(
         train_images=data.train.source,
@@ -211,6 +216,7 @@ def _run(
     study_progress = StudyProgress([_n_images(specs[i].settings) for i in todo], following=following)
     stage = f"{context.name} ({live_name})" if live_name else context.name
     live_folder = context.data.live_metrics / live_name
+    # Only rank 0 has it, and writes.
     live = LiveMetrics(live_folder, study=str(context.item), n_runs=len(todo)) if world.is_main else None
     for i in todo:
         settings, run_key = specs[i].settings, run_keys[i]

@@ -154,9 +154,9 @@ def _train_and_evaluate(
                 return None, _DIVERGED, spent + stopper.switch_seconds
             except _EpochEnded:
                 spent += stopper.switch_seconds
-    # All `end` steps are done, so the schedule does not matter: this run only sets and evaluates the weights. The last
-    # epoch is trained here.
-    resumed = _Resumed(task, world)
+    # The last epoch is trained and evaluated here. After another one no step is left: the run only restores and evaluates
+    # its weights. `steps=end` lets it end there; the schedule of so short a run is never used.
+    resumed = _TimedScheduler(task, world)
     run_spec = RunSpec(
         arm="", filter_network="", learning_rate=settings.learning_rate, n_train=int(task.rows.train.sum()),
         settings=dataclasses.replace(settings, steps=end),
@@ -174,7 +174,7 @@ class _EpochEnded(Exception):  # noqa: N818 - an event that never leaves this mo
     """The run is at the end of the epoch, and is saved."""
 
 
-class _Resumed(CheckpointScheduler):
+class _TimedScheduler(CheckpointScheduler):
     """`CheckpointScheduler` that measures the time from its creation until the run has restored its state."""
 
     def __init__(self, task: EpochTask, world: World) -> None:
@@ -194,8 +194,8 @@ class _Resumed(CheckpointScheduler):
         assert self._end in (state.step, self._total_steps), (state.step, self._end)
 
 
-class _StopAtEpochEnd(_Resumed):
-    """Save the state and end the run at the end of the epoch."""
+class _StopAtEpochEnd(_TimedScheduler):
+    """`_TimedScheduler` that saves the state and ends the run at the end of the epoch."""
 
     def _check(self, state: TrainState) -> None:
         # The task was interrupted after its last step.

@@ -123,8 +123,8 @@ def estimate(values: NDArray[np.float64]) -> MedianEstimate:
     """Return the median and its interval of (rounds,) independent values of one distribution.
 
     The interval assumes no form of the distribution. The k-th smallest and the k-th largest of n values cover the
-    median with probability 1 - 2 P(B < k), B ~ Binomial(n, 1/2) (David
-    and Nagaraja 2003, Order Statistics, section 7.1).
+    median with probability 1 - 2 P(B < k), B ~ Binomial(n, 1/2) (David and Nagaraja 2003, Order Statistics, section
+    7.1).
     """
     ordered, n = np.sort(values), len(values)
     # With few rounds even the extremes cover less than `CONFIDENCE`; no interval is wider.

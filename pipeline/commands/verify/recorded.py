@@ -28,6 +28,8 @@ from pipeline.training.settings import ImageFormat, TrainSettings
 from pipeline.training.state import ChainLink, HistoryRecord
 
 _MAX_ROWS = 1_000_000
+# Key of `RunResult.critical_batch` -> end of the name of its column.
+_NOISE = {"critical_batch": "", "low": "_low", "high": "_high"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,8 +210,8 @@ def _read_tables(params: Params, data: DataPaths, findings: Findings) -> list[St
             rows = read_rows(data.runs(name), RUNS_SCHEMA)
             records: dict[str, list[HistoryRecord]] = {}
             for record in read_rows(data.history(name), HISTORY_SCHEMA):
-                known = {field.name: record[field.name] for field in fields(HistoryRecord) if field.name in record}
-                records.setdefault(record["fingerprint"], []).append(HistoryRecord(**known))
+                values = {field.name: record[field.name] for field in fields(HistoryRecord) if field.name in record}
+                records.setdefault(record["fingerprint"], []).append(HistoryRecord(**values))
             correct = open_array(data.correct(name), dtype=np.bool_, ndim=2, rows=len(rows))
             for row, answers in zip(rows, correct, strict=True):
                 if row["status"] != "skipped" and row["fingerprint"] not in runs:
@@ -251,9 +253,6 @@ def _run_of_row(
     )  # fmt: skip
     settings = read_settings(_from_json(row["settings"]))
     return StoredRun(fingerprint=row["fingerprint"], folder=table, key=None, settings=settings, result=result)
-
-
-_NOISE = {"critical_batch": "", "low": "_low", "high": "_high"}
 
 
 def _from_json(text: str) -> Any:

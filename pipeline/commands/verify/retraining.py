@@ -145,7 +145,7 @@ def _obstacle(run: StoredRun, world: World) -> str:
     if not 1 <= _threads(run) <= _MAX_THREADS:
         return "recorded with a number of CPU threads that no machine has"
     if not _same_arithmetic(run, world):
-        return f"trained on {_machine_text(run.machine)}, and this is {_machine_text(_here(world))}"
+        return f"trained on {_machine_text(run.machine)}, and this is {_machine_text(machine_info(world.device))}"
     return ""
 
 
@@ -153,10 +153,6 @@ def _threads(run: StoredRun) -> int:
     """Return the CPU threads of the run's processes; 1 for a GPU, whose bits they do not change; 0 for no number."""
     threads = (run.machine or {}).get("threads", 1)
     return threads if isinstance(threads, int) else 0
-
-
-def _here(world: World) -> dict[str, Any]:
-    return machine_info(world.device)
 
 
 def _machine_text(machine: Mapping[str, Any]) -> str:
@@ -169,7 +165,7 @@ def _without_threads(machine: Mapping[str, Any]) -> dict[str, Any]:
 
 def _same_arithmetic(run: StoredRun, world: World) -> bool:
     """Return whether this machine is of the run's kind, or gives the canonical hashes that are listed for that kind."""
-    machine, here = _without_threads(run.machine or {}), _here(world)
+    machine, here = _without_threads(run.machine or {}), machine_info(world.device)
     if machine == here:
         return True
     listed = _listed_hashes(machine)
@@ -201,7 +197,8 @@ def retrainer(project: Project, world: World, log: RunLog) -> Trainer:
     )  # fmt: skip
 
     def retrain(run: StudyRun, checkpointer: CheckpointScheduler | None = None) -> RunResult:
-        recorded, recipe = project.runs[run.fingerprint], _recipe(project, run.study)
+        recorded = project.runs[run.fingerprint]
+        recipe = project.params.studies[run.study].effective_recipe(project.params.train)
         torch.set_num_threads(_threads(recorded))
         return execute_run(
             run.spec, splits, run.rows, world=world, log=log, weights=None,
@@ -215,14 +212,10 @@ def retrainer(project: Project, world: World, log: RunLog) -> Trainer:
     return retrain
 
 
-def _recipe(project: Project, study: str) -> Any:
-    return project.params.studies[study].effective_recipe(project.params.train)
-
-
 def _confirm(
     project: Project, retrain: Retrain, retrain_segment: Retrain, world: World
 ) -> Callable[[StudyRun, RunResult], str]:
-    """Return the function that says why a difference may be this machine's; empty if it is the run's."""
+    """Return a function that says why this machine may have caused a difference; empty if the record is wrong."""
 
     def confirm(run: StudyRun, again: RunResult) -> str:
         folder = project.work.kept_checkpoints(run.fingerprint)
@@ -230,7 +223,8 @@ def _confirm(
         if not run.is_segment:
             recorded = project.runs[run.fingerprint].result
             part = differing_part(run, recorded, again, is_kept=lambda step: has_kept(folder, step))
-        # A checkpoint is of the owner, who could make it differ to be left undecided: the whole run has the last word.
+        # A second training of the part alone is faster. If it differs, its checkpoint may be wrong, which the project's
+        # owner made. Only a second training of the whole run shows that this machine does not repeat its bits.
         if not part.is_segment or run.is_segment or not _is_repeated(part, again, retrain_segment):
             found = differences(again, run.part_of(retrain(run)))
             if found:
@@ -265,7 +259,7 @@ def audit_runs(
     """Train each chosen run again; yield the outcome and a line.
 
     Args:
-        confirm: returns why a difference may be the machine's, see `_confirm`.
+        confirm: returns why this machine may have caused a difference, see `_confirm`.
     """
     for run in sample.chosen:
         recorded = project.runs[run.fingerprint]

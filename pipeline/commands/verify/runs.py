@@ -41,7 +41,7 @@ def check_runs(project: Project, findings: Findings) -> None:
             if run.settings is not None:
                 _check_steps(run, run.settings, findings)
     with findings.collecting_errors(project.work.ledger):
-        for one, other, what in _twins(project.runs):
+        for one, other, what in _equal_trainings(project.runs):
             value = f"that of run {one.fingerprint}, {_named(one)}"
             findings.differs(other.folder, f"{what} of run {other.fingerprint}, {_named(other)}", value, "its own")
     if n_without := sum(not run.result.links for run in project.runs.values()):
@@ -102,8 +102,8 @@ def link_steps(settings: TrainSettings, last: int) -> list[int]:
     return [step for step in steps if hash_chain.link_is_due(settings, step)]
 
 
-def _twins(runs: Mapping[str, StoredRun]) -> Iterator[tuple[StoredRun, StoredRun, str]]:
-    """Yield pairs of finished runs that say they are different trainings and have equal bits.
+def _equal_trainings(runs: Mapping[str, StoredRun]) -> Iterator[tuple[StoredRun, StoredRun, str]]:
+    """Yield pairs of finished runs that are recorded as different trainings and have equal bits.
 
     A link of the chain hashes sample ids and weights, and each loss is a float64: two trainings share neither. Runs on
     other images or labels may be one training if they end before an epoch does, since arms draw in one order and the

@@ -1,4 +1,4 @@
-"""Hold each study's runs against its parameters, and derive its tables again from the recorded runs."""
+"""Check each study's runs against its parameters, and derive its tables again from the recorded runs."""
 
 import dataclasses
 import json
@@ -141,7 +141,7 @@ def _rows_by_identity(
     grid = {_identity(spec) for spec in specs}
     found: dict[tuple[Any, ...], Row] = {}
     for row in table:
-        identity = tuple(row[name] for name in _IDENTITY)
+        identity = _row_identity(row)
         if identity not in grid:
             findings.differs(path, f"run {_row_name(row)}", "in the table", "none, since params.yaml has no such run")
         elif identity in found:
@@ -159,19 +159,23 @@ def _identity(spec: RunSpec) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+def _row_identity(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in _IDENTITY)
+
+
 def described(spec: RunSpec) -> str:
     """Return the few words that tell a run from the others of its study."""
-    settings = spec.settings
-    return (
-        f"{settings.network} {spec.arm} of {spec.filter_network}, batch {settings.batch_size}, "
-        f"lr {spec.learning_rate:g}, wd {settings.weight_decay:g}, seed {settings.seed}"
-    )
+    return _run_name(_identity(spec))
 
 
 def _row_name(row: Row) -> str:
+    return _run_name(_row_identity(row))
+
+
+def _run_name(identity: tuple[Any, ...]) -> str:
+    model, arm, network, batch_size, learning_rate, weight_decay, seed = identity
     return (
-        f"{row['model']} {row['arm']} of {row['filter_network']}, batch {row['batch_size']}, "
-        f"lr {row['learning_rate']:g}, wd {row['weight_decay']:g}, seed {row['seed']}"
+        f"{model} {arm} of {network}, batch {batch_size}, lr {learning_rate:g}, wd {weight_decay:g}, seed {seed}"
     )
 
 
@@ -216,22 +220,22 @@ _DEFAULTS = {
 
 
 def _settings_differences(settings: Row, expected: Row) -> Iterator[tuple[str, Any, Any]]:
-    # Earlier versions recorded no settings that were not theirs.
-    known = {**{name: value for name, value in _DEFAULTS.items() if value != ()}, "batch_stages": [], **settings}
+    # Settings that an earlier version did not have have their defaults.
+    recorded = {**{name: value for name, value in _DEFAULTS.items() if value != ()}, "batch_stages": [], **settings}
     expected = {**NEWER, **expected}
-    for name in dict.fromkeys([*expected, *known]):
-        if known.get(name) != expected.get(name):
-            yield name, known.get(name), expected.get(name)
+    for name in dict.fromkeys([*expected, *recorded]):
+        if recorded.get(name) != expected.get(name):
+            yield name, recorded.get(name), expected.get(name)
 
 
 def _check_tables(name: str, tables: StudyTables, project: Project, findings: Findings) -> None:
     """Compare the files in data/train with the tables derived from the record."""
     paths = project.data
-    recorded = {tuple(row[key] for key in _IDENTITY): row for row in read_rows(paths.runs(name), RUNS_SCHEMA)}
+    recorded = {_row_identity(row): row for row in read_rows(paths.runs(name), RUNS_SCHEMA)}
     n_values = 0
     derived_rows = tables.runs.to_pylist()
     for row in derived_rows:
-        found = recorded.get(tuple(row[key] for key in _IDENTITY), {})
+        found = recorded.get(_row_identity(row), {})
         n_values += _compare_row(found, row, paths.runs(name), _row_name(row), findings) if found else 0
     order = [row["fingerprint"] for row in recorded.values()]
     if len(order) == len(derived_rows) and order != [row["fingerprint"] for row in derived_rows]:
