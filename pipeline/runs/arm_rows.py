@@ -40,9 +40,9 @@ class TrainRows:
     mask: NDArray[np.bool_]
     labels: NDArray[np.int64]
 
-    def changed(self, given: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return the images, (N,) bool, that the run trains on with another label than the `given` one (N,)."""
-        return np.asarray(self.mask & (self.labels != given))
+    def changed(self, original: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return the images, (N,) bool, that the run trains on with another label than the `original` one (N,)."""
+        return np.asarray(self.mask & (self.labels != original))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -85,15 +85,15 @@ def read_decisions(data: DataPaths, prepared: PreparedData, network: str, *, sug
     Raises:
         InputError: a table is missing, damaged, or does not fit the training images.
     """
-    path, given = data.kept(network), prepared.train.labels
+    path, original = data.kept(network), prepared.train.labels
     kept = restore_cells(read_csv(path, KEPT_COLUMNS, optional=[PLANTED_COLUMN]))
     ids = kept["sample_id"].to_numpy()
     images = read_parquet(data.manifest("train"), ["path"])["path"]
-    in_range = len(ids) > 0 and ids.dtype.kind == "i" and ids.min() >= 0 and ids.max() < len(given)
+    in_range = len(ids) > 0 and ids.dtype.kind == "i" and ids.min() >= 0 and ids.max() < len(original)
     # Rows of a table for another preparation may exist and refer to other images.
     if not in_range or len(np.unique(ids)) < len(ids) or kept["path"].to_pylist() != images.take(ids).to_pylist():
-        raise InputError(f"{path}: does not fit the {len(given)} training images; run `dvc repro`")
-    keep, labels = np.zeros(len(given), dtype=np.bool_), given.copy()
+        raise InputError(f"{path}: does not fit the {len(original)} training images; run `dvc repro`")
+    keep, labels = np.zeros(len(original), dtype=np.bool_), original.copy()
     keep[ids] = True
     labels[ids] = _label_indices(path, kept["label_name"].to_pylist(), prepared.class_names)
     if not suggestions:
@@ -120,27 +120,27 @@ def _label_indices(path: Path, names: list[str], class_names: tuple[str, ...]) -
     return [indices[name] for name in names]
 
 
-def train_rows(spec: RunSpec, given: NDArray[np.int64], decisions: Mapping[str, FilterDecisions]) -> TrainRows:
+def train_rows(spec: RunSpec, labels: NDArray[np.int64], decisions: Mapping[str, FilterDecisions]) -> TrainRows:
     """Return the images and labels that a run trains on.
 
-    `full` and the random arms keep the labels as given: they are the baseline of the filter and of overrides.
+    `full` and the random arms keep the labels of the data: they are the baseline of the filter and of overrides.
 
     Args:
-        given: (N,) labels as given.
+        labels: (N,) of the data, before the filter and overrides.
         decisions: by filter network; the arm `full` needs none.
     """
     if spec.arm == "full":
-        return TrainRows(mask=np.ones(len(given), dtype=np.bool_), labels=given)
-    decided = decisions[spec.filter_network]
+        return TrainRows(mask=np.ones(len(labels), dtype=np.bool_), labels=labels)
+    of_filter = decisions[spec.filter_network]
     replicate = list(decisions).index(spec.filter_network)
-    mask = arm_mask(spec.arm, given, decided.keep, seed=spec.settings.seed, draw=replicate)
+    mask = arm_mask(spec.arm, labels, of_filter.keep, seed=spec.settings.seed, draw=replicate)
     match spec.arm:
         case "filtered":
-            return TrainRows(mask=mask, labels=decided.labels)
+            return TrainRows(mask=mask, labels=of_filter.labels)
         case "relabeled":
-            return TrainRows(mask=mask, labels=decided.relabeled(spec.relabel_above))
+            return TrainRows(mask=mask, labels=of_filter.relabeled(spec.relabel_above))
         case _:
-            return TrainRows(mask=mask, labels=given)
+            return TrainRows(mask=mask, labels=labels)
 
 
 def check_replicates_differ(keep: Mapping[str, NDArray[np.bool_]], study: str) -> None:

@@ -154,8 +154,8 @@ def _train_and_evaluate(
                 return None, _DIVERGED, spent + stopper.switch_seconds
             except _EpochEnded:
                 spent += stopper.switch_seconds
-    # The last epoch is trained and evaluated here. After another one no step is left: the run only restores and evaluates
-    # its weights. `steps=end` lets it end there; the schedule of so short a run is never used.
+    # The last epoch is trained and evaluated here. After another one no step is left, and the run only restores and
+    # evaluates its weights. `steps=end` lets it end there; the schedule of so short a run is never used.
     resumed = _TimedScheduler(task, world)
     run_spec = RunSpec(
         arm="", filter_network="", learning_rate=settings.learning_rate, n_train=int(task.rows.train.sum()),
