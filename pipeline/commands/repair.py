@@ -184,7 +184,8 @@ def _restore(lock: Path, copy: Path, *, label: str) -> str:
     copies = [("that of the last commit", committed_lock(lock.parent))]
     if copy.exists():
         of_stage = (f"the copy that the last stage kept ({label})", copy.read_bytes())
-        copies.insert(_committed_at(lock.parent) > copy.stat().st_mtime, of_stage)
+        is_older = copy.stat().st_mtime < _committed_at(lock.parent)
+        copies.insert(1 if is_older else 0, of_stage)  # the newest first
     for source, content in copies:
         if content is not None:
             write_bytes(lock, content)

@@ -169,7 +169,8 @@ def open_image_folder(options: DatasetOptions) -> FolderImages:
     Layouts: train/<class>/* and test/<class>/*; or <class>/* with the fraction `test_size` as the test split; images
     with metadata.csv or metadata.jsonl; or a folder of Parquet shards. The latter two are of the Hugging Face hub.
 
-    Files are in the order of their sorted paths, independent of the file system or archive; rows of shards in theirs.
+    Images are in the order of their sorted paths, independent of the file system or archive. Those of shards keep the
+    order of the rows.
 
     Raises:
         InputError: the folder or archive is missing, damaged or unsafe, or has another layout; `test_size` is missing,

@@ -179,7 +179,7 @@ def _run(
         )
         context = FilterContext(network=arguments.features.stem, class_names=external.class_names, overrides=overrides)
         filtered = apply_filter(inputs, config, context, fix="give more rows")
-    inputs = replace(inputs, map_fn=map)
+    inputs = replace(inputs, map_fn=map)  # that of the pool has ended
     points = points_table(_rows(external, probabilities), inputs, filtered, external.class_names)
     metrics = {
         **filter_metrics(inputs, filtered, config, context),
@@ -281,13 +281,12 @@ def _write(
         names.append(_OVERRIDES)
     else:
         (out / _OVERRIDES).unlink(missing_ok=True)
-    given = (arguments.features, arguments.labels, arguments.probabilities, arguments.overrides)
-    files = [path for path in given if path]
+    options = (arguments.features, arguments.labels, arguments.probabilities, arguments.overrides)
     write_provenance(
         out / "provenance.json",
         stage="filter-features",
         parameters={name: getattr(settings, name).model_dump(mode="json") for name in ("reduce", "filter")},
-        inputs=files,
+        inputs=[path for path in options if path],
         outputs=[out / name for name in names],
     )
 
