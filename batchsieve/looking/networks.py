@@ -96,11 +96,12 @@ class PretrainedNetwork:
     """`Extractor` by a pretrained network, which is not trained."""
 
     def __init__(self, network: str, weights: Path | None, world: World) -> None:
-        found, self.name = _find_weights(network, weights), network
+        file = _find_weights(network, weights)
         mean, std, side = _input_of(network)
-        self.description = f"frozen features of {network}, {found.source}"
+        self.name = network
+        self.description = f"frozen features of {network}, {file.source}"
         model = build_network(network, 2, stem="imagenet", seed=0)
-        _initializer(found, network)(model)
+        _initializer(file, network)(model)
         image_format = ImageFormat(image_size=side, crop_size=side, mean=mean, std=std)
         self._network = TrainedNetwork(
             model=model.to(world.device).eval(), network=network, class_names=("0", "1"), format=image_format
@@ -222,7 +223,7 @@ def _find_weights(network: str, weights: Path | None) -> _Weights:
     if weights is not None:
         if not weights.is_file():
             raise InputError(f"weights: {weights} is not a file; give a .safetensors or .pth file of {network}")
-        return _Weights(location=str(weights), source=f"weights of {weights} (SHA-256 {_short_sha256(weights)})")
+        return _Weights(location=str(weights), source=f"weights of {weights} (SHA-256 {sha256_of_file(weights)[:12]})")
     if network == DEFAULT_NETWORK and (packaged := packaged_weights()) is not None:
         return _Weights(
             location=str(packaged), source=f"ImageNet weights of the package {PACKAGE} {metadata.version(PACKAGE)}"
@@ -297,7 +298,3 @@ def _nothing_found(network: str, problem: str) -> NoWeightsError:
         f"as weights, or take network {SMALL_NETWORKS[0]}, which is trained on the images",
         problem=short,
     )
-
-
-def _short_sha256(path: Path) -> str:
-    return sha256_of_file(path)[:12]

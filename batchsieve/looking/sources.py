@@ -163,19 +163,19 @@ def read_pictures(
         InputError: no image can be read.
     """
     rows = {sample.path: row for row, sample in enumerate(images.train)}
-    found: dict[int, tuple[str, bytes, NDArray[Any]]] = {}
+    decoded: dict[int, tuple[str, bytes, NDArray[Any]]] = {}
     unreadable: dict[str, str] = {}
     with log.progress("look at images", len(rows), "images") as bar:
         for batch in _batches(images.decode(), unreadable):
             encoded = encode(np.stack([image.pixels for image in batch]))
             for image, values in zip(batch, encoded, strict=True):
-                found[rows[image.path]] = image.sha256, _thumbnail(image.pixels), values
+                decoded[rows[image.path]] = image.sha256, _thumbnail(image.pixels), values
             bar.update(len(batch))
-    if not found:
+    if not decoded:
         reason = next(iter(unreadable.values()), "there are none")
         raise InputError(f"images: none of {len(rows)} can be read ({reason}); give others")
-    order = sorted(found)
-    sha256, thumbnails, values = zip(*(found[row] for row in order), strict=True)
+    order = sorted(decoded)
+    sha256, thumbnails, values = zip(*(decoded[row] for row in order), strict=True)
     names = np.asarray(images.class_names) if class_names is None else class_names
     used, labels = np.unique([images.train[row].label for row in order], return_inverse=True)
     return Pictures(
