@@ -128,7 +128,7 @@ def _file_of(error: OSError) -> str:
     if not (match := _STANDS_FOR.fullmatch(path.name)):
         return str(path)
     meant = path.with_name(match[1])
-    # A lock may be that of its folder.
+    # A lock file may protect the folder that it is in.
     return str(meant if path.suffix == ".tmp" or meant.exists() else path.parent)
 
 

@@ -54,7 +54,7 @@ def _locked(path: Path, name: str, *, removed: bool) -> IO[str]:
             raise InputError(f"{name}: already running as process {holder}; wait for it or end it")
         if not removed:
             return file
-        # The process before may have removed the file that this one has opened.
+        # The previous holder may have removed the file after this process opened it.
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 return file

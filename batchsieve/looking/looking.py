@@ -100,7 +100,7 @@ def look(
     log = stderr_log(None) if progress else RunLog.silent()
 
     def look_with(network: str | None) -> Look:
-        # Before weights are downloaded.
+        # Opened first, so that a wrong path shows before weights are downloaded.
         name, opened, class_names = _open(images, labels, network, label_column, log)
         with alone_in_process() as world:
             extractor = _extractor(network, file, features, world, log, seed)
@@ -118,7 +118,7 @@ def look(
         try:
             return look_with(network or DEFAULT_NETWORK)
         except NoWeightsError as error:
-            # Nobody who names a network gets another one.
+            # A network that the caller names is never replaced.
             if network:
                 raise
             line = _other_network(error.problem)

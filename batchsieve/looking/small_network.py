@@ -63,7 +63,7 @@ class SmallNetwork:
         if n < 2 * FOLDS:
             raise InputError(f"images: {n} are too few to train on in {FOLDS} folds; give {2 * FOLDS} or more")
         folds = assign_folds(pictures.paths, pictures.labels, FOLDS, seed=self._seed, contents=pictures.sha256)
-        # Copies are in one fold.
+        # Copies of an image are in the same fold, which may leave few images outside it.
         fewest = n - int(np.bincount(folds).max())
         if fewest < _MIN_TRAIN:
             raise InputError(

@@ -33,7 +33,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         with _replacing(path) as temporary:
             yield temporary
     except OSError as error:
-        # Others, of the caller, may be of a file that it reads.
+        # Any other error may be about a file that the caller reads in its block.
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
             error.filename = error.filename or str(path)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):

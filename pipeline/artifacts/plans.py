@@ -96,7 +96,7 @@ def copy_registered_plans(source: Path, target: Path) -> int:
         InputError: a plan is damaged, not a regular file or too large.
     """
     folders = sorted(path for path in source.glob("*") if path.is_dir())
-    # What was read is written, and no file is read again: its owner may have replaced it.
+    # No file is read twice, since its owner may replace it in between: what was checked is what is written.
     plans = [(folder.name, registered) for folder in folders for registered in read_registered_plans(folder)]
     return sum([_write_plan(target / name, registered) for name, registered in plans])
 

@@ -196,7 +196,7 @@ def read_provenance(path: Path) -> dict[str, Any]:
     for key in ("versions", "inputs", "outputs"):
         if not all(isinstance(value, str) for value in record[key].values()):
             raise DataError(f"{path}: its key {key} is damaged; {fix}")
-    # No version wrote other keys: another one is a damaged `sha256`.
+    # No version wrote another key, so one is `sha256` with a damaged name.
     is_whole = not record.keys() - texts.keys() - {"sha256"}
     if "sha256" in record:
         is_whole &= record["sha256"] == _digest_of_record({key: record[key] for key in texts})

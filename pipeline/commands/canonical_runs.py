@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     families = read_families()
     family = find_family(local.code, families)
-    # Of other code the bits would say nothing of the processor.
+    # The bits of code that is not listed say nothing about the processor.
     if arguments.isa and family and family.hashes_on(local.machine) is None:
         print(processor_verdict(family, local))
         if not arguments.record:

@@ -69,7 +69,7 @@ def pack(target: Path, *, params: Path, data: DataPaths, work: WorkPaths, ledger
     missing = sorted(str(path) for path in files.values() if not path.exists())
     if missing:
         raise InputError(f"{missing[0]}: missing; run `dvc repro`, which makes the inputs of the report")
-    # Damage would be packed as a result.
+    # A damaged file would be packed as if it were a result.
     check_with_note(data, report_inputs(config, data))
     records = {
         Path(".work/resources") / work.resources(name).name: work.resources(name) for name in stage_names(config)

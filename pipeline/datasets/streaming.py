@@ -178,7 +178,7 @@ class StreamingImages:
         region, mirror = self._random_crop.sample(sample_id, epoch) if training else (self._center, False)
         content = self._files.read(sample_id)
         try:
-            # Its size was checked when it was prepared.
+            # `prepare` has checked its size.
             pixels = decode_region(content, self._crop_size, region, max_megapixels=math.inf, draft=training)
         except UnreadableError as error:
             raise DataError(f"{self._files.path(sample_id)}: {error}; run `dvc repro --force prepare`") from None

@@ -75,7 +75,7 @@ def _training_images(network: NetworkInputs, inputs: ReportInputs) -> EmbeddingP
 def _test_images(network: NetworkInputs, inputs: ReportInputs) -> EmbeddingPicture:
     """Return the embedding of the test images by class."""
     xy, labels = network.test_xy, inputs.data.test.labels
-    # Test images have no score: with an order by chance, those found are a sample.
+    # Test images have no score. In random order, those that get a picture are a sample of them.
     chance = np.random.default_rng(0).random(len(xy))
     rows = rows_to_draw(xy, chance, np.ones(len(xy), dtype=bool), at_most=MAX_POINTS)
     return _picture(

@@ -246,7 +246,7 @@ def short_sentence(row: Mapping[str, Any], margin: float, *, n_dropped: int, n_r
 def _change_and_control(control: str, n_dropped: int, n_relabeled: int) -> tuple[str, str]:
     """Return in words what the arm `filtered` changes, and what it is compared with."""
     if not n_dropped:
-        # As many as none at random: each control is the complete data.
+        # The random arms drop as many images, which is none, so each control is the complete data.
         return f"changing {plural(n_relabeled, 'label')} by hand", "training with the labels as given"
     return "dropping and relabeling" if n_relabeled else "dropping these images", _CONTROLS[control]
 

@@ -80,7 +80,7 @@ def read_recorded_run(folder: Path) -> RecordedRun:
     Raises:
         InputError: a file is missing or damaged, or the run has no hash chain.
     """
-    # The folder's name is that of the run, for relative paths too.
+    # The folder is named after the run; a relative path may hide the name.
     folder = folder.resolve()
     # Weights are no evidence here, and an archive of results has none.
     check_checksums(folder, may_lack_weights=True)

@@ -105,7 +105,7 @@ class Ledger:
         try:
             self._build(building, run_key, result, weights)
         except BaseException:
-            # A full disk has no room for what it leaves.
+            # On a full disk the files of a failed entry would take the room that the next one needs.
             shutil.rmtree(building, ignore_errors=True)
             raise
         # Renames only, so that no reader sees an incomplete entry.
@@ -204,7 +204,7 @@ class Ledger:
             if not folder.exists():
                 continue
             try:
-                # Where weights are needed, the run is missing without them.
+                # Missing weights are no damage: a study that needs them trains the run again.
                 check_checksums(folder, may_lack_weights=True)
                 _read_named_key(folder)
                 _check_evaluation(folder, self.get(folder.name), labels)

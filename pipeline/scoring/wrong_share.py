@@ -126,7 +126,7 @@ class _Candidates:
 def _off_diagonal(counts: NDArray[np.float64], totals: NDArray[np.float64]) -> float:
     """Return the share off the diagonal of counts (C, C) whose rows are scaled to `totals` (C,), 0 to 1."""
     confident = counts.sum(axis=1)
-    # Of a label without any confident image nothing is known; none of its images counts as wrong.
+    # Nothing is known about a label without any confident image; none of its images counts as wrong.
     wrong = np.divide(confident - counts.diagonal(), confident, out=np.zeros(len(counts)), where=confident > 0)
     return float((wrong * totals).sum() / totals.sum())
 

@@ -92,6 +92,6 @@ def _energy_of_all_ranks(world: World) -> Iterator[Callable[[], Energy]]:
     """Yield a meter of the energy since the block began, of all GPUs and all nodes' processors; all ranks call it."""
     nodes = distributed.all_gather(node_id())
     gpu = f"GPU-{torch.cuda.get_device_properties(world.device).uuid}" if world.device.type == "cuda" else None
-    # The first rank of a node measures the processors, which the ranks of the node share.
+    # Ranks of a node share its processors, so only the first one measures their energy.
     with measure_energy(gpu=gpu, node=world.rank == nodes.index(nodes[world.rank])) as meter:
         yield lambda: total_energy(distributed.all_gather(meter.read()))

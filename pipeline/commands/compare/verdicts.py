@@ -274,7 +274,7 @@ def compare_study_runs(
         unfinished=pairing.unfinished,
         unpaired=pairing.unpaired,
         differing=differing_columns(pairs),
-        # Two copies of one run were tested on the same images, known or not.
+        # Without other pairs both have copies of one run, which was tested on the same images, known or not.
         no_verdict=no_verdict if pairs else None,
         pooled=_by_arm(tables, draws, rule, step),
         settings=[

@@ -159,7 +159,7 @@ def shard_columns(decisions: DecidedImages, rows: NDArray[np.int64], split: str)
         table = pa.table({"label": decisions.images["test"]["label"].take(rows)})
         return _with_note(table, decisions.n_planted)
     points = decisions.points.take(rows)
-    # Of a dropped image the label as given is what was suspected.
+    # A dropped image keeps the label of the data, which is the suspect one.
     label = pc.if_else(points["keep"], points["corrected_label"], points["label"])
     table = pa.table({
         "label": label, "score": points["score"], "reason": points["reason"], "suggested_label": points[_SUGGESTION],

@@ -99,5 +99,5 @@ def _checked(tree: dict[str, Any]) -> FilterConfig:
         return FilterConfig.model_validate_json(json.dumps(tree))
     except ValidationError as error:
         message = f"filter.{describe_validation_error(error, tree, FilterConfig)}"
-        # A rule between keys is one of the section.
+        # An error of several keys together has no key of its own.
         raise InputError(message.replace("filter.(top level)", "filter", 1)) from None

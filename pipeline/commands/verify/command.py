@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
     findings = Findings()
     # An absolute path replaces the folder.
     work = WorkPaths(root=root / arguments.work)
-    # Of someone else, and read by libraries that would wait for a pipe.
+    # The files may be someone else's, and libraries that read them would wait for a pipe forever.
     check_special_files([data, work.ledger])
     project = read_project(root / arguments.params, DataPaths(root=data), work, findings)
     studies = verify(project, findings, published=arguments.published)

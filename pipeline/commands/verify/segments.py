@@ -23,7 +23,7 @@ from pipeline.training.hash_chain import HashChain
 from pipeline.training.state import TrainState
 
 _NOT_KEPT = "no checkpoint is kept at a link of its hash chain (studies.NAME.keep_checkpoints); train the whole run"
-# Of values that `load_state_dict` of torch and of this project does not expect.
+# Errors of `load_state_dict`, of torch and of this project, at values that it does not expect.
 _OTHER_STATE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError)
 
 
@@ -93,7 +93,7 @@ class _SegmentScheduler(CheckpointScheduler):
             raise InputError(
                 f"{self._folder}: the checkpoint of step {step} holds no state of this run ({type(error).__name__})"
             ) from None
-        # Of what the checkpoint says of the past, nothing counts but the state.
+        # Links and history are taken from the record: a checkpoint proves nothing but its state.
         state.links = links[:-1]
         state.history = [record for record in self._recorded.history if record.step <= step]
         stream = SampleStream(self._segment.rows.mask, spec.settings.seed)

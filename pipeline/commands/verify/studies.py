@@ -220,7 +220,7 @@ _DEFAULTS = {
 
 
 def _settings_differences(settings: Row, expected: Row) -> Iterator[tuple[str, Any, Any]]:
-    # Settings that an earlier version did not have have their defaults.
+    # An earlier version recorded no settings that it lacked; they have their defaults.
     recorded = {**{name: value for name, value in _DEFAULTS.items() if value != ()}, "batch_stages": [], **settings}
     expected = {**NEWER, **expected}
     for name in dict.fromkeys([*expected, *recorded]):
