@@ -63,13 +63,12 @@ class RunCheckpoints(Checkpoints):
         return step, state
 
 
-def run_checkpointer(
-    interval: CheckpointInterval, folder: Path, flag_sync: FlagSync, world: World, *, run: str
-) -> CheckpointScheduler:
-    """Build the checkpointer for the interval of params.yaml; `folder` belongs to this run only."""
-    return CheckpointScheduler(
-        RunCheckpoints(folder, run), flag_sync, world=world, seconds=interval.seconds, steps=interval.steps
-    )
+def has_checkpoints(folder: Path) -> bool:
+    """Return whether an earlier process saved checkpoints in the folder of a run, by this node's disk.
+
+    The folder appears with the first checkpoint, and is removed when the run is finished.
+    """
+    return folder.is_dir()
 
 
 def clear_finished(folder: Path, keys: Sequence[str]) -> None:
@@ -119,28 +118,25 @@ def load_kept(folder: Path, step: int) -> dict[str, object]:
     return latest[1]
 
 
-class KeepingScheduler(CheckpointScheduler):
+class _KeepingScheduler(CheckpointScheduler):
     """Saves a run's state as every scheduler, and keeps it after each link of the hash chain but the last.
 
     Args:
-        interval, folder: of the checkpoints from which an interrupted run resumes.
-        run: name of the run.
+        checkpoints: from which an interrupted run resumes.
         settings: of the run, which decide where its links are.
         kept: the folder of the run's kept checkpoints.
     """
 
     def __init__(
         self,
-        interval: CheckpointInterval,
-        folder: Path,
+        checkpoints: Checkpoints,
         flag_sync: FlagSync,
         world: World,
+        interval: CheckpointInterval,
         *,
-        run: str,
         settings: TrainSettings,
         kept: Path,
     ) -> None:
-        checkpoints = RunCheckpoints(folder, run)
         super().__init__(checkpoints, flag_sync, world=world, seconds=interval.seconds, steps=interval.steps)
         self._settings, self._kept, self._writes = settings, kept, world.is_main
 
@@ -151,3 +147,29 @@ class KeepingScheduler(CheckpointScheduler):
             if self._writes:
                 kept_checkpoint(self._kept, state.step).save(state.step, content)
         super().maybe_save(state, local=local)
+
+
+def run_checkpointer(
+    interval: CheckpointInterval,
+    folder: Path,
+    flag_sync: FlagSync,
+    world: World,
+    *,
+    run: str,
+    settings: TrainSettings | None = None,
+    kept: Path | None = None,
+) -> CheckpointScheduler:
+    """Build the checkpointer of a run.
+
+    Args:
+        interval: of params.yaml.
+        folder: of the checkpoints to resume from; it belongs to this run only.
+        run: name of the run, such as its fingerprint.
+        settings: of the run; needed with `kept`.
+        kept: folder of the checkpoints that stay; None keeps none.
+    """
+    checkpoints = RunCheckpoints(folder, run)
+    if kept is None:
+        return CheckpointScheduler(checkpoints, flag_sync, world=world, seconds=interval.seconds, steps=interval.steps)
+    assert settings is not None, "they decide where the links are"
+    return _KeepingScheduler(checkpoints, flag_sync, world, interval, settings=settings, kept=kept)

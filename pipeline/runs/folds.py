@@ -20,7 +20,7 @@ from pipeline.live import StudyProgress
 from pipeline.models import build_network
 from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
-from pipeline.runs.checkpoints import RunCheckpoints, run_checkpointer, unused_checkpoints
+from pipeline.runs.checkpoints import RunCheckpoints, has_checkpoints, run_checkpointer, unused_checkpoints
 from pipeline.runs.record import damaged
 from pipeline.training.checkpointing import (
     remove_stale_checkpoints,
@@ -218,11 +218,3 @@ def train_folds(
             model=run.model, train_loss=train_loss, resumed=resumed, earlier_seconds=run.earlier_seconds,
             confidence=run.confidence, dynamics=run.dynamics,
         )  # fmt: skip
-
-
-def has_checkpoints(folder: Path) -> bool:
-    """Return whether an earlier process saved checkpoints in `folder`, by this node's disk.
-
-    The folder appears with the first checkpoint, and is removed when the run is finished.
-    """
-    return folder.is_dir()

@@ -23,9 +23,8 @@ from pipeline.energy import UNKNOWN_ENERGY, total_energy
 from pipeline.live import LiveMetrics, StudyProgress, following_stages
 from pipeline.processes import check_space
 from pipeline.runs.arm_rows import TrainRows, check_replicates_differ, read_decisions, train_rows
-from pipeline.runs.checkpoints import KeepingScheduler, clear_finished, run_checkpointer, unused_checkpoints
+from pipeline.runs.checkpoints import clear_finished, has_checkpoints, run_checkpointer, unused_checkpoints
 from pipeline.runs.execution import LoadedSplits, execute_run
-from pipeline.runs.folds import has_checkpoints
 from pipeline.runs.grid import RunSpec, expand_grid, needed_seeds, run_variant
 from pipeline.runs.largest_batch import with_largest_batch
 from pipeline.runs.ledger import Ledger, RunResult
@@ -33,12 +32,7 @@ from pipeline.runs.study_tables import scores_by_variant, study_tables
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
 from pipeline.stats.sequential import SequentialDesign
-from pipeline.training.checkpointing import (
-    STALE_AFTER_S,
-    CheckpointScheduler,
-    remove_stale_checkpoints,
-    stop_and_save_flags,
-)
+from pipeline.training.checkpointing import STALE_AFTER_S, remove_stale_checkpoints, stop_and_save_flags
 from pipeline.training.effective_settings import comm_config_from, launch_plan
 from pipeline.training.run_key import RunKey, checkpoint_folder_name, run_key
 from pipeline.training.run_options import RunOptions
@@ -223,14 +217,14 @@ def _run(
         assert run_key is not None, "skipped runs are not in todo"
         name = f"{specs[i].arm} of {specs[i].filter_network}, batch {settings.batch_size}, seed {settings.seed}"
         save_weights = _keeps_weights(specs[i], specs, study.keep_weights)
-        key, interval = run_key.fingerprint, recipe.checkpoint
+        key = run_key.fingerprint
         weights = context.work.ledger / f".{key}.weights.{os.getpid()}.tmp" if save_weights else None
         folder = context.work.checkpoints(context.name) / checkpoint_folder_name(key)
         resumed = has_checkpoints(folder)
-        checkpointer: CheckpointScheduler = run_checkpointer(interval, folder, flag_sync, world, run=key)
-        if study.keep_checkpoints:
-            kept = context.work.kept_checkpoints(key)
-            checkpointer = KeepingScheduler(interval, folder, flag_sync, world, run=key, settings=settings, kept=kept)
+        checkpointer = run_checkpointer(
+            recipe.checkpoint, folder, flag_sync, world, run=key, settings=settings,
+            kept=context.work.kept_checkpoints(key) if study.keep_checkpoints else None,
+        )  # fmt: skip
         if live is not None:
             live.start_run(name)
         with checkpointer.stop_at_signals():
