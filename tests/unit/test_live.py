@@ -156,7 +156,7 @@ def test_every_point_is_inside(steps: list[int], low: float, spread: float) -> N
     coordinates = [tuple(map(float, pair.split(","))) for pair in points.split()]
     assert len(coordinates) == len(curve)
     assert all(0 <= x <= 640 and 0 <= y <= 200 for x, y in coordinates)
-    assert [x for x, _ in coordinates] == sorted(x for x, _ in places)
+    assert [x for x, _ in coordinates] == sorted(x for x, _ in coordinates)
 
 
 @pytest.mark.parametrize("curve", [[], [(1, 0.5)]])

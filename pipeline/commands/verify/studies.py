@@ -174,9 +174,7 @@ def _row_name(row: Row) -> str:
 
 def _run_name(identity: tuple[Any, ...]) -> str:
     model, arm, network, batch_size, learning_rate, weight_decay, seed = identity
-    return (
-        f"{model} {arm} of {network}, batch {batch_size}, lr {learning_rate:g}, wd {weight_decay:g}, seed {seed}"
-    )
+    return f"{model} {arm} of {network}, batch {batch_size}, lr {learning_rate:g}, wd {weight_decay:g}, seed {seed}"
 
 
 def _fingerprint(row: Row | None, job: Mapping[str, Any], project: Project, key: RunKey) -> str:
