@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 _GOLDEN = -7046029254386353131  # 2**64 / the golden ratio, odd, as a signed number
 _MIX1, _MIX2 = -4658895280553007687, -7723592293110705685
+_APPLICATION = 1 << 32  # above the numbers of layers
 
 
 class GroupedBatchNorm2d(nn.BatchNorm2d):
@@ -112,27 +113,40 @@ class KeyedDropout(nn.Module):
     element's index. So splitting a batch changes nothing, resuming needs no saved generator, and CPU and GPU give equal
     masks.
 
+    A network may apply one layer several times in a pass. Each application has its own masks.
+
     Args:
         layer: number of the dropout layer, so that the layers of a network have different masks.
-
-    Attributes:
-        keys: (B,) int64 of the samples of the next forward pass, from `sample_keys`.
     """
 
     def __init__(self, p: float, *, layer: int) -> None:
         super().__init__()
         assert 0 <= p < 1, p
         self.p, self.layer = p, layer
-        self.keys: Tensor | None = None
+        self.keys = None
+
+    @property
+    def keys(self) -> Tensor | None:
+        """Keys (B,) int64 of the samples, from `sample_keys`; setting them begins a forward pass."""
+        return self._keys
+
+    @keys.setter
+    def keys(self, keys: Tensor | None) -> None:
+        self._keys, self._n_applied = keys, 0
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, ...) -> the same shape."""
         if not self.training or self.p == 0:
             return x
+        return x * self._kept(x, x[0].numel()).view(x.shape) / (1 - self.p)
+
+    def _kept(self, x: Tensor, n: int) -> Tensor:
+        """Return `n` decisions for each sample of `x`, (B, n) bool, others at each application in a pass."""
         assert self.keys is not None, "set_batch_context() comes before a forward pass in training"
         assert len(self.keys) == len(x), (len(self.keys), len(x))
-        keep = _uniform(self.keys, self.layer, x[0].numel()) >= self.p
-        return x * keep.view(x.shape) / (1 - self.p)
+        number = self.layer + _APPLICATION * self._n_applied
+        self._n_applied += 1
+        return _uniform(self.keys, number, n) >= self.p
 
 
 class KeyedStochasticDepth(KeyedDropout):
@@ -142,10 +156,7 @@ class KeyedStochasticDepth(KeyedDropout):
         """(B, ...) -> the same shape."""
         if not self.training or self.p == 0:
             return x
-        assert self.keys is not None, "set_batch_context() comes before a forward pass in training"
-        assert len(self.keys) == len(x), (len(self.keys), len(x))
-        keep = _uniform(self.keys, self.layer, 1) >= self.p
-        return x * keep.view(-1, *[1] * (x.ndim - 1)) / (1 - self.p)
+        return x * self._kept(x, 1).view(-1, *[1] * (x.ndim - 1)) / (1 - self.p)
 
 
 def _uniform(keys: Tensor, layer: int, n: int) -> Tensor:

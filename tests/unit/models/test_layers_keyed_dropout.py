@@ -1,5 +1,6 @@
 """Masks of dropout: the wanted share, and a function of (seed, epoch, sample, layer) alone."""
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pipeline.models.layers import KeyedDropout, sample_keys
+from pipeline.models.layers import KeyedDropout, KeyedStochasticDepth, sample_keys
 
 _N = 4000
 
@@ -113,3 +114,16 @@ def test_training_without_keys_is_a_bug() -> None:
     dropout.keys = _keys([0, 1, 2])
     with pytest.raises(AssertionError):
         dropout(torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("kind", [KeyedDropout, KeyedStochasticDepth])
+def test_a_layer_applied_twice_in_a_pass_draws_twice(kind: type[KeyedDropout]) -> None:
+    """As a block of a Swin transformer, whose two residuals torchvision drops independently."""
+    layer, inputs = kind(0.5, layer=1).train(), torch.ones(_N, 1)
+    passes = []
+    for _ in range(2):
+        layer.keys = _keys(range(_N))
+        passes.append([layer(inputs) != 0 for _ in range(3)])
+    for first, other in itertools.combinations(passes[0], 2):
+        assert float((first == other).float().mean()) == pytest.approx(0.5, abs=5 * 0.5 / _N**0.5)
+    assert all(torch.equal(*masks) for masks in zip(*passes, strict=True))

@@ -105,3 +105,17 @@ def test_images_of_a_size_that_it_does_not_take_are_refused(network: str, side: 
     with pytest.raises(InputError, match=f"does not take images of {side} pixels") as raised:
         check_side(network, side)
     assert "\n" not in str(raised.value)
+
+
+def test_the_residuals_of_a_swin_block_are_dropped_independently() -> None:
+    """Both pass through one `StochasticDepth`, which samples twice in torchvision."""
+    block = [module for module in _build("torchvision/swin_t").modules() if hasattr(module, "stochastic_depth")][-1]
+    kept: list[Tensor] = []
+    block.get_submodule("stochastic_depth").register_forward_hook(
+        lambda _, __, out: kept.append((out != 0).flatten(1).any(1))
+    )
+    set_batch_context(block.train(), group_sizes=(64,), keys=torch.arange(64) * 7919)
+    with torch.no_grad():
+        block(torch.rand(64, 1, 1, 768, generator=torch.Generator().manual_seed(0)))
+    assert len(kept) == 2
+    assert not torch.equal(*kept)
