@@ -1,6 +1,7 @@
 """Trained extractors: their metrics, and the alignment of their feature spaces."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -174,7 +175,7 @@ def extractor_metrics(
             "top1": result.top1,
             "balanced_accuracy": result.balanced_accuracy(labels),
             "recall_per_class": {
-                name: float(result.correct[labels == label].mean()) for label, name in enumerate(data.class_names)
+                name: _recall(result.correct[labels == label]) for label, name in enumerate(data.class_names)
             },
             "test_loss": result.loss,
             "train_loss": trained.train_loss,
@@ -191,3 +192,8 @@ def extractor_metrics(
         "weights": config.weights,
         "settings": settings,
     }
+
+
+def _recall(correct: NDArray[np.bool_]) -> float:
+    """Return the fraction of a class's test images that are classified correctly; NaN without any, in files null."""
+    return float(correct.mean()) if len(correct) else math.nan

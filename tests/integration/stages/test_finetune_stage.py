@@ -11,13 +11,14 @@ import pytest
 import torch
 import torchvision
 
+from pipeline.artifacts.files import write_array
 from pipeline.artifacts.metrics import read_dynamics
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.training.checkpointing import Checkpoints
 from pipeline.training.state import IMAGENET_MEAN, IMAGENET_STD
 from pipeline.training.weights import load_trained
 from tests.fixtures.loopback import serving
-from tests.fixtures.projects import NETWORK, name_networks
+from tests.fixtures.projects import NETWORK, name_networks, write_manifest
 from tests.fixtures.training import (
     NAMES,
     as_resnet,
@@ -48,6 +49,17 @@ def test_metrics_are_those_of_the_saved_network(tmp_path: Path) -> None:
     assert metrics["balanced_accuracy"] == pytest.approx(np.mean(list(recalls.values())))
     assert metrics["settings"]["steps"] == 2  # type: ignore[index]
     assert network.format.mean == (0.44,) * 3
+
+
+def test_a_class_without_test_images_has_no_recall(tmp_path: Path) -> None:
+    """A folder test/ may lack a class of train/."""
+    data = write_project(tmp_path)
+    images, labels = bright_images(22, seed=1)
+    write_array(data.images("test"), images[labels < 3])
+    write_manifest(data, "test", labels[labels < 3], names=NAMES)
+    assert stage("finetune", tmp_path) == 0
+    recalls = _metrics(data)["recall_per_class"]
+    assert [name for name, recall in recalls.items() if recall is None] == [NAMES[3]]  # type: ignore[attr-defined]
 
 
 def test_equal_runs_are_equal_bytes(tmp_path: Path) -> None:
