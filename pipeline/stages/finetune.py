@@ -105,8 +105,8 @@ def _folds(context: StageContext, data: PreparedData) -> NDArray[np.int32]:
     """Return the fold (N,) of each training image; all 0 without folds.
 
     Raises:
-        InputError: a class has fewer training images than there are folds, or all images of a fold are copies of
-            images of others.
+        InputError: a class has fewer training images than there are folds, or copies leave a fold without images or a
+            class in one fold.
     """
     config, labels = context.params.finetune, data.train.labels
     if config.folds == 1:
@@ -126,6 +126,12 @@ def _folds(context: StageContext, data: PreparedData) -> NDArray[np.int32]:
             f"finetune.folds: {config.folds}, but copies of an image share its fold, which leaves {n_empty} empty; "
             f"give at most {config.folds - n_empty}, or remove copies"
         )
+    for fold in range(config.folds):
+        if len(lost := np.setdiff1d(labels, labels[folds != fold])):
+            raise InputError(
+                f"finetune.folds: {config.folds}, but copies share a fold, and fold {fold} has all images of class "
+                f"{data.class_names[lost[0]]}, which its network would not see; add others, or remove the class"
+            )
     return folds
 
 

@@ -27,6 +27,17 @@ from tests.fixtures.training import (
     command,
     run,
     stage,
+    write_imagenet_weights,
+    write_project,
+)
+    bright_images,
+    command,
+    run,
+    stage,
+<<<<<<< HEAD
+=======
+    write_imagenet_weights,
+>>>>>>> d53dddba (Copies that put a whole class in one fold are refused)
     write_project,
 )
 
@@ -200,17 +211,39 @@ def test_impossible_folds_are_refused(
     assert printed_error(capsys.readouterr().err).key == key
 
 
+def _write_digests(data: DataPaths, digests: list[str]) -> None:
+    """Replace the SHA-256 of the training images; images of equal ones are copies."""
+    manifest = pyarrow.parquet.read_table(data.manifest("train"))
+    column = manifest.column_names.index("sha256")
+    pyarrow.parquet.write_table(manifest.set_column(column, "sha256", [digests]), data.manifest("train"))
+
+
 def test_a_fold_of_copies_alone_is_refused_before_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Copies join the fold of the first image; an extractor with an empty fold could not be read."""
     data = write_project(tmp_path, finetune=TWO_STEPS)
     folds = _expected_folds(3, seed=4)
-    manifest = pyarrow.parquet.read_table(data.manifest("train"))
-    digests = np.array(manifest["sha256"].to_pylist())
+    digests = np.array(pyarrow.parquet.read_table(data.manifest("train"))["sha256"].to_pylist())
     digests[folds == (folds[0] + 1) % 3] = digests[0]
-    column = manifest.column_names.index("sha256")
-    pyarrow.parquet.write_table(manifest.set_column(column, "sha256", [digests.tolist()]), data.manifest("train"))
+    _write_digests(data, digests.tolist())
     assert stage("finetune", tmp_path) == 2
     assert printed_error(capsys.readouterr().err).key == "finetune.folds"
+
+
+@pytest.mark.parametrize("trainable", ["all", "head"])
+def test_a_class_of_copies_alone_is_refused_before_training(
+    trainable: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All its images are in one fold, and the network of that fold would not know the class."""
+    keys = {"trainable": trainable, "weights": str(write_imagenet_weights(tmp_path / "weights"))}
+    data = write_project(tmp_path, finetune={**TWO_STEPS, **keys})
+    manifest = pyarrow.parquet.read_table(data.manifest("train"))
+    rows = zip(manifest["sha256"].to_pylist(), manifest["label_name"].to_pylist(), strict=True)
+    digests = ["0" * 64 if label == "cedar" else digest for digest, label in rows]
+    _write_digests(data, digests)
+    assert stage("finetune", tmp_path) == 2
+    error = printed_error(capsys.readouterr().err)
+    assert error.key == "finetune.folds"
+    assert "class cedar" in str(error)
 
 
 def test_folds_of_other_images_are_refused(three: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
