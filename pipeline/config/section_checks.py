@@ -49,7 +49,7 @@ def check_sections(params: "Params", source: str) -> None:
     _check_embeddings(f"{source}: reduce", params.reduce)
     _check_recipe(f"{source}: finetune", params.finetune, params.prepare)
     _check_batch(f"{source}: finetune.batch_size", params.finetune.batch_size, params.finetune)
-    _check_batch_stages(f"{source}: finetune", params.finetune.batch_size, params.finetune)
+    check_batch_stages(f"{source}: finetune", params.finetune.batch_size, params.finetune)
     _check_budget(f"{source}: finetune", params.finetune, params.finetune.budget)
     _check_replicates(f"{source}: finetune.seed", params.finetune.seed, params.networks)
     _check_replicates(f"{source}: reduce.tsne.random_state", params.reduce.tsne.random_state, params.networks)
@@ -95,7 +95,7 @@ def _check_study(key: str, study: Study, params: "Params", source: str) -> None:
     for batch in stated_sizes(study.batch_sizes):
         _check_budget(section, recipe, study.budget_at(batch))
         _check_batch(f"{key}.batch_sizes", batch, recipe)
-        _check_batch_stages(section, batch, recipe)
+        check_batch_stages(section, batch, recipe)
     _check_largest(f"{key}.batch_sizes", study, recipe)
     _check_equivalent_batch(f"{key}.equivalent_batch", study, params.train)
     if study.accuracy_every and recipe.post_local_sgd:
@@ -270,7 +270,12 @@ def _check_budget(key: str, recipe: Recipe, budget: Duration) -> None:
             )
 
 
-def _check_batch_stages(section: str, batch: int, recipe: Recipe) -> None:
+def check_batch_stages(section: str, batch: int, recipe: Recipe) -> None:
+    """Check that each stage of a batch schedule, for a run at `batch`, splits into the simulated workers.
+
+    Raises:
+        InputError: naming the key, its value and a fix.
+    """
     if recipe.batch_schedule is None:
         return
     try:

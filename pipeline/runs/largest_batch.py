@@ -22,6 +22,7 @@ from pipeline.batching import SampleStream, rank_slices, worker_slices
 from pipeline.config.base import Duration
 from pipeline.config.batch_sizes import LARGEST, with_found_size
 from pipeline.config.params import Params
+from pipeline.config.section_checks import check_batch_stages
 from pipeline.distributed import CommConfig, World
 from pipeline.errors import InputError, OutOfMemory
 from pipeline.host_memory import memory_limit
@@ -133,7 +134,8 @@ def with_largest_batch(
     for the study's networks, at most the images of its smallest arm, and rank 0 records it.
 
     Raises:
-        InputError: on a CPU whose memory has no limit; and as `largest_batch`.
+        InputError: on a CPU whose memory has no limit; if a batch schedule does not fit the number; and as
+            `largest_batch`.
     """
     study, record = params.studies[name], work.largest_batch(name)
     if LARGEST not in study.batch_sizes:
@@ -161,6 +163,8 @@ def with_largest_batch(
         if world.is_main:
             write_json(record, {"batch_size": size, "digest": digest})
             say(f"train@{name}: the largest batch is {size}, recorded in {record}")
+    # The configuration has checked the stated sizes.
+    check_batch_stages(f"studies.{name}.recipe" if study.recipe else "train", size, recipe)
     return with_found_size(params, name, size)
 
 

@@ -125,6 +125,21 @@ def test_it_is_a_multiple_of_the_workers_with_whole_groups(tmp_path: Path, capsy
     assert "has 60" in str(error)
 
 
+@pytest.mark.usefixtures("limited")
+@pytest.mark.parametrize(("share", "workers"), [(0.25, 1), (0.5, 2)])
+def test_a_batch_schedule_must_fit_the_number(
+    share: float, workers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A quarter of 30 is no number of images, and 15 do not split into two workers."""
+    stages = [{"share": share, "until": {"steps": 1}}]
+    recipe = {"batch_schedule": {"stages": stages}, "simulated_workers": workers}
+    write_project(tmp_path, study={**_STUDY, "batch_sizes": ["largest"], "recipe": recipe})
+    assert stage("train", tmp_path) == 2
+    error = printed_error(capsys.readouterr().err.splitlines()[-1])
+    assert error.key == "studies.tiny.recipe.batch_schedule.stages.0.share"
+    assert f"{share} of batch {_FITTING}" in str(error)
+
+
 def test_a_cpu_without_a_limit_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
