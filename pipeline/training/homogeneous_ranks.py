@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from typing import Any
 
 import torch
@@ -32,6 +33,8 @@ def _facts(device: torch.device) -> Facts:
     return {
         "host": socket.gethostname(),
         **worker_machine_info(device, torch.get_num_threads()),
+        # It decodes images in files.
+        "pillow": metadata.version("pillow"),
         **libraries,
         "training code": training_code_digest(),
     }

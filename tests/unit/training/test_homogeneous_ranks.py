@@ -23,7 +23,7 @@ def test_equal_ranks_on_other_hosts_are_accepted(monkeypatch: pytest.MonkeyPatch
     check_homogeneous_ranks(_CPU)
 
 
-@pytest.mark.parametrize("fact", ["torch", "numpy", "device", "arithmetic", "threads", "training code"])
+@pytest.mark.parametrize("fact", ["torch", "numpy", "pillow", "device", "arithmetic", "threads", "training code"])
 def test_the_first_rank_that_differs_is_named(fact: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _pretend(monkeypatch, {"host": "b"}, {"host": "c", fact: "other"}, {"host": "d", fact: "another"})
     with pytest.raises(InputError) as raised:
