@@ -197,13 +197,20 @@ def too_large_to_begin(settings: TrainSettings) -> str:
 
 def too_large(settings: TrainSettings, micro_batch: int) -> str:
     """Return the error message for memory that runs out in passes of `micro_batch` samples."""
+    if settings.reduction == "exact":  # passes all images of a simulated worker, whatever its groups
+        return (
+            f"simulated_workers: {settings.simulated_workers}, so that {micro_batch} images of a batch of "
+            f"{settings.batch_size} pass at once with reduction exact, and do not fit the memory; give more workers, "
+            "which changes the result"
+        )
     group = _largest_group(settings)
     fix = f"give {_SMALLER_GROUPS_HINT}"
-    if micro_batch > group and settings.reduction == "ddp":
-        fix = f"give micro_batch: {max(group, micro_batch // 2)}, at least {group}; or {fix.removeprefix('give ')}"
+    if micro_batch > group:
+        smaller = f"give micro_batch: {max(group, micro_batch // 2)}, at least {group}, and the run resumes"
+        fix = f"{smaller}; or {_SMALLER_GROUPS_HINT}"
     return (
         f"micro_batch: a pass of {micro_batch} images, of a batch of {settings.batch_size} in BatchNorm groups of "
-        f"{group}, does not fit the memory; {fix}. The run resumes from its last checkpoint"
+        f"{group}, does not fit the memory; {fix}"
     )
 
 

@@ -44,7 +44,7 @@ def choose_micro_batch(
     take.
 
     Args:
-        requested: samples at most.
+        requested: samples at most; more than a rank has of a batch count as those.
         slices: this rank's slices of a batch, for each batch size of the run.
         bytes_per_image: bytes per sample that a forward pass keeps for its backward pass.
         try_pass: runs a forward and a backward pass of at most so many samples; raises an error that
@@ -64,7 +64,7 @@ def choose_micro_batch(
                 f"micro_batch: {requested} cannot hold a BatchNorm group of {group} images; give at least {group}, "
                 "more simulated_workers, or a smaller bn_group"
             )
-        return requested
+        return min(requested, largest)
     if device.type != "cuda":
         n_fit = images_that_fit(_free_at_start(), bytes_per_image(), local_world_size)
         if distributed.any_rank(n_fit < group):

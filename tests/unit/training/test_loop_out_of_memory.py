@@ -36,17 +36,27 @@ def _failing_at(call: int, forward: Callable[..., Tensor]) -> Callable[..., Tens
     return failing
 
 
-@pytest.mark.parametrize(("micro_batch", "less"), [(20, "micro_batch: 10"), (10, "bn_group")])
+@pytest.mark.parametrize(("micro_batch", "less"), [(20, "micro_batch: 10"), (160, "micro_batch: 10"), (10, "bn_group")])
 def test_training_names_batch_group_and_setting(micro_batch: int, less: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half the micro-batch fits where a BatchNorm group, 10 images, is not cut."""
+    """Half the images of a pass fit where a BatchNorm group, 10 images, is not cut; no pass has 160."""
     monkeypatch.setattr(SmallCnn, "features", _failing_at(2, SmallCnn.features))
     with pytest.raises(OutOfMemory) as raised:
         train_bright(_SETTINGS, micro_batch=micro_batch)
     assert raised.value.key == "micro_batch"
-    assert re.findall(r"\d+", str(raised.value))[:3] == [str(micro_batch), "20", "10"]
+    assert re.findall(r"\d+", str(raised.value))[:3] == [str(min(micro_batch, 20)), "20", "10"]
     assert less in str(raised.value)
     _, _, fix = str(raised.value).partition(": ")
-    assert re.findall(r"micro_batch: (\d+)", fix) == (["10"] if micro_batch == 20 else [])
+    assert re.findall(r"micro_batch: (\d+)", fix) == (["10"] if micro_batch >= 20 else [])
+
+
+def test_exact_sums_name_the_workers_and_no_smaller_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All images of a simulated worker pass at once, in any groups."""
+    monkeypatch.setattr(SmallCnn, "features", _failing_at(2, SmallCnn.features))
+    with pytest.raises(OutOfMemory) as raised:
+        train_bright(replace(_SETTINGS, reduction="exact", bn_group=5))
+    assert raised.value.key == "simulated_workers"
+    assert re.findall(r"\d+", str(raised.value)) == ["2", "10", "20"]
+    assert "bn_group" not in str(raised.value)
 
 
 def test_memory_before_the_first_step_names_batch_and_group_too(monkeypatch: pytest.MonkeyPatch) -> None:

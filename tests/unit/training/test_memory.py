@@ -129,6 +129,10 @@ def test_what_was_requested_is_taken_without_trying() -> None:
     assert room.tried == []
 
 
+def test_a_request_above_what_a_rank_has_is_what_it_has() -> None:
+    assert _choose(1000, batch=64) == 64
+
+
 def test_a_request_below_a_group_is_refused() -> None:
     with pytest.raises(InputError) as raised:
         _choose(15)
