@@ -49,6 +49,13 @@ def is_adopted(starter: str) -> bool:
     return starter not in {Path(os.fsdecode(word)).name for word in words}
 
 
+def describe_signal(number: int) -> str:
+    """Return the end of a line about a process that a signal ended, such as `was ended by SIGSEGV`."""
+    name = signal.Signals(number).name
+    why = "; Linux does that when the memory is full (see `dmesg`)" if name == "SIGKILL" else ""
+    return f"was ended by {name}{why}"
+
+
 def disable_malloc_trim() -> None:
     """Keep freed memory in this process instead of returning it to Linux, which would fault each page in again.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from pipeline.errors import InputError
-from pipeline.processes import child_pids
+from pipeline.processes import child_pids, describe_signal
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -156,9 +156,8 @@ def _first_failure(failures: Sequence["ProcessFailure"]) -> "ProcessFailure":
 
 def _report_killed(failure: "ProcessFailure") -> None:
     """Print which rank was killed: it could not say it."""
-    name = signal.Signals(-failure.exitcode).name
-    why = "; Linux does that when the memory is full (see `dmesg`)" if name == "SIGKILL" else ""
-    print(f"error: rank {failure.local_rank} (process {failure.pid}) was ended by {name}{why}", file=sys.stderr)
+    end = describe_signal(-failure.exitcode)
+    print(f"error: rank {failure.local_rank} (process {failure.pid}) {end}", file=sys.stderr)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ import torch
 from pipeline import distributed
 from pipeline.distributed import LaunchPlan, choose_workers, visible_gpus
 from pipeline.errors import Terminated
-from pipeline.processes import set_parent_death_signal
+from pipeline.processes import describe_signal, set_parent_death_signal
 from pipeline.run_log import RunLog
 from pipeline.runs.ledger import Ledger
 from pipeline.stages.harness import StageContext, add_path_arguments, check_inputs, exit_codes, hold_lock, make_context
@@ -119,7 +119,7 @@ def train_in_processes(arguments: Sequence[str], shares: Sequence[Sequence[str]]
     """Train each share in its own process, and wait for all.
 
     At SIGTERM or SIGINT all processes save and end; further signals are ignored. If a process fails, the others save
-    and end, and this process exits with its code: it has printed its error.
+    and end, and this process exits with its code: it has printed its error, unless a signal ended it.
 
     Args:
         arguments: of the train stage.
@@ -144,6 +144,10 @@ def train_in_processes(arguments: Sequence[str], shares: Sequence[Sequence[str]]
                 _end(processes[-1:])  # the handler may have come before it was in the list
         codes = _wait(processes)
         stopped = is_stopped()
+    for number, (process, code) in enumerate(zip(processes, codes, strict=True), start=1):
+        if code < 0 and code not in _SAVED:
+            end = f"{describe_signal(-code)}; run the same command again, which resumes at the last checkpoint"
+            print(f"error: process-{number} (process {process.pid}) {end}", file=sys.stderr, flush=True)
     if failed := [code for code in codes if code not in _SAVED and code != 0]:
         sys.exit(failed[0] if failed[0] > 0 else 128 - failed[0])
     if stopped or any(codes):

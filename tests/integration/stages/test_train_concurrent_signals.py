@@ -1,6 +1,7 @@
 """A signal to a stage that trains several runs at a time reaches all its processes, and ends it with `Terminated`."""
 
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -126,8 +127,7 @@ def test_processes_do_not_get_the_signals_of_a_terminal(folder: Path) -> None:
 
     def note_groups() -> None:
         _await(folder, "ready")
-        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
-        groups.extend(os.getpgid(int(child)) for child in children if b"waiting_child" in _command_line(child))
+        groups.extend(os.getpgid(int(child)) for child in _children() if b"waiting_child" in _command_line(child))
         os.kill(os.getpid(), signal.SIGTERM)
 
     thread = threading.Thread(target=note_groups)
@@ -137,6 +137,29 @@ def test_processes_do_not_get_the_signals_of_a_terminal(folder: Path) -> None:
     thread.join()
     assert len(groups) == 2
     assert os.getpgid(0) not in groups
+
+
+def test_a_process_that_is_killed_is_named_and_the_other_saves(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def kill_second() -> None:
+        _await(folder, "ready")
+        for child in _children():
+            if b"--process\0002\0" in _command_line(child):
+                os.kill(int(child), signal.SIGKILL)
+
+    thread = threading.Thread(target=kill_second)
+    thread.start()
+    with pytest.raises(SystemExit) as ended:
+        train_in_processes([str(folder), str(os.EX_TEMPFAIL)], _SHARES, [])
+    thread.join()
+    assert ended.value.code == 128 + signal.SIGKILL
+    (line,) = capfd.readouterr().err.splitlines()
+    assert re.match(r"error: process-2 \(process \d+\) was ended by SIGKILL; .*dmesg", line)
+    assert line.endswith("run the same command again, which resumes at the last checkpoint")
+    assert (folder / "saved1").exists()
+
+
+def _children() -> list[str]:
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
 
 
 def _command_line(pid: str) -> bytes:
