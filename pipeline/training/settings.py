@@ -35,8 +35,9 @@ class ImageFormat:
 class TrainSettings:
     """The settings of one run. Durations are in optimizer steps, and the learning rate is the peak, after scaling.
 
-    Keys of a recipe that decide only how the run is executed (workers, their threads with `ddp`, micro_batch, comm,
-    checkpoint, eval_batch_size) are not here: they change a result by rounding at most, and retrain nothing.
+    Keys of a recipe that decide only how the run is executed (workers, micro_batch, comm, checkpoint, eval_batch_size)
+    are not here: they change a result by rounding at most, and retrain nothing. The threads of a process are in the key
+    of a run on a CPU, see `run_key`.
 
     Attributes:
         batch_size: images of a global batch after the last of `batch_stages`.
