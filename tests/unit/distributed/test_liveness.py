@@ -12,7 +12,7 @@ from tests.fixtures.projects import ROOT
 
 # Rank 1 answers, and has come to no collective; this process, rank 0, has come to one.
 _SCRIPT = """
-import sys, threading, time
+import os, sys, threading, time
 import torch.distributed as dist
 from pipeline.distributed import collectives, liveness
 
@@ -29,6 +29,7 @@ threading.Thread(target=answer, daemon=True).start()
 watch = liveness.RankWatch(store, rank=0, size=2, timeout_s=1.0)
 watch.set_timeout(1.0, ends_absent=sys.argv[1] == "ends")
 time.sleep(4)
+os._exit(0)  # the end of the interpreter would abort the thread that is inside the store
 """
 
 
