@@ -58,7 +58,7 @@ svg path { fill: none; stroke: var(--quiet); }
 
 
 class StudyProgress:
-    """Estimates the time left from the time per image of the runs that have ended in this process.
+    """Estimates the time left from the time per image of the runs that have ended.
 
     Runs of several batch sizes differ in their time per image, so the estimate is rough until most of them have ended.
 
@@ -92,8 +92,13 @@ class StudyProgress:
         then = f"then {', '.join(self._following)}" if self._following else ""
         return ", ".join(filter(None, [f"{self._unit} {self._begun} of {len(self._images)}", self._left(), then]))
 
-    def end_run(self) -> str:
-        """Count a run that has ended, and return the progress, such as "3 of 27 runs, about 5 min left"."""
+    def end_run(self, earlier_seconds: float = 0.0) -> str:
+        """Count a run that has ended, and return the progress, such as "3 of 27 runs, about 5 min left".
+
+        Args:
+            earlier_seconds: wall time of earlier processes in this run.
+        """
+        self._start -= earlier_seconds
         self._ended += 1
         return ", ".join(filter(None, [f"{self._ended} of {len(self._images)} {self._unit}s", self._left()]))
 

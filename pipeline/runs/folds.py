@@ -182,7 +182,7 @@ def train_folds(
             log.info(f"{title}: finished before, and not trained again")
             if cached.dynamics is None:
                 log.info(f"{title}: recorded no margins; to train again, remove {store.cache.folder(key)}")
-            progress.end_run()
+            progress.end_run(cached.seconds)
             yield FoldResult(
                 model=cached.model(fold_settings, world.device), train_loss=cached.train_loss, resumed=True,
                 earlier_seconds=cached.seconds, confidence=cached.confidence, dynamics=cached.dynamics,
@@ -210,7 +210,7 @@ def train_folds(
                 )  # fmt: skip
                 store.cache.put(key, network, steps=fold_settings.steps)
             checkpointer.clear()
-        progress.end_run()
+        progress.end_run(run.earlier_seconds)
         if len(settings) > 1:
             log.info(f"{options.title}: {progress.where}; trained in {time.monotonic() - start:.1f} s")
         train_loss = math.nan if loss is None else loss

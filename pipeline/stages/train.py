@@ -1,6 +1,7 @@
 """Stage `train`: train the runs of one study that are not in the ledger, and write the tables of all its runs."""
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -228,7 +229,7 @@ def _run(
         if live is not None:
             live.start_run(name)
         with checkpointer.stop_at_signals():
-            before = context.joules()
+            before, begun = context.joules(), time.monotonic()
             result = execute_run(
                 specs[i], splits, rows[i], world=world, log=context.log,
                 weights=weights, eval_batch_size=recipe.eval_batch_size,
@@ -237,14 +238,16 @@ def _run(
                     checkpointer=checkpointer, on_record=live.record if live is not None else None,
                 ),
             )  # fmt: skip
-            used = context.joules() - before
+            elapsed, used = time.monotonic() - begun, context.joules() - before
+            earlier = max(0.0, result.seconds - elapsed) if resumed else 0.0
+            context.earlier_seconds.append(earlier)
             joules = UNKNOWN_ENERGY if resumed else used
             result = replace(result, joules=joules, recorded=utc_timestamp(datetime.now(UTC)))
             if live is not None:
                 ledger.add(run_key, result, weights if result.status == "finished" else None)
                 checkpointer.clear()
                 outcome = f"top-1 {result.top1:.4f}" if result.top1 is not None else result.status
-                live.end_run(result.top1, study_progress.end_run())
+                live.end_run(result.top1, study_progress.end_run(earlier))
                 context.log.info(f"{stage}: {study_progress.where}; {name}: {outcome} in {result.seconds:.1f} s")
 
 

@@ -61,6 +61,13 @@ def test_runs_without_images_have_no_time_left() -> None:
     assert StudyProgress([0, 0]).end_run() == "1 of 2 runs"
 
 
+def test_the_time_left_includes_the_time_of_earlier_processes() -> None:
+    """A run that another process trained almost to its end says nothing of the time of the next."""
+    times = iter([7.0, 8.0])
+    progress = StudyProgress([20, 40], clock=times.__next__)
+    assert progress.end_run(earlier_seconds=599.0) == "1 of 2 runs, about 20 min left"
+
+
 def _record(step: int, loss: float | None, top1: float | None = None) -> HistoryRecord:
     return HistoryRecord(epoch=0.5, step=step, examples=8 * step, train_loss=loss, lr=0.1 / step, top1=top1)
 

@@ -121,6 +121,15 @@ def test_the_total_energy_of_a_resumed_run_is_unknown(
     assert read_json(work.ledger / full / "timing.json")["joules"] == unknown
 
 
+def test_the_record_has_the_time_before_a_run_was_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_project(tmp_path, study={"arms": ["full"], "seeds": [0]})
+    trainer = MadeUpRuns(lambda spec: 0.5)
+    monkeypatch.setattr(train_stage, "execute_run", lambda *a, **b: replace(trainer(*a, **b), seconds=1000.0))
+    monkeypatch.setattr(train_stage, "has_checkpoints", lambda folder: True)
+    assert stage("train", tmp_path) == 0
+    assert 1000 <= _record(tmp_path / "work")["wall_s"] < 2000
+
+
 def test_other_seeds_and_arms_are_the_only_ones_trained(tmp_path: Path, trained_by: Trained) -> None:
     write_project(tmp_path, study={"arms": ["full"], "seeds": [0]})
     trained_by(lambda spec: 0.5)
