@@ -80,6 +80,9 @@ def execute_run(
     result = None if run.diverged else _evaluate(run.model, splits, settings, eval_batch_size, world)
     # The last update may break the weights although the last loss was finite.
     finished = result is not None and math.isfinite(result.loss)
+    if not finished:
+        run_name = f"{options.title}: " if options is not None and options.title else ""
+        log.info(f"{run_name}the loss is not finite {run.divergence or 'on the test images, after the last step'}")
     if finished and weights is not None and world.is_main:
         resizing: Resizing = "center_crop" if isinstance(splits.test_images, ImageFiles) else "square"
         save_trained(weights, run.model, settings, splits.class_names, resizing=resizing)

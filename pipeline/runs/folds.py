@@ -131,6 +131,7 @@ class FoldResult:
 
     Attributes:
         train_loss: of the last steps, in nats; not finite where the run diverged.
+        divergence: see `loop.TrainedRun`.
         resumed: whether an earlier process took some or all of its steps.
         earlier_seconds: wall time of earlier processes.
         confidence: (N,) float32, see `loop.TrainedRun`.
@@ -139,6 +140,7 @@ class FoldResult:
 
     model: Network
     train_loss: float
+    divergence: str | None = None
     resumed: bool
     earlier_seconds: float
     confidence: NDArray[np.float32]
@@ -215,6 +217,6 @@ def train_folds(
             log.info(f"{options.title}: {progress.where}; trained in {time.monotonic() - start:.1f} s")
         train_loss = math.nan if loss is None else loss
         yield FoldResult(
-            model=run.model, train_loss=train_loss, resumed=resumed, earlier_seconds=run.earlier_seconds,
-            confidence=run.confidence, dynamics=run.dynamics,
+            model=run.model, train_loss=train_loss, divergence=run.divergence, resumed=resumed,
+            earlier_seconds=run.earlier_seconds, confidence=run.confidence, dynamics=run.dynamics,
         )  # fmt: skip

@@ -205,7 +205,7 @@ def _train_all(
         log=context.log,
     )
     for fold_settings, size, run in zip(settings, sizes, runs, strict=True):
-        _check_finite(run.train_loss, config.learning_rate, str(context.item))
+        _check_finite(run.train_loss, config.learning_rate, str(context.item), run.divergence)
         context.images.append(fold_settings.batch_sizes.examples(fold_settings.steps))
         context.earlier_seconds.append(run.earlier_seconds)
         if run.resumed:
@@ -331,9 +331,9 @@ def _weight_initializer(context: StageContext, world: World) -> Callable[[Networ
     return initialize
 
 
-def _check_finite(loss: float, learning_rate: float, network: str) -> None:
+def _check_finite(loss: float, rate: float, network: str, where: str | None = "after the last step") -> None:
     if not math.isfinite(loss):
-        raise InputError(f"finetune.learning_rate: {learning_rate} makes the loss of {network} infinite; lower it")
+        raise InputError(f"finetune.learning_rate: {rate} makes the loss of {network} infinite {where}; lower it")
 
 
 def main() -> None:

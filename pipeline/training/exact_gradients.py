@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from pipeline import distributed
 from pipeline.batching import BatchSlice, RankBatch
 from pipeline.distributed import CommConfig, Grids, OverlappedSum, World
-from pipeline.training.gradients import GlobalBatch, TrainLoss
+from pipeline.training.gradients import GlobalBatch, TrainLoss, part_of_rank
 from pipeline.training.noise_scale import NoiseSample
 
 _BUCKET_ELEMENTS_PER_MIB = (1 << 20) // 8
@@ -65,13 +65,14 @@ class ExactGradients:
         grids = self.grids
         while True:
             largest = torch.zeros(len(sizes), dtype=torch.float64, device=self._world.device)
-            leaf_sum = _LeafSum(views, grids)
+            leaf_sum, own_losses = _LeafSum(views, grids), list[Tensor]()
             last = rank_batch.leaves[-1]
             for leaf in rank_batch.leaves:
                 if leaf is last and self._overlaps and grids is not None:
                     assert self._bucket_elements is not None
                     leaf_sum.exchange = OverlappedSum(total, sizes, bucket_elements=self._bucket_elements)
                 summands = _summands(self._model, train_loss, batch, leaf, loss_scale, parameters, leaf_sum.add)
+                own_losses.append(summands[0])
                 largest = torch.maximum(largest, distributed.largest_finite(summands))
             if leaf_sum.exchange is not None:
                 leaf_sum.exchange.wait()
@@ -93,7 +94,7 @@ class ExactGradients:
             parameter.grad = torch.empty_like(parameter).copy_(gradient.view_as(parameter))
         self._noise = _Noise(total, batch.size, loss_scale)
         # The sum is over all ranks already, and history records add up over ranks.
-        return loss[0].clone() if self._world.is_main else torch.zeros_like(loss[0])
+        return part_of_rank(loss[0], torch.cat(own_losses).sum(), self._world)
 
     def noise_sample(self) -> NoiseSample:
         """Return the noise of the last batch's gradient; it waits for the device."""

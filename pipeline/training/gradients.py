@@ -208,7 +208,7 @@ class LeafGradients:
         sums = leaf_gradients(self._model, train_loss, batch, leaves, loss_scale=loss_scale)
         self._sums = sums, batch.size / (len(leaves) * self._world.size), batch.size
         # The sum is over all ranks already, and history records add up over ranks.
-        return sums.loss if self._world.is_main else torch.zeros_like(sums.loss)
+        return part_of_rank(sums.loss, sums.own_loss, self._world)
 
     def noise_sample(self) -> NoiseSample:
         """Return the noise of the last batch's gradient; it waits for the device."""
@@ -220,6 +220,15 @@ class LeafGradients:
             mean_small_sq_norm=float(sums.leaf_sq_norm),
             big_sq_norm=float(sums.sq_norm),
         )
+
+
+def part_of_rank(total: Tensor, own: Tensor, world: World) -> Tensor:
+    """Return this rank's part of a loss that is summed over all ranks: all of it on rank 0.
+
+    If the sum is not finite, the part is `own`, that of this rank's samples, which shows on which rank it arose.
+    """
+    part = total if world.is_main else torch.zeros_like(total)
+    return torch.where(total.isfinite(), part, own.to(total.dtype))
 
 
 def average_weights(model: nn.Module, world: World) -> None:
@@ -269,11 +278,13 @@ class LeafSums:
 
     Attributes:
         loss: sum over the samples of the global batch.
+        own_loss: sum over the samples of this rank; differs between ranks.
         leaf_sq_norm: mean over the samples of the squared norm of their leaf's mean gradient.
         sq_norm: squared norm of the gradient.
     """
 
     loss: Tensor
+    own_loss: Tensor
     leaf_sq_norm: Tensor
     sq_norm: Tensor
 
@@ -296,6 +307,7 @@ def leaf_gradients(
         loss_scale: multiplies the gradient that is set, and nothing that is returned.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    own_losses: list[Tensor] = []
 
     def flat_gradients() -> Iterator[Tensor]:
         for leaf in leaves:
@@ -305,7 +317,8 @@ def leaf_gradients(
             flat = torch.cat([gradient.flatten() for gradient in gradients])
             leaf_mean = flat * (batch.size / (leaf.size * loss_scale))
             sq_norm = leaf_mean.square().sum() * (leaf.size / batch.size)
-            yield torch.cat([flat, torch.stack([loss.detach(), sq_norm])])
+            own_losses.append(loss.detach())
+            yield torch.cat([flat, torch.stack([own_losses[-1], sq_norm])])
 
     total = distributed.rank_ordered_sum_(distributed.pairwise_sum(flat_gradients()))
     mean, (loss, leaf_sq_norm) = total[:-2], total[-2:]
@@ -313,4 +326,7 @@ def leaf_gradients(
     for parameter, gradient in zip(parameters, mean.split(sizes), strict=True):
         # With the parameter's strides: fused optimizers walk both in memory order.
         parameter.grad = torch.empty_like(parameter).copy_(gradient.view_as(parameter))
-    return LeafSums(loss=loss, leaf_sq_norm=leaf_sq_norm, sq_norm=(mean / loss_scale).square().sum())
+    return LeafSums(
+        loss=loss, own_loss=torch.stack(own_losses).sum(), leaf_sq_norm=leaf_sq_norm,
+        sq_norm=(mean / loss_scale).square().sum(),
+    )  # fmt: skip

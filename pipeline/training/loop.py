@@ -56,7 +56,8 @@ class TrainedRun:
 
     Attributes:
         links: its hash chain, see `hash_chain`; the last link is of the evaluated weights, unless the run diverged.
-        diverged: the loss stopped being finite, which ended the run.
+        divergence: where the loss stopped being finite, such as "from step 8 on, first on rank 1 of 2", which ended the
+            run; None: it did not.
         skipped_steps: steps that the loss scaler skipped for a non-finite gradient.
         noise_scale: None unless it was sampled.
         micro_batch: samples that passed forward together, at most.
@@ -70,7 +71,7 @@ class TrainedRun:
     model: Network
     history: list[HistoryRecord]
     links: list[ChainLink]
-    diverged: bool
+    divergence: str | None
     skipped_steps: int
     noise_scale: NoiseScale | None
     micro_batch: int
@@ -78,6 +79,11 @@ class TrainedRun:
     confidence: NDArray[np.float32] | None
     dynamics: TrainingDynamics | None
     earlier_seconds: float
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the loss stopped being finite."""
+        return self.divergence is not None
 
 
 def train(
@@ -168,7 +174,7 @@ def _train(
     eval_weights = EvalWeights(settings, state, train_loss, stream, plan.batches)
     chain = HashChain(state, SampleStream(data.train_mask, settings.seed), sizes, world)
 
-    diverged = False
+    divergence: str | None = None
     record_every = max(1, settings.steps // _HISTORY_RECORDS)
     with (
         explain_out_of_memory(too_large(settings, plan.micro_batch)),
@@ -176,7 +182,7 @@ def _train(
         log.progress(options.title, settings.steps, "steps") as progress,
     ):
         progress.update(state.step)
-        while state.step < settings.steps and not diverged:
+        while state.step < settings.steps and divergence is None:
             if cuda_graphs:
                 mark_step_begin()
             start, size = sizes.examples(state.step), sizes.size_at(state.step)
@@ -186,10 +192,10 @@ def _train(
             evaluate_now = settings.evaluates_after(state.step)
             record_now = evaluate_now or state.step % record_every == 0 or state.step == settings.steps
             if record_now:
-                diverged = not _add_record(state, settings, stream.n_train)
+                divergence = _add_record(state, settings, stream.n_train)
             if link_is_due(settings, state.step):
                 chain.add()
-            if evaluate_now and not diverged:
+            if evaluate_now and divergence is None:
                 assert eval_fn is not None
                 train_step.make_room()
                 with eval_weights.swapped_in():
@@ -197,21 +203,21 @@ def _train(
             if record_now and options.on_record is not None:
                 options.on_record(state.history)
 
-            can_save = state.step < settings.steps and train_step.weights_in_sync_after(state.step) and not diverged
-            if checkpointer is not None and can_save:
+            can_save = state.step < settings.steps and train_step.weights_in_sync_after(state.step)
+            if checkpointer is not None and can_save and divergence is None:
                 checkpointer.maybe_save(state, local=settings.local_from_step is not None)
 
     noise_scale = estimate_noise_scale(state.noise) if settings.noise_scale_steps is not None else None
     confidence = state.tracker.means() if state.tracker else None
     train_step.make_room()
-    if not diverged:
+    if divergence is None:
         with explain_out_of_memory(too_large(settings, plan.micro_batch)):
             eval_weights.swap_in()
     return TrainedRun(
         model=state.model,
         history=state.history,
         links=chain.close(),
-        diverged=diverged,
+        divergence=divergence,
         skipped_steps=state.skipped_steps,
         noise_scale=noise_scale,
         micro_batch=plan.micro_batch,
@@ -232,22 +238,33 @@ def _hardware_text(world: World, micro_batch: int, comm: CommConfig) -> str:
     return f"{world.size} processes{threads} on {world.device.type}{library}, {micro_batch} images at a time"
 
 
-def _add_record(state: TrainState, settings: TrainSettings, n_train: int) -> bool:
-    """Append a history record; returns whether the loss is finite. All ranks call it."""
-    loss = float(distributed.all_reduce_sum_(state.loss_sum)) / state.loss_count
-    state.loss_sum.zero_()
-    state.loss_count = 0
-    finite = math.isfinite(loss)
+def _add_record(state: TrainState, settings: TrainSettings, n_train: int) -> str | None:
+    """Append a history record; returns where the loss stopped being finite, None if it is. All ranks call it."""
+    loss = float(distributed.all_reduce_sum_(state.loss_sum.clone())) / state.loss_count
+    divergence = None if math.isfinite(loss) else _divergence(state)
+    state.begin_record()
     examples = settings.batch_sizes.examples(state.step)
     record = HistoryRecord(
         epoch=examples / n_train,
         step=state.step,
         examples=examples,
-        train_loss=loss if finite else None,
+        train_loss=loss if divergence is None else None,
         lr=settings.lr_at(state.step - 1),
     )
     state.history.append(record)
-    return finite
+    return divergence
+
+
+def _divergence(state: TrainState) -> str:
+    """Return where the loss stopped being finite; all ranks call it."""
+    steps = distributed.all_gather(state.first_step_not_finite())
+    first = min((step for step in steps if step is not None), default=state.step)
+    ranks = [str(rank) for rank, step in enumerate(steps) if step == first]
+    if len(steps) == 1:
+        return f"from step {first} on"
+    alike = len(ranks) == len(steps)
+    where = f"on all {len(steps)} ranks at once" if alike else f"first on rank {', '.join(ranks)} of {len(steps)}"
+    return f"from step {first} on, {where}"
 
 
 def _with_evaluation(record: HistoryRecord, evaluation: Evaluation) -> HistoryRecord:

@@ -73,6 +73,7 @@ class TrainState:
         average: exponential moving average of the weights; None without one.
         step: optimizer steps done.
         loss_sum: this rank's sum of losses since the last record, 0-dimensional, on the device.
+        loss_sums: `loss_sum` after each step of this process since the last record; no part of a checkpoint.
         loss_count: samples of all ranks in these sums.
         skipped_steps: steps that the loss scaler skipped for a non-finite gradient.
         compression: of gradients, with this rank's error feedback.
@@ -96,6 +97,7 @@ class TrainState:
     grids: Grids | None = None
     tracker: ConfidenceTracker | None = None
     dynamics: DynamicsTracker | None = None
+    loss_sums: list[Tensor] = field(default_factory=list)
     loss_count: int = 0
     step: int = 0
     skipped_steps: int = 0
@@ -107,6 +109,24 @@ class TrainState:
     earlier_seconds: float = 0.0
     started_at: float = field(default_factory=time.monotonic)
     pending_link: Future[None] | None = None
+
+    def add_loss(self, loss: Tensor, n_samples: int) -> None:
+        """Add this rank's part of a step's summed loss, 0-dimensional, over `n_samples` samples of all ranks."""
+        # A new tensor costs no more than an addition in place, and the sums show the first step that was not finite.
+        self.loss_sum = self.loss_sum + loss
+        self.loss_sums.append(self.loss_sum)
+        self.loss_count += n_samples
+
+    def begin_record(self) -> None:
+        """Forget the losses so far."""
+        self.loss_sum.zero_()
+        self.loss_sums.clear()
+        self.loss_count = 0
+
+    def first_step_not_finite(self) -> int | None:
+        """Return the first step since the last record at which this rank's loss is not finite, counted from 1."""
+        finite = torch.stack(self.loss_sums).isfinite().tolist()
+        return self.step - len(finite) + finite.index(False) + 1 if False in finite else None
 
     def wait_for_links(self) -> None:
         """Return when `links` has all links that were added; raise the error of the thread that hashes them."""

@@ -103,15 +103,16 @@ class TrainStep:
             self.make_room()
         replayed = None if samples_noise else self._graphs.run(train_loss, batch, rank_batch.micro_batches)
         if replayed is not None:
-            state.loss_sum += replayed
+            loss = replayed
         else:
             strategy = self._strategy(local=local, samples_noise=samples_noise)
-            state.loss_sum += strategy.compute(train_loss, batch, rank_batch, loss_scale=self._loss_scale())
+            loss = strategy.compute(train_loss, batch, rank_batch, loss_scale=self._loss_scale())
             if samples_noise:
                 assert isinstance(strategy, LeafGradients | ExactGradients)
                 state.noise.append(strategy.noise_sample())
             if self._exact is not None:
                 state.grids = self._exact.grids
+        state.add_loss(loss, batch.size)
 
         # Update: once per global batch, however many micro-batches it has.
         skipped = False if replayed is not None and self._graphs.updates else self._update()
@@ -119,7 +120,6 @@ class TrainStep:
             state.average.update_parameters(state.model)
 
         state.step += 1
-        state.loss_count += batch.size
         if local and self.weights_in_sync_after(state.step):
             average_weights(state.model, self._world)
 

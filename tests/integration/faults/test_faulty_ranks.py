@@ -69,6 +69,9 @@ def test_nan_on_one_rank_ends_its_run_on_all(tmp_path: Path, reduction: str, fau
     code, said = _with_fault(study, fault, rank=rank)
     assert code == 0, said
     assert "Traceback" not in said
+    # A gradient spoils the next loss of both ranks.
+    where = f"step 7 on, first on rank {rank} of 2" if fault != "gradient" else "step 8 on, on all 2 ranks at once"
+    assert re.findall(r": the loss is not finite from (.*)", said) == [where] * 2
     outcome = study.outcome()
     assert [(row["status"], row["top1"]) for row in outcome["runs"]] == [("diverged", None)] * 2
     assert not study.checkpoints()
@@ -103,7 +106,7 @@ def test_nan_on_one_rank_ends_fine_tuning_in_one_line(tmp_path: Path, rank: int)
     assert code == 2, said
     (line,) = _lines(said)
     assert printed_error(line).key == "finetune.learning_rate"
-    assert "makes the loss of resnet18 infinite" in line
+    assert "makes the loss of resnet18 infinite from step 8 on, on all 2 ranks at once" in line
     assert not data.extractor(NETWORK).exists()
 
 

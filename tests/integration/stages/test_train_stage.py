@@ -262,7 +262,7 @@ def test_ctrl_c_while_two_workers_start_is_one_line(tmp_path: Path) -> None:
     assert not alive(ranks)
 
 
-def test_a_real_divergence_ends_the_run_and_not_the_study(tmp_path: Path) -> None:
+def test_a_real_divergence_ends_the_run_and_not_the_study(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The loss may be finite before the update that makes the weights infinite."""
     study = {"arms": ["full"], "seeds": [0], "learning_rates": [1e30, 0.05], "budget": {"steps": 1}}
     data = write_project(tmp_path, study=study)
@@ -270,6 +270,9 @@ def test_a_real_divergence_ends_the_run_and_not_the_study(tmp_path: Path) -> Non
     rows = runs_of(data)
     assert [(row["learning_rate"], row["status"]) for row in rows] == [(1e30, "diverged"), (0.05, "finished")]
     assert rows[0]["reason"] == "the loss stopped being finite"
+    said = capfd.readouterr().err
+    assert said.count("the loss is not finite") == 1
+    assert "run 1 of 2: the loss is not finite on the test images, after the last step\n" in said
 
 
 def test_a_study_whose_batch_grows(tmp_path: Path) -> None:

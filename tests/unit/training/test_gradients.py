@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pipeline.batching import BatchSlice, merge_micro_batches, rank_slices, worker_slices
+from pipeline.distributed import World
 from pipeline.models import build_network
-from pipeline.training.gradients import GlobalBatch, TrainLoss, accumulate_gradients, leaf_gradients
+from pipeline.training.gradients import GlobalBatch, TrainLoss, accumulate_gradients, leaf_gradients, part_of_rank
 from tests.fixtures.slow import quick_first
 from tests.fixtures.training import NAMES, distance, gradient_of, random_train_loss
 
@@ -285,3 +286,12 @@ def test_gradients_are_exchanged_once_with_the_last_part() -> None:
 def test_an_exchange_at_every_micro_batch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.distributed.defer_reduction", lambda model, defer: nullcontext())
     assert _exchanges() == 4
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_loss_of_all_ranks_is_that_of_rank_0_unless_not_finite(rank: int) -> None:
+    """A record adds the parts of all ranks; one that is not finite shows on which rank it arose."""
+    world, own = World(rank=rank, size=2, device=torch.device("cpu")), torch.tensor(1.5)
+    assert float(part_of_rank(torch.tensor(4.0), own, world)) == (4.0 if rank == 0 else 0.0)
+    for total in (torch.nan, torch.inf):
+        assert float(part_of_rank(torch.tensor(total), own, world)) == 1.5

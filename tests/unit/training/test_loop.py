@@ -1,6 +1,7 @@
 """Training learns, repeats to the bit, and says when it diverged."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -140,6 +141,30 @@ def test_a_diverged_run_is_flagged_and_does_not_raise(steps: int) -> None:
     assert run.diverged
     assert run.history[-1].train_loss is None
     assert run.history[-1].step < 9
+
+
+def test_a_diverged_run_says_from_which_step_on() -> None:
+    """Also where several steps share a record."""
+    broken = replace(SMALL, learning_rate=1e30, schedule="constant")
+    each, every_second = (train_bright(replace(broken, steps=steps)) for steps in (9, 45))
+    assert each.divergence == every_second.divergence == f"from step {each.history[-1].step} on"
+    assert train_bright(replace(SMALL, steps=1)).divergence is None
+
+
+@pytest.mark.parametrize(
+    ("of_ranks", "where"),
+    [
+        (lambda own: [None, own, 9], "first on rank 1 of 3"),
+        (lambda own: [own, 9, own], "first on rank 0, 2 of 3"),
+        (lambda own: [own, own], "on all 2 ranks at once"),
+    ],
+)
+def test_a_diverged_run_says_on_which_ranks_first(
+    of_ranks: Callable[[int], list[int | None]], where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributed, "all_gather", lambda own: of_ranks(own) if isinstance(own, int) else [own])
+    run = train_bright(replace(SMALL, learning_rate=1e30, schedule="constant", steps=8), micro_batch=20)
+    assert run.divergence == f"from step {run.history[-1].step} on, {where}"
 
 
 @pytest.mark.parametrize(
