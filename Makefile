@@ -120,7 +120,7 @@ lock: setup ## write requirements.lock again from pyproject.toml
 	@uv pip compile --quiet --universal --python-version 3.11 --extra all pyproject.toml -o requirements.lock
 
 # Tests of code that computes, reads and writes. Old packages raise deprecation warnings about newer packages.
-LOWER_TESTS := unit/optim unit/models unit/training unit/runs unit/run_analysis unit/live unit/features unit/reduction \
+LOWER_TESTS := unit/optim unit/models unit/training unit/runs unit/run_analysis unit/test_live.py unit/features unit/reduction \
   unit/scoring unit/reporting unit/artifacts unit/config unit/viz unit/tuning unit/batchsieve unit/test_arms.py unit/test_errors.py unit/test_parallel.py \
   unit/benchmarks/test_pruning_rules.py unit/benchmarks/test_label_noise_detection.py \
   unit/commands/test_repair.py unit/commands/test_tune.py unit/simulator/test_machine.py integration/stages \
