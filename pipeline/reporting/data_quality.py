@@ -185,10 +185,12 @@ def _images(row: dict[str, Any], inputs: ReportInputs) -> Iterator[np.ndarray]:
 
 
 def duplicates_figure(network: NetworkInputs, inputs: ReportInputs) -> Figure | None:
-    """Return the pairs as one figure, five in a row; None without pairs."""
-    if network.duplicates is None or not len(network.duplicates):
+    """Return the pairs as one figure, five in a row; None without pairs, or if `report.gallery_images` is 1."""
+    if network.duplicates is None:
         return None
     shown = pairs_by_kind(network.duplicates, inputs.params.report.gallery_images // 2)
+    if not shown:
+        return None
     images: list[np.ndarray] = []
     captions: list[str] = []
     for row in pa.concat_tables(shown.values()).to_pylist():

@@ -221,7 +221,7 @@ def extractor_table(networks: Sequence[Mapping[str, Any]], confidence: float) ->
 
 
 def class_table(networks: Sequence[Mapping[str, Any]]) -> Table:
-    """Build the table of the share of each class that each network's filter drops."""
+    """Build the table of the share of each class that each network's filter calls noise."""
     headers = ["class", "images", *(f"{network['name']}: noise (%)" for network in networks)]
     rows = []
     for index, first in enumerate(networks[0]["classes"]):

@@ -83,3 +83,14 @@ def test_nothing_is_said_without_a_search(tmp_path: Path) -> None:
     assert not [name for name, _ in figure_files(inputs, build_summary(inputs)) if "near" in name]
     assert "near duplicate" not in render_page(params, data).lower()
     assert "near duplicate" not in render_document(params, data)[0].lower()
+
+
+def test_a_gallery_of_one_image_shows_no_pair(tmp_path: Path) -> None:
+    params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
+    params = params.model_copy(update={"report": params.report.model_copy(update={"gallery_images": 1})})
+    write_artifacts(data, params)
+    _write_pairs(data, "resnet18")
+    inputs = load_report_inputs(params, data)
+    assert pair_pictures(inputs.networks[0], inputs) == {}
+    assert not [name for name, _ in figure_files(inputs, build_summary(inputs)) if "near" in name]
+    assert "1 of 40 test images (2.50%) nearly equal a training image." in Parsed(render_page(params, data)).text
