@@ -1,7 +1,7 @@
 """Sprite sheets of thumbnails: one file per 1,024 images, which saves headers and unpacks fast."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -41,6 +41,9 @@ def choose_thumbnail_format(images: NDArray[np.uint8], budget: int) -> Thumbnail
     Args:
         images: (N, S, S, 3), N >= 1.
         budget: average bytes per image.
+
+    Raises:
+        InputError: Pillow cannot write WebP.
     """
     sample = images[np.linspace(0, len(images) - 1, min(_SAMPLE, len(images))).astype(np.int64)]
     formats = _formats(images.shape[1])
@@ -61,11 +64,10 @@ def sprite_sheets(images: NDArray[np.uint8], rows: NDArray[np.int64], thumbnails
     Raises:
         InputError: Pillow cannot write WebP.
     """
-    if not features.check("webp"):
-        raise InputError("Pillow: built without WebP; install it from PyPI: pip install pillow")
     for start in range(0, len(rows), PER_SHEET):
         chosen = rows[start : start + PER_SHEET]
-        yield _encode(np.stack([images[row] for row in chosen]), thumbnails)
+        # Views: a copy of a sheet of large images would take 0.8 GB.
+        yield _encode([images[row] for row in chosen], thumbnails)
 
 
 def _formats(side: int) -> list[ThumbnailFormat]:
@@ -76,8 +78,10 @@ def _formats(side: int) -> list[ThumbnailFormat]:
     )
 
 
-def _encode(images: NDArray[np.uint8], thumbnails: ThumbnailFormat) -> bytes:
-    """Return one sheet of at most `PER_SHEET` images (n, S, S, 3)."""
+def _encode(images: Sequence[NDArray[np.uint8]] | NDArray[np.uint8], thumbnails: ThumbnailFormat) -> bytes:
+    """Return one sheet of at most `PER_SHEET` images (S, S, 3)."""
+    if not features.check("webp"):
+        raise InputError("Pillow: built without WebP; install it from PyPI: pip install pillow")
     side, n_rows = thumbnails.side, -(-len(images) // COLUMNS)
     tiles = np.zeros((n_rows * COLUMNS, side, side, 3), dtype=np.uint8)
     for tile, image in zip(tiles, images, strict=False):

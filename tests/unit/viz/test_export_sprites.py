@@ -1,4 +1,5 @@
 import io
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ from PIL import Image, features
 
 from pipeline.errors import InputError
 from tests.fixtures.slow import quick_first
-from viz.export.sprites import COLUMNS, PER_SHEET, choose_thumbnail_format, sprite_sheets
+from viz.export.sprites import COLUMNS, PER_SHEET, ThumbnailFormat, choose_thumbnail_format, sprite_sheets
 
 
 def _scenes(n: int, side: int) -> NDArray[np.uint8]:
@@ -62,5 +63,17 @@ def test_tiny_images_keep_every_pixel() -> None:
 def test_a_pillow_without_webp_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(features, "check", lambda feature: False)
     images = _scenes(2, 32)
-    with pytest.raises(InputError):
-        list(sprite_sheets(images, np.arange(2), choose_thumbnail_format(images, 190)))
+    with pytest.raises(InputError, match="WebP"):
+        choose_thumbnail_format(images, 190)
+    with pytest.raises(InputError, match="WebP"):
+        list(sprite_sheets(images, np.arange(2), ThumbnailFormat(32, 40)))
+
+
+def test_a_sheet_of_large_images_is_not_copied() -> None:
+    images = np.broadcast_to(np.zeros(3, dtype=np.uint8), (PER_SHEET, 256, 256, 3))
+    tracemalloc.start()
+    (sheet,) = sprite_sheets(images, np.arange(PER_SHEET), ThumbnailFormat(24, 40))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert Image.open(io.BytesIO(sheet)).size == (24 * COLUMNS, 24 * COLUMNS)
+    assert peak < images.nbytes / 10
