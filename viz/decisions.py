@@ -13,6 +13,9 @@ from pipeline.artifacts.overrides import DECISIONS, Override, read_overrides, wr
 from pipeline.errors import InputError
 from viz.atomic_write import ConcurrentEditError, exclusive, file_state, replacing
 
+MAX_NOTE = 500
+"""Number of characters of a note."""
+
 _ATTEMPTS = 5
 # Control characters, half surrogates, separators of lines and of paragraphs.
 _FORBIDDEN_NOTE_CATEGORIES = {"Cc", "Cs", "Zl", "Zp"}
@@ -87,13 +90,13 @@ class Decisions:
         Args:
             images: to decide.
             decision: None clears overrides: it removes the lines, and skips images without one.
-            note: the reason, in one line. Clearing ignores it. If it is empty and the decision does not change, the
-                old note stays.
+            note: the reason, in one line of at most `MAX_NOTE` characters. If it is empty and the decision does not
+                change, the old note stays. Clearing drops it.
             label: name of the new class for relabel, else empty.
 
         Raises:
-            InputError: the note has a line break or another control character; the file is invalid or read-only,
-                or other programs keep changing it; the disk is full. Then nothing is written.
+            InputError: the note is too long, or has a line break or another control character; the file is invalid or
+                read-only, or other programs keep changing it; the disk is full. Then nothing is written.
         """
         assert decision in (None, *DECISIONS), decision
         assert bool(label) == (decision == "relabel"), (decision, label)
@@ -233,6 +236,9 @@ def _apply(lines: _Lines, action: _Action) -> list[Override]:
 
 
 def _check_note(note: str) -> None:
+    # The csv module reads no field of more than 131,072 characters.
+    if len(note) > MAX_NOTE:
+        raise InputError(f"note: has {len(note):,} characters; write {MAX_NOTE} at most")
     if any(unicodedata.category(character) in _FORBIDDEN_NOTE_CATEGORIES for character in note):
         raise InputError(f"note: {note[:60]!r} has a line break or a control character; write one line of text")
 

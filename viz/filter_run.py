@@ -61,7 +61,6 @@ class FilterRun:
         with self._lock, explain_file_errors():
             if self._process is not None and self._process.poll() is None:
                 raise InputError(f"the filter of {self._network} is running; wait until it has ended")
-            self._network, self._started = network, time.monotonic()
             self._log.parent.mkdir(parents=True, exist_ok=True)
             # `python` in dvc.yaml is this one.
             path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
@@ -74,6 +73,7 @@ class FilterRun:
                     stderr=subprocess.STDOUT,
                     env={**os.environ, "PATH": path},
                 )
+            self._network, self._started = network, time.monotonic()
         return self.status()
 
     def status(self) -> RunStatus:
@@ -85,7 +85,7 @@ class FilterRun:
             if code is None:
                 seconds = time.monotonic() - self._started
                 return RunStatus(is_running=True, text=f"The {name} is running: {seconds:.0f} s.")
-            lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = self._log_lines()
         if code != 0:
             return RunStatus(is_running=False, text=f"The {name} failed: {_reason(lines, code)}", failed=True)
         unchanged = any("didn't change, skipping" in line for line in lines)
@@ -94,6 +94,13 @@ class FilterRun:
             is_running=False,
             text=f"The {name} has ended{': no parameter, decision or input has changed' if unchanged else ''}.",
         )
+
+    def _log_lines(self) -> list[str]:
+        try:
+            return self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            # Others may remove the work folder, which no result needs.
+            return []
 
     def _check(self, network: str) -> None:
         folder = self._params.resolve().parent

@@ -18,7 +18,7 @@ from pipeline.artifacts.overrides import COLUMNS, Override, read_overrides, writ
 from pipeline.errors import InputError
 from tests.fixtures.printed_errors import key_within
 from viz import decisions
-from viz.decisions import Decision, Decisions, Image
+from viz.decisions import MAX_NOTE, Decision, Decisions, Image
 
 _IMAGES = [Image(f"train/{letter}.png", letter * 2) for letter in "abcde"]
 _A, _B, _C = _IMAGES[:3]
@@ -204,8 +204,8 @@ def test_two_windows_and_hand_edits_agree_with_a_simple_model(
             assert [image for image in after if image in before] == [image for image in before if image in after]
 
 
-@pytest.mark.parametrize("note", ["two\nlines", "a\rb", "a\tb", "\0", "\x7f", "\u2028", "\ud800"])
-def test_a_note_is_one_line_of_text(file: Path, note: str) -> None:
+@pytest.mark.parametrize("note", ["two\nlines", "a\rb", "a\tb", "\0", "\x7f", "\u2028", "\ud800", "x" * (MAX_NOTE + 1)])
+def test_a_note_is_one_short_line_of_text(file: Path, note: str) -> None:
     with pytest.raises(InputError) as refused:
         Decisions(file).decide([_A], "drop", note)
     assert refused.value.key == "note"

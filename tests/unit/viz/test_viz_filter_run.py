@@ -1,5 +1,6 @@
 """The button that runs the filter again: what it starts, what it says, and where it refuses."""
 
+import shutil
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from dash import html
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from tests.fixtures.dash_components import all_of
-from tests.fixtures.projects import NETWORK, write_params
+from tests.fixtures.projects import NETWORK, name_networks, write_params
 from viz.callbacks.filter_run import answer
 from viz.filter_run import FilterRun, RunStatus
 from viz.layout import page
@@ -130,3 +131,24 @@ def test_dvc_runs_the_stage_and_says_that_nothing_changed(tmp_path: Path) -> Non
     assert (tmp_path / "out.txt").read_text() == "one"
     run.start(NETWORK)
     assert _ended(run).text.endswith("no parameter, decision or input has changed.")
+
+
+def test_without_its_log_the_status_is_still_known(tmp_path: Path) -> None:
+    """The page asks for it every few seconds, and others may remove the work folder."""
+    run = _project(tmp_path, "import sys\nsys.exit(1)")
+    run.start(NETWORK)
+    _ended(run)
+    shutil.rmtree(tmp_path / ".work")
+    assert run.status() == RunStatus(is_running=False, text=f"The filter of {NETWORK} failed: exit code 1", failed=True)
+
+
+def test_a_run_that_did_not_start_leaves_the_status_of_the_last_one(tmp_path: Path) -> None:
+    run = _project(tmp_path, "")
+    name_networks(tmp_path / "params.yaml", [NETWORK, "resnet34"])
+    run.start(NETWORK)
+    ended = _ended(run)
+    (tmp_path / ".work").rename(tmp_path / "old")
+    (tmp_path / ".work").write_text("a file in place of the folder")
+    with pytest.raises(InputError):
+        run.start("resnet34")
+    assert run.status() == ended
