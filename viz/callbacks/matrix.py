@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 from dash import Dash, Input, Output, State, html, no_update
-from numpy.typing import NDArray
 
 from pipeline.errors import InputError
+from viz import components
 from viz.callbacks.embedding import MAP_CONTROLS, MapControls, parse_controls
 from viz.callbacks.overrides import current_points
 from viz.data import Source
@@ -28,7 +28,7 @@ def matrix(source: Source, map_controls: MapControls) -> Any:
         # The map shows the error.
         return None
     counts = pair_counts(state)
-    used = np.flatnonzero(counts.any(axis=0) | counts.any(axis=1)).tolist()
+    used = sorted({label for pair in counts for label in pair})
     heading = html.Div("Label against suggested label: click a cell to select its images", className="name")
     if len(used) > MAX_CLASSES:
         return [heading, _pairs(state, counts)]
@@ -41,11 +41,15 @@ def matrix(source: Source, map_controls: MapControls) -> Any:
     return [heading, html.Table([html.Thead(head), html.Tbody(body)])]
 
 
-def pair_counts(state: MapState) -> NDArray[np.int64]:
-    """Return the numbers of shown images (n_classes, n_classes) by label and suggested label."""
+def pair_counts(state: MapState) -> dict[tuple[int, int], int]:
+    """Return label and suggested label -> number of shown images, the most frequent pair first.
+
+    Pairs without an image are left out: thousands of classes have millions of them.
+    """
     points, n = state.points, len(state.points.class_names)
-    pairs = points.labels[state.shown] * n + points.predicted[state.shown]
-    return np.bincount(pairs, minlength=n * n).reshape(n, n)
+    pairs, counts = np.unique(points.labels[state.shown] * n + points.predicted[state.shown], return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    return {divmod(pair, n): count for pair, count in zip(pairs[order].tolist(), counts[order].tolist(), strict=True)}
 
 
 def select_cell(source: Source, map_controls: MapControls, cell: Mapping[str, Any] | None) -> Any:
@@ -84,27 +88,26 @@ def register(app: Dash, source: Source) -> None:
     )(lambda cell, *values: select_cell(source, parse_controls(values), cell))
 
 
-def _cell(state: MapState, counts: NDArray[np.int64], label: int, suggested: int) -> html.Td:
-    n = int(counts[label, suggested])
+def _cell(state: MapState, counts: Mapping[tuple[int, int], int], label: int, suggested: int) -> html.Td:
+    n = counts.get((label, suggested), 0)
     if not n:
         return html.Td()
     return html.Td(_button(state, label, suggested, f"{n:,}"), className="same" if label == suggested else "")
 
 
-def _pairs(state: MapState, counts: NDArray[np.int64]) -> html.Table:
-    differing = counts.copy()
-    np.fill_diagonal(differing, 0)
-    most = np.argsort(-differing, axis=None, kind="stable")[:MAX_PAIRS]
-    pairs = [divmod(int(place), len(counts)) for place in most if differing.flat[place]]
+def _pairs(state: MapState, counts: Mapping[tuple[int, int], int]) -> html.Table | html.P:
+    differing = [(pair, count) for pair, count in counts.items() if pair[0] != pair[1]]
+    if not differing:
+        return components.empty("The suggested label of each shown image is its label.")
     names = state.points.class_names
     lines = [
         html.Tr(
             [
                 html.Th(f"{names[label]} → {names[suggested]}", title=f"{names[label]} → {names[suggested]}"),
-                html.Td(_button(state, label, suggested, f"{differing[label, suggested]:,}")),
+                html.Td(_button(state, label, suggested, f"{count:,}")),
             ]
         )
-        for label, suggested in pairs
+        for (label, suggested), count in differing[:MAX_PAIRS]
     ]
     return html.Table(html.Tbody(lines), className="pairs")
 

@@ -1,5 +1,7 @@
 """The matrix of labels against suggested labels: its cells count and select."""
 
+import tracemalloc
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -50,10 +52,28 @@ def test_of_many_classes_the_most_frequent_pairs_are_listed(n_classes: int) -> N
     points = replace(points_of(np.zeros((500, 2)), labels, n_classes=n_classes), predicted=predicted)
     here = MapControls(network="made-up")
     cells = _cells(matrix(source_of(points), here))
-    counts = pair_counts(here.state(source_of(points)))
-    np.fill_diagonal(counts, 0)
-    assert list(cells.values()) == sorted(counts.ravel().tolist(), reverse=True)[:MAX_PAIRS]
+    counts = Counter(pair for pair in zip(labels.tolist(), predicted.tolist(), strict=True) if pair[0] != pair[1])
+    assert list(cells.values()) == sorted(counts.values(), reverse=True)[:MAX_PAIRS]
     assert all(counts[pair] == n for pair, n in cells.items())
+
+
+def test_memory_does_not_grow_with_the_square_of_the_classes() -> None:
+    labels = np.arange(3000)
+    points = replace(points_of(np.zeros((3000, 2)), labels), predicted=np.roll(labels, 1))
+    here = MapControls(network="made-up")
+    source = source_of(points)
+    assert len(pair_counts(here.state(source))) == 3000
+    tracemalloc.start()
+    cells = _cells(matrix(source, here))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert list(cells.values()) == [1] * MAX_PAIRS
+    assert peak < 10_000_000
+
+
+def test_without_a_differing_label_the_page_says_so() -> None:
+    source = source_of(points_of(np.zeros((20, 2)), np.arange(20)))
+    assert "is its label" in text_of(matrix(source, MapControls(network="made-up")))
 
 
 def test_a_cell_of_replaced_files_or_of_no_class_selects_nothing(source: Source, points: Points) -> None:
