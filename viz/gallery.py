@@ -19,6 +19,14 @@ def listed_rows(
         order: a key of `layout.SORTS`.
         selection: rows selected on the map.
     """
+    chosen = in_list(state, which, selection=selection, other=other)
+    return sort_rows(state, np.flatnonzero(chosen & state.shown), order)
+
+
+def in_list(
+    state: MapState, which: str, *, selection: Sequence[int] = (), other: MapState | None = None
+) -> NDArray[np.bool_]:
+    """Return whether each image is in a list, shown or not, (N,); arguments as of `listed_rows`."""
     dropped = ~state.preview.keep
     dropped_b = np.zeros_like(dropped) if other is None else ~other.preview.keep
     chosen = np.zeros(len(dropped), dtype=np.bool_)
@@ -36,7 +44,7 @@ def listed_rows(
         case _ if other is not None:
             only_a, only_b = dropped & ~dropped_b, dropped_b & ~dropped
             chosen = {"a": only_a, "b": only_b, "both": dropped & dropped_b, "differ": only_a | only_b}[which]
-    return sort_rows(state, np.flatnonzero(chosen & state.shown), order)
+    return chosen
 
 
 def sort_rows(state: MapState, rows: NDArray[np.int64], order: str) -> NDArray[np.int64]:

@@ -6,6 +6,7 @@ from typing import Any
 from dash import Dash, Input, Output, State, html, no_update
 
 from pipeline.errors import InputError
+from pipeline.stats.formatting import plural
 from viz.callbacks.embedding import is_map_replaced
 from viz.data import Points, Source
 
@@ -31,7 +32,7 @@ def filter_changes(source: Source, generation: str, points: Points) -> str:
     if before is None:
         return ""
     now = points.kept
-    counts = f"The filter drops {(~now).sum():,} images instead of {(~before).sum():,}"
+    counts = f"The filter drops {plural(int((~now).sum()), 'image')} instead of {(~before).sum():,}"
     return f"{counts}: {(before & ~now).sum():,} newly dropped, {(now & ~before).sum():,} newly kept. "
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from dash import Dash, Input, Output, State, ctx, no_update
 
 from pipeline.errors import InputError
+from pipeline.stats.formatting import plural
 from viz import components, layout
 from viz.callbacks.embedding import (
     MAP_CONTROLS,
@@ -16,8 +17,8 @@ from viz.callbacks.embedding import (
     require_generation,
 )
 from viz.data import Source
-from viz.gallery import listed_rows
-from viz.state import selection_csv
+from viz.gallery import in_list, listed_rows
+from viz.state import MapState, selection_csv
 
 PAGE = 60
 _FIRST_LIST = "goes"
@@ -25,7 +26,6 @@ _FIRST_LIST = "goes"
 _EMPTY = {
     "goes": "The filter drops no image with these settings.",
     "selection": "Nothing is selected. Choose the lasso or the box above the embedding and draw around points.",
-    "shown": "No image passes the filters by class, score and search.",
     "hand": "There are no overrides yet.",
     "planted": "No label was changed on purpose.",
     "differ": "A and B drop the same images.",
@@ -33,6 +33,7 @@ _EMPTY = {
     "b": "A drops all images that B drops.",
     "both": "A and B drop no image in common.",
 }
+_FILTERED_OUT = "No image of this list passes the filters by class, score and search."
 
 
 def list_after_selection(selected: Sequence[int], current: str, before: str | None) -> tuple[Any, str | None]:
@@ -69,15 +70,22 @@ def browse(
     last = max(0, (len(rows) - 1) // PAGE)
     page = min(max(0, page), last)
     on_page = rows[page * PAGE : (page + 1) * PAGE].tolist()
-    alone = which in layout.COMPARING_LISTS and other is None
-    nothing = "Two settings are compared in the view Compare." if alone else _EMPTY[which]
+    tiles = [components.tile(state, row) for row in on_page]
     return {
-        "grid": [components.tile(state, row) for row in on_page] or components.empty(nothing),
-        "place": f"{len(rows):,} images, page {page + 1} of {last + 1}",
+        "grid": tiles or components.empty(_why_empty(state, which, selection, other_state)),
+        "place": f"{plural(len(rows), 'image')}, page {page + 1} of {last + 1}",
         "page": page,
         "previous": page == 0,
         "next": page == last,
     }
+
+
+def _why_empty(state: MapState, which: str, selection: Sequence[int], other: MapState | None) -> str:
+    """Return why no image of a list is shown."""
+    if which in layout.COMPARING_LISTS and other is None:
+        return "Two settings are compared in the view Compare."
+    is_filtered_out = in_list(state, which, selection=selection, other=other).any()
+    return _FILTERED_OUT if is_filtered_out else _EMPTY[which]
 
 
 def as_csv(
@@ -98,7 +106,9 @@ def as_csv(
     other_state = None if other is None else comparison_state(state, other, source)
     rows = listed_rows(state, which, order, selection=selection, other=other_state)
     content = selection_csv(state.points, state.preview, rows.tolist())
-    return {"filename": f"{map_controls.network}-{which}.csv", "content": content, "type": "text/csv"}
+    # Browsers replace the slash in names of timm's networks.
+    filename = f"{map_controls.network}-{which}.csv".replace("/", "-")
+    return {"filename": filename, "content": content, "type": "text/csv"}
 
 
 def register(app: Dash, source: Source) -> None:

@@ -170,8 +170,8 @@ def test_search_narrows_map_and_list_and_stands_in_a_short_address(served: Serve
     assert page.url == served.url
     pick(page, "list", "all shown")
     page.locator("#search").fill(f"row {points.scores.argmax()}")
-    expect(page.locator("#place")).to_have_text("1 images, page 1 of 1")
+    expect(page.locator("#place")).to_have_text("1 image, page 1 of 1")
     expect(page.locator("#notice")).to_have_text(f"1 of {N} images shown")
     page.wait_for_url(f"{served.url}?list=shown&search=row+{points.scores.argmax()}")
     open_page(page, page.url)
-    expect(page.locator("#place")).to_have_text("1 images, page 1 of 1")
+    expect(page.locator("#place")).to_have_text("1 image, page 1 of 1")

@@ -127,3 +127,25 @@ def test_missing_artifacts_name_the_command_to_run(source: Source) -> None:
         as_csv(source, MapControls(network="resnet34"), "goes", "suspect")
     assert refused.value.key == str(source.data.points("resnet34"))
     assert str(refused.value) in text_of(answer["grid"])
+
+
+def test_a_list_without_a_shown_image_says_which_is_the_reason(data: DataPaths, source: Source, points: Points) -> None:
+    decide(data, points, {3: "keep"})
+    nothing = MapControls(network=NETWORK, search="no image has this text")
+    for which in ("goes", "hand", "shown"):
+        assert "passes the filters" in text_of(browse(source, nothing, which, "suspect", 0)["grid"])
+    assert "passes the filters" in text_of(browse(source, nothing, "selection", "suspect", 0, selection=[1])["grid"])
+    assert "Nothing is selected" in text_of(browse(source, nothing, "selection", "suspect", 0)["grid"])
+    assert "No label was changed" in text_of(browse(source, nothing, "planted", "suspect", 0)["grid"])
+
+
+def test_one_image_is_counted_as_one(source: Source, points: Points) -> None:
+    path = points.paths[3].as_py().rpartition("/")[2]
+    one = browse(source, MapControls(network=NETWORK, search=f"path:/{path}"), "shown", "suspect", 0)
+    assert one["place"] == "1 image, page 1 of 1"
+
+
+def test_the_csv_file_of_a_timm_network_has_a_name_without_a_slash(data: DataPaths, source: Source) -> None:
+    write_network(data, "timm/resnet10t")
+    saved = as_csv(source, MapControls(network="timm/resnet10t"), "goes", "suspect")
+    assert saved["filename"] == "timm-resnet10t-goes.csv"

@@ -33,7 +33,7 @@ class Page {
     });
     at("clear-lasso").addEventListener("click", () => this.select(null));
     at("save").addEventListener("click", () => {
-      saveText(selectionCsv(this.data, this.selection()), `${this.data.about.network}.selection.csv`);
+      saveText(selectionCsv(this.data, this.selection()), `${this.data.about.network.replace("/", "-")}.selection.csv`);
     });
     at("theme").addEventListener("click", changeTheme);
     at("previous").addEventListener("click", () => this.turn(-PER_PAGE));
