@@ -19,7 +19,7 @@ class NumberRange(NamedTuple):
 
 RANGES: Mapping[str, NumberRange] = {
     "threshold": NumberRange("threshold", MIN_THRESHOLD, MAX_THRESHOLD, False, "a number above 0"),
-    "share": NumberRange("dropped (%)", 0, 50, False, "a number from 0 to 50"),
+    "share": NumberRange("dropped (%)", 0, 100, False, "a number from 0 to 100"),
     "min_samples": NumberRange("min_samples", 1, MAX_MIN_SAMPLES, True, f"an integer from 1 to {MAX_MIN_SAMPLES}"),
 }
 """Control -> its range."""

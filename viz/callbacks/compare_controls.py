@@ -26,7 +26,7 @@ def settings_b(
         return {"rule": None, "problem": ""}
     if problem := number_problem("share", share) or number_problem("min_samples", min_samples):
         return {"rule": no_update, "problem": problem}
-    settings = FilterSettings(scorer_choice=scorer_choice, limit=Limit(min_samples=min_samples))
+    settings = FilterSettings(scorer_choice=scorer_choice, limit=Limit(min_samples=int(min_samples)))
     try:
         points = source.points(network)
         if scorer_choice != AS_FILTERED or abs(share / 100 - points.is_noise.mean()) > _SAME_SHARE:

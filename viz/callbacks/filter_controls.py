@@ -15,6 +15,7 @@ from viz.callbacks.url import read_settings
 from viz.data import Points, Source
 from viz.filter_settings import (
     AS_FILTERED,
+    MAX_MIN_SAMPLES,
     FilterSettings,
     Limit,
     class_thresholds,
@@ -132,7 +133,7 @@ def adjust(
     except InputError as error:
         # The map reports missing artifacts; errors of this scorer alone are shown here.
         unchanged = dict.fromkeys(_OF_ADJUST, no_update)
-        scorer_choice = settings_json["judge"] if settings_json else AS_FILTERED
+        scorer_choice = (settings_json or {}).get("judge", AS_FILTERED)
         blank: dict[str, Any] = (
             _BLANK | {"rule": settings_to_json(FilterSettings(scorer_choice=scorer_choice))}
             if control == "network"
@@ -155,8 +156,11 @@ def entered(
 
     The answer has `moved` too, the control and value that set the threshold last: see `params_dialog.initial_kind`.
     """
-    if problem := number_problem(control, value) if control is not None and control in RANGES else "":
-        return dict.fromkeys(_OUTPUTS, no_update) | {"number_problem": problem}
+    if control is not None and control in RANGES:
+        if problem := number_problem(control, value):
+            return dict.fromkeys(_OUTPUTS, no_update) | {"number_problem": problem}
+        # The browser sends 1e20 as an integer, which no answer can hold.
+        value = int(value) if RANGES[control].integer else float(value)
     moved: Any = no_update
     if control in ("threshold", "share"):
         moved = {"control": control, "value": value}
@@ -260,7 +264,8 @@ def threshold_of(source: Source, points: Points, settings: FilterSettings, label
 
 
 def _filter_min_samples(points: Points) -> int:
-    return int(points.scorer.get("min_samples", Limit().min_samples))
+    """Return min_samples of the filter, or the largest of the page if it has more."""
+    return min(int(points.scorer.get("min_samples", Limit().min_samples)), MAX_MIN_SAMPLES)
 
 
 def _used(points: Points, settings: FilterSettings) -> str:

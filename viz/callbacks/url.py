@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from dash import Dash, Input, Output
+from dash.exceptions import PreventUpdate
 
 from pipeline.config.params import load_params
+from pipeline.errors import InputError
 from viz import layout
 from viz.color_by import COLORINGS
 from viz.filter_settings import MAX_MIN_SAMPLES, SCORER_CHOICES
@@ -83,7 +85,7 @@ _CONTROLS: Mapping[str, Control] = {
     "names": Control("names", "value", ["names"], _off),
     "size": Control("size", "value", layout.TILE, _number(48, 240, integer=True)),
     "judge-b": Control("scorer-b", "value", "dbscan", _one_of(SCORER_CHOICES)),
-    "share-b": Control("share-b", "value", 5, _number(0, 50, integer=False)),
+    "share-b": Control("share-b", "value", 5, _number(0, 100, integer=False)),
     "min_samples-b": Control("min_samples-b", "value", 5, _number(1, MAX_MIN_SAMPLES, integer=True)),
 }
 # Control -> index of its initial network in the parameters.
@@ -150,7 +152,11 @@ def register(app: Dash, params: Path) -> None:
         inputs=[Input("url", "search")],
     )
     def _restore(search: str | None) -> dict[str, Any]:
-        networks = load_params(params, accept_old_keys=True).networks
+        try:
+            networks = load_params(params, accept_old_keys=True).networks
+        except InputError:
+            # The file has changed since the page was built, which has the initial values.
+            raise PreventUpdate from None
         return restore(search, networks) | {"initial": initial_values(networks)}
 
     keys = {name: _CONTROLS[name].key if name in _CONTROLS else name for name in properties}

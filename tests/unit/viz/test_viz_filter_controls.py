@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from viz.callbacks.compare_controls import settings_b
 from viz.callbacks.filter_controls import adjust, changed
 from viz.callbacks.summary import summarize
 from viz.data import Points, Source
-from viz.filter_settings import AS_FILTERED, FilterSettings, Limit
+from viz.filter_settings import AS_FILTERED, MAX_MIN_SAMPLES, FilterSettings, Limit
 from viz.layout import ALL
 from viz.state import make_map_state, settings_from_json, settings_to_json
 
@@ -59,6 +60,13 @@ def test_a_linked_scorer_without_inputs_gives_the_filters(data: DataPaths) -> No
     answer = _opened(Source(data), "?scorer=dbscan-components")
     assert answer["judge"] == AS_FILTERED
     assert f"{data.components(NETWORK)}: " in answer["used"]
+
+
+def test_a_filter_with_more_min_samples_than_the_page_allows_opens(points: Points) -> None:
+    many = replace(points, scorer={"name": "dbscan", "space": "embedding", "min_samples": MAX_MIN_SAMPLES + 1})
+    answer = _opened(source_of(many))
+    assert (answer["threshold"], answer["min_samples"]) == (EPS, MAX_MIN_SAMPLES)
+    assert settings_from_json(answer["rule"]).limit.min_samples == MAX_MIN_SAMPLES
 
 
 @given(threshold=st.floats(1e-100, 1e100), values=st.sampled_from([0.0, 1e-90, 1.0, 1e90, np.inf]))

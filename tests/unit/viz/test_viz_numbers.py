@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 from dash import no_update
 
+from pipeline.paths import DataPaths
 from tests.fixtures.projects import NETWORK
+from tests.fixtures.report import write_network
 from viz.callbacks.compare_controls import settings_b
-from viz.callbacks.filter_controls import entered
+from viz.callbacks.filter_controls import adjust, entered
 from viz.data import Source
 from viz.filter_settings import FilterSettings, Limit
 from viz.layout import ALL
@@ -48,3 +50,23 @@ def test_a_bad_number_of_the_second_settings_keeps_them(
     assert answer["rule"] is no_update
     assert RANGES[named].name in answer["problem"]
     assert settings_b(source, "compare", NETWORK, "dbscan", 5, 5)["problem"] == ""
+
+
+def test_a_large_number_that_came_as_an_integer_is_a_float(source: Source) -> None:
+    settings_json = settings_to_json(FilterSettings(scorer_choice="dbscan"))
+    answer = entered(source, NETWORK, settings_json, ALL, "threshold", 10**20)
+    assert answer["rule"]["limit"]["threshold"] == 1e20
+    assert {type(answer["threshold"]), type(answer["moved"]["value"])} == {float}
+
+
+def test_an_integer_with_a_decimal_point_is_an_integer(source: Source) -> None:
+    settings_json = settings_to_json(FilterSettings(scorer_choice="dbscan"))
+    assert entered(source, NETWORK, settings_json, ALL, "min_samples", 3.0)["rule"]["limit"]["min_samples"] == 3
+    assert settings_b(source, "compare", NETWORK, "dbscan", 5, 3.0)["rule"]["limit"]["min_samples"] == 3
+
+
+def test_the_share_of_a_filter_that_drops_most_images_is_valid(data: DataPaths) -> None:
+    write_network(data, NETWORK, dropped=60)
+    answer = adjust(Source(data), NETWORK, None, ALL, None, None)
+    assert answer["share"] == 75
+    assert number_problem("share", answer["share"]) == ""

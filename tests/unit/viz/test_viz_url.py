@@ -37,7 +37,7 @@ _STATES = st.fixed_dictionaries(
         "focus": st.integers(0, 10**6),
         "network-b": st.sampled_from(_NETWORKS),
         "judge-b": st.sampled_from(sorted(SCORER_CHOICES)),
-        "share-b": st.floats(0, 50),
+        "share-b": st.floats(0, 100),
         "min_samples-b": st.integers(1, 100),
         "search": st.text(min_size=1, max_size=200).filter(str.isprintable),
         "names": st.just([]),
@@ -120,7 +120,7 @@ def test_a_damaged_link_gives_valid_values(search: str) -> None:
     [
         ("view", "nowhere"), ("network", "../../etc"), ("coloring", "class "), ("classes", "a"), ("classes", "1,,2"),
         ("scores", "0.5"), ("scores", "0,2"), ("scores", "0,nan"), ("width", "null"), ("list", "{}"),
-        ("sort", "1"), ("focus", "-1"), ("focus", "1.5"), ("focus", "true"), ("judge-b", "random"), ("share-b", "51"),
+        ("sort", "1"), ("focus", "-1"), ("focus", "1.5"), ("focus", "true"), ("judge-b", "random"), ("share-b", "101"),
         ("share-b", "1_0"), ("min_samples-b", "0"), ("min_samples-b", "5.0"),
         ("search", "a" * 201), ("names", "x"), ("size", "1000"),
     ],
