@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from dash import html
+from dash import dcc, html
 from numpy.typing import NDArray
 from plotly.colors import get_colorscale
 
@@ -38,6 +38,27 @@ def problem(message: str) -> html.Div:
 def empty(message: str) -> html.P:
     """Return the placeholder of an empty list; `message` says why it is empty."""
     return html.P(message, className="hint empty")
+
+
+def labeled(text: str, control: Any) -> list[Any]:
+    """Return a label and its control, which a click on the label activates."""
+    attributes: dict[str, Any] = {"id": _name_id(control)} if isinstance(control, dcc.Dropdown) else {}
+    return [html.Label(text, htmlFor=control.id, className="name", **attributes), control]
+
+
+def named(text: str, dropdown: Any) -> list[Any]:
+    """Return a list of choices without a visible label, with its name for screen readers."""
+    return [html.Span(text, id=_name_id(dropdown), hidden=True), dropdown]
+
+
+def aria_label(name: str) -> dict[str, Any]:
+    """Return the attribute that names an element for screen readers. Dash accepts it, unlike its type hints."""
+    return {"aria-label": name}
+
+
+def _name_id(dropdown: Any) -> str:
+    """Return the id of the element by which Dash names the button of a list, before the chosen value."""
+    return f"{dropdown.id}-value-count"
 
 
 def point_lines(state: MapState, row: int) -> list[html.P]:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from dash import dcc, html
 
+from viz.components import aria_label
+
 PROPOSAL_KINDS = {"share": "dropped fraction, for all networks", "limit": "threshold"}
 """Key -> name of what the dialog writes to params.yaml."""
 KEYS: Sequence[tuple[tuple[str, ...], str]] = (
@@ -63,7 +65,10 @@ def _relabel_dialog(classes: Sequence[tuple[int, str]]) -> html.Dialog:
             html.H2("New label"),
             html.P(id="relabel-from"),
             html.Select(
-                [html.Option(label=name, value=str(label)) for label, name in classes], id="new-label", size=12
+                [html.Option(label=name, value=str(label)) for label, name in classes],
+                id="new-label",
+                size=12,
+                **aria_label("new label"),
             ),
             html.Div(
                 [html.Button("Relabel", id="relabel-confirm"), html.Button("Cancel", id="relabel-cancel")],

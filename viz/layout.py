@@ -9,7 +9,8 @@ from pipeline.figures.curves import CURVE_HEIGHT
 from pipeline.figures.embeddings import no_map
 from pipeline.figures.rendering import PLOTLY_CONFIG
 from viz.color_by import COLORINGS
-from viz.components import hint
+from viz.components import aria_label, hint, labeled, named
+from viz.decisions import MAX_NOTE
 from viz.dialogs import dialogs
 from viz.drawings import empty_drawing
 from viz.filter_settings import AS_FILTERED, SCORER_CHOICES
@@ -43,6 +44,9 @@ LISTS = {
     "planted": "labels changed on purpose",
 } | COMPARING_LISTS
 """Key -> name of each list of the gallery. Links store the keys."""
+
+# Percent. Filters rarely drop more, and a shorter slider is more exact; the box next to it takes more.
+_SLIDER_SHARE = 50
 
 TILE = 68
 """Initial width of an image of the gallery, in pixels."""
@@ -119,7 +123,7 @@ def _header(networks: Sequence[str]) -> html.Header:
         [
             html.H1("batchsieve"),
             dcc.RadioItems(VIEWS, "explore", id="view", inline=True, className="tabs"),
-            dcc.Dropdown(list(networks), networks[0], id="network", clearable=False),
+            *named("network", dcc.Dropdown(list(networks), networks[0], id="network", clearable=False)),
             dcc.RadioItems(WIDTHS, "both", id="width", inline=True, className="tabs"),
             html.Button([html.Kbd("?"), " Keys"], id="help-open", className="plain"),
             html.Button("Dark / light", id="theme", className="plain"),
@@ -130,7 +134,7 @@ def _header(networks: Sequence[str]) -> html.Header:
 def _colors() -> list[Any]:
     names = {key: name for key, (name, _) in COLORINGS.items()}
     return [
-        *_labeled("Color by", dcc.Dropdown(names, "decision", id="coloring", clearable=False)),
+        *labeled("Color by", dcc.Dropdown(names, "decision", id="coloring", clearable=False)),
         dcc.Checklist({"names": "class names on the embedding"}, ["names"], id="names"),
     ]
 
@@ -141,21 +145,23 @@ def _filters(classes: list[Any]) -> list[Any]:
         "", id="search", type="text", debounce=0.4, maxLength=MAX_QUERY, placeholder="path, class or reason",
     )  # fmt: skip
     return [
-        *_labeled("Search", search),
-        *_labeled("Classes shown", dcc.Dropdown(classes, [], id="classes", multi=True, placeholder="all")),
-        *_labeled("Scores shown (above 0.5: dropped)", scores),
+        *labeled("Search", search),
+        *labeled("Classes shown", dcc.Dropdown(classes, [], id="classes", multi=True, placeholder="all")),
+        html.Div("Scores shown (above 0.5: dropped)", className="name"),
+        html.Div(scores, role="group", **aria_label("scores shown")),
     ]
 
 
 def _filter_controls(classes: list[Any]) -> list[Any]:
     return [
         html.H2("Filter preview"),
-        *_labeled("Scorer", dcc.Dropdown(dict(SCORER_CHOICES), AS_FILTERED, id="judge", clearable=False)),
-        *_labeled("Settings for", dcc.Dropdown([EVERY_CLASS, *classes], ALL, id="scope", clearable=False)),
-        html.Div("Threshold", id="unit", className="name"),
+        *labeled("Scorer", dcc.Dropdown(dict(SCORER_CHOICES), AS_FILTERED, id="judge", clearable=False)),
+        *labeled("Settings for", dcc.Dropdown([EVERY_CLASS, *classes], ALL, id="scope", clearable=False)),
+        html.Label("Threshold", id="unit", htmlFor="threshold-box", className="name"),
         _slider("threshold", 0, 1, 0.01, 1),
-        *_labeled("Dropped (%)", _slider("share", RANGES["share"].low, RANGES["share"].high, 0.1, 5)),
-        html.Div(_labeled("min_samples", number_box("min_samples", "min_samples", 5)), id="min_samples-row"),
+        html.Label("Dropped (%)", htmlFor="share-box", className="name"),
+        _slider("share", 0, _SLIDER_SHARE, 0.1, 5),
+        html.Div(labeled("min_samples", number_box("min_samples", "min_samples", 5)), id="min_samples-row"),
         html.P(id="number-problem", className="number-problem", role="alert"),
         html.P(id="used", className="hint"),
         html.Div(
@@ -197,11 +203,11 @@ def _compared_settings(networks: Sequence[str]) -> html.Div:
             html.Div(
                 [
                     html.B("B"),
-                    dcc.Dropdown(list(networks), networks[-1], id="network-b", clearable=False),
-                    dcc.Dropdown(dict(SCORER_CHOICES), "dbscan", id="judge-b", clearable=False),
-                    html.Span("dropped (%)"),
+                    *named("network of B", dcc.Dropdown(list(networks), networks[-1], id="network-b", clearable=False)),
+                    *named("scorer of B", dcc.Dropdown(dict(SCORER_CHOICES), "dbscan", id="judge-b", clearable=False)),
+                    html.Label("dropped (%)", htmlFor="share-b"),
                     number_box("share-b", "share", 5),
-                    html.Span("min_samples"),
+                    html.Label("min_samples", htmlFor="min_samples-b"),
                     number_box("min_samples-b", "min_samples", 5),
                 ],
             ),
@@ -217,7 +223,7 @@ def _chosen() -> list[Any]:
         html.Div(hint(), id="card"),
         html.Div(
             [
-                dcc.Input(id="note", type="text", placeholder="note (optional)", maxLength=500),
+                dcc.Input(id="note", type="text", placeholder="note (optional)", maxLength=MAX_NOTE),
                 html.Button([html.U("K"), "eep"], id="keep", className="kept"),
                 html.Button([html.U("D"), "rop"], id="drop", className="dropped"),
                 html.Button([html.U("R"), "elabel…"], id="relabel", title="keep with another label"),
@@ -235,12 +241,14 @@ def _gallery() -> list[Any]:
         html.H2("Images"),
         html.Div(
             [
-                dcc.Dropdown(LISTS, "goes", id="list", clearable=False),
-                dcc.Dropdown(SORTS, "suspect", id="sort", clearable=False),
+                *named("list", dcc.Dropdown(LISTS, "goes", id="list", clearable=False)),
+                *named("order", dcc.Dropdown(SORTS, "suspect", id="sort", clearable=False)),
             ],
             className="row",
         ),
-        html.Div([html.Span("Size", className="hint"), size], className="size gallery"),
+        html.Div(
+            [html.Span("Size", className="hint"), size], className="size gallery", role="group", **aria_label("size")
+        ),
         html.Div(
             [
                 html.Button("◀", id="previous", title="previous page (Page Up)"),
@@ -260,11 +268,17 @@ def _gallery() -> list[Any]:
 
 
 def _slider(name: str, low: float, high: float, step: float, value: float) -> html.Div:
-    """Return a slider next to a box for the same number. The box of Dash's slider would hide bad numbers."""
+    """Return a slider next to a box for the same number. The box of Dash's slider would hide bad numbers.
+
+    Args:
+        name: id of the slider, and key of `RANGES`, which the box has.
+        low, high, step, value: of the slider.
+    """
     slider = dcc.Slider(
         low, high, step, value=value, marks=None, id=name, updatemode="drag", allow_direct_input=False,
     )  # fmt: skip
-    return html.Div([slider, number_box(f"{name}-box", name, value, debounce=True)], className="slider")
+    box = number_box(f"{name}-box", name, value, debounce=True)
+    return html.Div([slider, box], className="slider", role="group", **aria_label(RANGES[name].name))
 
 
 def number_box(identifier: str, control: str, value: float, *, debounce: bool = False) -> dcc.Input:
@@ -273,7 +287,3 @@ def number_box(identifier: str, control: str, value: float, *, debounce: bool = 
         value, id=identifier, type="number", min=RANGES[control].low, max=RANGES[control].high,
         step=1 if RANGES[control].integer else "any", debounce=debounce,
     )  # fmt: skip
-
-
-def _labeled(text: str, control: Any) -> list[Any]:
-    return [html.Div(text, className="name"), control]

@@ -57,8 +57,15 @@
       if (edited !== null) done(edited);
     }
 
+    // The browser asks before it leaves a page whose decisions are not saved yet.
+    window.addEventListener("beforeunload", (event) => {
+      if (waiting.length) event.preventDefault();
+    });
+
     return {
       isStalled: () => stalled,
+      // What was not saved stays on the page.
+      hint: (message) => { if (!failing && !waiting.length) say(message); },
       push: (command) => {
         waiting.push(command);
         if (waiting.length === 1) send();

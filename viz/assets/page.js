@@ -94,7 +94,8 @@
   const OF_ONE_IMAGE = ["keep", "drop", "relabel", "clear"];
 
   function decide(action) {
-    if (action === "relabel") openRelabel();
+    if (focused === null && OF_ONE_IMAGE.includes(action)) sender.hint("Choose an image first.");
+    else if (action === "relabel") openRelabel();
     else queue(commandOf(action));
   }
 

@@ -100,3 +100,21 @@ def _answer_with_another_decision(page: Page, rows: list[int]) -> None:
     page.keyboard.press("k")
     expect(page.locator("#saved")).to_have_text("Saved as keep: 1 image.")
     _shown(page, rows[1])
+
+
+def test_the_browser_asks_before_decisions_are_lost(served: Served, page: Page) -> None:
+    _open(page, served)
+    held: list[Route] = []
+    intercept(page, "**/decide", lambda route: held.append(route), times=1)
+    page.keyboard.press("k")
+    page.keyboard.press("d")
+    with page.expect_event("dialog") as asked:
+        page.evaluate("setTimeout(() => location.reload())")
+    assert asked.value.type == "beforeunload"
+    asked.value.dismiss()
+    held[0].continue_()
+    _progress(page, 2)
+    assert [decision for _, decision, _ in served.overrides()] == ["keep", "drop"]
+    # No dialog: all is saved.
+    page.reload()
+    _progress(page, 2)
