@@ -10,15 +10,13 @@ from dash import Dash, Input, html
 from dash.exceptions import DependencyException
 from flask import request
 
-from pipeline.config.batch_sizes import with_recorded_sizes
-from pipeline.config.params import load_params
 from pipeline.errors import InputError
 from pipeline.figures.palette import DROPPED, KEPT
 from pipeline.figures.rendering import thumbnail
 from viz import callbacks, components, layout
 from viz.callbacks import training
 from viz.callbacks.overrides import current_points
-from viz.callbacks.training import training_page
+from viz.callbacks.training import read_params, training_page
 from viz.data import Source
 from viz.drawings import coordinate_bytes
 from viz.security import protect
@@ -101,7 +99,7 @@ def make_app(
 
 def _page(source: Source, params_file: Path) -> html.Div:
     try:
-        params = with_recorded_sizes(load_params(params_file, accept_old_keys=True), source.data)
+        params = read_params(params_file, source.data)
     except InputError as error:
         return components.problem(str(error))
     training_view = training_page(source.data, params)

@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 from dash import Dash, dcc
 
+from pipeline.artifacts.files import write_json
+from pipeline.config.batch_sizes import with_found_size
 from pipeline.config.params import load_params
 from pipeline.paths import DataPaths
 from tests.fixtures.dash_components import all_of, text_of
-from tests.fixtures.report import ROOT, params_with, write_study
-from viz.callbacks.training import batch_options, register, training_page
+from tests.fixtures.projects import write_params
+from tests.fixtures.report import ROOT, params_tree, params_with, write_study
+from viz.callbacks.training import batch_options, read_params, register, training_page
 from viz.training import studies, study_view
 
 
@@ -100,3 +103,43 @@ def test_the_server_answers_the_pickers(data: DataPaths) -> None:
     shown = json.dumps(answer.json["response"]["training"]["children"])
     for graph in ("study-accuracy", "study-differences", "study-loss"):
         assert graph in shown
+
+
+def _post(client: Any, output: str, **values: Any) -> Any:
+    identifier, _, prop = output.partition(".")
+    inputs = [{"id": key.replace("_", "-"), "property": "value", "value": value} for key, value in values.items()]
+    outputs = {"id": identifier, "property": prop}
+    body = {"output": output, "outputs": outputs, "inputs": inputs, "changedPropIds": ["study.value"]}
+    return client.post("/_dash-update-component", json=body)
+
+
+def test_parameters_damaged_while_the_page_is_open_are_named(data: DataPaths, tmp_path: Path) -> None:
+    params_file = write_params(tmp_path)
+    write_study(data, load_params(params_file), "digits")
+    app = Dash("viz")
+    app.layout = training_page(data, load_params(params_file))
+    register(app, data, params_file)
+    client = app.server.test_client()
+    for damage in ("{", None):
+        if damage is None:
+            params_file.unlink()
+        else:
+            params_file.write_text(damage)
+        answer = _post(client, "training.children", study="digits", study_batch=128)
+        assert answer.status_code == 200
+        assert "params.yaml" in answer.text
+
+
+def test_a_study_with_a_size_that_was_found_matches_its_grid(data: DataPaths, tmp_path: Path) -> None:
+    params_file = tmp_path / "params.yaml"
+    params_file.write_text(json.dumps(params_tree(batch_sizes=[32, "largest"])))
+    # The study is written with these parameters.
+    write_json(data.provenance("train", "digits"), {"parameters": {"study": {"batch_sizes": [32, 512]}}})
+    write_study(data, with_found_size(load_params(params_file), "digits", 512), "digits")
+    app = Dash("viz")
+    app.layout = training_page(data, read_params(params_file, data))
+    register(app, data, params_file)
+    answer = _post(app.server.test_client(), "training.children", study="digits", study_batch=512)
+    assert answer.status_code == 200
+    assert "study-accuracy" in answer.text
+    assert "differ from the grid" not in answer.text
