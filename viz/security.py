@@ -9,6 +9,7 @@ from flask import Flask, Response, request
 
 from pipeline.artifacts.untrusted import MAX_DEPTH, is_deeper
 from pipeline.errors import InputError
+from viz.schemas import is_valid
 
 LOOPBACK = "127.0.0.1"
 LOOPBACK_NAMES = (LOOPBACK, "localhost")
@@ -93,9 +94,11 @@ def check_port(host: str, port: int, *, name: str) -> None:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
+            # A name that no host can have, such as `a..b`, is no OSError.
+            reason = getattr(error, "strerror", None) or error
             raise InputError(
-                f"{name}: {port} of {host} is not available ({error.strerror}); choose another, e.g. {port % 65535 + 1}"
+                f"{name}: {port} of {host} is not available ({reason}); choose another, e.g. {port % 65535 + 1}"
             ) from None
 
 
@@ -105,10 +108,7 @@ def _has_token(token: str) -> bool:
 
 
 def _problem(body: object, callbacks: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Return what is wrong with the body of a request for a callback; None for what the page sends.
-
-    Values of controls are for the callback to check.
-    """
+    """Return what is wrong with the body of a request for a callback; None for what the page sends."""
     if not isinstance(body, dict):
         return "the body of this request is no JSON object"
     output = body.get("output")
@@ -119,6 +119,10 @@ def _problem(body: object, callbacks: Mapping[str, Mapping[str, Any]]) -> str | 
     for name in ("inputs", "state"):
         if _properties(body.get(name, [])) != _properties(callback[name]):
             return f"{name}: not those of the callback"
+        for control in body.get(name, []):
+            sent = f"{control['id']}.{control['property']}"
+            if not is_valid(sent, control.get("value")):
+                return f"{sent}: no value of this control"
     if not callback["no_output"] and not _are_outputs(body.get("outputs"), callback["output"]):
         return "outputs: not those of the callback"
     changed = body.get("changedPropIds", [])

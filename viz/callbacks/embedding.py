@@ -55,6 +55,10 @@ MAP_CONTROLS = (
 """Id and property of each control of the first map."""
 
 
+# Keys of relayout events that move the map; others may have a lasso of thousands of corners.
+_MOVES = [f"{axis}.{key}" for axis in ("xaxis", "yaxis") for key in ("range[0]", "range[1]", "autorange")]
+
+
 def parse_controls(values: Sequence[Any]) -> MapControls:
     """Return the controls from the values of `MAP_CONTROLS`."""
     network, settings_json, classes, scores, search = values
@@ -105,7 +109,8 @@ def draw(
         if other_state is None
         else differences(state.preview, other_state.preview)
     )
-    box = visible_box(zoom, plotted, map_controls.network)
+    moved = None if zoom is None else {key: zoom[key] for key in _MOVES if key in zoom}
+    box = visible_box(moved, plotted, map_controls.network)
     rows = rows_on_map(state, box)
     meta = map_meta(state, state.points, rows)
     points_key = plotted_points(map_controls.network, meta, rows)
@@ -128,7 +133,7 @@ def draw(
         "notice": _notice(state, rows, box),
         "planted": _planted_notice(state.points),
         "problem": None,
-        "plotted": {**points_key, "named": named, "box": box, "zoom": zoom},
+        "plotted": {**points_key, "named": named, "box": box, "zoom": moved},
     }
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from dash import Dash, Input, Output, State, no_update
 from matplotlib.path import Path
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, FiniteFloat, ValidationError
+from pydantic import BaseModel, Field, FiniteFloat
 
 from pipeline.errors import InputError
 from viz.callbacks.embedding import MAP_CONTROLS, MapControls, parse_controls
@@ -72,9 +72,6 @@ def register(app: Dash, source: Source) -> None:
         prevent_initial_call=True,
     )
     def _select(lasso_shapes: Any, *values: Any) -> Any:
-        try:
-            shapes = LassoShapes.model_validate(lasso_shapes)
-        except ValidationError:
-            # There is no shape, as on a new page, or the data are not from the page.
+        if lasso_shapes is None:
             return no_update
-        return selected_inside(source, parse_controls(values), shapes)
+        return selected_inside(source, parse_controls(values), LassoShapes.model_validate(lasso_shapes))

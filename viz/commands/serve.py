@@ -13,7 +13,7 @@ from viz.commands.inputs import folder_options
 from viz.data import Source
 from viz.security import LOOPBACK, LOOPBACK_NAMES, check_port
 
-_ALL_INTERFACES = "0.0.0.0"
+_ALL_INTERFACES = ("0.0.0.0", "::")
 
 _EPILOG = """other commands, each with its own --help:
   export out.html       one offline page with the embedding and all images
@@ -38,6 +38,14 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def page_url(host: str, port: int, token: str | None) -> str:
+    """Return the URL of the page, with the name of this machine if it serves at all addresses."""
+    name = socket.gethostname() if host in _ALL_INTERFACES else host
+    # The colons of an IPv6 address are no separators.
+    authority = f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+    return f"http://{authority}/" + (f"?token={token}" if token else "")
+
+
 def main(argv: Sequence[str]) -> int:
     """Serve until interrupted.
 
@@ -52,8 +60,7 @@ def main(argv: Sequence[str]) -> int:
     app = make_app(Source(DataPaths(root=arguments.data)), params_file=arguments.params, token=token)
     # A log line for every request would hide the URL.
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    host = socket.gethostname() if arguments.host == _ALL_INTERFACES else arguments.host
-    print(f"http://{host}:{arguments.port}/" + (f"?token={token}" if token else ""), flush=True)
+    print(page_url(arguments.host, arguments.port, token), flush=True)
     # All arguments are explicit: Dash would take HOST, PORT and DASH_DEBUG from the environment.
     app.run(host=arguments.host, port=arguments.port, debug=False)
     return 0

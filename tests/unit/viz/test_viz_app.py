@@ -31,7 +31,6 @@ from viz.components import picture
 from viz.data import Points, Source
 
 _PARAMS = ROOT / "tests" / "params.yaml"
-_NOTHING: Any = {"generation": None, "rows": [], "graph": "map"}
 
 
 @pytest.fixture
@@ -77,12 +76,26 @@ def body_of(client: Any, output: str, values: Mapping[str, Any], changed: str) -
     }
 
 
+def page_values(client: Any) -> dict[str, Any]:
+    """Return "id.property" -> value of the components of a page just opened."""
+    values: dict[str, Any] = {}
+
+    def visit(part: Any) -> None:
+        if isinstance(part, list):
+            for inner in part:
+                visit(inner)
+        elif isinstance(part, dict) and "props" in part:
+            props = part["props"]
+            values.update({f"{props.get('id')}.{name}": value for name, value in props.items()})
+            visit(props.get("children"))
+
+    visit(client.get("/_dash-layout").json)
+    return values
+
+
 def test_the_page_and_its_callbacks_answer(client: Any, points: Points) -> None:
     assert "resnet18" in client.get("/_dash-layout").text
-    values = {
-        "network.value": "resnet18", "coloring.value": "class", "view.value": "explore", "edited.data": "0",
-        "selection.data": _NOTHING,
-    }  # fmt: skip
+    values = page_values(client) | {"coloring.value": "class"}
     answer = client.post("/_dash-update-component", json=body_of(client, "map-drawing.data", values, "network.value"))
     assert answer.status_code == 200
     response = answer.json["response"]
@@ -111,13 +124,7 @@ def test_coordinates_of_other_files_are_refused(client: Any, query: str) -> None
 
 def test_every_callback_answers_a_page_just_opened(client: Any) -> None:
     """The requests are those of the browser, with all inputs from the layout."""
-    values = {
-        "network.value": "resnet18", "network-b.value": "resnet18", "view.value": "compare", "coloring.value": "class",
-        "edited.data": "0", "selection.data": _NOTHING,
-        "list.value": "goes", "sort.value": "suspect", "page-number.data": 0,
-        "scope.value": -1, "judge.value": "written", "judge-b.value": "dbscan", "share-b.value": 5,
-        "min_samples-b.value": 5, "classes.value": [], "scores.value": [0, 1], "url.search": "",
-    }  # fmt: skip
+    values = page_values(client) | {"view.value": "compare"}
     for entry in client.get("/_dash-dependencies").json:
         if entry["clientside_function"] is None and "training" not in entry["output"]:
             first = entry["inputs"][0]
@@ -214,6 +221,7 @@ def test_bad_command_lines_and_params_are_one_line(tmp_path: Path, capsys: pytes
         for arguments, named in (
             (["--params", str(tmp_path / "none.yaml")], "none.yaml: no such file"),
             (["--params", str(_PARAMS), "--port", "70000"], "--port: 70000"),
+            (["--params", str(_PARAMS), "--host", "a..b"], "of a..b is not available"),
             (["--params", str(_PARAMS), "--port", str(busy)], f"--port: {busy}"),
         ):
             assert main(arguments) == 2
@@ -269,20 +277,19 @@ def test_files_that_are_not_of_the_page_are_not_found(client: Any, path: str) ->
 
 def test_each_page_reads_the_parameters_again(source: Source, tmp_path: Path) -> None:
     params = write_params(tmp_path)
-    client = make_app(source, params_file=params).server.test_client()
+    client: Any = make_app(source, params_file=params).server.test_client()
     assert '"resnet34"' not in client.get("/_dash-layout").text
     params.write_text(params.read_text().replace("[resnet18]", "[resnet34, resnet18]"))
     assert '"resnet34"' in client.get("/_dash-layout").text
+    # Built now, as the page lists its callbacks when it opens.
+    restore = body_of(client, "coloring.value", {"url.search": ""}, "url.search")
     params.write_text("{")
     assert "params.yaml" in client.get("/_dash-layout").text
+    assert client.post("/_dash-update-component", json=restore).status_code == 204
 
 
 def test_a_page_does_not_draw_replaced_files(client: Any, data: DataPaths) -> None:
-    values = {
-        "network.value": "resnet18", "coloring.value": "class", "view.value": "explore", "edited.data": "0",
-        "list.value": "goes", "sort.value": "suspect", "selection.data": _NOTHING,
-        "page-number.data": 0, "focus.data": 3,
-    }  # fmt: skip
+    values = page_values(client) | {"focus.data": 3}
     plotted = client.post("/_dash-update-component", json=body_of(client, "map-drawing.data", values, "network.value"))
     values["plotted.data"] = plotted.json["response"]["plotted"]["data"]
     write_network(data, NETWORK, seed=1)

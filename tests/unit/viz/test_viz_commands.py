@@ -1,9 +1,11 @@
 import errno
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from tests.fixtures.records import record
 from tests.fixtures.slow import quick_first
 from viz.__main__ import main
 from viz.commands import figure as figure_command
+from viz.commands.serve import page_url
 
 _PARAMS = ["--params", str(ROOT / "tests" / "params.yaml")]
 
@@ -166,6 +169,16 @@ def test_a_full_disk_leaves_the_old_file(
     assert error.startswith(f"error: {file}: {os.strerror(errno.ENOSPC)}; ")
     assert error.count("\n") == 1
     assert file.read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    ("host", "name"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"), ("0.0.0.0", None), ("::", None)]
+)
+def test_the_printed_url_can_be_opened(host: str, name: str | None) -> None:
+    name = name or socket.gethostname()
+    assert page_url(host, 8050, None) == f"http://{name}:8050/"
+    assert page_url(host, 8050, "a-b") == f"http://{name}:8050/?token=a-b"
+    assert urlsplit(page_url(host, 8050, None)).port == 8050
 
 
 @pytest.mark.slow

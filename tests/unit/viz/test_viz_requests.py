@@ -66,11 +66,11 @@ def test_json_is_bounded_in_depth(client: Any, sent: dict[str, Any]) -> None:
     for url in (_URL, "/decide"):
         _check_refused(client.post(url, data=deep, content_type="application/json"), "nested too deeply")
     request = deepcopy(sent)
-    (edited,) = (control for control in request["inputs"] if control["id"] == "map-edited")
-    # The body, the list of inputs and the input are three.
-    edited["value"] = _nested(47)
+    (rule,) = (control for control in request["inputs"] if control["id"] == "rule")
+    # The body, the list of inputs, the input and its value are four.
+    rule["value"] = {"unread": _nested(46)}
     assert client.post(_URL, json=request).status_code == 200
-    edited["value"] = _nested(48)
+    rule["value"] = {"unread": _nested(47)}
     _check_refused(client.post(_URL, json=request), "nested too deeply")
 
 
