@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from pipeline.config.base import MAX_SEED
-from pipeline.errors import InputError
+from pipeline.errors import InputError, is_out_of_memory, short_reason
 from pipeline.reduction.tsne import FeatureFixHints, check_features
 from pipeline.scoring.registry import check_probabilities
 
@@ -38,6 +38,20 @@ class Labels:
         return [str(name) for name in self.classes.tolist()]
 
 
+def as_array(values: Any, key: str) -> NDArray[Any]:
+    """Return values as an array; a memory map stays one.
+
+    Raises:
+        InputError: naming `key`: rows of different lengths, or a tensor that NumPy cannot read.
+    """
+    try:
+        return np.asanyarray(values)
+    except (ValueError, TypeError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise
+        raise InputError(f"{key}: cannot be read as an array ({short_reason(error)}); give one of NumPy") from None
+
+
 def checked_labels(
     labels: ArrayLike, *, n_columns: int | None = None, class_names: Sequence[int] | Sequence[str] | None = None
 ) -> Labels:
@@ -52,7 +66,7 @@ def checked_labels(
     Raises:
         InputError: naming `labels`, `class_names` or `pred_probs`.
     """
-    values = np.asarray(labels)
+    values = np.asarray(as_array(labels, "labels"))
     if values.ndim != 1 or len(values) == 0:
         raise InputError(f"labels: shape {values.shape}; give one label for each sample, (N,) with N of 1 or more")
     if values.dtype.kind in "OT":
@@ -94,7 +108,7 @@ def _without_objects(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _checked_class_names(names: Sequence[int] | Sequence[str], kind: str) -> NDArray[Any]:
-    classes = np.asarray(names)
+    classes = np.asarray(as_array(names, "class_names"))
     kinds = "U" if kind == "U" else "iub"
     if classes.ndim != 1 or len(classes) == 0 or classes.dtype.kind not in kinds:
         raise InputError(f"class_names: {classes.dtype} {classes.shape}; give a list of values of the type of labels")
@@ -104,10 +118,14 @@ def _checked_class_names(names: Sequence[int] | Sequence[str], kind: str) -> NDA
 
 
 def holds_images(values: object) -> bool:
-    """Return whether an argument holds images: PIL images, or an array of four dimensions."""
+    """Return whether `features` holds images: PIL images, or an array of four dimensions.
+
+    Raises:
+        InputError: as `as_array`.
+    """
     if isinstance(values, Sequence) and values and isinstance(values[0], Image.Image):
         return True
-    return np.ndim(np.asanyarray(values)) == 4
+    return as_array(values, "features").ndim == 4
 
 
 def checked_features(features: ArrayLike, n: int) -> NDArray[np.float32]:
@@ -116,7 +134,7 @@ def checked_features(features: ArrayLike, n: int) -> NDArray[np.float32]:
     Raises:
         InputError: naming `features`.
     """
-    array = np.asanyarray(features)
+    array = as_array(features, "features")
     if array.ndim != 2 or array.dtype.kind not in "fiub" or array.shape[1] == 0:
         raise InputError(f"features: {array.dtype} of shape {array.shape}; give numbers of shape (N, D)")
     _check_length("features", len(array), n)
@@ -132,7 +150,7 @@ def probability_columns(pred_probs: ArrayLike) -> NDArray[np.float32]:
     Raises:
         InputError: naming `pred_probs`.
     """
-    array = np.asanyarray(pred_probs)
+    array = as_array(pred_probs, "pred_probs")
     if array.ndim != 2 or array.dtype.kind not in "fiub" or array.shape[1] == 0:
         raise InputError(f"pred_probs: {array.dtype} of shape {array.shape}; give numbers of shape (N, C)")
     return np.asanyarray(array, dtype=np.float32)

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from batchsieve.arrays import (
     Labels,
+    as_array,
     check_seed,
     checked_features,
     checked_fraction,
@@ -135,7 +136,7 @@ def sieve(
     _check_inputs(config, checked, n)
     needs = _needs(settings) | ({"probabilities"} if drop_fraction == "estimated" else set())
     if images is None:
-        values = checked_features(np.asanyarray(features), n)
+        values = checked_features(as_array(features, "features"), n)
     else:
         from batchsieve.looking.networks import image_features  # torch, which features need not
 

@@ -7,6 +7,7 @@ is_issue, suggested_label, suggested_probability (0 to 1) and reason.
 """
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -44,6 +45,8 @@ def main(argv: Sequence[str]) -> int:
     out: Path = arguments.out
     if out.suffix.lower() != ".csv":
         raise InputError(f"--out: {out} is not a .csv file; give a name that ends in .csv")
+    if out.is_dir() or (out.parent.is_dir() and not os.access(out.parent, os.W_OK)):
+        raise InputError(f"--out: {out} cannot be written there; give a file in another folder")
     arrays = [_read(option, getattr(arguments, option)) for option in ("labels", "pred_probs", "features")]
     issues = find_issues(*arrays, scorer=arguments.scorer, fraction=arguments.fraction, progress=True)
     write_csv(out, protect_cells(_table(issues)))
@@ -54,8 +57,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def fraction_or_estimated(text: str) -> float | Literal["estimated"]:
-    """Read the option `--fraction`; its name is in argparse's message."""
-    return "estimated" if text == "estimated" else float(text)
+    """Read the option `--fraction`."""
+    try:
+        return "estimated" if text == "estimated" else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is no number; give a share from 0 to 1, or estimated") from None
 
 
 def _read(option: str, path: Path | None) -> Any:

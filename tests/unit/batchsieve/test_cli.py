@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import viz.__main__
-from batchsieve import find_issues
+from batchsieve import find_issues, find_issues_command
 from batchsieve.cli import GROUPS, commands, main, parser_of
 from batchsieve.completion import full_parser
 from pipeline.__main__ import COMMANDS
@@ -237,3 +237,22 @@ def test_find_issues_command_names_the_option_that_is_wrong(
     assert line.startswith(f"error: {key}: ")
     assert line.count("\n") == 1
     assert "pickle" not in line
+
+
+def test_find_issues_command_checks_first_whether_it_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(find_issues_command, "find_issues", lambda *_, **__: pytest.fail("computed scores"))
+    (tmp_path / "folder.csv").mkdir()
+    assert main([*_files(tmp_path), "--out", str(tmp_path / "folder.csv")]) == 2
+    assert printed_error(capsys.readouterr().err).key == "--out"
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    assert main([*_files(tmp_path), "--out", str(tmp_path / "issues.csv")]) == 2
+    assert printed_error(capsys.readouterr().err).key == "--out"
+
+
+def test_a_fraction_that_is_no_number_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*_files(tmp_path), "--out", str(tmp_path / "i.csv"), "--fraction", "10%"])
+    assert ended.value.code == 2
+    assert "argument --fraction: 10% is no number; give a share from 0 to 1, or estimated" in capsys.readouterr().err
