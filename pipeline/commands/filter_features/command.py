@@ -3,7 +3,7 @@
 Takes any array (N, D), e.g. of another pretrained network. Labels are optional: without them all rows are one class,
 and scorers that compare no labels find isolated rows. With --scorer and --drop-fraction no params.yaml is needed;
 otherwise its sections `reduce` and `filter` apply as they do to the pipeline's features. t-SNE runs only for scorers on
-the embedding, or with --map.
+the embedding, or with --map or --images.
 
     python -m pipeline filter-features --features f.npy --labels y.csv --scorer knn_agreement --drop-fraction 0.05 \\
         --out suspects
@@ -12,11 +12,12 @@ With the columns path and sha256 in the labels (--labels data/prepare/train.parq
 decision on each image. Copied to data/overrides.csv, it makes the filter keep the same images, and a study trains on
 them.
 
-With --images the visualizer shows the rows with their pictures, on the embedding. The network named by --network is the
-one that gave the features.
+With --map or --images the visualizer shows the rows on the embedding, with --images with their pictures. The network
+named by --network is the one that gave the features.
 """
 
 import argparse
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,10 +34,15 @@ from pipeline.artifacts.tables import protect_cells, write_csv, write_parquet
 from pipeline.commands import command_parser
 from pipeline.commands.filter_features.inputs import ExternalFeatures, agreement, read_external_features
 from pipeline.commands.filter_features.outputs import (
+    OVERRIDES,
+    PROVENANCE,
+    STAGE,
     RowPictures,
     check_options,
+    check_out_folder,
     decisions_to_apply,
     filter_decisions,
+    is_of_project,
     read_pictures,
     suspect_lines,
     write_pictures,
@@ -61,7 +67,6 @@ from pipeline.scoring.registry import SCORERS, check_scorer, member_scorers
 _PROBE_FOLDS = 5
 _SHOWN = 10
 """Suspects to print."""
-_OVERRIDES = "overrides.csv"
 _PROJECT = "viz"
 
 
@@ -94,19 +99,23 @@ def make_parser() -> argparse.ArgumentParser:
         help="nearest neighbors, also of a scorer with k (default: the parameters)",
     )
     parser.add_argument("--overrides", type=Path, help="decisions in the format of data/overrides.csv to apply")
-    parser.add_argument("--map", action="store_true", help="also compute the t-SNE embedding, if the scorer uses none")
+    parser.add_argument(
+        "--map",
+        action="store_true",
+        help=f"also compute the t-SNE embedding, and write OUT/{_PROJECT}, which the visualizer opens",
+    )
     parser.add_argument(
         "--images",
         type=Path,
         metavar="PATH",
-        help=f"also write OUT/{_PROJECT}, which the visualizer opens with pictures: a folder, to which the column path "
-        "of the labels is relative; or .npy, uint8 (N, H, W, 3)",
+        help="as --map, with pictures: a folder, to which the column path of the labels is relative; or .npy, uint8 "
+        "(N, H, W, 3)",
     )
     parser.add_argument(
         "--network",
         metavar="NAME",
-        help="with --images: the network that gave the features, as the visualizer names it: timm/NAME, or resnet18 to "
-        "resnet152",
+        help="the network that gave the features, as the visualizer names it: timm/NAME, or resnet18 to resnet152; for "
+        "--map and --images",
     )
     parser.add_argument("--out", type=Path, required=True, help="output folder")
     return parser
@@ -122,25 +131,26 @@ def main(argv: Sequence[str]) -> int:
         InputError: bad parameters or files, or labels and probabilities do not fit the scorer.
     """
     arguments = make_parser().parse_args(argv)
-    check_options(arguments.images, arguments.network)
+    has_project = arguments.map or arguments.images is not None
+    check_options(arguments.network, has_project=has_project)
     settings = feature_settings(
         arguments.params,
         scorer=arguments.scorer,
         drop_fraction=arguments.drop_fraction,
         neighbors=arguments.neighbors,
     )
-    if arguments.out.exists() and not arguments.out.is_dir():
-        raise InputError(f"--out {arguments.out}: a file; give a folder, or move the file away")
+    check_out_folder(arguments.out)
     external = read_external_features(arguments.features, arguments.labels, arguments.probabilities)
     settings = settings.fitted_to(external.features) if not arguments.params.exists() else settings
     pictures = None
-    if arguments.images is not None:
+    if has_project:
         project = arguments.out / _PROJECT
         external, pictures = read_pictures(
             external, settings, arguments.images, arguments.network, project, stderr_log(None)
         )
     arguments.overrides = decisions_to_apply(arguments.overrides, pictures)
-    _run(external, _located_overrides(external, arguments.overrides), settings, pictures, arguments)
+    overrides = _located_overrides(external, pictures, arguments.overrides)
+    _run(external, overrides, settings, pictures, arguments)
     return 0
 
 
@@ -161,7 +171,7 @@ def _run(
         settings.dask.scheduler, workers=settings.dask.workers, threads=settings.reduce.tsne.n_jobs
     ) as map_fn:
         file = out / "components.npy"
-        if arguments.map or pictures or needs_embedding(scorer):
+        if pictures or needs_embedding(scorer):
             reduced = embed(
                 external.features, external.labels, settings.reduce, components_file=file, log=log, map_fn=map_fn
             )
@@ -200,16 +210,22 @@ def _run(
         print("\n".join(write_pictures(pictures, external, inputs, points, metrics, arguments.overrides)))
 
 
-def _located_overrides(external: ExternalFeatures, file: Path | None) -> dict[int, Override]:
+def _located_overrides(
+    external: ExternalFeatures, pictures: RowPictures | None, file: Path | None
+) -> dict[int, Override]:
     if file is None:
         return {}
-    if external.paths is None or external.sha256 is None:
+    paths: Sequence[str] | None = external.paths
+    sha256: Sequence[str] | None = external.sha256
+    if pictures is not None and is_of_project(file, pictures):
+        paths, sha256 = pictures.paths, pictures.sha256
+    if paths is None or sha256 is None:
         raise InputError(f"--overrides {file}: names images by path and sha256; give --labels with both columns")
     return locate_overrides(
         read_overrides(file),
         file=file,
-        paths=external.paths,
-        sha256=external.sha256,
+        paths=paths,
+        sha256=sha256,
         class_names=external.class_names,
     )
 
@@ -277,14 +293,14 @@ def _write(
     write_json(out / "metrics.json", metrics)
     names = ["points.parquet", "kept.csv", "dropped.csv", "metrics.json"]
     if "sha256" in points.column_names:
-        write_overrides(out / _OVERRIDES, filter_decisions(points))
-        names.append(_OVERRIDES)
+        write_overrides(out / OVERRIDES, filter_decisions(points))
+        names.append(OVERRIDES)
     else:
-        (out / _OVERRIDES).unlink(missing_ok=True)
+        (out / OVERRIDES).unlink(missing_ok=True)
     options = (arguments.features, arguments.labels, arguments.probabilities, arguments.overrides)
     write_provenance(
-        out / "provenance.json",
-        stage="filter-features",
+        out / PROVENANCE,
+        stage=STAGE,
         parameters={name: getattr(settings, name).model_dump(mode="json") for name in ("reduce", "filter")},
         inputs=[path for path in options if path],
         outputs=[out / name for name in names],
@@ -299,7 +315,8 @@ def _print_summary(out: Path, points: pa.Table, metrics: Mapping[str, Any]) -> N
         print(f"probabilities ({source}): the most probable class is the label in {agree:.2%} of the rows")
     print(f"{out}: {metrics['n_kept']} of {metrics['n_total']} kept ({metrics['kept_share']:.2%}); see dropped.csv")
     if "sha256" in points.column_names:
-        print(f"to train on them in a project with these images: cp {out / _OVERRIDES} data/ && dvc repro")
+        copy = shlex.join(["cp", str(out / OVERRIDES), "data/"])
+        print(f"to train on them in a project with these images: {copy} && dvc repro")
 
 
 def _rows(external: ExternalFeatures, probabilities: NDArray[np.float32] | None) -> pa.Table:

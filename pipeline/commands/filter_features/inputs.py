@@ -12,7 +12,7 @@ from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 from PIL import Image
 
-from pipeline.artifacts.files import open_array
+from pipeline.artifacts.files import map_array
 from pipeline.artifacts.tables import read_parquet
 from pipeline.datasets.decode import UnreadableError, decode_files, resize
 from pipeline.datasets.file_tree import unsafe_name
@@ -148,7 +148,14 @@ def _label_records(path: Path, source: str) -> Iterator[tuple[int, dict[str, str
             path, source=source, required=["label"], optional=["path", "sha256"], allow_extra=True
         )
         return
-    table = read_parquet(path)
+    if not path.is_file():
+        raise InputError(f"{source}: no such file; give a CSV, or a manifest of data/prepare")
+    try:
+        table = read_parquet(path)
+    except InputError as error:
+        # Its fix is to delete the file, which may be of somebody.
+        reason = str(error).removeprefix(f"{path}: ").partition(";")[0]
+        raise InputError(f"{source}: {reason}; write it again") from None
     names = {"label_name": "label", "path": "path", "sha256": "sha256"}
     if "label_name" not in table.column_names:
         raise InputError(f"{source}: has no column label_name; give a manifest of data/prepare, or a CSV")
@@ -252,9 +259,16 @@ def _check_distinct(paths: Sequence[str]) -> None:
 
 
 def _from_array(file: Path, n: int) -> NDArray[np.uint8]:
-    images = open_array(file, dtype=np.uint8, ndim=4)
-    if len(images) != n or images.shape[3] != 3 or 0 in images.shape:
-        raise InputError(f"--images {file}: is {images.shape} for {n} rows of features; give ({n}, H, W, 3), RGB")
+    try:
+        images = map_array(file)
+    except FileNotFoundError:
+        raise InputError(f"--images {file}: no such file; give a folder, or a .npy file") from None
+    except ValueError as error:
+        raise InputError(f"--images {file}: {error}; write it by numpy.save") from None
+    if images.dtype != np.uint8 or images.ndim != 4 or len(images) != n or images.shape[3] != 3 or 0 in images.shape:
+        raise InputError(
+            f"--images {file}: is {images.dtype} {images.shape} for {n} rows; give uint8 ({n}, H, W, 3), RGB"
+        )
     if max(images.shape[1:3]) <= PICTURE_SIDE:
         return images
     return np.stack([resize(Image.fromarray(image), PICTURE_SIDE) for image in images])

@@ -1,9 +1,11 @@
 """Outputs of `filter-features`: lines and decisions of the dropped rows, and a project for the visualizer.
 
-With `--images` the project has the rows with their pictures.
+With `--map` and `--images` there is a project; with `--images` it has the pictures of the rows.
 """
 
-from collections.abc import Iterator, Mapping
+import hashlib
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.artifacts.overrides import Override, read_overrides
+from pipeline.artifacts.provenance import read_provenance, sha256_of_file
 from pipeline.commands.filter_features.inputs import ExternalFeatures, read_external_images
 from pipeline.commands.filter_features.settings import FeatureSettings
 from pipeline.errors import InputError
@@ -30,6 +33,16 @@ from pipeline.scoring.base import ScorerInputs
 from pipeline.stats.formatting import MISSING, aligned_lines
 
 _REASON_WIDTH = 72
+# Names have the form of params.yaml, in which no network is without a name.
+_UNNAMED_NETWORK = "timm/external_features"
+# In place of pictures.
+_GRAY, _GRAY_SIDE = 216, 8
+
+STAGE = "filter-features"
+"""Name in the provenance file."""
+
+OVERRIDES = "overrides.csv"
+PROVENANCE = "provenance.json"
 
 
 def suspect_lines(points: pa.Table, n: int) -> Iterator[str]:
@@ -85,55 +98,96 @@ class RowPictures:
     """Pictures of the N rows, and the project that shows them.
 
     Attributes:
-        pixels: uint8 (N, H, W, 3).
+        pixels: uint8 (N, H, W, 3); gray without pictures.
+        paths, sha256: (N,) by which decisions name the rows: of the labels; or numbers, and digests of the features.
         folder: of the project.
         network: that gave the features.
         parameters: of the project.
     """
 
     pixels: NDArray[np.uint8]
+    paths: Sequence[str]
+    sha256: Sequence[str]
     folder: Path
     network: str
     parameters: Mapping[str, Any]
 
 
-def check_options(images: Path | None, network: str | None) -> None:
-    """Check that `--images` and `--network` are given together.
+def check_out_folder(out: Path) -> None:
+    """Check that no results of a stage and no decisions of people would be overwritten.
 
     Raises:
-        InputError: only one is.
+        InputError: `out` is a file or has results of a stage; or its overrides.csv is not as this command wrote it.
     """
-    if (images is None) != (network is None):
-        missing, given = ("--network", "--images") if network is None else ("--images", "--network")
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out {out}: a file; give a folder, or move the file away")
+    record = out / PROVENANCE
+    recorded: Mapping[str, str] = {}
+    if record.exists():
+        provenance = read_provenance(record)
+        if provenance["stage"] != STAGE:
+            raise InputError(f"--out {out}: has the results of {provenance['stage']}; give another folder")
+        recorded = provenance["outputs"]
+    file = out / OVERRIDES
+    if file.exists() and recorded.get(OVERRIDES) != sha256_of_file(file):
         raise InputError(
-            f"{missing}: missing, and {given} is given; give both, e.g. --images photos --network "
-            "timm/vit_small_patch14_dinov2, the network that gave the features"
+            f"--out {out}: its {OVERRIDES} has decisions that {STAGE} did not write; give another folder, or move the "
+            "file away"
         )
 
 
+def check_options(network: str | None, *, has_project: bool) -> None:
+    """Check that `--network` names the network of a project.
+
+    Raises:
+        InputError: no project is written.
+    """
+    if network is not None and not has_project:
+        raise InputError(f"--network: {network} is a name for the visualizer; add --images or --map, or leave it out")
+
+
 def read_pictures(
-    external: ExternalFeatures, settings: FeatureSettings, images: Path, network: str, folder: Path, log: RunLog
+    external: ExternalFeatures,
+    settings: FeatureSettings,
+    images: Path | None,
+    network: str | None,
+    folder: Path,
+    log: RunLog,
 ) -> tuple[ExternalFeatures, RowPictures]:
-    """Return the features with a path and a SHA-256 for each row, and the pictures.
+    """Return the features, with images also with a path and a SHA-256 for each row; and the pictures.
 
     Args:
-        images: see `read_external_images`.
-        network: that gave the features.
+        images: see `read_external_images`; None for gray in place of pictures.
+        network: that gave the features; None if it has no name.
         folder: of the project, which is not written yet.
 
     Raises:
         InputError: as `check_project_folder`, `project_parameters` and `read_external_images`.
     """
     check_project_folder(folder)
+    network = network or _UNNAMED_NETWORK
     parameters = project_parameters(
         network,
-        str(images),
+        "images" if images is None else str(images),
         reduce=settings.reduce.model_dump(mode="json"),
         filter_=settings.filter.model_dump(mode="json"),
         source="--network",
     )
-    external, pixels = read_external_images(external, images, log=log)
-    return external, RowPictures(pixels=pixels, folder=folder, network=network, parameters=parameters)
+    if images is None:
+        n, given = len(external.labels), external.paths or []
+        pixels = np.broadcast_to(np.uint8(_GRAY), (n, _GRAY_SIDE, _GRAY_SIDE, 3))
+        # Decisions need a name for each row.
+        paths = given if len(set(given)) == n else [str(row) for row in range(n)]
+        sha256 = external.sha256 or [hashlib.sha256(row.tobytes()).hexdigest() for row in external.features]
+    else:
+        external, pixels = read_external_images(external, images, log=log)
+        assert external.paths is not None, "with images each row has a path"
+        assert external.sha256 is not None, "with images each row has a hash"
+        paths, sha256 = external.paths, external.sha256
+    pictures = RowPictures(
+        pixels=pixels, paths=paths, sha256=sha256, folder=folder, network=network, parameters=parameters
+    )
+    return external, pictures
 
 
 def decisions_to_apply(given: Path | None, pictures: RowPictures | None) -> Path | None:
@@ -145,11 +199,16 @@ def decisions_to_apply(given: Path | None, pictures: RowPictures | None) -> Path
     decided = data_paths(pictures.folder).overrides if pictures else None
     if decided is None or not decided.exists():
         return given
-    if given is not None and given.resolve() != decided.resolve() and read_overrides(decided):
+    if given is not None and pictures and not is_of_project(given, pictures) and read_overrides(decided):
         raise InputError(
             f"--overrides {given}: {decided} has decisions too; put both into one, and move the other away"
         )
     return given or decided
+
+
+def is_of_project(file: Path, pictures: RowPictures) -> bool:
+    """Return whether a file of decisions is that in which the visualizer saves them."""
+    return file.resolve() == data_paths(pictures.folder).overrides.resolve()
 
 
 def write_pictures(
@@ -168,6 +227,10 @@ def write_pictures(
         overrides: the decisions that it applied.
     """
     n, data = len(points), data_paths(pictures.folder)
+    for name, values in (("path", pictures.paths), ("sha256", pictures.sha256)):
+        if name in points.column_names:
+            points = points.drop_columns(name)
+        points = points.append_column(name, pa.array(values, pa.string()))
     if inputs.probabilities is None:
         # Rows without labels are of one class.
         inputs = replace(inputs, probabilities=np.ones((n, 1), dtype=np.float32))
@@ -183,10 +246,10 @@ def write_pictures(
             inputs=inputs,
             points=points,
             metrics=metrics,
-            command="filter-features --images",
+            command=STAGE,
         ),
         overrides=[] if overrides is None else read_overrides(overrides),
     )
-    options = f"--params {params_file(pictures.folder)} --data {data.root}"
+    options = shlex.join(["--params", str(params_file(pictures.folder)), "--data", str(data.root)])
     yield f"to see them and decide: batchsieve viz {options}"
     yield f"as one page: batchsieve export suspects.html {options}"

@@ -1,6 +1,7 @@
-"""`filter-features --images`: the visualizer opens what was filtered, with pictures, and decisions come back."""
+"""`filter-features --map` and `--images`: the visualizer opens what was filtered, and decisions come back."""
 
 import hashlib
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -198,16 +199,64 @@ def test_pictures_that_are_not_those_of_the_rows(
     assert not (case.folder / "out").exists()
 
 
-@pytest.mark.parametrize("options", [["--images", "photos"], ["--network", _NETWORK]])
-def test_one_of_the_two_options(options: list[str], case: _Case, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*case.command, *options]) == 2
-    missing = ({"--images", "--network"} - {options[0]}).pop()
-    assert printed_error(capsys.readouterr().err).key == missing
+def test_without_pictures_the_visualizer_opens_the_map(case: _Case, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*case.command, "--map"]) == 0
+    (network,) = load_params(case.project / "params.yaml").networks
+    points = case.shown.points(network)
+    assert set(np.flatnonzero(~points.kept)) == case.planted
+    assert points.paths.to_pylist()[:2] == ["0/0.png", "1/1.png"]
+    *_, page = capsys.readouterr().out.splitlines()
+    assert export(page.split()[-5:]) == 0
+    decided = Override(path="3/3.png", sha256=points.sha256[3].as_py(), decision="drop", note="", timestamp="", line=2)
+    write_overrides(case.shown.data.overrides, [decided])
+    assert main([*case.command, "--map"]) == 0
+    assert not case.shown.points(network).kept[3]
+    # The hashes are of features, and name no image.
+    assert "sha256" not in read_parquet(case.folder / "out/points.parquet").column_names
+    assert not (case.folder / "out/overrides.csv").exists()
 
 
-@pytest.mark.parametrize("images", ["nowhere", "y.csv", "wide.npy", "short.npy"])
+@pytest.mark.parametrize("spoil", ["no labels", "a path twice"])
+def test_rows_without_names_are_shown_by_their_numbers(spoil: str, case: _Case) -> None:
+    command = [*case.command, "--scorer", "knn_distance", "--map"]
+    if spoil == "no labels":
+        at = command.index("--labels")
+        command = command[:at] + command[at + 2 :]
+    else:
+        _twice(case.folder)
+    assert main(command) == 0
+    (network,) = load_params(case.project / "params.yaml").networks
+    assert case.shown.points(network).paths.to_pylist() == [str(row) for row in range(_N)]
+
+
+def test_images_need_no_name_of_a_network(case: _Case) -> None:
+    assert main([*case.command, "--images", "photos"]) == 0
+    (network,) = load_params(case.project / "params.yaml").networks
+    assert case.shown.points(network).images.shape == (_N, 96, 96, 3)
+
+
+def test_a_name_without_a_project_is_refused(case: _Case, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*case.command, "--network", _NETWORK]) == 2
+    assert printed_error(capsys.readouterr().err).key == "--network"
+    assert not (case.folder / "out").exists()
+
+
+def test_printed_commands_open_folders_with_spaces(case: _Case, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*case.command, "--out", "my out", "--map"]) == 0
+    *_, page = capsys.readouterr().out.splitlines()
+    assert export(shlex.split(page)[-5:]) == 0
+
+
+@pytest.mark.parametrize(
+    "images", ["nowhere", "nowhere.npy", "y.csv", "wide.npy", "short.npy", "floats.npy", "text.npy", "flat.npy"]
+)
 def test_other_files(images: str, case: _Case, capsys: pytest.CaptureFixture[str]) -> None:
     np.save("wide.npy", np.zeros((_N, 4, 4, 4), dtype=np.uint8))
+    np.save("floats.npy", np.zeros((_N, 4, 4, 3)))
+    np.save("flat.npy", np.zeros((_N, 4), dtype=np.uint8))
+    Path("text.npy").write_text("no array")
     np.save("short.npy", np.zeros((_N - 1, 4, 4, 3), dtype=np.uint8))
     assert main(_with_images(case, images)) == 2
-    assert printed_error(capsys.readouterr().err).key == f"--images {images}"
+    error = printed_error(capsys.readouterr().err)
+    assert error.key == f"--images {images}"
+    assert "delete" not in str(error)

@@ -226,3 +226,15 @@ def test_a_manifest_that_is_not_utf8_is_refused_in_one_line(tmp_path: Path) -> N
     pyarrow.parquet.write_table(pa.table({"label_name": names}), tmp_path / "y.parquet")
     with pytest.raises(InputError, match="not valid UTF-8 text"):
         list(_label_records(tmp_path / "y.parquet", "--labels y.parquet"))
+
+
+@pytest.mark.parametrize("content", [None, b"no table"])
+def test_a_manifest_that_cannot_be_read_is_not_to_be_deleted(content: bytes | None, tmp_path: Path) -> None:
+    manifest = tmp_path / "y.parquet"
+    if content is not None:
+        manifest.write_bytes(content)
+    with pytest.raises(InputError) as refused:
+        list(_label_records(manifest, f"--labels {manifest}"))
+    assert refused.value.key == f"--labels {manifest}"
+    assert "delete" not in str(refused.value)
+    assert "dvc repro" not in str(refused.value)

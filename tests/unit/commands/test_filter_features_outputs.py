@@ -1,0 +1,54 @@
+"""`filter-features --out`: decisions of people and results of stages are never overwritten."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.__main__ import main
+from pipeline.artifacts.provenance import write_provenance
+from tests.fixtures.printed_errors import printed_error
+from tests.unit.commands.test_filter_features import _identify, _write
+
+_DECISIONS = b"path,sha256,decision,label,note,timestamp\nimage 1.png,,drop,,blurred,2026-11-01T12:00:00Z\n"
+_SCORER = {"name": "knn_agreement"}
+
+
+@pytest.mark.parametrize("has_hashes", [False, True])
+def test_decisions_in_the_folder_are_kept(has_hashes: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without hashes in the labels they were deleted, with them replaced."""
+    command, _ = _write(tmp_path, scorer=_SCORER)
+    if has_hashes:
+        _identify(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/overrides.csv").write_bytes(_DECISIONS)
+    assert main([*command, "--out", str(tmp_path / "data")]) == 2
+    assert printed_error(capsys.readouterr().err).key == f"--out {tmp_path / 'data'}"
+    assert (tmp_path / "data/overrides.csv").read_bytes() == _DECISIONS
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["overrides.csv"]
+
+
+def test_decisions_that_were_edited_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command, _ = _write(tmp_path, scorer=_SCORER)
+    _identify(tmp_path)
+    for _ in range(2):
+        assert main(command) == 0, capsys.readouterr().err
+    file = tmp_path / "out/overrides.csv"
+    written = file.read_text()
+    file.write_text(written.replace(",keep,", ",drop,", 1))
+    edited = file.read_text()
+    capsys.readouterr()
+    assert main(command) == 2
+    assert "overrides.csv" in str(printed_error(capsys.readouterr().err))
+    assert file.read_text() == edited != written
+    file.rename(tmp_path / "mine.csv")
+    assert main([*command, "--overrides", str(tmp_path / "mine.csv")]) == 0
+
+
+def test_results_of_a_stage_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command, _ = _write(tmp_path, scorer=_SCORER)
+    record = tmp_path / "out/provenance.json"
+    write_provenance(record, stage="filter@resnet18", parameters={}, inputs=[], outputs=[])
+    before = record.read_bytes()
+    assert main(command) == 2
+    assert "filter@resnet18" in str(printed_error(capsys.readouterr().err))
+    assert {path: path.read_bytes() for path in record.parent.iterdir()} == {record: before}
