@@ -9,6 +9,8 @@ writes nothing into FOLDER.
 """
 
 import argparse
+import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,9 +34,11 @@ from pipeline.filtering.visualizer_project import (
     project_parameters,
     write_project,
 )
+from pipeline.paths import expand_home
 from pipeline.scoring.base import ScorerInputs
 
 _SHOWN = 10
+_PORT = 8050
 
 # Arguments of `look` at the start of its messages, and phrases of its advice, which have a space -> options.
 _OPTIONS = {
@@ -68,7 +72,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--serve", action="store_true", help="then open the visualizer; its files are in a folder named as the page"
     )
-    parser.add_argument("--port", type=int, default=8050, help="of the visualizer; default: 8050")
+    parser.add_argument("--port", type=int, help=f"of the visualizer; default: {_PORT}")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="also write all images as a table, most suspect first")
     return parser
 
@@ -85,13 +89,16 @@ def main(argv: Sequence[str]) -> int:
     for option, file, suffix in files:
         if file is not None:
             _check_file(option, file, suffix, arguments.folder)
+    port: int = _PORT if arguments.port is None else arguments.port
+    if arguments.port is not None and not arguments.serve:
+        raise InputError(f"--port: {port} is of the visualizer; add --serve, or leave it out")
     if arguments.serve:
         # From the extra `viz`.
         from viz.security import LOOPBACK, check_port
 
         _check_outside("--out", project, arguments.folder)
         check_project_folder(project)
-        check_port(LOOPBACK, arguments.port, name="--port")
+        check_port(LOOPBACK, port, name="--port")
     try:
         result = look(
             arguments.folder,
@@ -106,7 +113,7 @@ def main(argv: Sequence[str]) -> int:
     print("\n".join(_text(result)))
     for file in written:
         print(f"{file}: written, {file.stat().st_size / 1e6:.1f} MB")
-    return _serve(result, project, arguments.port) if arguments.serve else 0
+    return _serve(result, project, port) if arguments.serve else 0
 
 
 def _serve(result: Look, project: Path, port: int) -> int:
@@ -114,7 +121,7 @@ def _serve(result: Look, project: Path, port: int) -> int:
 
     write_look(result, project)
     options = ["--params", f"{project / 'params.yaml'}", "--data", f"{project / 'data'}"]
-    print(f"{project}: decisions are saved there; to open it again: batchsieve viz {' '.join(options)}", flush=True)
+    print(f"{project}: decisions are saved there; to open it again: batchsieve viz {shlex.join(options)}", flush=True)
     return serve.main([*options, "--port", str(port)])
 
 
@@ -123,11 +130,13 @@ def _check_file(option: str, file: Path, suffix: str, folder: Path) -> None:
         raise InputError(f"{option}: {file} does not end in {suffix}; give a name that does")
     if file.is_dir() or not file.parent.is_dir():
         raise InputError(f"{option}: {file} cannot be written there; give a file in a folder that exists")
+    if not os.access(file.parent, os.W_OK):
+        raise InputError(f"{option}: {file.parent} cannot be written to; give a file in another folder")
     _check_outside(option, file, folder)
 
 
 def _check_outside(option: str, file: Path, folder: Path) -> None:
-    if file.resolve().is_relative_to(folder.expanduser().resolve()):
+    if file.resolve().is_relative_to(expand_home(folder).resolve()):
         raise InputError(f"{option}: {file} would be in {folder}, into which nothing is written; give another path")
 
 

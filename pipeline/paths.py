@@ -6,6 +6,14 @@ from pathlib import Path
 TUNING_FIGURES = ("curves", "importance", "parallel")
 
 
+def expand_home(path: Path | str) -> Path:
+    """Return a path with `~` and `~user` expanded; unchanged if there is no such user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataPaths:
     """The files of one `data/` folder, by stage; `root` is that folder.

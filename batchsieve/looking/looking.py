@@ -35,6 +35,7 @@ from batchsieve.looking.sources import Images, Pictures, open_arrays, open_folde
 from pipeline.datasets.image_set import ImageSet
 from pipeline.distributed import World, alone_in_process
 from pipeline.errors import InputError
+from pipeline.paths import expand_home
 from pipeline.reduction.near_duplicates import PASSES, near_duplicates
 from pipeline.run_log import RunLog, stderr_log
 
@@ -167,7 +168,7 @@ def _open(
             raise InputError(f"labels: are given, but {images} has its own; leave them out")
         if network is None:
             raise InputError(f"features: are given, but {images} is a path; give images in memory, in the same order")
-        path = Path(images).expanduser()
+        path = expand_home(images)
         return str(images), open_folder(path, side, label_column=label_column, log=log), None
     if labels is None:
         raise InputError("labels: missing; give one for each image")

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from pipeline.config.base import Positive, Section, Seed
+from pipeline.paths import expand_home
 
 # 12 GB for a million images.
 _THUMBNAIL_SIZE = 64
@@ -82,12 +83,12 @@ class PrepareConfig(Section):
     @property
     def folder(self) -> Path | None:
         """`path` as a path."""
-        return Path(self.path).expanduser() if self.path else None
+        return expand_home(self.path) if self.path else None
 
     @property
     def label_path(self) -> Path | None:
         """`label_file` as a path."""
-        return Path(self.label_file).expanduser() if self.label_file else None
+        return expand_home(self.label_file) if self.label_file else None
 
     @property
     def stored_size(self) -> int:

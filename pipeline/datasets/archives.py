@@ -1,4 +1,4 @@
-"""Downloads with checksums, tar and zip archives read without unpacking, and pickles read without running code.
+"""Downloads with checksums, folders and tar archives read without unpacking, and pickles read without running code.
 
 Pickles are of plain data of bounded size.
 """
@@ -12,15 +12,13 @@ import math
 import pickle
 import pickletools
 import re
-import stat
 import struct
 import tarfile
 import urllib.request
-import zipfile
 import zlib
 from collections.abc import Iterator, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,17 +26,29 @@ from numpy.typing import NDArray
 from pipeline.artifacts.files import atomic_path, remove_leftovers
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.datasets.decode import UnreadableError
-from pipeline.datasets.file_tree import ArchiveMembers, FileTree, explain_damage, normalize_name, too_large
+from pipeline.datasets.file_tree import (
+    ArchiveMembers,
+    FileSource,
+    FileTree,
+    FolderSource,
+    explain_damage,
+    is_plain,
+    normalize_name,
+    too_large,
+)
 from pipeline.datasets.image_set import ProgressFactory
+from pipeline.datasets.zip_archives import ZipSource
 from pipeline.errors import InputError
 
 _TIMEOUT_S = 60.0
 """Timeout of a network read."""
 _ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
-_DAMAGED_DATA = (zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error, EOFError, OSError)
-# zipfile raises NotImplementedError for versions of the format that do not exist.
-_DAMAGE = (*_DAMAGED_DATA, tarfile.TarError, ValueError, NotImplementedError)
-_ENCRYPTED = 1
+_DAMAGE = (tarfile.TarError, lzma.LZMAError, zlib.error, struct.error, EOFError, OSError, ValueError)
+# Members with the name or the attributes of the next one, which tarfile reads at once.
+_HEADERS = (
+    tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE,
+)  # fmt: skip
+_MAX_HEADER_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 20
 _OF_THE_DISK = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
@@ -111,6 +121,23 @@ def _is_local(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno in _OF_THE_DISK
 
 
+def open_source(path: Path) -> FileSource:
+    """Open a folder or an archive.
+
+    Raises:
+        InputError: there is neither, its name is no text, or the archive cannot be opened.
+    """
+    if not is_plain(str(path)):
+        raise InputError(f"prepare.path: {str(path)!a} holds a line break or is not UTF-8; rename it")
+    if not path.exists():
+        raise InputError(f"prepare.path: {path} does not exist; give a folder of images or an archive of one")
+    if path.is_dir():
+        return FolderSource(path)
+    if not path.is_file():
+        raise InputError(f"prepare.path: {path} is neither a folder nor a file; give a folder or an archive of one")
+    return open_archive(path)
+
+
 def open_archive(path: Path) -> "TarSource | ZipSource":
     """Open a .zip or a plain or compressed .tar, recognized by its content.
 
@@ -130,42 +157,29 @@ class TarSource:
 
     def tree(self) -> FileTree:
         members = ArchiveMembers(self.label)
-        with explain_damage(self.label, _DAMAGE), tarfile.open(self._path) as archive:
+        with explain_damage(self.label, _DAMAGE), tarfile.open(self._path, tarinfo=_BoundedHeader) as archive:
             for member in _members(archive):
                 members.add(member.name, _tar_kind(member))
             _check_end(archive)
         return members.tree()
 
     def read(self, names: Set[str], max_bytes: int) -> Iterator[tuple[str, bytes | UnreadableError]]:
-        with explain_damage(self.label, _DAMAGE), tarfile.open(self._path) as archive:
+        with explain_damage(self.label, _DAMAGE), tarfile.open(self._path, tarinfo=_BoundedHeader) as archive:
             for member in _members(archive):
                 name = normalize_name(member.name)
                 if name in names:
                     yield name, too_large(member.size, max_bytes) or _tar_content(archive, member)
 
 
-class ZipSource:
-    """`FileSource` of a zip archive."""
+class _BoundedHeader(tarfile.TarInfo):
+    """Refuses a name or attributes that would fill the memory, before they are read."""
 
-    def __init__(self, path: Path) -> None:
-        self.label = str(path)
-        self._path = path
-
-    def tree(self) -> FileTree:
-        members = ArchiveMembers(self.label)
-        with explain_damage(self.label, _DAMAGE), zipfile.ZipFile(self._path) as archive:
-            for info in archive.infolist():
-                if info.flag_bits & _ENCRYPTED:
-                    raise InputError(f"prepare.path: {self.label}: is encrypted; pack it without a password")
-                members.add(info.filename, _zip_kind(info))
-        return members.tree()
-
-    def read(self, names: Set[str], max_bytes: int) -> Iterator[tuple[str, bytes | UnreadableError]]:
-        with explain_damage(self.label, _DAMAGE), zipfile.ZipFile(self._path) as archive:
-            for info in archive.infolist():
-                name = normalize_name(info.filename)
-                if name in names:
-                    yield name, too_large(info.file_size, max_bytes) or _zip_content(archive, info)
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        member = super().frombuf(buf, encoding, errors)
+        if member.type in _HEADERS and member.size > _MAX_HEADER_BYTES:
+            raise tarfile.ReadError(f"a name or attributes of {member.size} bytes")
+        return member
 
 
 def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -209,26 +223,6 @@ def _check_end(archive: tarfile.TarFile) -> None:
         raise tarfile.ReadError(f"cut off or broken after {archive.offset} bytes")
     while stream.read(_CHUNK_BYTES):
         pass  # read to the end, where compressed formats have their checksum
-
-
-def _zip_kind(info: zipfile.ZipInfo) -> str:
-    if info.filename.endswith("/"):
-        return "folder"
-    # Unix packers store the file's mode here, others nothing.
-    mode = stat.S_IFMT(info.external_attr >> 16)
-    if mode in (0, stat.S_IFREG):
-        return "file"
-    return "link" if mode == stat.S_IFLNK else "device or pipe"
-
-
-def _zip_content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes | UnreadableError:
-    try:
-        return archive.read(info)
-    except NotImplementedError:
-        return UnreadableError("packed by a method that Python does not know; pack the archive again with deflate")
-    except _DAMAGED_DATA as error:
-        # The other members can still be read.
-        return UnreadableError(f"damaged in the archive ({error})")
 
 
 def load_plain_pickle(data: bytes, *, source: str) -> Any:

@@ -67,15 +67,20 @@ def is_hidden(name: str) -> bool:
     return any(part.startswith(".") or part in _CLUTTER for part in name.split("/"))
 
 
+def is_plain(name: str) -> bool:
+    """Return whether a name is text without line breaks, which would break tables and messages."""
+    if name.isascii() and name.isprintable():
+        return True
+    return not any(unicodedata.category(character) in _FORBIDDEN_CATEGORIES for character in name)
+
+
 def check_name(name: str, source: str) -> None:
-    """Check that a name is text without line breaks, which would break tables and messages.
+    """Check that a name is plain.
 
     Raises:
         InputError: naming `source` and, quoted, the name.
     """
-    if name.isascii() and name.isprintable():
-        return
-    if any(unicodedata.category(character) in _FORBIDDEN_CATEGORIES for character in name):
+    if not is_plain(name):
         raise InputError(f"prepare.path: {source}: the name {name!a} holds a line break or is not UTF-8; rename it")
 
 

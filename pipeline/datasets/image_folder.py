@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from pipeline.datasets.archives import open_archive
+from pipeline.datasets.archives import open_source
 from pipeline.datasets.decode import IMAGE_SUFFIXES, UnreadableError, decode_files
 from pipeline.datasets.file_tree import FileSource, FileTree, FolderSource
 from pipeline.datasets.image_set import SPLITS, DatasetOptions, DecodedImage, ImageSet, Sample, UnreadableImage
@@ -14,6 +14,7 @@ from pipeline.datasets.metadata_tables import find_tables, has_labels, list_tabl
 from pipeline.datasets.parquet_images import ParquetImages, has_image_column, shard_names
 from pipeline.datasets.splits import choose_test_rows
 from pipeline.errors import InputError
+from pipeline.paths import expand_home
 
 _EXPECTED = "expected <class>/<image>, or train/<class>/<image> and test/<class>/<image> (or val/)"
 
@@ -191,7 +192,7 @@ def open_unsplit(options: DatasetOptions) -> FolderImages:
 
 def _open(options: DatasetOptions, divide: _Divide) -> FolderImages:
     assert options.path is not None
-    source = _open_source(options.path.expanduser())
+    source = open_source(expand_home(options.path))
     tree = source.tree()
     _refuse_arrow_files(source, tree)
     if _has_shards(source, tree):
@@ -213,7 +214,7 @@ def _open_shards(options: DatasetOptions, source: FileSource, tree: FileTree, di
         raise InputError(
             f"prepare.path: {source.label}: has Parquet shards, which are not read from an archive; unpack it"
         )
-    shards = ParquetImages(options.path.expanduser(), tree, options.label_column)
+    shards = ParquetImages(expand_home(options.path), tree, options.label_column)
     splits = {
         split: [sample for sample in samples if sample.path not in options.exclude]
         for split, samples in shards.listing.splits.items()
@@ -300,16 +301,6 @@ def _find_any_layout(source: FileSource, tree: FileTree, label_column: str | Non
             raise
         # Its images have no class folders: the table was meant to have the labels.
         raise missing_column(tables, label_column, source) from None
-
-
-def _open_source(path: Path) -> FileSource:
-    if not path.exists():
-        raise InputError(f"prepare.path: {path} does not exist; give a folder of images or an archive of one")
-    if path.is_dir():
-        return FolderSource(path)
-    if not path.is_file():
-        raise InputError(f"prepare.path: {path} is neither a folder nor a file; give a folder or an archive of one")
-    return open_archive(path)
 
 
 def _split(

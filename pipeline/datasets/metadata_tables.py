@@ -14,7 +14,7 @@ from typing import Any
 
 from pipeline.datasets.decode import IMAGE_SUFFIXES, UnreadableError
 from pipeline.datasets.file_tree import FileSource, FileTree, check_name, unsafe_name
-from pipeline.datasets.labels import read_label_records
+from pipeline.datasets.labels import path_key, read_label_records
 from pipeline.datasets.table_labels import (
     DEFAULT_COLUMN,
     LabeledRows,
@@ -109,15 +109,15 @@ def _columns(name: str, content: bytes, where: str) -> list[str]:
 def _header(content: bytes) -> list[str]:
     text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", errors="replace", newline="")
     try:
-        return next(csv.reader(text), [])
+        return next(filter(None, csv.reader(text)), [])
     except csv.Error:
         return []
 
 
 def _names_files_otherwise(content: bytes) -> bool:
     """Return whether the header has the column `file_name` in another encoding or with another separator."""
-    line = content[:_MAX_HEADER].replace(b"\0", b"").splitlines()[:1]
-    cells = re.split(rb"[;,|\t]", b"".join(line).lstrip(b"\xff\xfe\xef\xbb\xbf"))
+    start = content[:_MAX_HEADER].replace(b"\0", b"").lstrip(b"\xff\xfe\xef\xbb\xbf")
+    cells = re.split(rb"[;,|\t]", next(filter(bytes.strip, start.splitlines()), b""))
     return _FILE_NAME.encode() in [cell.strip(b" \"'") for cell in cells]
 
 
@@ -149,8 +149,11 @@ def list_tables(tables: MetadataTables, source: FileSource, tree: FileTree, labe
     column = label_column or DEFAULT_COLUMN
     files = set(tree.files)
     images = {name for name in files if PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES}
+    # macOS writes some names decomposed, and tables seldom.
+    composed = {path_key(name): name for name in tree.files}
     found: dict[str, tuple[LabelValue, str]] = {}
-    for where, name, value in _records(tables, source, column):
+    for where, written, value in _records(tables, source, column):
+        name = written if written in files else composed.get(path_key(written), written)
         if name not in files:
             raise InputError(f"{where}: there is no file {name}; correct the name, or remove the line")
         if name in found:
@@ -190,11 +193,20 @@ def _records(tables: MetadataTables, source: FileSource, column: str) -> Iterato
         for line, record in _lines(content, PurePosixPath(table).name, label, column):
             where, name = f"{label}: line {line}", record[_FILE_NAME].removeprefix("./")
             check_name(name, where.removeprefix("prepare.path: "))
-            problem = unsafe_name(name)
-            if problem or not name:
-                reason = "leads out of the folder, or is not relative" if problem else "is empty"
-                raise InputError(f"{where}: the name {name!r} {reason}; give a path below the folder of the table")
+            if problem := _name_problem(name):
+                raise InputError(f"{where}: the name {name!r} {problem}")
             yield where, prefix + str(PurePosixPath(name)), record[column]
+
+
+def _name_problem(name: str) -> str:
+    """Return what is wrong with the name of an image, and the fix; empty for a good name."""
+    fix = "give a path below the folder of the table"
+    if not name:
+        return f"is empty; {fix}"
+    problem = unsafe_name(name)
+    if problem.startswith("has a backslash"):
+        return "has a backslash; write forward slashes"
+    return f"leads out of the folder, or is not relative; {fix}" if problem else ""
 
 
 def _lines(content: bytes, file_name: str, source: str, column: str) -> Iterator[tuple[int, dict[str, str]]]:
@@ -210,9 +222,10 @@ def _card_names(source: FileSource, root: str, tree: FileTree, column: str) -> t
         return None
     name = f"{root}/{_CARD}" if root else _CARD
     for _, content in source.read({name}, _MAX_BYTES):
-        if isinstance(content, bytes):
-            card = content.decode("utf-8", errors="replace")
-            return card_class_names(card, column, f"prepare.path: {source.label}: {name}")
+        where = f"prepare.path: {source.label}: {name}"
+        if isinstance(content, UnreadableError):
+            raise InputError(f"{where}: cannot be read ({content}), and may have class names; fix or remove it")
+        return card_class_names(content.decode("utf-8", errors="replace"), column, where)
     return None
 
 

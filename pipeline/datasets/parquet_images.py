@@ -141,9 +141,16 @@ class ParquetImages:
         return None, "the labels"
 
     def _card_class_names(self, card: Path) -> tuple[str, ...] | None:
-        if card.stat().st_size > _MAX_CARD_BYTES:
+        try:
+            with card.open("rb") as file:
+                content = file.read(_MAX_CARD_BYTES + 1)
+        except OSError as error:
+            raise InputError(
+                f"prepare.path: {card}: cannot be read ({error.strerror}), and may have class names; fix or remove it"
+            ) from None
+        if len(content) > _MAX_CARD_BYTES:
             raise InputError(f"prepare.path: {card}: is larger than {_MAX_CARD_BYTES >> 20} MiB; shorten it")
-        text = card.read_text(encoding="utf-8", errors="replace")
+        text = content.decode("utf-8", errors="replace")
         return card_class_names(text, self._columns.label, f"prepare.path: {card}")
 
     def _read_rows(self, split: str, shards: Sequence[str]) -> LabeledRows:

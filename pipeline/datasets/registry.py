@@ -18,6 +18,7 @@ from pipeline.datasets.decode import resize
 from pipeline.datasets.image_folder import open_image_folder
 from pipeline.datasets.image_set import SPLITS, DatasetOptions, DecodedImage, ImageSet, Sample
 from pipeline.datasets.splits import choose_test_rows
+from pipeline.paths import expand_home
 
 _SIDE = 32
 _WHITE = 16
@@ -77,7 +78,7 @@ def open_cifar(archive: CifarArchive, options: DatasetOptions) -> ImageSet:
         InputError: the download failed, or the file has another SHA-256.
     """
     if options.path is not None:
-        file = options.path.expanduser()
+        file = expand_home(options.path)
         check_sha256(file, archive.sha256, archive.url)
     else:
         file = options.downloads / archive.url.rsplit("/", 1)[1]

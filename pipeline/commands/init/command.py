@@ -6,7 +6,9 @@ DVC where there is no repository. Never overwrites a file without --force. Works
 """
 
 import argparse
+import filecmp
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -25,7 +27,9 @@ from pipeline.commands.init.project import (
 )
 from pipeline.commands.init.proposal import FolderSurvey, default_test_size, propose, survey_folder
 from pipeline.config.params import Params
+from pipeline.datasets.file_tree import is_plain
 from pipeline.errors import InputError
+from pipeline.paths import expand_home
 from pipeline.run_log import stderr_log
 
 NETWORK = "timm/tf_efficientnet_lite0"
@@ -125,7 +129,7 @@ def main(argv: Sequence[str]) -> int:
     new = [Path("params.yaml"), *([] if is_pipeline(project) else [Path("dvc.yaml"), Path(SCHEMA)])]
     check_new(new, force=arguments.force)
     check_tools()
-    folder = (arguments.folder or _ask()).expanduser()
+    folder = expand_home(arguments.folder or _ask())
     _check_place(folder, project)
     survey = survey_folder(
         folder,
@@ -142,6 +146,8 @@ def main(argv: Sequence[str]) -> int:
     weights = find_weights(arguments.weights)
     gpu = torch.cuda.is_available()
     chosen = _weights_keys(weights, project, NETWORK) if weights else None
+    if chosen:
+        check_new([target.relative_to(project) for target in chosen.copies], force=arguments.force)
     proposal = propose(
         survey,
         packaged_path("presets/own-images.yaml").read_text(encoding="utf-8"),
@@ -183,10 +189,11 @@ def _ask() -> Path:
 
 
 def _check_place(folder: Path, project: Path) -> None:
-    """Check that outputs and images do not mix.
+    """Check that outputs and images do not mix, and that params.yaml can name the folder.
 
     Raises:
-        InputError: the project would be in the folder of the images, or these are in a folder of outputs.
+        InputError: the project would be in the folder of the images, these are in a folder of outputs, or their path is
+            no text.
     """
     images, own = folder.resolve(), project.resolve()
     if own.is_relative_to(images):
@@ -196,6 +203,8 @@ def _check_place(folder: Path, project: Path) -> None:
     for name in ("data", ".work", "weights"):
         if images.is_relative_to(own / name):
             raise InputError(f"FOLDER: {folder} is in {name}/, which the project writes to; move the images out of it")
+    if not is_plain(path := _relative(folder, project)):
+        raise InputError(f"FOLDER: {path!a} holds a line break or is not UTF-8, and params.yaml names it; rename it")
 
 
 def describe(folder: Path, survey: FolderSurvey) -> Iterator[str]:
@@ -239,7 +248,8 @@ def _weights_keys(weights: "FoundWeights", project: Path, network: str) -> _Chos
     if weights.file is None:
         return _ChosenWeights(keys={"weights": "pretrained", "revisions": {network: weights.revision}}, copies={})
     target = project / "weights" / weights.file.name
-    copies = {} if target.exists() and target.samefile(weights.file) else {target: weights.file}
+    is_there = target.is_file() and filecmp.cmp(target, weights.file, shallow=False)
+    copies = {} if is_there else {target: weights.file}
     return _ChosenWeights(keys={"weights": f"weights/{weights.file.name}"}, copies=copies)
 
 
@@ -253,7 +263,9 @@ def _relative(folder: Path, project: Path) -> str:
 def _ignored(folder: Path, project: Path) -> list[str]:
     """Return the line of .gitignore for the images: git is not made for them."""
     name = _relative(folder, project)
-    return [] if Path(name).is_absolute() or name == "." else [f"/{name}"]
+    # Characters of patterns stand for themselves, and so do spaces at the end.
+    pattern = re.sub(r"[\\*?\[]| (?= *$)", lambda match: f"\\{match[0]}", name)
+    return [] if Path(name).is_absolute() or name == "." else [f"/{pattern}"]
 
 
 def _proposed(params: Params) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Files of a project outside a clone, its git repository and its DVC folder."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from pipeline.artifacts.files import write_json, write_text
+from pipeline.artifacts.files import atomic_path, write_bytes, write_json, write_text
 from pipeline.commands import is_pipeline, packaged_path
 from pipeline.commands.code_digests import project_dvc_yaml
 from pipeline.commands.schema import params_schema
@@ -47,6 +48,8 @@ def check_new(paths: Sequence[Path], *, force: bool) -> None:
 def write_project(folder: Path, params: str, *, ignored: Sequence[str], copies: Mapping[Path, Path]) -> list[str]:
     """Write the files that the project lacks; returns their names.
 
+    params.yaml comes last: without it `init` starts again, as after a kill.
+
     Args:
         folder: with dvc.yaml of this pipeline, which stays; or without, and then it gets one.
         params: content of params.yaml without the line for editors.
@@ -55,7 +58,6 @@ def write_project(folder: Path, params: str, *, ignored: Sequence[str], copies: 
     """
     written = ["params.yaml"]
     schema = "presets/params.schema.json" if (folder / "presets" / SCHEMA).is_file() else SCHEMA
-    write_text(folder / "params.yaml", f"# yaml-language-server: $schema={schema}\n{params}")
     if schema == SCHEMA:
         write_json(folder / SCHEMA, params_schema())
         written.append(SCHEMA)
@@ -68,22 +70,24 @@ def write_project(folder: Path, params: str, *, ignored: Sequence[str], copies: 
             write_text(folder / name, content)
             written.append(name)
     for target, source in copies.items():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
+        with atomic_path(target) as temporary:
+            shutil.copyfile(source, temporary)
         written.append(str(target.relative_to(folder)))
     written += _with_lines(folder / ".gitignore", ["/.work/", "/.params.yaml.lock", "__pycache__/", *ignored])
     written += _with_lines(folder / ".dvcignore", _DVCIGNORE)
+    write_text(folder / "params.yaml", f"# yaml-language-server: $schema={schema}\n{params}")
     return written
 
 
 def _with_lines(path: Path, lines: Sequence[str]) -> list[str]:
     """Add the missing lines to a file, which keeps its own; returns its name if it changed."""
-    before = path.read_text(encoding="utf-8") if path.exists() else ""
-    missing = [line for line in lines if line not in before.splitlines()]
+    # In bytes: the file may have another encoding, or line ends of Windows.
+    before = path.read_bytes() if path.exists() else b""
+    missing = [line.encode() for line in lines if line.encode() not in before.splitlines()]
     if not missing:
         return []
-    separator = "" if not before or before.endswith("\n") else "\n"
-    write_text(path, before + separator + "".join(f"{line}\n" for line in missing))
+    separator = b"" if not before or before.endswith(b"\n") else b"\n"
+    write_bytes(path, before + separator + b"".join(line + b"\n" for line in missing))
     return [path.name]
 
 
@@ -99,7 +103,7 @@ def start_repositories(folder: Path) -> Iterator[str]:
         yield "git: repository initialized"
     if any((parent / ".dvc").is_dir() for parent in (folder, *folder.parents)):
         return
-    inside = top is not None and Path(top.decode().strip()).resolve() != folder.resolve()
+    inside = top is not None and Path(os.fsdecode(top).removesuffix("\n")).resolve() != folder.resolve()
     _run([sys.executable, "-m", "dvc", "init", "--quiet", *(["--subdir"] if inside else [])], folder)
     write_text(folder / ".dvc" / "config", _DVC_CONFIG)
     yield "dvc: initialized, without analytics"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import pytest
 
 from batchsieve import Look, look
 from batchsieve.cli import main
-from batchsieve.look_command import write_look
+from batchsieve.look_command import _serve, write_look
 from batchsieve.looking import networks, small_network
 from pipeline.artifacts.overrides import Override, read_overrides, write_overrides
 from pipeline.config.params import load_params
@@ -175,7 +176,9 @@ def test_serve_opens_the_visualizer_on_the_same_result(tmp_path: Path, monkeypat
         (["photos", "--out", "photos/look.html"], "--out: photos/look.html would be in photos"),
         (["photos", "--out", "look.pdf"], "--out: look.pdf does not end in .html"),
         (["photos", "--csv", "look.html"], "--csv: look.html does not end in .csv"),
+        (["photos", "--port", "8051"], "--port: 8051 is of the visualizer"),
         (["missing", "--network", "resnet9"], "missing does not exist"),
+        (["~no-such-user/photos", "--network", "resnet9"], "~no-such-user/photos does not exist"),
         (["photos", "--network", "resnet9", "--weights", "w"], "--weights: w is given"),
         (["photos", "--network", "resnet9", "--label-column", "species"], "--label-column: species is given"),
         (["photos", "--network", "resnet1"], "--network: 'resnet1' is not known"),
@@ -215,6 +218,28 @@ def test_the_visualizer_shows_the_same_suspects(result: Look, tmp_path: Path) ->
     preview = preview_filter(source, points, FilterSettings())
     assert (~preview.keep).sum() == (~points.kept).sum()
     assert source.scorer_inputs(points).probabilities is not None
+
+
+@pytest.mark.parametrize("option", ["--out=look.html", "--csv=look.csv"])
+def test_where_nothing_can_be_written_no_image_is_read(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_photos(tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, mode: not (Path(path) == Path() and mode == os.W_OK))
+    assert main(["look", "photos", "--network", "resnet9", option]) == 2
+    assert "cannot be written to" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["photos"]
+
+
+def test_the_printed_command_opens_a_name_with_spaces(
+    result: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(serve, "main", lambda argv: 0)
+    monkeypatch.chdir(tmp_path)
+    assert _serve(result, Path("my look"), 8050) == 0
+    *_, printed = capsys.readouterr().out.splitlines()
+    assert shlex.split(printed)[-4:] == ["--params", "my look/params.yaml", "--data", "my look/data"]
 
 
 def test_decisions_stay_when_the_folder_is_written_again(result: Look, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """`batchsieve init`: what it says and writes, and that it overwrites nothing."""
 
 import io
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -93,6 +95,67 @@ def test_existing_files_are_kept(project: Path, capsys: pytest.CaptureFixture[st
     assert _init("../photos", "--force") == 0
     assert load_params(project / "params.yaml").networks == (NETWORK,)
     assert (project / "data/overrides.csv").read_text() == "decisions"
+
+
+def test_weights_of_the_same_name_are_kept(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_folder(project.parent / "photos", one_tree())
+    mine = project / "weights/weights.pth"
+    mine.parent.mkdir()
+    mine.write_bytes(b"mine")
+    assert _init("../photos") == 2
+    assert printed_error(capsys.readouterr().err).key == "weights/weights.pth"
+    assert [path.name for path in project.iterdir()] == ["weights"]
+    assert mine.read_bytes() == b"mine"
+    assert _init("../photos", "--force") == 0
+    assert mine.read_bytes() == b"weights"
+    (project / "params.yaml").unlink()
+    assert _init("../photos") == 0, "the same weights are no obstacle"
+
+
+@pytest.mark.parametrize("name", ["2020 [summer]", "a*b", "what?", "back\\slash", "end  "])
+def test_git_ignores_the_images_whatever_their_folder_is_called(name: str, project: Path) -> None:
+    write_folder(project / name, one_tree())
+    write_folder(project / "2020 s", {"notes.txt": b""})
+    assert _init(name) == 0
+    assert load_params(project / "params.yaml").prepare.path == name
+    command = ["git", "check-ignore", f"{name}/cat/0.png", "2020 s/notes.txt"]
+    answer = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    assert len(answer.stdout.splitlines()) == 1
+
+
+def test_a_gitignore_keeps_its_bytes(project: Path) -> None:
+    write_folder(project.parent / "photos", one_tree())
+    before = b"caf\xe9\r\n/.work/\r\n"
+    (project / ".gitignore").write_bytes(before)
+    assert _init("../photos") == 0
+    after = (project / ".gitignore").read_bytes()
+    assert after.startswith(before)
+    assert after.count(b"/.work/") == 1
+
+
+def test_after_an_interruption_it_starts_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    write_folder(project.parent / "photos", one_tree())
+    with monkeypatch.context() as patched:
+        patched.setattr("pipeline.commands.init.project._with_lines", interrupted)
+        assert _init("../photos") == 130
+    assert _init("../photos") == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [(os.fsdecode(b"caf\xe9"), "FOLDER"), ("two\nlines", "FOLDER"), ("~no-such-user/photos", "prepare.path")],
+)
+def test_a_folder_that_params_yaml_cannot_name(
+    name: str, key: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not name.startswith("~"):
+        write_folder(project / name, one_tree())
+    assert _init(name) == 2
+    assert printed_error(capsys.readouterr().err).key == key
+    assert not (project / "params.yaml").exists()
 
 
 def test_dvc_yaml_of_another_project_is_kept(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

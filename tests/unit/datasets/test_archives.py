@@ -30,6 +30,7 @@ _WRITERS: dict[str, Writer] = {
     "zip": write_zip,
     "zip, stored": lambda path, files: write_zip(path, files, zipfile.ZIP_STORED),
     "zip, lzma": lambda path, files: write_zip(path, files, zipfile.ZIP_LZMA),
+    "zip, bzip2": lambda path, files: write_zip(path, files, zipfile.ZIP_BZIP2),
 }
 _in_one_folder = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

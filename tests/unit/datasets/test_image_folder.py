@@ -15,6 +15,7 @@ from pipeline.artifacts.tables import read_csv, write_csv
 from pipeline.datasets.file_tree import is_hidden
 from pipeline.datasets.image_folder import open_image_folder, open_unsplit
 from pipeline.datasets.image_set import DecodedImage, ImageSet, Sample, UnreadableImage
+from pipeline.errors import InputError
 from tests.fixtures.golden import check_golden, refusals
 from tests.fixtures.images import dataset_options, one_tree, photo, split_tree, write_folder, write_tar, write_zip
 
@@ -189,3 +190,13 @@ def test_unsplit_has_the_images_of_all_splits(tree: dict[str, bytes], writer: Wr
     assert {sample.path for sample in images.train} == tree.keys()
     assert images.test == ()
     assert {image.path for image in images.decode()} == tree.keys()
+
+
+@pytest.mark.parametrize("name", [os.fsdecode(b"caf\xe9"), "two\nlines", "~no-such-user/photos"])
+def test_a_folder_whose_name_no_table_can_hold(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if not name.startswith("~"):
+        write_folder(tmp_path / name, one_tree())
+    with pytest.raises(InputError) as raised:
+        open_image_folder(dataset_options(Path(name), test_size=0.5))
+    assert raised.value.key == "prepare.path"

@@ -140,6 +140,29 @@ def test_a_table_of_another_encoding_or_separator_is_refused(encoding: str, tmp_
     assert "\n" not in str(raised.value)
 
 
+def test_blank_lines_before_the_header_hide_no_table(tmp_path: Path) -> None:
+    """The labels would silently be those of the class folders."""
+    table = b"\r\n\n" + _table(*(f"{name},{'ab'[number % 2]}" for number, name in enumerate(one_tree())))
+    images = _open(write_folder(tmp_path, {**one_tree(), "metadata.csv": table}), test_size=0.5)
+    assert images.class_names == ("a", "b")
+
+
+def test_composed_names_in_the_table_are_those_of_decomposed_files(tmp_path: Path) -> None:
+    """macOS writes an e and an accent, a table one character."""
+    files = {f"cafe\u0301 {number}.png": photo(number) for number in range(8)}
+    table = _table(*(f"caf\u00e9 {number}.png,{'ab'[number % 2]}" for number in range(8)))
+    images = _open(write_folder(tmp_path, {**files, "metadata.csv": table}), test_size=0.5)
+    assert {sample.path for sample in (*images.train, *images.test)} == files.keys()
+
+
+def test_a_card_that_cannot_be_read_is_not_left_out(tmp_path: Path) -> None:
+    lines = (f"{split}/{i}.png,{i % 2}" for split in ("train", "test") for i in range(4))
+    write_folder(tmp_path, {**_SPLIT, "metadata.csv": _table(*lines)})
+    (tmp_path / "README.md").symlink_to("nowhere.md")
+    with pytest.raises(InputError, match=r"README\.md: cannot be read"):
+        _open(tmp_path)
+
+
 def test_refusals(tmp_path: Path) -> None:
     lines = [f"{split}/{i}.png,{'ab'[i % 2]}" for split in ("train", "test") for i in range(4)]
 
@@ -198,5 +221,6 @@ def test_refusals(tmp_path: Path) -> None:
                 | {"c/train/metadata.csv": _table("1.png,a")},
             ),
         ),
+        "a path of Windows": opened(*lines, "train\\9.png,a"),
     }
     check_golden("metadata_csv_refusals.txt", refusals(cases, hidden={str(tmp_path): "PHOTOS"}))
