@@ -91,6 +91,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("b", metavar="B", nargs="?", help="new experiment: a folder (. for this one) or git revision")
     parser.add_argument("--arm", nargs=2, metavar=("A", "B"), help="two arms of the table: baseline and new one")
     parser.add_argument("--metric", metavar="COLUMN", help="column of the table to compare (default: metric)")
+    parser.add_argument("--percent", action="store_true", help="that column is in percent, and no share from 0 to 1")
     parser.add_argument("--ignore", nargs="+", metavar="COLUMN", help="columns of the table that are no settings")
     parser.add_argument("--test-images", type=int, metavar="N", help="size of the table's test set, if it is known")
     parser.add_argument(
@@ -148,6 +149,7 @@ def _table_output(arguments: argparse.Namespace) -> Iterator[str]:
         metric=arguments.metric or "metric",
         ignored=arguments.ignore or (),
         batch_sizes=dict(arguments.batch_sizes) if arguments.batch_sizes else None,
+        percent=arguments.percent,
     )
     margin = _MARGIN if arguments.margin is None else arguments.margin
     rule = DecisionRule(margin=margin / 100, alpha=round(1 - _CONFIDENCE, 12))
@@ -161,6 +163,7 @@ def _table_output(arguments: argparse.Namespace) -> Iterator[str]:
 def _check_experiments(arguments: argparse.Namespace) -> None:
     for option, value in (
         ("--metric", arguments.metric),
+        ("--percent", arguments.percent or None),
         ("--ignore", arguments.ignore),
         ("--test-images", arguments.test_images),
         ("--batch-sizes", arguments.batch_sizes and ":".join(map(str, arguments.batch_sizes[0]))),

@@ -49,16 +49,18 @@ def read_runs(
     metric: str,
     ignored: Sequence[str] = (),
     batch_sizes: Mapping[int, int] | None = None,
+    percent: bool = False,
 ) -> RunTable:
     """Read a table and pair its runs: a pair shares the seed and all settings.
 
     Args:
         file: .csv or .parquet with the columns `arm`, `seed` and `metric`; all others are settings.
         arms: A and B.
-        metric: column of shares from 0 to 1, of which higher is better.
+        metric: column of shares from 0 to 1, or of percentages, of which higher is better.
         ignored: columns that are no settings, e.g. wall times.
         batch_sizes: `batch_size` of A's run -> that of B's, of each pair; runs of other sizes are left out. None: both
             have the same.
+        percent: the metric is in percent.
 
     Raises:
         InputError: the file or a column is missing; a value is missing or out of range; two rows are one run; or a run
@@ -89,7 +91,7 @@ def read_runs(
                 f"{where}: repeats the run of row {runs[arm][key][0]} ({_described(arm, columns, key)}); remove one, "
                 "or add the column of a setting that tells them apart"
             )
-        runs[arm][key] = line, _checked_metric(row[metric], metric, where)
+        runs[arm][key] = line, _checked_metric(row[metric], metric, where, percent=percent)
     for arm in arms:
         if not runs[arm]:
             if batch_sizes is not None and any(value_text(row[ARM]) == arm for row in rows):
@@ -97,6 +99,8 @@ def read_runs(
                 raise InputError(f"--batch-sizes: {file} has no run of {arm} at batch size {sizes}")
             known = sorted({value_text(row[ARM]) for row in rows})
             raise InputError(f"--arm: {file} has no arm {arm}; give two of {', '.join(known[:_COLUMN_LIMIT])}")
+    if percent and all(value <= 0.01 for of_arm in runs.values() for _, value in of_arm.values()):
+        raise InputError(f"--percent: no {metric} of {file} is above 1, so they are shares; leave it out")
     _check_partners(runs, (a, b), columns, file)
     differences: dict[Setting, dict[Value, float]] = {}
     for setting, seed in sorted(runs[a], key=lambda key: (tuple(map(_sort_key, key[0])), _sort_key(key[1]))):
@@ -175,12 +179,15 @@ def _check_columns(names: Sequence[str], needed: Sequence[str], ignored: Sequenc
             raise InputError(f"--ignore: {name} is no column of settings of {file}, which has {listed}")
 
 
-def _checked_metric(value: Any, metric: str, where: str) -> float:
+def _checked_metric(value: Any, metric: str, where: str, *, percent: bool) -> float:
+    """Return a share from 0 to 1."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise InputError(f"{where}: {metric} is {value!r}; give a number, or remove the run and its partner")
-    if not 0 <= value <= 1:
-        raise InputError(f"{where}: {metric} is {value:g}; give shares from 0 to 1, so 0.952 for 95.2 %")
-    return float(value)
+    largest = 100 if percent else 1
+    if not 0 <= value <= largest:
+        fix = "give percentages from 0 to 100" if percent else "give shares from 0 to 1, or --percent for percentages"
+        raise InputError(f"{where}: {metric} is {value:g}; {fix}")
+    return value / largest
 
 
 def _check_partners(

@@ -214,3 +214,25 @@ def test_batch_sizes_without_runs_or_without_a_table_are_refused(
     table = _write(tmp_path / "runs.csv", _at_sizes(0.0))
     with pytest.raises(InputError, match=says):
         compare([str(table), *arguments])
+
+
+def test_percentages_have_the_verdict_of_shares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = _rows()
+    command = [str(_write(tmp_path / "shares.csv", rows)), "--arm", "full", "clean", "--metric", "accuracy", "--json"]
+    assert compare(command) == 0
+    expected = json.loads(capsys.readouterr().out)
+    percent = [{**row, "accuracy": round(100 * row["accuracy"], 2)} for row in rows]
+    table = str(_write(tmp_path / "percent.csv", percent))
+    assert compare([table, *command[1:], "--percent"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["pooled"]["verdict"]["outcome"] == expected["pooled"]["verdict"]["outcome"]
+    assert shown["pooled"]["estimate"] == pytest.approx(expected["pooled"]["estimate"])
+
+
+def test_shares_are_no_percentages(tmp_path: Path) -> None:
+    """They would differ by a hundredth of what they do, and count as equivalent."""
+    table = _write(tmp_path / "runs.csv", _rows())
+    with pytest.raises(InputError, match="--percent: no accuracy of"):
+        compare([str(table), "--arm", "full", "clean", "--metric", "accuracy", "--percent"])
+    with pytest.raises(InputError, match="--percent: is for a table of runs"):
+        compare(["a", "b", "--percent"])
