@@ -49,9 +49,17 @@ def folder_options(*names: str) -> argparse.ArgumentParser:
 
 def positive_float(text: str) -> float:
     """Parse a finite number above 0, as `type` of an option."""
-    if not 0 < (value := float(text)) < math.inf:
+    if not 0 < (value := float_or_nan(text)) < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
     return value
+
+
+def float_or_nan(text: str) -> float:
+    """Parse a number; NaN, which no range has, for other text: on an error argparse prints the name of the parser."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def check_minimums(arguments: argparse.Namespace, **minimums: int) -> None:
@@ -78,6 +86,6 @@ def is_pipeline(folder: Path) -> bool:
 
 
 def folder_here_or_packaged(name: str) -> Path:
-    """Return the folder `name` of the working folder; where there is none, that of the package."""
+    """Return the folder `name` of the working folder; where it has no YAML file, that of the package."""
     here = Path(name)
-    return here if here.is_dir() else packaged_path(name)
+    return here if any(here.glob("*.yaml")) else packaged_path(name)

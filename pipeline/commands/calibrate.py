@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.artifacts.files import read_json
+from pipeline.artifacts.files import read_json, write_text
 from pipeline.artifacts.recorded import StageFiles, check_with_note
 from pipeline.artifacts.stage_inputs import filter_inputs
 from pipeline.commands import command_parser
@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
         )
     _print(rows, fraction)
     if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+        write_text(arguments.json, json.dumps(rows, indent=2) + "\n")
     return 0
 
 

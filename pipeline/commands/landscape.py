@@ -30,6 +30,7 @@ from pipeline.artifacts.recorded import check_with_note
 from pipeline.artifacts.stage_inputs import prepared_inputs, study_tables
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.commands import check_minimums, command_parser
+from pipeline.config.base import MAX_SEED
 from pipeline.errors import InputError, explain_out_of_memory
 from pipeline.figures.curves import slice_figure
 from pipeline.figures.rendering import svg, with_note
@@ -68,6 +69,8 @@ def main(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_args(argv)
     with exit_codes():
         check_minimums(arguments, images=2, directions=1, seed=0)
+        if arguments.seed > MAX_SEED:
+            raise InputError(f"--seed {arguments.seed}: too large; give {MAX_SEED} or less")
         context = make_context("landscape", "study", arguments)
         with closing(context.log), file_lock(context.work.lock(context.name), context.name):
             tables = study_tables(str(context.item), context.data)

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -48,6 +49,8 @@ def main(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_args(argv)
     folder = arguments.presets or folder_here_or_packaged("presets")
     presets = {path.stem: path for path in sorted(folder.glob("*.yaml"), key=lambda path: path.stem)}
+    if not presets:
+        raise InputError(f"--presets {folder}: has no .yaml file; give a folder of presets, or leave it out")
     if arguments.name is None:
         for name, path in presets.items():
             print(f"{name:10} {summary(read_yaml_text(path))}")
@@ -94,14 +97,22 @@ def with_precision(text: str, precision: str, *, source: str) -> str:
     """Return the text of a preset with a precision as the first key of the sections that train.
 
     Raises:
-        InputError: the preset states a precision.
+        InputError: the preset states a precision, or a section is written on one line.
     """
     tree = parse_yaml(text, source=source)
     for section in _SECTIONS:
         if "precision" in tree[section]:
             raise InputError(f"{source}: {section}.precision: is {tree[section]['precision']}; leave out --precision")
-        text = text.replace(f"\n{section}:\n", f"\n{section}:\n  precision: {precision} {_ADDED}\n", 1)
-    check_params(parse_yaml(text, source=source), source=source)
+        head = re.compile(rf"^{section}:[ \t]*(?:#.*?)?(\r?\n)", flags=re.MULTILINE)
+        text = head.sub(rf"\g<0>  precision: {precision} {_ADDED}\1", text, count=1)
+    changed = parse_yaml(text, source=source)
+    for section in _SECTIONS:
+        if changed[section].get("precision") != precision:
+            raise InputError(
+                f"{source}: {section}: its keys are not below it, so that none can be added; leave out --precision and "
+                f"write precision: {precision} there"
+            )
+    check_params(changed, source=source)
     return text
 
 

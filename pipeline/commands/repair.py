@@ -6,6 +6,7 @@ Unfinished copies of outputs below data/ are removed. Prints a line for each fil
 import argparse
 import fcntl
 import json
+import os
 import re
 import shutil
 import time
@@ -80,15 +81,20 @@ def repair_dvc_files(project: Path, work: WorkPaths) -> list[Repair]:
     Raises:
         InputError: a file is damaged and DVC still runs in the project, or dvc.lock has conflicts of a git merge.
     """
-    if not (project / ".dvc").is_dir():
+    # A project of `init` uses the .dvc of a repository around it.
+    root = next((folder for folder in (project, *project.parents) if (folder / ".dvc").is_dir()), None)
+    if root is None:
         return []
-    with _dvc_lock_held(project / ".dvc/tmp/lock"):
-        running = _running_dvc(project)
-        damaged = [] if _is_readable_rwlock(project, running) else [_RWLOCK]
+    rwlock = Path(os.path.relpath(root / _RWLOCK, project))
+    with _dvc_lock_held(root / ".dvc/tmp/lock"):
+        running = _running_dvc(root)
+        damaged = [] if _is_readable_rwlock(root, running) else [rwlock]
         damaged += [] if is_readable_lock(project / _LOCK) else [_LOCK]
         if damaged and running:
             raise InputError(f"{damaged[0]}: damaged, and DVC runs as process {running[0]}; end it and try again")
-        repairs = [_remove_rwlock(project) if path == _RWLOCK else _replace_lock(project, work) for path in damaged]
+        repairs = [
+            _remove_rwlock(project, path) if path == rwlock else _replace_lock(project, work) for path in damaged
+        ]
         return repairs if running else [*repairs, *_remove_unfinished_copies(project)]
 
 
@@ -113,9 +119,9 @@ def is_readable_lock(lock: Path) -> bool:
     return True
 
 
-def _is_readable_rwlock(project: Path, running: list[int]) -> bool:
+def _is_readable_rwlock(root: Path, running: list[int]) -> bool:
     """Return whether DVC can read .dvc/tmp/rwlock, and every living process in it is a DVC or may be another user's."""
-    path = project / _RWLOCK
+    path = root / _RWLOCK
     if not path.exists():
         return True
     try:
@@ -130,9 +136,9 @@ def _is_readable_rwlock(project: Path, running: list[int]) -> bool:
     return not any(Path("/proc", str(pid)).exists() and not hides_working_folder(pid) for pid in others)
 
 
-def _remove_rwlock(project: Path) -> Repair:
-    (project / _RWLOCK).unlink()
-    return Repair(file=_RWLOCK, done="left by a DVC that was killed; removed, since no DVC is running here")
+def _remove_rwlock(project: Path, path: Path) -> Repair:
+    (project / path).unlink()
+    return Repair(file=path, done="left by a DVC that was killed; removed, since no DVC is running here")
 
 
 def _replace_lock(project: Path, work: WorkPaths) -> Repair:

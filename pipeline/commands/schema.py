@@ -14,12 +14,15 @@ from pipeline.config.params import Params
 
 # Pydantic uses these names for bounds if a validator runs before that of the type (base.Int).
 _KEYWORDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+_IN_CLONE = Path("presets/params.schema.json")
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this command."""
     parser = command_parser("schema", __doc__)
-    parser.add_argument("--out", type=Path, default=Path("presets/params.schema.json"), help="file to write")
+    parser.add_argument(
+        "--out", type=Path, help=f"file to write (default: {_IN_CLONE} where it exists, else {_IN_CLONE.name})"
+    )
     return parser
 
 
@@ -29,7 +32,9 @@ def main(argv: Sequence[str]) -> int:
     Returns:
         0.
     """
-    out: Path = make_parser().parse_args(argv).out
+    out: Path | None = make_parser().parse_args(argv).out
+    if out is None:
+        out = _IN_CLONE if _IN_CLONE.is_file() else Path(_IN_CLONE.name)
     write_json(out, params_schema())
     print(f"{out}: written")
     return 0

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.commands import command_parser, packaged_path, positive_float
+from pipeline.commands import command_parser, float_or_nan, packaged_path, positive_float
 from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
 from pipeline.simulator import AllReduceTiming, Job, LinkFit, fit
@@ -144,13 +144,13 @@ def _machine_path(text: str) -> Path:
 
 
 def _count(text: str) -> int:
-    if not 1 <= (value := float(text)) < math.inf or not value.is_integer():
+    if not 1 <= (value := float_or_nan(text)) < math.inf or not value.is_integer():
         raise argparse.ArgumentTypeError(f"{text} is not an integer of 1 or more")
     return int(value)
 
 
 def _at_least_1(text: str) -> float:
-    if not 1 <= (value := float(text)) < math.inf:
+    if not 1 <= (value := float_or_nan(text)) < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not a number of 1 or more")
     return value
 

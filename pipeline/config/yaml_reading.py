@@ -50,9 +50,10 @@ def read_yaml_text(path: Path) -> str:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise InputError(f"{path}: larger than {MAX_BYTES:,} bytes; give a smaller file")
-        return content.decode("utf-8")
+        # Some editors of Windows begin a file with a byte order mark.
+        return content.decode("utf-8-sig")
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file; run in the project's folder or `make preset NAME=digits`") from None
+        raise InputError(f"{path}: no such file; run in a project's folder or make one by `batchsieve init`") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({error}); it must be a UTF-8 text file") from None
 

@@ -13,7 +13,7 @@ networks/<study>/             the best network of each trained study: best.pt, m
 
 import argparse
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -96,11 +96,23 @@ def main(argv: Sequence[str]) -> int:
     else:
         copy = shlex.join(["cp", "-r", f"{out / _METADATA}/.", f"{folder}/"])
         print(f"to replace the labels of the folder: {copy}")
+        for line in _cautions(out / _METADATA, folder, params.prepare):
+            print(line)
     for study in networks:
         print(f"{out / 'networks' / study}: best network of study {study}, with a model card")
     if decisions.n_planted is not None:
         print(planted_note(decisions.n_planted))
     return 0
+
+
+def _cautions(metadata: Path, folder: Path, config: PrepareConfig) -> Iterator[str]:
+    """Yield what to keep in mind when the tables in `metadata` are copied into the folder of the images."""
+    names = sorted(path.relative_to(metadata) for path in metadata.rglob("metadata.csv"))
+    for table in (folder / name for name in names):
+        if table.exists():
+            yield f"it overwrites {table}, of which other columns are lost: keep a copy"
+    if config.label_column is not None:
+        yield f"then remove prepare.label_column: {config.label_column}, since the column is called label there"
 
 
 def _check_target(out: Path, *, force: bool) -> None:
@@ -129,10 +141,23 @@ def _write_images(
                 shard("test", np.arange(n_test, dtype=np.int64))
     # People open it in a spreadsheet. What cleanlab reads of it, `is_label_issue`, is no text.
     write_csv(out / "label_issues.csv", protect_cells(cleanlab_table(decisions)))
-    if has_metadata:
-        # Unprotected: `datasets`, and the stage `prepare`, take file_name and label as they are written.
-        for name, table in metadata_tables(decisions).items():
-            write_csv(out / _METADATA / name / "metadata.csv", table)
+    # Unprotected: `datasets`, and the stage `prepare`, take file_name and label as they are written.
+    tables = {
+        out / _METADATA / name / "metadata.csv": table
+        for name, table in (metadata_tables(decisions) if has_metadata else {}).items()
+    }
+    for path, table in tables.items():
+        write_csv(path, table)
+    # Those of an earlier export, of other folders, would be copied with these.
+    for path in [*(out / _METADATA).rglob("metadata.csv")]:
+        if path not in tables and _is_of_export(path):
+            path.unlink()
+
+
+def _is_of_export(table: Path) -> bool:
+    """Return whether a metadata.csv begins with the columns of `metadata_tables`."""
+    with table.open("rb") as file:
+        return file.readline(99).replace(b'"', b"").startswith(b"file_name,label,keep")
 
 
 def _write_networks(out: Path, decisions: DecidedImages, params: Params, data: DataPaths) -> list[str]:

@@ -9,6 +9,7 @@ code or overrides restart the rounds.
 """
 
 import argparse
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
@@ -144,13 +145,14 @@ def _run_rounds(arguments: argparse.Namespace, params: Params, rounds_dir: Round
     last, agreement = rows[-1]["round"], rows[-1]["jaccard"]
     data = rounds_dir.data
     n_planted = count_planted(data)
+    copy = shlex.join(["cp", str(data.recursive_overrides(network)), str(data.overrides)])
     return [
         *table([{**row, "seconds": rounds_dir.seconds(row["round"])} for row in rows]),
         f"converged in round {last}"
         if has_converged(results, min_jaccard)
         else f"not converged: Jaccard index {agreement:.3f} is below {min_jaccard:g}; try --rounds {last + 1}",
         *([] if n_planted is None else [planted_note(n_planted)]),
-        f"to use round {last}: cp {data.recursive_overrides(network)} {data.overrides} && dvc repro",
+        f"to use round {last}: {copy} && dvc repro",
     ]
 
 

@@ -259,6 +259,8 @@ class RoundsDir:
         if recorded is None or changed:
             for path in (self.data.recursive_rounds(self.network), self.data.recursive_overrides(self.network)):
                 path.unlink(missing_ok=True)
+            # First: a kill must not leave some of the rounds under the inputs of all.
+            record.unlink(missing_ok=True)
             if folder.exists():
                 shutil.rmtree(folder)
             write_json(record, inputs)

@@ -85,6 +85,7 @@ def data_size(config: PrepareConfig, paths: DataPaths, *, prepared: bool) -> Dat
             seed=config.seed,
             downloads=Path(),
             progress=lambda *_: nullcontext(_SilentCounter()),
+            label_column=config.label_column,
         )
     )
     if config.train_size is not None:

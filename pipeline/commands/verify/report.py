@@ -2,6 +2,7 @@
 
 import html
 import itertools
+import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,7 @@ from pipeline.artifacts.prepared import PLANTED_COLUMN
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.artifacts.tables import read_csv, read_parquet, write_parquet
 from pipeline.artifacts.untrusted import read_untrusted_json
-from pipeline.commands.verify.findings import Findings
+from pipeline.commands.verify.findings import Findings, shown
 from pipeline.commands.verify.recorded import Project
 from pipeline.commands.verify.studies import VerifiedStudy, same_value
 from pipeline.paths import DataPaths
@@ -50,8 +51,17 @@ def check_digests(project: Project, findings: Findings) -> None:
                 findings.differs(path, "stage", record["stage"], name)
             for part in ("inputs", "outputs"):
                 for file, digest in record[part].items():
-                    n_files += _compare_digest(path, file, digest, f"{part[:-1]} of {name}", equal, findings)
+                    role = f"{part[:-1]} of {name}"
+                    if _is_within(path.parent / file, project.data.root):
+                        n_files += _compare_digest(path, file, digest, role, equal, findings)
+                    else:
+                        findings.wrong(path, f"{role} {shown(file)}: is not in {project.data.root}, and is not read")
     findings.checked.append(f"{n_files} digests of files in the provenance of the stages")
+
+
+def _is_within(file: Path, folder: Path) -> bool:
+    """Return whether a path is in a folder, wherever links in it lead: DVC may link files to its cache."""
+    return Path(os.path.normpath(file)).is_relative_to(os.path.normpath(folder))
 
 
 def _compare_digest(

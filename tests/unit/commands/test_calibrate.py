@@ -101,6 +101,12 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments
     assert printed_error(capsys.readouterr().err).key == key
 
 
+def test_the_folder_of_the_rows_is_made(tmp_path: Path) -> None:
+    file = tmp_path / "new/rows.json"
+    assert main([*_project(tmp_path), "--min-samples", "5", "--json", str(file)]) == 0
+    assert read_json(file)
+
+
 def test_one_class_has_no_other_to_plant_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(_project(tmp_path, n_classes=1)) == 2
     assert printed_error(capsys.readouterr().err).key == "calibrate"

@@ -91,6 +91,28 @@ def test_images_without_folders_of_splits_share_a_table(tmp_path: Path) -> None:
     assert [(row["label"], row["keep"]) for row in changed] == [("dog", True)]
 
 
+def test_a_table_that_would_be_overwritten_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    captions = {"metadata.csv": b"file_name,caption\ncat/0.png,asleep\n"}
+    project = write_decided_project(tmp_path, one_tree() | captions, test_size=0.34)
+    export(project)
+    assert f"it overwrites {project}/photos/metadata.csv," in capsys.readouterr().out
+    (project / "photos/metadata.csv").unlink()
+    export(project, "--force")
+    assert "overwrites" not in capsys.readouterr().out
+
+
+def test_tables_of_an_earlier_export_are_removed(project: Path) -> None:
+    """`cp -r` would put them into the folder of the images."""
+    out = export(project)
+    tables = out / "metadata"
+    (tables / "train").rename(tables / "valid")
+    mine = tables / "mine/metadata.csv"
+    mine.parent.mkdir()
+    mine.write_text("file_name,label\nold.png,cat\n")
+    export(project, "--force")
+    assert sorted(path.parent.name for path in tables.rglob("metadata.csv")) == ["mine", "test", "train"]
+
+
 def test_indices_are_the_rows_of_the_training_images(project: Path) -> None:
     out = export(project)
     assert np.load(out / "kept.npy").tolist() == np.flatnonzero(KEEP).tolist()

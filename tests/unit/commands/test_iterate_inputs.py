@@ -1,6 +1,7 @@
 """`iterate`: what restarts the rounds, and rejected inputs."""
 
 import io
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,6 +86,25 @@ def test_a_changed_section_starts_again_and_is_named(tmp_path: Path, section: st
     assert f" {section} " in line
     assert not made.exists()
     assert not data.recursive_rounds(NETWORK).exists()
+
+
+def test_a_kill_in_a_restart_leaves_no_round_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    write_project(tmp_path)
+    pretend_first_round(tmp_path)
+    begin, made = _begun(tmp_path)
+    write_project(tmp_path, filter={"drop_fraction": 0.2})
+    pretend_first_round(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            begin()
+    write_project(tmp_path)
+    pretend_first_round(tmp_path)
+    begin()
+    assert not made.exists()
 
 
 def test_round_0_may_have_dropped_near_duplicates(tmp_path: Path) -> None:

@@ -131,7 +131,11 @@ def test_memory_that_runs_out_names_the_argument(
 
 @pytest.mark.parametrize(
     ("more", "message"),
-    [(("--images", "61"), "--images 61: "), (("--directions", "0"), "--directions 0")],
+    [
+        (("--images", "61"), "--images 61: "),
+        (("--directions", "0"), "--directions 0"),
+        (("--seed", f"{2**63}"), "--seed"),
+    ],
 )
 def test_what_cannot_be_measured_is_one_line(
     project: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], message: str

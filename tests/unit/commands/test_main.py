@@ -45,6 +45,13 @@ def test_wrong_command_line_has_code_2(arguments: list[str]) -> None:
     assert raised.value.code == 2
 
 
+@pytest.mark.parametrize("option", ["diagnose --seconds", "critical-batch --tolerance", "simulate --compression"])
+def test_words_are_called_no_number(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*option.split(), "ten"])
+    assert "ten is not a number" in capsys.readouterr().err
+
+
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
         main(["--help"])

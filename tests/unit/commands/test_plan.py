@@ -26,7 +26,7 @@ from pipeline.config.params import load_params
 from pipeline.config.study_plan import build_plan, plan_hash
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
-from tests.fixtures.images import split_tree, write_folder
+from tests.fixtures.images import photo, split_tree, write_folder
 from tests.fixtures.plan import DIGITS, SPEED, digits_params, preset
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK
@@ -140,6 +140,15 @@ def test_decoding_is_timed_where_images_stay_in_their_files(tmp_path: Path) -> N
     files = data_size(config.model_copy(update={"storage": "files"}), DataPaths(), prepared=False)
     assert (files.n_train, files.n_test) == (8, 4)
     assert 0 < files.decode_s < 1
+
+
+def test_labels_of_a_named_column_are_counted(tmp_path: Path) -> None:
+    rows = [f"{number}.png,{'cat' if number % 2 else 'dog'}" for number in range(12)]
+    table = "\n".join(["file_name,species", *rows]).encode()
+    write_folder(tmp_path, {f"{number}.png": photo(number) for number in range(12)} | {"metadata.csv": table})
+    changes = {"dataset": "image_folder", "path": str(tmp_path), "test_size": 0.5, "label_column": "species"}
+    size = data_size(digits_params().prepare.model_copy(update=changes), DataPaths(), prepared=False)
+    assert (size.n_train, size.n_test, size.n_classes) == (6, 6, 2)
 
 
 def test_unknown_folder_is_bad_input() -> None:

@@ -1,5 +1,6 @@
 """params.yaml from a preset, without losing edits."""
 
+import json
 import re
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import torch
 
 from pipeline.__main__ import main
 from pipeline.config.params import load_params
+from tests.fixtures.params import digits_tree
 from tests.fixtures.printed_errors import key_within, printed_error
 
 _PRESETS = Path(__file__).parents[3] / "presets"
@@ -128,3 +130,45 @@ def test_a_preset_that_states_its_precision_keeps_it(
     (folder / "presets/mine.yaml").write_text(text)
     assert main(["preset", "mine", "--precision", "bf16"]) == 2
     assert key_within(printed_error(capsys.readouterr().err), "presets/mine.yaml") == "train.precision"
+
+
+@pytest.mark.parametrize("head", ["train:  # of all studies\n", "train: \n", "train:\r\n"])
+def test_a_precision_is_written_below_any_head_of_a_section(
+    head: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _pretend_gpu(monkeypatch, (9, 0))
+    text = (folder / "presets/digits.yaml").read_text()
+    (folder / "presets/mine.yaml").write_bytes(text.replace("\ntrain:\n", f"\n{head}").encode())
+    assert main(["preset", "mine", "--precision", "bf16"]) == 0
+    params = load_params(folder / "params.yaml")
+    assert (params.finetune.precision, params.train.precision) == ("bf16", "bf16")
+
+
+def test_a_precision_that_cannot_be_written_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _pretend_gpu(monkeypatch, (9, 0))
+    on_one_line = [f"{section}: {json.dumps(keys)}\n" for section, keys in digits_tree().items()]
+    (folder / "presets/mine.yaml").write_text("".join(on_one_line))
+    assert main(["preset", "mine", "--precision", "bf16"]) == 2
+    assert key_within(printed_error(capsys.readouterr().err), "presets/mine.yaml") == "finetune"
+    assert not (folder / "params.yaml").exists()
+
+
+def test_a_folder_without_presets_hides_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other programs have presets, too."""
+    (tmp_path / "presets").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert main(["preset"]) == 0
+    assert "digits" in capsys.readouterr().out
+    assert main(["preset", "--presets", "presets"]) == 2
+    assert printed_error(capsys.readouterr().err).key == "--presets presets"
+
+
+def test_a_preset_of_an_editor_of_windows_is_a_valid_file(folder: Path) -> None:
+    text = (folder / "presets/digits.yaml").read_text()
+    (folder / "presets/mine.yaml").write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    assert main(["preset", "mine"]) == 0
+    assert load_params(folder / "params.yaml") == load_params(folder / "presets/digits.yaml")

@@ -295,3 +295,17 @@ def test_an_rwlock_of_any_content_is_removed(tmp_path: Path, text: str) -> None:
 def test_a_lock_of_any_content_is_damaged(tmp_path: Path, text: str) -> None:
     (tmp_path / "dvc.lock").write_text(text)
     assert not is_readable_lock(tmp_path / "dvc.lock")
+
+
+def test_files_of_a_project_within_a_repository_of_dvc(tmp_path: Path) -> None:
+    """`init` makes no second .dvc there."""
+    project = tmp_path / "a project"
+    project.mkdir()
+    (tmp_path / ".dvc/tmp").mkdir(parents=True)
+    (tmp_path / _RWLOCK).write_bytes(b"")
+    (project / "dvc.lock").write_text("schema: '2.0'\nstages:\n  prep")
+    repairs = repair_dvc_files(project, WorkPaths())
+    assert [str(repair.file) for repair in repairs] == [f"../{_RWLOCK}", "dvc.lock"]
+    assert not (tmp_path / _RWLOCK).exists()
+    assert not (project / "dvc.lock").exists()
+    assert repair_dvc_files(project, WorkPaths()) == []

@@ -21,6 +21,12 @@ def test_committed_schema_is_current(tmp_path: Path) -> None:
     assert committed == current, "run `python -m pipeline schema`"
 
 
+def test_outside_a_clone_it_is_next_to_the_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["schema"]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["params.schema.json"]
+
+
 @pytest.mark.parametrize("name", ["params.yaml", "presets/digits.yaml", "presets/cifar10.yaml", "presets/paper.yaml"])
 def test_first_line_names_the_schema_from_where_the_file_is(name: str) -> None:
     path = _ROOT / name

@@ -310,12 +310,14 @@ def test_bad_arguments_end_with_one_line(
     assert shown.count("\n") == 1
 
 
-@pytest.mark.parametrize("number", ["inf", "nan", "0", "1.5", "1e400"])
+@pytest.mark.parametrize("number", ["inf", "nan", "0", "1.5", "1e400", "six"])
 def test_a_number_of_gpus_is_an_integer(number: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*_SUMMIT, "--gpus", number])
     assert ended.value.code == 2
-    assert printed_error(capsys.readouterr().err).key == "argument --gpus"
+    shown = capsys.readouterr().err
+    assert printed_error(shown).key == "argument --gpus"
+    assert f"{number} is not an integer of 1 or more" in shown
 
 
 @pytest.mark.parametrize(

@@ -265,6 +265,7 @@ def test_missing_or_binary_file(tmp_path: Path) -> None:
         with pytest.raises(InputError) as raised:
             load_params(path)
         assert raised.value.key == str(path)
+        assert content is not None or "`batchsieve init`" in str(raised.value)
 
 
 @pytest.mark.parametrize("written", ["1e-3", "1.0e-3", "0.001", "1E-3"])

@@ -175,6 +175,19 @@ def test_a_file_of_a_run_that_is_too_large_is_not_read(
     assert any(line.startswith("DIFFERS") and "10,000,000,000 bytes, more than" in line for line in lines), lines
 
 
+def test_a_record_leads_to_no_file_outside_the_project(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its digest would be printed; and some files of the system never end."""
+    secret = project.parent / "secret"
+    secret.write_text("secret")
+    path = data_of(project).provenance("train", STUDY_NAME)
+    named = {str(secret): "0", "../../../secret": "0"}
+    edit_json(path, inputs={**read_json(path)["inputs"], **named})
+    code, lines = run_verify(project, capsys)
+    assert code == 1
+    assert not [line for line in lines if sha256_of_file(secret)[:12] in line]
+    assert len([line for line in lines if line.startswith("DIFFERS") and "is not read" in line]) == 2, lines
+
+
 def test_a_run_without_a_chain_is_mentioned(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _rewrite_entry(entries(project)[0], "result.json", lambda result: {**result, "links": []})
     _, lines = run_verify(project, capsys)
