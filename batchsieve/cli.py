@@ -10,7 +10,8 @@ from pathlib import Path
 
 import viz.__main__
 from pipeline.__main__ import COMMANDS, module_of
-from pipeline.command_line import is_clone, run_command
+from pipeline.command_line import run_command
+from pipeline.environment import is_clone
 from pipeline.errors import InputError
 
 GROUPS = {

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import os
+import select
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 
 from pipeline.environment import missing_module_hint, unsupported_python_hint
 from pipeline.errors import InputError, fix_hint
@@ -20,22 +23,31 @@ def run_command(module: str, argv: Sequence[str]) -> int:
         argv: arguments of the command.
 
     Returns:
-        The command's exit code; 2 with one line for bad input or a Python that lacks a requirement; 130 after SIGINT.
+        The command's exit code; 2 with one line for bad input or a Python that lacks a requirement; 130 after SIGINT;
+        141 if the reader of standard output has gone, such as `head`.
     """
     if line := unsupported_python_hint():
         return _print_error(line)
     from pipeline.processes import freeze_imported_objects  # which an older Python cannot read
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A path may have letters that the terminal has not, or bytes that are no text.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         command = import_module(module)
         freeze_imported_objects()
         code: int = command.main(argv)
+        _flush()
     except InputError as error:
         return _print_error(str(error))
     except ModuleNotFoundError as error:
         if not (line := missing_module_hint(error.name)):
             raise
         return _print_error(line)
+    except BrokenPipeError:
+        if not _is_output_closed():
+            raise
+        return 128 + signal.SIGPIPE
     except Exception as error:
         # Errors of memory and files have many classes; `fix_hint` recognizes them, and all others are raised again.
         if not (line := fix_hint(error)):
@@ -47,11 +59,26 @@ def run_command(module: str, argv: Sequence[str]) -> int:
     return code
 
 
-def is_clone(folder: Path) -> bool:
-    """Return whether the folder has the code of the repository, as a project outside a clone does not."""
-    return (folder / "pyproject.toml").is_file() and (folder / "pipeline" / "stages").is_dir()
-
-
 def _print_error(line: str) -> int:
     print(f"error: {line}", file=sys.stderr)
     return 2
+
+
+def _flush() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _is_output_closed() -> bool:
+    """Return whether nobody reads standard output any more, and discard what was to be written."""
+    try:
+        output = sys.stdout.fileno()
+    except (AttributeError, OSError):  # there is none, or a library collects it
+        return False
+    poll = select.poll()
+    poll.register(output, 0)
+    if not poll.poll(0):
+        return False
+    # Python writes it again when it ends, and would report the pipe.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    return True

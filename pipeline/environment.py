@@ -75,12 +75,25 @@ def missing_module_hint(module: str | None) -> str | None:
     return f"{sys.executable} has no module {module}; {_fix()}"
 
 
+def is_clone(folder: Path) -> bool:
+    """Return whether the folder has the code of the repository, as a project outside a clone does not."""
+    return (folder / "pyproject.toml").is_file() and (folder / "pipeline" / "stages").is_dir()
+
+
+def install_hint(extras: str) -> str:
+    """Return the command that installs extras of the package, such as `stages,viz`, from a clone or elsewhere."""
+    return f"pip install -e '.[{extras}]'" if is_clone(Path.cwd()) else f"pip install 'batchsieve[{extras}]'"
+
+
 def _fix() -> str:
     """Return the commands that lead to a Python with all requirements."""
-    venv = Path.cwd() / ".venv"
+    here = Path.cwd()
+    venv = here / ".venv"
     # Compare prefixes: .venv/bin/python may be a link to the Python that runs.
     if (venv / "bin" / "activate").is_file() and Path(sys.prefix).resolve() != venv.resolve():
         fix = "activate the environment (. .venv/bin/activate) and run the command again"
+    elif not is_clone(here):
+        fix = f"install the requirements ({install_hint('stages,viz')}) and try again"
     else:
         fix = "install the requirements (make setup), activate the environment (. .venv/bin/activate) and try again"
     # DVC removes a stage's outputs before it starts the stage; they stay in its cache.

@@ -21,6 +21,9 @@ _FIX_HINTS = {
     errno.ENOTDIR: "a folder is needed here; move the file away",
     errno.EISDIR: "a file is needed here; move the folder away",
     errno.ELOOP: "a link leads to itself; remove it",
+    errno.ENAMETOOLONG: "give a shorter name",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ESTALE: "its server has replaced it: run the same command again",
 }
 
 # Temporary files, which are gone when the error is printed, and lock files: what they are for.

@@ -1,5 +1,6 @@
 """Lock files, which the kernel frees when their process dies."""
 
+import errno
 import fcntl
 import os
 import time
@@ -11,6 +12,8 @@ from typing import IO
 from pipeline.errors import InputError
 
 _LOCK_GRACE_S = 5.0
+# Of some network and user-space file systems.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @contextmanager
@@ -21,7 +24,7 @@ def file_lock(path: Path, name: str, *, remove: bool = False) -> Iterator[None]:
         remove: whether to remove the file at the end, for folders whose files go elsewhere.
 
     Raises:
-        InputError: another process holds it; the message calls it a run of `name`.
+        InputError: another process holds it, and the message calls it a run of `name`; or there are no locks here.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path, name, removed=remove) as file:
@@ -71,5 +74,12 @@ def _try_lock(file: IO[str], *, within_s: float) -> bool:
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.05)
+        except OSError as error:
+            file.close()
+            if error.errno not in _NO_LOCKS:
+                raise
+            raise InputError(
+                f"{file.name}: the file system has no locks ({error.strerror}); choose a folder on another one"
+            ) from None
         else:
             return True

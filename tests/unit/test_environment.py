@@ -68,8 +68,17 @@ def _assert_one_line(answer: "subprocess.CompletedProcess[str]", *parts: str) ->
 def test_without_the_requirements(tmp_path: Path, entry: str) -> None:
     # -S leaves out site-packages, and with them all that is installed.
     answer = _run([sys.executable, "-S"], entry, tmp_path)
-    _assert_one_line(answer, f"{sys.executable} ", "make setup", ". .venv/bin/activate")
+    _assert_one_line(answer, f"{sys.executable} ", "pip install 'batchsieve[stages,viz]'")
     assert "dvc checkout" not in answer.stderr
+    # Outside a clone there is no Makefile.
+    assert "make setup" not in answer.stderr
+
+
+def test_in_a_clone_make_installs_the_requirements(tmp_path: Path) -> None:
+    (tmp_path / "pipeline/stages").mkdir(parents=True)
+    (tmp_path / "pyproject.toml").touch()
+    answer = _run([sys.executable, "-S"], "batchsieve validate", tmp_path)
+    _assert_one_line(answer, "make setup", ". .venv/bin/activate")
 
 
 # Pretends, as sitecustomize, that the libraries of the extra `stages` are not installed.
@@ -95,7 +104,7 @@ def test_a_stage_without_the_extra_for_stages(tmp_path: Path, stage: str) -> Non
     item = {"train": " --study tiny"}.get(stage, "" if stage in ("prepare", "report") else " --network tiny")
     python_path = os.pathsep.join(map(str, (tmp_path, ROOT)))
     answer = _run([sys.executable], f"pipeline.stages.{stage}{item}", tmp_path, PYTHONPATH=python_path)
-    _assert_one_line(answer, "params.yaml" if stage not in STAGE_MODULES else "make setup")
+    _assert_one_line(answer, "params.yaml" if stage not in STAGE_MODULES else "batchsieve[stages,viz]")
 
 
 def test_where_there_is_an_environment_it_is_to_be_activated(tmp_path: Path) -> None:

@@ -17,9 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from pipeline.command_line import is_clone
 from pipeline.commands import command_parser, is_pipeline
-from pipeline.environment import MINIMUM_PYTHON
+from pipeline.environment import MINIMUM_PYTHON, is_clone
 from pipeline.errors import InputError
 
 INSTALL = "pip install -c requirements.lock -e '.[all]'"  # in a clone

@@ -14,8 +14,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from pipeline.command_line import is_clone
 from pipeline.commands.doctor.command import INSTALL, INSTALL_PACKAGE, Finding, install_command, ok, problem, warning
+from pipeline.environment import is_clone
 
 _PACKAGE = "batchsieve"
 

@@ -16,6 +16,7 @@ from pipeline.commands import command_parser
 from pipeline.config.params import check_params
 from pipeline.config.search_checks import check_space
 from pipeline.config.yaml_reading import parse_yaml, read_yaml_text
+from pipeline.environment import install_hint
 from pipeline.errors import InputError
 from pipeline.instruction_set import limit_instructions
 from pipeline.locks import file_lock
@@ -57,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
                     "dask.scheduler: local or an address, or scheduler: round_robin (the same result)"
                 )
         if find_spec("optuna") is None:
-            raise InputError("tune: needs Optuna; pip install -e '.[tuning]'")
+            raise InputError(f"tune: needs Optuna; {install_hint('tuning')}")
         # Imported here: Optuna is an extra.
         from pipeline.commands.tune.outputs import check_fair, write_comparison
         from pipeline.commands.tune.run import outcome_lines, run_search
