@@ -62,10 +62,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete the temporary files and folders of killed processes in `folder`, but not those of running ones."""
+    """Delete the temporary files and folders of killed processes in `folder`; those of running ones and others stay."""
     for leftover in folder.glob(".*.tmp"):
         pid = leftover.name.split(".")[-2]
-        if pid.isdigit() and Path("/proc", pid).exists():
+        if not pid.isdecimal() or Path("/proc", pid).exists():
             continue
         if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)
@@ -94,6 +94,10 @@ def _flush(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        # Some network and user-space file systems flush no folder.
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
     finally:
         os.close(descriptor)
 

@@ -21,9 +21,9 @@ CropBox = tuple[float, float, float, float]
 
 # Raster formats only: Pillow would pass EPS to Ghostscript, and other formats do not hold photographs.
 _FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
-IMAGE_SUFFIXES = frozenset(
-    (".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".jp2", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-)
+IMAGE_SUFFIXES = frozenset((
+    ".avif", ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".jp2", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp",
+))  # fmt: skip
 
 # Limits the memory: each thread may have a decoded image of `max_megapixels`.
 _MAX_THREADS = 8
@@ -96,6 +96,8 @@ def scaled_region(
         Exception: any of Pillow's, while it decodes a damaged file.
     """
     _check_size(image.size, max_megapixels)
+    if image.format == "TIFF":
+        image.load()  # which turns it upright; before that, versions of Pillow state either size
     width, height = _upright_size(image)
     left, top, right, bottom = region(width, height)
     if draft:

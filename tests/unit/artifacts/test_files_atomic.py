@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -113,8 +114,26 @@ def test_leftovers_of_killed_processes_go_those_of_living_stay(tmp_path: Path) -
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
     (killed,) = tmp_path.iterdir()
     mine = tmp_path / f".mine.npy.{os.getpid()}.tmp"
-    for other in (mine, tmp_path / "kept.npy", tmp_path / "kept.tmp"):
+    others = ["kept.npy", "kept.tmp", ".notes.tmp", ".a.b.tmp"]
+    for other in (mine, *(tmp_path / name for name in others)):
         other.write_text("")
     remove_leftovers(tmp_path)
     assert not killed.exists()
-    assert {path.name for path in tmp_path.iterdir()} == {mine.name, "kept.npy", "kept.tmp"}
+    assert {path.name for path in tmp_path.iterdir()} == {mine.name, *others}
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP])
+def test_folders_that_cannot_be_flushed_are_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """As on some network file systems."""
+    flush = os.fsync
+
+    def flush_files(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", flush_files)
+    write_text(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text() == "new"

@@ -169,8 +169,8 @@ def test_damaged_files_give_pixels_or_a_reason(data: bytes, cut: float, patches:
         assert _decode(bytes(damaged[: round(cut * len(damaged))])).shape == (_SIZE, _SIZE, 3)
 
 
-def _halves(size: tuple[int, int], *, orientation: int = 1) -> bytes:
-    """A JPEG that is red on the left of the upright picture and blue on the right."""
+def _halves(size: tuple[int, int], *, orientation: int = 1, file_format: str = "JPEG") -> bytes:
+    """An image that is red on the left of the upright picture and blue on the right."""
     width, height = size
     image = Image.new("RGB", size, (255, 0, 0))
     image.paste((0, 0, 255), (width // 2, 0, width, height))
@@ -178,19 +178,21 @@ def _halves(size: tuple[int, int], *, orientation: int = 1) -> bytes:
         image = image.transpose(Image.Transpose.ROTATE_90)
     exif = Image.Exif()
     exif[0x0112] = orientation
-    return encode(image, "JPEG", exif=exif, subsampling=0)
+    options = {"subsampling": 0} if file_format == "JPEG" else {}
+    return encode(image, file_format, exif=exif, **options)
 
 
 @pytest.mark.parametrize("orientation", [1, 6])
 @pytest.mark.parametrize("draft", [False, True])
-def test_regions_are_those_of_the_upright_picture(orientation: int, draft: bool) -> None:
+@pytest.mark.parametrize("file_format", ["JPEG", "PNG", "TIFF"])
+def test_regions_are_those_of_the_upright_picture(orientation: int, draft: bool, file_format: str) -> None:
     seen: list[tuple[int, int]] = []
 
     def right_half(width: int, height: int) -> CropBox:
         seen.append((width, height))
         return width / 2 + 16, 0, width, height
 
-    data = _halves((640, 320), orientation=orientation)
+    data = _halves((640, 320), orientation=orientation, file_format=file_format)
     pixels = decode_region(data, _SIZE, right_half, max_megapixels=1.0, draft=draft)
     assert seen == [(640, 320)]
     np.testing.assert_allclose(pixels, np.broadcast_to((0, 0, 255), pixels.shape), atol=3)

@@ -86,6 +86,7 @@ _OTHERS = {
     "loose images": _tree("1.png", "2.png"),
     "an image next to a folder": _tree("all/cat/1.png", "1.png"),
     "a loose image": _tree(*_ONE, "x.JPG"),
+    "a loose image of a browser": _tree(*_ONE, "x.jfif"),
     "loose in train": _tree(*_SPLIT, "train/1.png"),
     "loose next to train": _tree(*_SPLIT, "1.png"),
     "train without test": _tree(*_SPLIT[:2]),
