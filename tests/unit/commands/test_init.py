@@ -115,12 +115,15 @@ def test_weights_of_the_same_name_are_kept(project: Path, capsys: pytest.Capture
 @pytest.mark.parametrize("name", ["2020 [summer]", "a*b", "what?", "back\\slash", "end  "])
 def test_git_ignores_the_images_whatever_their_folder_is_called(name: str, project: Path) -> None:
     write_folder(project / name, one_tree())
-    write_folder(project / "2020 s", {"notes.txt": b""})
+    # What the names match as patterns.
+    others = ["2020 s/notes.txt", "axb/notes.txt", "whats/notes.txt"]
+    write_folder(project, dict.fromkeys(others, b""))
     assert _init(name) == 0
     assert load_params(project / "params.yaml").prepare.path == name
-    command = ["git", "check-ignore", f"{name}/cat/0.png", "2020 s/notes.txt"]
-    answer = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
-    assert len(answer.stdout.splitlines()) == 1
+    files = "".join(f"{file}\0" for file in (f"{name}/cat/0.png", *others))
+    command = ["git", "check-ignore", "-z", "--stdin"]
+    answer = subprocess.run(command, cwd=project, input=files, capture_output=True, text=True, check=False)
+    assert answer.stdout == f"{name}/cat/0.png\0"
 
 
 def test_a_gitignore_keeps_its_bytes(project: Path) -> None:
