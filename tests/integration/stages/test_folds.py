@@ -30,16 +30,6 @@ from tests.fixtures.training import (
     write_imagenet_weights,
     write_project,
 )
-    bright_images,
-    command,
-    run,
-    stage,
-<<<<<<< HEAD
-=======
-    write_imagenet_weights,
->>>>>>> d53dddba (Copies that put a whole class in one fold are refused)
-    write_project,
-)
 
 N = 60
 MEMORIZING: Mapping[str, Any] = {

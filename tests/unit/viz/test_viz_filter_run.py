@@ -142,7 +142,7 @@ def test_without_its_log_the_status_is_still_known(tmp_path: Path) -> None:
     assert run.status() == RunStatus(is_running=False, text=f"The filter of {NETWORK} failed: exit code 1", failed=True)
 
 
-def test_a_run_that_did_not_start_leaves_the_status_of_the_last_one(tmp_path: Path) -> None:
+def test_a_run_that_did_not_start_leaves_the_earlier_status(tmp_path: Path) -> None:
     run = _project(tmp_path, "")
     name_networks(tmp_path / "params.yaml", [NETWORK, "resnet34"])
     run.start(NETWORK)
