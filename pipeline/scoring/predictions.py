@@ -6,7 +6,6 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.environment import install_hint
 from pipeline.errors import InputError
 from pipeline.scoring.base import ScoredImages, Scorer, ScorerInputs
 
@@ -244,7 +243,7 @@ def _confident_learning_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
         from cleanlab.filter import find_label_issues
     except ImportError:
         raise InputError(
-            f"filter.scorer: confident_learning needs cleanlab; {install_hint('cleanlab')}, or take self_confidence"
+            "filter.scorer: confident_learning needs cleanlab; pip install cleanlab, or take self_confidence"
         ) from None
     probabilities = np.asarray(inputs.probabilities, dtype=np.float64)
     # Classes of a single image may be named too; a later check refuses to empty a class.
