@@ -94,8 +94,8 @@ def check_port(host: str, port: int, *, name: str) -> None:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-        except (OSError, UnicodeError) as error:
-            # A name that no host can have, such as `a..b`, is no OSError.
+        except (OSError, TypeError) as error:
+            # A name that no host can have, such as `ä..b`, is a TypeError: "encoding of hostname failed".
             reason = getattr(error, "strerror", None) or error
             raise InputError(
                 f"{name}: {port} of {host} is not available ({reason}); choose another, e.g. {port % 65535 + 1}"

@@ -221,7 +221,7 @@ def test_bad_command_lines_and_params_are_one_line(tmp_path: Path, capsys: pytes
         for arguments, named in (
             (["--params", str(tmp_path / "none.yaml")], "none.yaml: no such file"),
             (["--params", str(_PARAMS), "--port", "70000"], "--port: 70000"),
-            (["--params", str(_PARAMS), "--host", "a..b"], "of a..b is not available"),
+            (["--params", str(_PARAMS), "--host", "ä..b"], "of ä..b is not available"),
             (["--params", str(_PARAMS), "--port", str(busy)], f"--port: {busy}"),
         ):
             assert main(arguments) == 2
