@@ -69,9 +69,7 @@ def augmentation(records: Sequence[RunRecord], criteria: ClaimCriteria) -> Claim
     runs: dict[object, list[RunRecord]] = {}
     shared = ("extractor", "model", "batch_size", "learning_rate", "weight_decay", "bn_group", "matched", "recipe")
     for key, group in group_by(records, *shared).items():
-        studies = {
-            name: _pair_with_full(study_runs) for name, study_runs in group_by(group, "augmented", "study").items()
-        }
+        studies = {name: _pair_with_full(of_study) for name, of_study in group_by(group, "augmented", "study").items()}
         for (is_augmented, study), augmented in studies.items():
             for (other_is_augmented, other), plain in studies.items():
                 if not is_augmented or other_is_augmented:
