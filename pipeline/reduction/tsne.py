@@ -176,7 +176,9 @@ def _fit(
         knn_index=_search_neighbors(index, settings), perplexity=settings["perplexity"], n_jobs=settings["n_jobs"]
     )
     tsne = openTSNE.TSNE(**settings, callbacks=_Reporter(report), callbacks_every_iters=_ITERATIONS_PER_REPORT)
-    embedding = tsne.fit(points, affinities=affinities)
+    # The start by PCA needs two columns. One of zeros changes no distance.
+    start = points if points.shape[1] > 1 else np.pad(points, ((0, 0), (0, 1)))
+    embedding = tsne.fit(start, affinities=affinities)
     coordinates = np.asarray(embedding, dtype=np.float32)
     if not np.isfinite(coordinates).all():
         raise InputError(

@@ -56,6 +56,14 @@ def test_the_map_is_that_of_opentsne_to_the_bit(keys: dict[str, Any]) -> None:
     assert mapped.kl_divergence == pytest.approx(reference.kl_divergence, rel=1e-9)
 
 
+def test_a_single_feature_orders_the_map() -> None:
+    points = np.sort(_points(150, 1), axis=0)
+    mapped = _map(points).coordinates
+    assert mapped.shape == (150, 2)
+    neighbors = exact_neighbors(mapped, np.arange(150), 5)
+    assert np.abs(neighbors - np.arange(150)[:, None]).mean() < 10  # 50 by chance
+
+
 def test_repeats_are_equal_to_the_bit() -> None:
     # 1,200 points: the search is approximate from 1,000 on.
     first, second = (_map(_points(1200), n_jobs=2) for _ in range(2))
