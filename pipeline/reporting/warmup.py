@@ -22,7 +22,8 @@ def warmup_laws(studies: Sequence[StudyInputs], train: TrainConfig, confidence: 
 
     Siblings share everything except `schedule.warmup`, in epochs, and the batch sizes. The batch sizes of studies with
     the same warm-up are combined. A batch size counts if every warm-up has runs of it, and each seed has a finished
-    one. Studies with several replicates of the filter have no single run per seed and are left out.
+    one. The seeds are those that all of these runs have, since siblings with looks may stop at different numbers.
+    Studies with several replicates of the filter have no single run per seed and are left out.
 
     Returns:
         studies, model, arm, learning_rate, weight_decay, warmups (epochs), and `best` and `slope` of `WarmupLaw`.
@@ -56,8 +57,9 @@ def _laws(group: dict[float, list[StudyInputs]], confidence: float) -> list[dict
     laws = []
     for variant in next(iter(by_warmup.values())):
         tried = [runs[variant] for runs in by_warmup.values()]
-        seeds = sorted({seed for _, seed in tried[0]})
         sizes = sorted(set.intersection(*({size for size, _ in runs} for runs in tried)))
+        of_sizes = [{seed for at, seed in runs if at == size} for runs in tried for size in sizes]
+        seeds = sorted(of_sizes[0].intersection(*of_sizes)) if of_sizes else []
         tables = {size: np.array([[runs[size, seed] for seed in seeds] for runs in tried]) for size in sizes}
         usable = [size for size in sizes if np.isfinite(tables[size]).any(axis=0).all()]
         if not usable:

@@ -125,3 +125,17 @@ def test_batch_sizes_are_listed_as_people_do() -> None:
     law: dict[str, Any] = {"model": "m", "arm": "full", "learning_rate": 0.1, "weight_decay": 0.0, "best": best}
     law["slope"] = law["per_doubling"] = {"n": 1, "mean": 0.5, "sd": None, "low": None, "high": None}
     check_golden("warmup_sizes_at_end.txt", f"{slope_sentence(law, 0.95)}\n")
+
+
+def test_siblings_of_different_looks_have_the_seeds_of_both(tmp_path: Path) -> None:
+    tree = _params(1.0, 2.0).model_dump(mode="json")
+    for study in tree["studies"].values():
+        study |= {"arms": ["full", "filtered", "random"], "looks": [2, 3]}
+    params = check_params(tree, source="params.yaml")
+    data = _write(tmp_path, params)
+    stopped = {**params.studies, "warmup_2": params.studies["warmup_2"].model_copy(update={"seeds": (0, 1)})}
+    write_study(data, params.model_copy(update={"studies": stopped}), "warmup_2")
+    laws = build_summary(load_report_inputs(params, data))["warmup_laws"]
+    assert {law["arm"]: {row["by_seed"]["n"] for row in law["best"]} for law in laws} == {
+        "full": {2}, "filtered": {2}, "random": {2},
+    }  # fmt: skip
