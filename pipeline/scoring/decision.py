@@ -99,6 +99,8 @@ def _share_note(
     if rule.allocation != "overall":
         return f"{missed}: the quotas of {len(by_class)} classes are met to the nearest image or tie in each"
     threshold = next(iter(by_class.values()))
+    if threshold.alternative is None and achieved > rule.fraction:
+        return f"{missed}: {n_above} images are infinitely suspect, and no threshold keeps them"
     if threshold.alternative is None:
         return f"{missed}: no threshold drops more of the other images, which have equal values"
     step = abs(threshold.alternative - threshold.n_above)

@@ -73,6 +73,17 @@ def test_images_that_the_scorer_rates_alike_are_explained() -> None:
     _check_note("share_note_rated_alike.txt", decide(_cloud(0, 40), _dbscan(1), DropFraction(fraction=0.3)))
 
 
+def test_images_that_no_threshold_keeps_are_explained() -> None:
+    """A fifth of the labels was never learned."""
+    events = np.where(np.arange(40) % 5 == 0, np.inf, np.arange(40) % 3).astype(np.float32)
+    inputs = ScorerInputs(
+        labels=np.arange(40) % 2, probabilities=np.full((40, 2), 0.5, np.float32), training_forgetting=events
+    )
+    decision = decide(inputs, {"name": "forgetting"}, DropFraction(fraction=0.1))
+    assert decision.is_noise.sum() == 8
+    _check_note("share_note_infinite.txt", decision)
+
+
 def test_few_images_are_explained() -> None:
     # Each image is twice as far from the one before as that from its own.
     line = ScorerInputs(
