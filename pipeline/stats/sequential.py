@@ -7,6 +7,7 @@ of a fixed number of seeds is one look with the full level.
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -40,8 +41,8 @@ def look_levels(looks: tuple[int, ...], alpha: float) -> Levels:
 
     By a simulation of one million studies of independent normal differences. t does not depend on the spread, so that
     a quantile of the smallest p-value over the looks is the level for any spread. Its standard error is 0.5 % of the
-    level; it is rounded down to four digits. Equivalence is false at the margin, where one of its two sides has
-    the full chance of error. A single look has alpha itself.
+    level for an alpha of 0.05, and 10 % for 0.0001. It is rounded down. Equivalence is false at the margin, where one
+    of its two sides has the full chance of error. A single look has alpha itself.
 
     Args:
         looks: numbers of replicates, ascending, 2 or more each.
@@ -57,7 +58,13 @@ def look_levels(looks: tuple[int, ...], alpha: float) -> Levels:
         both.append(2 * np.abs(tails).min(axis=0))
         upper.append(np.where(tails > 0, tails, 1.0).min(axis=0))
     spent = (1 - RESERVE) * alpha
-    return Levels(*(int(1e4 * np.quantile(np.concatenate(minima), spent)) / 1e4 for minima in (both, upper)))
+    return Levels(*(_rounded_down(float(np.quantile(np.concatenate(minima), spent))) for minima in (both, upper)))
+
+
+def _rounded_down(level: float) -> float:
+    """Return a level, above 0, rounded down to four decimals, or to two digits where these are further right."""
+    scale = 10.0 ** max(4, 1 - math.floor(math.log10(level)))
+    return int(scale * level) / scale
 
 
 def _tail(mean: StudentMean, alpha: float) -> NDArray[np.float64]:

@@ -49,6 +49,11 @@ def test_levels_lie_between_bonferroni_and_the_whole(looks: tuple[int, ...], alp
         assert 0.9 * alpha / len(looks) < level < alpha
 
 
+def test_a_small_alpha_leaves_levels_above_zero() -> None:
+    for level in look_levels(LOOKS, 0.0001):
+        assert 0.00001 < level < 0.0001
+
+
 @pytest.mark.parametrize("shift", [0.0, -0.003, 0.003])
 def test_false_claims_are_as_rare_as_stated(shift: float) -> None:
     found, _ = first_outcomes(DESIGN, _normal(shift))
