@@ -16,6 +16,7 @@ from pipeline.config.params import load_params
 from pipeline.config.reduce import PcaConfig, ReduceConfig
 from pipeline.config.runtime import DaskConfig
 from pipeline.errors import InputError
+from pipeline.reduction.tsne import max_perplexity
 from pipeline.scoring.registry import SCORERS, member_scorers, split_options, uses_embedding
 
 FEATURE_SCORERS = sorted(SCORERS.keys() - {"ensemble", *NEEDS_TRAINING})
@@ -31,11 +32,20 @@ class FeatureSettings:
     dask: DaskConfig
 
     def fitted_to(self, features: NDArray[np.floating]) -> "FeatureSettings":
-        """Return the settings without PCA where there are no more features (N, D) or rows than components."""
-        n_components = self.reduce.pca.n_components
-        if n_components is None or n_components < min(features.shape):
-            return self
-        return replace(self, reduce=self.reduce.model_copy(update={"pca": PcaConfig(n_components=None)}))
+        """Return the defaults as features (N, D) allow them.
+
+        There is no PCA to as many components as rows or features, no more neighbors than other rows unless an option
+        asks for them, and a perplexity below N / 3.
+        """
+        n = len(features)
+        changed: dict[str, Any] = {}
+        if self.reduce.pca.n_components is not None and self.reduce.pca.n_components >= min(features.shape):
+            changed["pca"] = PcaConfig(n_components=None)
+        if "n_neighbors" not in self.reduce.model_fields_set:
+            changed["n_neighbors"] = max(1, min(self.reduce.n_neighbors, n - 1))
+        if self.reduce.tsne.perplexity > max_perplexity(n):
+            changed["tsne"] = self.reduce.tsne.model_copy(update={"perplexity": max(1.0, (n - 1) / 3.5)})
+        return replace(self, reduce=self.reduce.model_copy(update=changed))
 
 
 def feature_settings(
