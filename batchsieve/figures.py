@@ -134,8 +134,9 @@ def accuracy(study: StudyResults) -> Picture:
 
 
 def training_loss(study: StudyResults) -> Picture:
-    """Return the training loss in nats against the processed images, a panel for each batch size."""
-    return picture(learning_figure(learning_panels(study.summary, "train_loss"), LOSS), width=720)
+    """Return the training loss in nats during training, a panel for each batch size."""
+    panels = learning_panels(study.summary, "train_loss")
+    return picture(learning_figure(panels, LOSS, x_axis=study.x_axis), width=720)
 
 
 def differences(study: StudyResults) -> Picture:

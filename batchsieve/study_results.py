@@ -19,7 +19,7 @@ from pipeline.stats.comparisons import AnalysisPlan, comparisons
 from pipeline.stats.estimates import Estimate
 from pipeline.stats.formatting import points, points_interval
 from pipeline.stats.per_class import image_values
-from pipeline.stats.runs import Run, run_from_row
+from pipeline.stats.runs import CurveAxis, Run, run_from_row
 from pipeline.stats.study import study_summary
 from pipeline.stats.tables import Table, accuracy_table, critical_batch_table, difference_table
 
@@ -62,6 +62,7 @@ class StudyResults:
         correct: (runs, test images) whether a run classifies an image correctly.
         test_labels: (test images,) int64, indices into `class_names`.
         class_names: of all classes.
+        x_axis: of the curves during training.
     """
 
     name: str
@@ -71,6 +72,7 @@ class StudyResults:
     correct: NDArray[np.bool_]
     test_labels: NDArray[np.int64]
     class_names: Sequence[str]
+    x_axis: CurveAxis
 
     def __repr__(self) -> str:
         return f"StudyResults({self.name}: {len(self.finished):,} of {len(self.runs):,} runs finished)"
@@ -83,7 +85,7 @@ class StudyResults:
     @cached_property
     def summary(self) -> Mapping[str, Any]:
         """All numbers of the study, as in the report's summary.json."""
-        return study_summary(self.name, self.runs, self.plan)
+        return study_summary(self.name, self.runs, self.plan, x_axis=self.x_axis)
 
     def verdicts(self) -> list[StudyVerdict]:
         """Return the comparisons over all settings of the study."""
@@ -159,6 +161,7 @@ def read_study(name: str, params: Params, data: DataPaths) -> StudyResults:
         correct=open_array(data.correct(name), dtype=np.bool_, ndim=2, rows=len(runs)),
         test_labels=labels,
         class_names=read_json(data.prepare_metrics)["class_names"],
+        x_axis=study.x_axis,
     )
 
 

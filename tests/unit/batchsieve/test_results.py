@@ -11,10 +11,13 @@ import pytest
 from ruamel.yaml import YAML
 
 from batchsieve import InputError, NetworkResults, Results, StudyResults, open_results
+from batchsieve.figures import training_loss
+from batchsieve.study_results import read_study
 from pipeline.arms import arm_mask
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.tables import read_parquet
 from pipeline.reporting.inputs import load_report_inputs
+from pipeline.reporting.summary import build_summary
 from pipeline.stats.study import study_summary
 from tests.fixtures.damages import damage
 from tests.fixtures.report import CLASS_NAMES, params_tree, params_with, write_artifacts
@@ -70,6 +73,14 @@ def test_a_study_is_that_of_the_report(results: Results, study: StudyResults) ->
     assert study.plan == reported.plan
     assert study.summary == study_summary("digits", reported.runs, reported.plan)
     assert repr(study) == f"StudyResults(digits: {len(study.runs)} of {len(study.runs)} runs finished)"
+
+
+def test_curves_have_the_axis_of_the_study(results: Results) -> None:
+    params = params_with(x_axis="steps")
+    (reported,) = build_summary(load_report_inputs(params, results.data))["studies"]
+    study = read_study("digits", params, results.data)
+    assert study.summary["learning"] == reported["learning"]
+    assert training_loss(study).content != training_loss(results.study()).content
 
 
 def test_verdicts_are_those_of_the_summary(study: StudyResults) -> None:
