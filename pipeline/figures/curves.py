@@ -171,7 +171,11 @@ def panel_figure(
         for axes, (title, lines) in zip(grid.flat, panels.items(), strict=False):
             axes.set_title(title)
             for key, style, x, y in lines:
-                (handles[str(key)],) = axes.plot(x, y, color=style.color, linestyle=style.dash[1], linewidth=1.2)
+                # A line of one point would be invisible.
+                marker = "." if len(x) == 1 else None
+                (handles[str(key)],) = axes.plot(
+                    x, y, color=style.color, linestyle=style.dash[1], linewidth=1.2, marker=marker
+                )
             if log_y:
                 matplotlib_log_axis(axes, "y", [value for lines in panels.values() for *_, y in lines for value in y])
         for axes in grid.flat[len(panels) :]:

@@ -86,7 +86,9 @@ def test_the_axis_has_its_title_and_scale_in_both() -> None:
 def test_a_curve_of_one_record_is_seen_and_nothing_is_no_error() -> None:
     single = LearningCurve(key=LineKey("full"), style=STYLES[LineKey("full")], x=[32], values=[2.0])
     assert learning_chart({"batch size 32": [single]}, LOSS).data[0].mode == "lines+markers"
-    assert svg(learning_figure({"batch size 32": [single]}, LOSS))
+    figure = learning_figure({"batch size 32": [single]}, LOSS)
+    assert figure.axes[0].lines[0].get_marker() == "."
+    assert svg(figure)
     assert svg(learning_figure({}, LOSS))
 
 
