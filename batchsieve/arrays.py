@@ -86,7 +86,9 @@ def checked_labels(
             "class_names in the order of the columns"
         )
     order = np.argsort(classes, kind="stable")
-    positions = np.minimum(np.searchsorted(classes, values, sorter=order), len(classes) - 1)
+    # NumPy would search signed among unsigned integers as floats, which merge large ones.
+    searched = values if values.dtype.kind == "U" else values.astype(classes.dtype)
+    positions = np.minimum(np.searchsorted(classes, searched, sorter=order), len(classes) - 1)
     codes = order[positions].astype(np.int64)
     unknown = classes[codes] != values
     if unknown.any():
@@ -101,7 +103,13 @@ def _without_objects(values: NDArray[Any]) -> NDArray[Any]:
     if all(issubclass(kind, str) for kind in kinds):
         return values.astype(str)
     if all(issubclass(kind, int | np.integer) for kind in kinds):
-        return values.astype(np.int64)
+        try:
+            return values.astype(np.int64)
+        except OverflowError:
+            row = next(row for row, value in enumerate(values.tolist()) if not -(2**63) <= value < 2**63)
+            raise InputError(
+                f"labels: row {row} is {values[row]}, beyond 64 bits; give smaller integers, or strings"
+            ) from None
     raise InputError(
         f"labels: values of {', '.join(sorted(kind.__name__ for kind in kinds))}; give only integers or only strings"
     )
