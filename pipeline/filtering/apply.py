@@ -78,7 +78,7 @@ def rule_for(
     fraction = config.planted_fraction
     assert fraction is not None
     best = search_planted(points, inputs.labels, min_samples, fraction=fraction, map_fn=inputs.map_fn)
-    if best is None or best.average_precision < fraction + (1 - fraction) * _MIN_SKILL:
+    if best is None or best.average_precision < best.chance + (1 - best.chance) * _MIN_SKILL:
         raise InputError(
             "filter.eps: tuned finds no radius: images planted in other classes are detected hardly better than by "
             f"chance, so space {config.scorer.space} does not separate classes; train the extractor longer, or "

@@ -50,12 +50,14 @@ class PlantedSearch:
     Attributes:
         eps: radius of the highest mean F1.
         f1: that mean, 0 to 1.
-        average_precision: mean over the repeats, 0 to 1; the planted fraction for random scores.
+        average_precision: mean over the repeats, 0 to 1.
+        chance: its expectation for random scores: nearly the planted fraction, and more for few images.
     """
 
     eps: float
     f1: float
     average_precision: float
+    chance: float
 
 
 def search_planted(
@@ -101,8 +103,20 @@ def search_planted(
     ]
     best = int(scores.argmax())
     return PlantedSearch(
-        eps=float(thresholds[best]), f1=float(scores[best]), average_precision=float(np.mean(average_precisions))
+        eps=float(thresholds[best]),
+        f1=float(scores[best]),
+        average_precision=float(np.mean(average_precisions)),
+        chance=expected_average_precision(n_planted, len(labels)),
     )
+
+
+def expected_average_precision(n_relevant: int, n: int) -> float:
+    """Return the mean average precision of `n` items in random order, 2 or more, of which `n_relevant` are relevant.
+
+    Bestgen (2015), Exact Expected Average Precision of the Random Baseline for System Evaluation.
+    """
+    harmonic = float((1 / np.arange(1, n + 1)).sum())
+    return ((n_relevant - 1) / (n - 1) * (n - harmonic) + harmonic) / n
 
 
 def _f1(values: NDArray[np.float64], truth: NDArray[np.bool_], thresholds: NDArray[np.float64]) -> NDArray[np.float64]:

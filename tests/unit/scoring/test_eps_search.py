@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score
 
 from pipeline.scoring.density import core_distances, release_radii_by_class
-from pipeline.scoring.eps_search import k_distances, knee, search_planted
+from pipeline.scoring.eps_search import expected_average_precision, k_distances, knee, search_planted
 
 
 def _blobs(seed: int, spacing: float) -> tuple[np.ndarray, np.ndarray]:
@@ -64,3 +65,11 @@ def test_a_larger_assumed_noise_gives_a_smaller_radius() -> None:
     found = [search_planted(points, labels, 5, fraction=fraction) for fraction in (0.02, 0.1, 0.3)]
     radii = [search.eps for search in found if search is not None]
     assert radii[0] > radii[1] > radii[2]
+
+
+@pytest.mark.parametrize(("n_relevant", "n"), [(1, 2), (1, 12), (3, 40), (10, 200)])
+def test_chance_is_the_mean_over_random_orders(n_relevant: int, n: int) -> None:
+    rng, truth = np.random.default_rng(0), np.arange(n) < n_relevant
+    found = [average_precision_score(truth, rng.random(n)) for _ in range(2000)]
+    error = np.std(found) / len(found) ** 0.5
+    assert expected_average_precision(n_relevant, n) == pytest.approx(np.mean(found), abs=4 * error)
