@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.artifacts.overrides import Override, apply_labels
-from pipeline.config.filter import DbscanScorer, FilterConfig
+from pipeline.config.filter import DbscanScorer, FilterConfig, TunedEps
 from pipeline.errors import InputError
 from pipeline.filtering.near_duplicates import TrainingDuplicates, redundant_images
 from pipeline.scoring.base import ScoredImages, ScorerInputs, neighbor_phrases, override_reason, suggestion_phrases
@@ -165,7 +165,7 @@ def apply_filter(
         keep[row] = override.keeps
     labels = apply_labels(inputs.labels, context.overrides, context.class_names)
     if not config.allow_empty:
-        _check_no_class_is_empty(inputs, config, context.class_names, decision, labels[keep], fix)
+        _check_no_class_is_empty(inputs, config, context, decision, labels[keep], fix)
     elif not keep.any():
         raise InputError(f"filter.{_rule_key(config)}: drops every image; drop fewer, or {fix}")
     suggestion = suggest_labels(inputs)
@@ -210,14 +210,18 @@ def _stability(
 def _check_no_class_is_empty(
     inputs: ScorerInputs,
     config: FilterConfig,
-    class_names: Sequence[str],
+    context: FilterContext,
     decision: FilterDecision,
     kept_labels: NDArray[np.int64],
     fix: str,
 ) -> None:
     key = _rule_key(config)
     rest = "near duplicates or decided by hand" if config.near_duplicates == "drop" else "decided by hand"
-    value = getattr(config, key)
+    names, value, where = context.class_names, getattr(config, key), key
+    if isinstance(value, dict):
+        value, where = value[context.network], f"{key}.{context.network}"
+    elif isinstance(value, TunedEps):
+        value = value.name
     for label in np.setdiff1d(inputs.labels, kept_labels):
         rows = inputs.labels == label
         direction = "lower it" if key == "drop_fraction" else "raise it"
@@ -225,8 +229,8 @@ def _check_no_class_is_empty(
             above = f" above {decision.thresholds[rows][0]:.4g}" if key == "eps" else ""
             direction = f"give a number{above}"
         raise InputError(
-            f"filter.{key}: {value} leaves none of the {rows.sum()} images of class "
-            f"{class_names[label]!r} ({decision.is_noise[rows].sum()} exceed {decision.thresholds[rows][0]:.4g}, "
+            f"filter.{where}: {value} leaves none of the {rows.sum()} images of class "
+            f"{names[label]!r} ({decision.is_noise[rows].sum()} exceed {decision.thresholds[rows][0]:.4g}, "
             f"the rest {rest}); {direction}, {fix}, or set filter.allow_empty: true"
         )
 
