@@ -31,13 +31,11 @@ def content_order(features: NDArray[np.float32], codes: NDArray[np.int64]) -> ND
     return order[np.argsort(codes[order], kind="stable")]
 
 
-def principal_components(
-    features: NDArray[np.float32], n_components: int, log: RunLog | None = None
-) -> NDArray[np.float32]:
+def principal_components(features: NDArray[np.float32], n_components: int, log: RunLog) -> NDArray[np.float32]:
     """Return principal components (N, d) of features (N, D), d = min(n_components, N); the features if D is no larger.
 
     Args:
-        log: shows the progress; None shows nothing.
+        log: shows the progress.
 
     Raises:
         InputError: `n_components` is below 1.
@@ -47,7 +45,7 @@ def principal_components(
     if features.shape[1] <= n_components:
         return np.ascontiguousarray(features)
     # Two passes fit the axes, and one transforms.
-    with (log or RunLog.silent()).progress("principal components", 3 * len(row_blocks(features)), "blocks") as bar:
+    with log.progress("principal components", 3 * len(row_blocks(features)), "blocks") as bar:
 
         def counted(task: Callable[[Any], Any], blocks: Iterable[Any]) -> Iterator[Any]:
             for block in blocks:
@@ -57,15 +55,13 @@ def principal_components(
         return fit_pca(features, min(n_components, len(features)), map_fn=counted).transform(features, map_fn=counted)
 
 
-def neighbor_rows(
-    components: NDArray[np.float32], k: int, *, key: str, seed: int, log: RunLog | None = None
-) -> NDArray[np.int32]:
+def neighbor_rows(components: NDArray[np.float32], k: int, *, key: str, seed: int, log: RunLog) -> NDArray[np.int32]:
     """Return the rows (N, k) of the nearest other samples by components (N, d), nearest first.
 
     Args:
         key: the argument that gave `k`, for errors.
         seed: of the search above 100,000 samples.
-        log: shows the progress; None shows nothing.
+        log: shows the progress.
 
     Raises:
         InputError: there are fewer than `k` other samples, or faiss is not installed.
@@ -78,7 +74,7 @@ def neighbor_rows(
         from pipeline.reduction.neighbors import nearest_neighbors
     except ModuleNotFoundError as error:
         raise _needs_extra("features", error) from None
-    with (log or RunLog.silent()).progress("nearest neighbors", n, "samples") as bar:
+    with log.progress("nearest neighbors", n, "samples") as bar:
         return nearest_neighbors(components, k, seed=seed, report=bar.update).rows
 
 
@@ -89,7 +85,7 @@ def voted_probabilities(
     *,
     folds: int,
     seed: int,
-    log: RunLog | None = None,
+    log: RunLog,
 ) -> NDArray[np.float32]:
     """Estimate class probabilities (N, C) of each sample by models that were not fitted to it; rows sum to 1.
 
@@ -101,7 +97,7 @@ def voted_probabilities(
         neighbors: (N, k).
         folds: of the cross-validation.
         seed: of the folds.
-        log: shows the progress; None shows nothing.
+        log: shows the progress.
 
     Raises:
         InputError: too few samples for the folds, or only one class outside a fold.
@@ -111,7 +107,7 @@ def voted_probabilities(
     n, n_classes = len(labels.codes), len(labels.classes)
     fix = "give more samples of each class, fewer folds, or pred_probs"
     fold = probe_folds(labels.codes, folds, seed, key="labels", fix=fix)
-    with (log or RunLog.silent()).progress("class probabilities", folds, "folds") as bar:
+    with log.progress("class probabilities", folds, "folds") as bar:
         probed = cross_validated_probabilities(
             components, labels.codes, folds=fold, n_classes=n_classes, report=bar.update
         )
@@ -127,14 +123,14 @@ def tsne_coordinates(
     perplexity: float,
     n_jobs: int,
     seed: int,
-    log: RunLog | None = None,
+    log: RunLog,
 ) -> NDArray[np.float32]:
     """Return the t-SNE embedding (N, 2) of components (N, d).
 
     Above 200,000 samples t-SNE is fitted to landmarks, and the others are transformed to their embedding.
 
     Args:
-        log: shows the progress; None shows nothing.
+        log: shows the progress.
 
     Raises:
         InputError: there are too few samples for the perplexity, a value is out of range, or openTSNE is not installed.
@@ -153,7 +149,7 @@ def tsne_coordinates(
         raise _needs_extra("scorer", error) from None
     settings = TsneConfig(perplexity=float(perplexity), n_jobs=n_jobs, random_state=seed)
     return training_tsne_with_progress(
-        components, codes, settings, landmarks=landmark_count("auto", n), log=log or RunLog.silent(), name="t-SNE"
+        components, codes, settings, landmarks=landmark_count("auto", n), log=log, name="t-SNE"
     ).coordinates
 
 

@@ -32,9 +32,10 @@ from batchsieve.evidence import (
 )
 from batchsieve.filter_result import Explanation, FilterResult, KeepMask
 from pipeline.config.base import describe_validation_error
-from pipeline.config.filter import FilterConfig
+from pipeline.config.filter import NEEDS_TRAINING, FilterConfig
 from pipeline.errors import InputError
 from pipeline.filtering.apply import FilterContext, apply_filter, check_estimate, reasons_of
+from pipeline.run_log import RunLog
 from pipeline.scoring.base import ScorerInputs
 from pipeline.scoring.registry import SCORERS, check_scorer
 from pipeline.scoring.suggestions import suggest_labels
@@ -83,7 +84,8 @@ def sieve(
         pred_probs: (N, C) out-of-fold probabilities, for the scorers that need them.
         network: of images: `timm/NAME`, or `resnet18` to `resnet152`. None: `timm/tf_efficientnet_lite0`.
         weights: of the network, as of `look`.
-        scorer: name of a scorer of `filter.scorer` in params.yaml, or a mapping of its `name` and options, e.g.
+        scorer: name of a scorer of `filter.scorer` in params.yaml, except for those that need a record of the training
+            (`aum`, `forgetting`, `mean_confidence`); or a mapping of its `name` and options, e.g.
             `{"name": "dbscan", "space": "components", "min_samples": 10}`. `space: components` needs no t-SNE.
         drop_fraction: fraction of the samples to drop, 0 to 1: the most suspect ones, as close to it as ties allow.
             "estimated": the share of wrong labels that the class probabilities suggest.
@@ -143,18 +145,21 @@ def sieve(
         values = checked_features(image_features(images, labels, network=network, weights=weights), n)
     order = content_order(values, checked.codes)
     ordered = Labels(codes=checked.codes[order], classes=checked.classes)
-    components = principal_components(values[order], n_components)
+    log = RunLog.silent()
+    components = principal_components(values[order], n_components, log)
     embeddings = neighbors = probabilities = None
     if "embedding" in needs:
-        embedding = tsne_coordinates(components, ordered.codes, perplexity=perplexity, n_jobs=n_jobs, seed=seed)
+        embedding = tsne_coordinates(
+            components, ordered.codes, perplexity=perplexity, n_jobs=n_jobs, seed=seed, log=log
+        )
         embeddings = embedding[None]
     if "neighbors" in needs:
-        neighbors = neighbor_rows(components, _max_neighbors(settings), key="scorer.k", seed=seed)
+        neighbors = neighbor_rows(components, _max_neighbors(settings), key="scorer.k", seed=seed, log=log)
     if input_probabilities is not None:
         probabilities = input_probabilities[order]
     elif "probabilities" in needs:
-        voters = neighbor_rows(components, min(_NEIGHBORS, n - 1), key="labels", seed=seed)
-        probabilities = voted_probabilities(components, voters, ordered, folds=_FOLDS, seed=seed)
+        voters = neighbor_rows(components, min(_NEIGHBORS, n - 1), key="labels", seed=seed, log=log)
+        probabilities = voted_probabilities(components, voters, ordered, folds=_FOLDS, seed=seed, log=log)
     inputs = ScorerInputs(
         labels=ordered.codes,
         embeddings=embeddings,
@@ -174,7 +179,7 @@ def sieve(
     def explain() -> Explanation:
         given = inputs
         if inputs.neighbors is None and inputs.has("classes"):
-            nearest = neighbor_rows(components, min(_NEIGHBORS, n - 1), key="labels", seed=seed)
+            nearest = neighbor_rows(components, min(_NEIGHBORS, n - 1), key="labels", seed=seed, log=log)
             given = replace(inputs, neighbors=nearest)
         suggestion = suggest_labels(given)
         reasons = reasons_of(given, config, sieved.decision, suggestion, context)
@@ -259,6 +264,12 @@ def _check_inputs(config: FilterConfig, labels: Labels, n: int) -> None:
         probabilities=unknown(n, len(labels.classes)),
         training_confidence=unknown(n),
     )
+    for member in scorer_settings(settings):
+        # `label_odds` works without a record. The reasons of the others would speak of one.
+        if member["name"] in NEEDS_TRAINING and member["name"] != "label_odds":
+            raise InputError(
+                f"scorer: {member['name']} needs a record of the training, which arrays lack; take label_odds"
+            )
     check_scorer(future_inputs, settings, labels.names, "scorer")
     try:
         check_estimate(future_inputs, config, _NETWORK)

@@ -143,6 +143,8 @@ _FEATURES, _LABELS = np.random.default_rng(0).normal(size=(24, 3)), np.arange(24
         ({"allocation": "per_class"}, "allocation"),
         ({"scorer": {"space": "components"}, "drop_fraction": 0.1}, "scorer"),
         ({"scorer": "no_such", "drop_fraction": 0.1}, "scorer"),
+        ({"scorer": "mean_confidence", "drop_fraction": 0.1}, "scorer"),
+        ({"scorer": {"name": "ccs", "scorer": {"name": "aum"}}, "drop_fraction": 0.1}, "scorer"),
         ({"scorer": {"name": "margin", "k": 3}, "drop_fraction": 0.1}, "scorer.k"),
         ({"scorer": {"name": "dbscan", "min_samples": 9}}, "scorer.min_samples"),
         ({"scorer": {"name": "knn_agreement", "k": 24}, "drop_fraction": 0.1}, "scorer.k"),
