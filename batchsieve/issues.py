@@ -22,7 +22,7 @@ from pipeline.errors import InputError
 from pipeline.run_log import RunLog, stderr_log
 from pipeline.scoring.base import ScorerInputs, neighbor_phrases
 from pipeline.scoring.registry import SCORERS
-from pipeline.scoring.suggestions import suggest_labels
+from pipeline.scoring.suggestions import SuggestedLabels, suggest_labels
 from pipeline.scoring.thresholds import threshold_for_share
 from pipeline.scoring.wrong_share import WrongShare, estimate_wrong_share
 
@@ -191,6 +191,31 @@ def find_issues(
         elif scorer != "knn_agreement" or share == "estimated":
             probabilities = voted_probabilities(components, neighbors, ordered, folds=folds, seed=seed, log=log)
         inputs = ScorerInputs(labels=ordered.codes, probabilities=probabilities, neighbors=neighbors)
+    return score_labels(inputs, checked, order, scorer=scorer, share=share, n_neighbors=n_neighbors, seed=seed)
+
+
+def score_labels(
+    inputs: ScorerInputs,
+    labels: Labels,
+    order: NDArray[np.int64],
+    *,
+    scorer: LabelScorer,
+    share: float | Literal["estimated"] | None,
+    n_neighbors: int,
+    seed: int,
+) -> LabelIssues:
+    """Return what `find_issues` does, from the inputs that it computes.
+
+    Args:
+        inputs: labels of two classes or more; with probabilities or neighbors, as the scorer needs them.
+        labels: of the N samples.
+        order: (N,) the sample of each row of `inputs`.
+        share, n_neighbors: `fraction` and `n_neighbors` of `find_issues`.
+        seed: of the interval of an estimated share.
+
+    Raises:
+        InputError: a missing extra.
+    """
     score = _score(inputs, scorer, n_neighbors)
     estimate = None
     if share == "estimated":
@@ -204,9 +229,9 @@ def find_issues(
     return LabelIssues(
         score=score[inverse],
         is_issue=score[inverse] > threshold,
-        reason=np.array(_reasons(inputs, checked.names), dtype=object)[inverse],
-        label=checked.classes[checked.codes],
-        suggested_label=checked.classes[suggestion.labels[inverse]],
+        reason=np.array(_reasons(inputs, labels.names, suggestion), dtype=object)[inverse],
+        label=labels.classes[labels.codes],
+        suggested_label=labels.classes[suggestion.labels[inverse]],
         suggested_probability=suggestion.probabilities[inverse],
         scorer=scorer,
         threshold=threshold,
@@ -224,25 +249,25 @@ def _score(inputs: ScorerInputs, scorer: str, n_neighbors: int) -> NDArray[np.fl
         )
         return np.asarray(odds / (1 + odds))
     options = {"k": n_neighbors} if scorer in _NEIGHBOR_SCORERS else {}
-    return np.asarray(SCORERS[scorer].values(inputs, **options))
+    try:
+        return np.asarray(SCORERS[scorer].values(inputs, **options))
+    except InputError as error:  # a missing extra, which names the key of params.yaml
+        raise InputError(str(error).removeprefix("filter.")) from None
 
 
-def _reasons(inputs: ScorerInputs, names: Sequence[str]) -> list[str]:
+def _reasons(inputs: ScorerInputs, names: Sequence[str], suggestion: SuggestedLabels) -> list[str]:
     """Return reasons, e.g. "labeled cat (3.1 %), predicted dog (91.0 %); 9 of 10 nearest neighbors are dog"."""
     parts = []
     if inputs.probabilities is not None:
-        predicted = inputs.probabilities.argmax(axis=1)
-        label_share, predicted_share = (
-            np.take_along_axis(inputs.probabilities, classes[:, None], axis=1)[:, 0].tolist()
-            for classes in (inputs.labels, predicted)
-        )
+        label_share = inputs.probabilities[np.arange(len(inputs.labels)), inputs.labels].tolist()
+        predicted, predicted_share = suggestion.labels.tolist(), suggestion.probabilities.tolist()
         parts.append(
             [
                 f"labeled {names[label]} ({100 * share:.1f} %), predicted {names[guess]} ({100 * highest:.1f} %)"
                 if label != guess
                 else f"labeled and predicted {names[label]} ({100 * share:.1f} %)"
                 for label, share, guess, highest in zip(
-                    inputs.labels.tolist(), label_share, predicted.tolist(), predicted_share, strict=True
+                    inputs.labels.tolist(), label_share, predicted, predicted_share, strict=True
                 )
             ]
         )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from batchsieve.arrays import Labels, check_seed
+from batchsieve.arrays import Labels, check_seed, checked_features
 from batchsieve.evidence import (
     N_COMPONENTS,
     content_order,
@@ -16,7 +16,7 @@ from batchsieve.evidence import (
     tsne_coordinates,
     voted_probabilities,
 )
-from batchsieve.issues import find_issues
+from batchsieve.issues import score_labels
 from batchsieve.looking.networks import (
     DEFAULT_NETWORK,
     PACKAGE,
@@ -38,6 +38,7 @@ from pipeline.errors import InputError
 from pipeline.paths import expand_home
 from pipeline.reduction.near_duplicates import PASSES, near_duplicates
 from pipeline.run_log import RunLog, stderr_log
+from pipeline.scoring.base import ScorerInputs
 
 MIN_IMAGES = 10
 
@@ -192,31 +193,33 @@ def _result(
     name: str, pictures: Pictures, extracted: ExtractedFeatures, extractor: Extractor, *, progress: bool, seed: int
 ) -> Look:
     log = stderr_log(None) if progress else RunLog.silent()
-    k = min(_NEIGHBORS, len(pictures.paths) - 1)
+    n = len(pictures.paths)
+    k = min(_NEIGHBORS, n - 1)
+    features = checked_features(extracted.features, n)
     # In an order that does not depend on the paths, as in `find_issues`.
-    order = content_order(extracted.features, pictures.labels)
+    order = content_order(features, pictures.labels)
     inverse = np.argsort(order)
     labels = Labels(codes=pictures.labels[order], classes=pictures.class_names)
-    components = principal_components(extracted.features[order], N_COMPONENTS, log)
+    components = principal_components(features[order], N_COMPONENTS, log)
     neighbors = neighbor_rows(components, k, key="images", seed=seed, log=log)
-    probabilities = extracted.probabilities
-    if probabilities is None:
-        probabilities = voted_probabilities(components, neighbors, labels, folds=FOLDS, seed=seed, log=log)[inverse]
-    issues = find_issues(
-        pictures.class_names[pictures.labels],
-        probabilities,
-        extracted.features,
-        fraction="estimated",
-        class_names=pictures.class_names.tolist(),
+    if extracted.probabilities is None:
+        probabilities = voted_probabilities(components, neighbors, labels, folds=FOLDS, seed=seed, log=log)
+    else:
+        probabilities = extracted.probabilities[order]
+    issues = score_labels(
+        ScorerInputs(labels=labels.codes, probabilities=probabilities, neighbors=neighbors),
+        Labels(codes=pictures.labels, classes=pictures.class_names),
+        order,
+        scorer="label_odds",
+        share="estimated",
         n_neighbors=k,
-        progress=progress,
         seed=seed,
     )
-    perplexity = min(_PERPLEXITY, (len(order) - 1) / 3.5)
+    perplexity = min(_PERPLEXITY, (n - 1) / 3.5)
     coordinates = tsne_coordinates(components, labels.codes, perplexity=perplexity, n_jobs=2, seed=seed, log=log)
-    with log.progress("near duplicates", PASSES * len(order), "comparisons") as bar:
+    with log.progress("near duplicates", PASSES * n, "comparisons") as bar:
         duplicates = near_duplicates(
-            extracted.features if extracted.by_one_network is None else extracted.by_one_network,
+            features if extracted.by_one_network is None else extracted.by_one_network,
             thumbnail_pixels(pictures.thumbnails, _DUPLICATES_SIDE),
             seed=seed,
             report=bar.update,
@@ -228,7 +231,7 @@ def _result(
         coordinates=coordinates[inverse],
         components=components[inverse],
         class_names=pictures.class_names,
-        probabilities=probabilities,
+        probabilities=probabilities[inverse],
         neighbors=order[neighbors[inverse]].astype(np.int32),
         near_duplicates=duplicates,
         thumbnails=pictures.thumbnails,

@@ -25,6 +25,24 @@ def row_blocks(probabilities: NDArray[np.float32]) -> list[slice]:
     return [slice(start, start + size) for start in range(0, len(probabilities), size)]
 
 
+def predicted_classes(
+    labels: NDArray[np.int64], probabilities: NDArray[np.float32]
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return the most probable class (N,) int64 of each image, and its probability (N,); in a tie the label wins.
+
+    Args:
+        labels: (N,), 0 to C - 1.
+        probabilities: (N, C); may be memory-mapped.
+    """
+    predicted, highest = np.empty(len(labels), dtype=np.int64), np.empty(len(labels), dtype=np.float32)
+    for rows in row_blocks(probabilities):
+        block, own = np.asarray(probabilities[rows]), labels[rows]
+        highest[rows] = block.max(axis=1)
+        is_label = block[np.arange(len(block)), own] == block.max(axis=1)
+        predicted[rows] = np.where(is_label, own, block.argmax(axis=1))
+    return predicted, highest
+
+
 def confidence(inputs: ScorerInputs) -> NDArray[np.float64]:
     """Return the network's probability (N,), 0 to 1, of each image's label."""
     assert inputs.probabilities is not None

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.scoring.base import ScorerInputs
-from pipeline.scoring.predictions import row_blocks
+from pipeline.scoring.predictions import predicted_classes
 
 _VOTES = 10  # nearest neighbors that vote, as many as reasons and tables name
 _BLOCK = 8192
@@ -28,17 +28,13 @@ class SuggestedLabels:
 def suggest_labels(inputs: ScorerInputs) -> SuggestedLabels | None:
     """Return the most probable class of each image; without class probabilities, that of most nearest neighbors.
 
-    Neighbors vote with their labels, and at most ten of them do. Without both inputs, or with one class, return None.
+    In a tie the label of the image wins. Neighbors vote with their labels, and at most ten of them do. Without both
+    inputs, or with one class, return None.
     """
     if not inputs.has("classes"):
         return None
     if inputs.probabilities is not None:
-        labels = np.empty(len(inputs.labels), dtype=np.int64)
-        probabilities = np.empty(len(inputs.labels), dtype=np.float32)
-        # In blocks: probabilities of large data sets are memory-mapped.
-        for rows in row_blocks(inputs.probabilities):
-            block = np.asarray(inputs.probabilities[rows])
-            labels[rows], probabilities[rows] = block.argmax(axis=1), block.max(axis=1)
+        labels, probabilities = predicted_classes(inputs.labels, inputs.probabilities)
         return SuggestedLabels(labels=labels, probabilities=probabilities)
     if inputs.neighbors is None:
         return None

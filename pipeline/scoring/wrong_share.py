@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 from scipy.stats import rankdata
 
-from pipeline.scoring.predictions import row_blocks
+from pipeline.scoring.predictions import predicted_classes, row_blocks
 
 # Probabilities in single precision may miss their own mean by a rounding error.
 _ROUNDING = 1e-6
@@ -188,7 +188,7 @@ def estimate_wrong_share(labels: NDArray[np.int64], probabilities: NDArray[np.fl
         seed: of the bootstrap.
     """
     samples = _Samples(len(labels), seed)
-    predicted, confidence = _predictions(probabilities)
+    predicted, confidence = predicted_classes(labels, probabilities)
     curve = _ContradictionCurve(predicted != labels, _confidence_ranks(predicted, confidence))
     return WrongShare(
         extrapolated=_interval([curve.intercept(weights) for weights in samples]),
@@ -218,13 +218,6 @@ def _interval(shares: list[float]) -> ShareInterval:
     low, high = np.quantile(resampled, [tail, 1 - tail]).tolist()
     # All samples of a skewed bootstrap may lie on one side of the estimate.
     return ShareInterval(share=share, low=min(low, share), high=max(high, share))
-
-
-def _predictions(probabilities: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return the most probable class (N,) and its probability (N,)."""
-    blocks = row_blocks(probabilities)
-    predicted = np.concatenate([probabilities[rows].argmax(axis=1) for rows in blocks])
-    return predicted, np.concatenate([probabilities[rows].max(axis=1) for rows in blocks])
 
 
 def _confidence_ranks(predicted: NDArray[np.int64], confidence: NDArray[np.float32]) -> NDArray[np.float64]:

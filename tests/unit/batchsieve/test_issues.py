@@ -1,6 +1,7 @@
 """`batchsieve.find_issues` on arrays: what it flags, and properties that hold for any of them."""
 
 import re
+import sys
 from typing import Any, get_args
 
 import numpy as np
@@ -240,3 +241,26 @@ def test_find_issues_names_the_argument_that_is_wrong(labels: Any, options: dict
         find_issues(labels, **options)
     assert str(raised.value).partition(": ")[0] == key
     assert "\n" not in str(raised.value)
+
+
+def test_large_integers_are_told_apart_or_refused() -> None:
+    names = [2**60 + 1, 2**60 + 2]
+    issues = find_issues(np.array(names * 6, dtype=np.uint64), np.eye(2)[[0, 1] * 6], class_names=names)
+    assert issues.suggested_label.tolist() == names * 6
+    with pytest.raises(InputError, match=r"^labels: row 1 is 1180591620717411303424, beyond 64 bits"):
+        find_issues([0, 2**70], np.eye(2))
+
+
+def test_in_a_tie_the_label_is_suggested() -> None:
+    """As in votes of two annotators."""
+    issues = find_issues(np.arange(40) % 2, np.full((40, 2), 0.5), fraction="estimated")
+    assert issues.suggested_label.tolist() == issues.label.tolist()
+    assert issues.reason[1] == "labeled and predicted 1 (50.0 %)"
+    assert issues.wrong_share is not None
+    assert issues.wrong_share.extrapolated.share == 0
+
+
+def test_a_missing_extra_is_named_as_the_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cleanlab.filter", None)
+    with pytest.raises(InputError, match=r"^scorer: confident_learning needs cleanlab"):
+        find_issues(_LABELS, _SURE, scorer="confident_learning")

@@ -20,6 +20,14 @@ def test_probabilities_decide_where_there_are_some() -> None:
     np.testing.assert_array_equal(suggested.probabilities, probabilities.max(axis=1))
 
 
+def test_in_a_tie_of_probabilities_the_label_wins() -> None:
+    probabilities = np.array([[0.4, 0.4, 0.2], [0.5, 0.5, 0], [0.5, 0, 0.5], [0.2, 0.6, 0.2]], dtype=np.float32)
+    suggested = suggest_labels(ScorerInputs(labels=_LABELS, probabilities=probabilities))
+    assert suggested is not None
+    assert suggested.labels.tolist() == [0, 1, 0, 1]
+    np.testing.assert_array_equal(suggested.probabilities, probabilities.max(axis=1))
+
+
 def test_neighbors_vote_where_there_are_no_probabilities() -> None:
     suggested = suggest_labels(ScorerInputs(labels=_LABELS, neighbors=_NEIGHBORS))
     assert suggested is not None

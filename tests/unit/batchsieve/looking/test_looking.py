@@ -13,12 +13,14 @@ import torch
 from numpy.typing import NDArray
 from PIL import ExifTags, Image
 
-from batchsieve import InputError, look
+from batchsieve import InputError, find_issues, look
 from batchsieve.look_command import write_look
 from batchsieve.looking import looking, networks, small_network
 from pipeline.paths import DataPaths
+from pipeline.reduction import neighbors
 from pipeline.reduction.near_duplicates import NearDuplicates
 from pipeline.reduction.near_duplicates import near_duplicates as search
+from pipeline.reduction.neighbors import Neighbors, nearest_neighbors
 from tests.fixtures.hub import COMMIT, serving_hub, use_hub
 from tests.fixtures.hub_folders import clone
 from tests.fixtures.images import encode, write_tar
@@ -120,6 +122,23 @@ def test_copies_are_near_duplicates_with_equal_or_different_labels() -> None:
     result = look(images, labels, features=images.reshape(len(images), -1))
     assert result.duplicates(same_label=True).tolist() == [[2, 3]]
     assert result.duplicates(same_label=False).tolist() == [[5, 20]]
+
+
+def test_neighbors_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, labels = colored()
+    features = images.mean(axis=(1, 2))
+    numbers: list[int] = []
+
+    def counted(points: NDArray[np.float32], k: int, **options: Any) -> Neighbors:
+        numbers.append(k)
+        return nearest_neighbors(points, k, **options)
+
+    monkeypatch.setattr(neighbors, "nearest_neighbors", counted)
+    result = look(images, labels, features=features)
+    assert numbers == [10]
+    issues = find_issues(labels, result.probabilities, features, fraction="estimated")
+    np.testing.assert_array_equal(result.issues.score, issues.score)
+    assert result.issues.reason.tolist() == issues.reason.tolist()
 
 
 def test_integer_labels_stay_integers() -> None:
