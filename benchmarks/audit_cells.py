@@ -22,6 +22,7 @@ from benchmarks.printing import Row
 from pipeline.artifacts.files import atomic_path, read_json, write_json
 from pipeline.config.params import Params, check_params
 from pipeline.errors import InputError
+from pipeline.stats.formatting import MISSING
 
 _MEASURED_TIMES = 3
 
@@ -73,17 +74,23 @@ def read_results(cells: Iterable[Cell], work: Path) -> list[dict[str, Any]]:
 
 
 def table_rows(results: Sequence[Mapping[str, Any]], scorers: Sequence[str]) -> list[Row]:
-    """Return a row for each noise, arm and scorer: mean and extremes of each measure over the seeds."""
+    """Return a row for each noise, arm and scorer: mean and extremes of each measure over the seeds.
+
+    Results without scorers, of clean labels, have a row with the accuracy alone.
+    """
     rows: list[Row] = []
     for noise, arm in dict.fromkeys((result["noise"], result["arm"]) for result in results):
         mine = [result for result in results if (result["noise"], result["arm"]) == (noise, arm)]
+        top1 = format_spread([result["test_top1"] for result in mine])
+        if not any(result["scorers"] for result in mine):
+            nothing = dict.fromkeys(TITLES.values(), MISSING)
+            rows.append({"noise": noise, "arm": arm, "scorer": MISSING, **nothing, "top1": top1, "n": len(mine)})
         for scorer in scorers:
             found = [result["scorers"][scorer]["measures"] for result in mine if scorer in result["scorers"]]
             if found:
                 columns = {
                     TITLES[name]: format_spread([measures[name]["value"] for measures in found]) for name in MEASURES
                 }
-                top1 = format_spread([result["test_top1"] for result in mine])
                 rows.append({"noise": noise, "arm": arm, "scorer": scorer, **columns, "top1": top1, "n": len(found)})
     return rows
 

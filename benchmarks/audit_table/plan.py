@@ -29,6 +29,8 @@ _RESNET18: dict[str, Any] = {
     "seed": 0,
 }
 
+from benchmarks.label_noise.cases import CLEAN
+
 RATE = 0.09
 """Share of wrong labels or outliers of the main rows."""
 
@@ -69,12 +71,16 @@ def planted(kind: str, rate: float, images: int | None = None) -> Noise:
     return Noise(name=name, options=("--kinds", kind, "--rates", repr(rate)), images=images)
 
 
+CLEAN_LABELS = Noise(name=CLEAN, options=("--kinds", CLEAN))
+"""No wrong label: the accuracy on the test images after the minutes."""
+
 ROWS: tuple[tuple[Noise, int], ...] = (
     (by_networks(RATE), 0),
     (planted("open_set", RATE), 0),
     (planted("corrupt", RATE), 0),
     # Of the five classes that have a partner, which are half of the images.
     (planted("pair", 2 * RATE), 0),
+    (CLEAN_LABELS, 0),
     (by_networks(RATE), 1),
     (by_networks(RATE), 2),
     (by_networks(0.02), 0),

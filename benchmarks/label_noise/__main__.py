@@ -42,7 +42,8 @@ def _run(arguments: argparse.Namespace) -> None:
     results = run_and_score(arguments)
     for result in results:
         print(f"\n{heading(result)}")
-        print_table(scorer_rows(result))
+        if rows := scorer_rows(result):
+            print_table(rows)
         if rows := advantage_rows(result):
             print()
             print_table(rows)

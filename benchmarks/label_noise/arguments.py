@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.label_noise.cases import ALL_KINDS, PRETRAINED, TWO_NETWORKS, VARIANTS
+from benchmarks.label_noise.cases import ALL_KINDS, CLEAN, PRETRAINED, TWO_NETWORKS, VARIANTS
 from benchmarks.label_noise.choices import CHOICES, NAMES
 from pipeline.errors import InputError
 
@@ -61,8 +61,9 @@ def _add_cases(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kinds",
         nargs="+",
-        choices=ALL_KINDS,
-        help="kinds of noise (default: all kinds of wrong labels, or none with --labels or --truth)",
+        choices=(*ALL_KINDS, CLEAN),
+        help="kinds of noise (default: all kinds of wrong labels, or none with --labels or --truth); clean: the true "
+        "labels, for the accuracy of the network alone",
     )
     parser.add_argument("--rates", type=_share, nargs="+", default=[0.1], help="shares of wrong labels or outliers")
     parser.add_argument("--folds", type=_positive, nargs="+", default=[1], help="finetune.folds of the extractor")

@@ -24,6 +24,9 @@ KINDS: tuple[NoiseKind, ...] = get_args(NoiseKind)
 
 ALL_KINDS = (*KINDS, *OUTLIER_KINDS)
 
+CLEAN = "clean"
+"""Kind without any wrong label: what is measured is the accuracy of the network, on the test images."""
+
 Variant = Literal["scratch", "fine_tuned", "frozen", "two_rounds", "averaged"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 """Training of the extractor: all weights, from random ones (scratch) or those of a file (fine_tuned), or a new head on
@@ -72,7 +75,7 @@ class Case:
     """One audit.
 
     Attributes:
-        kind: a kind of noise, or "given" for the labels of the data.
+        kind: a kind of noise, `CLEAN`, or "given" for the labels of the data.
         rate: share of wrong labels or outliers, 0 to 1.
         variant: or a part of one, whose folder several variants share.
         folds: `finetune.folds` of the extractor.
@@ -150,7 +153,8 @@ def iter_cases(arguments: argparse.Namespace, images: Images) -> Iterator[Case]:
     if kinds is None:
         kinds = KINDS if images.data_labels is None else ()
     audits = [] if images.data_labels is None else [("given", 0.0)]
-    audits += product(kinds, arguments.rates)
+    noisy = [kind for kind in kinds if kind != CLEAN]
+    audits += [*((CLEAN, 0.0) for kind in kinds if kind == CLEAN), *product(noisy, arguments.rates)]
     for (kind, rate), variant, folds in product(audits, arguments.variants, arguments.folds):
         yield Case(kind=kind, rate=rate, variant=variant, folds=folds, drop_share=arguments.drop_share)
 
@@ -161,6 +165,8 @@ def make_labels(case: Case, images: Images, *, seed: int) -> NDArray[np.int64]:
     Raises:
         InputError: the data lack a class of the pairs, or the rate cannot be reached.
     """
+    if case.kind == CLEAN:
+        return images.truth
     if case.kind not in KINDS:
         assert images.data_labels is not None
         return images.data_labels

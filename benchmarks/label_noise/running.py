@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.label_noise.case_folders import CaseFolders
 from benchmarks.label_noise.case_images import make_case_images
-from benchmarks.label_noise.cases import Case, iter_cases, load_images_and_truth
+from benchmarks.label_noise.cases import CLEAN, Case, iter_cases, load_images_and_truth
 from benchmarks.label_noise.choices import check_names, select_scorers
 from benchmarks.label_noise.planning import make_plan
 from benchmarks.label_noise.scoring import score_case
@@ -38,8 +38,8 @@ def run_cases(arguments: argparse.Namespace) -> list[Case]:
         folders.check(case)
     plan = make_plan(arguments, params, images, cases)
     folders = replace(folders, plan=plan)
-    stages = PREDICTING if arguments.predictions_only else STAGES
     for case in cases:
+        stages = PREDICTING if arguments.predictions_only or case.kind == CLEAN else STAGES
         given = make_case_images(arguments, case, images, plan.base)
         if case.variant == "two_rounds":
             run_two_rounds(folders, case, given, stages)
@@ -64,6 +64,7 @@ def run_and_score(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     results = []
     for case in run_cases(arguments):
         names = select_scorers(arguments.scorers, frozen=case.variant == "frozen", predictions_only=only)
+        names = () if case.kind == CLEAN else names
         folder = arguments.work / case.name
         results.append(score_case(folder, names, default=arguments.default, resamples=arguments.resamples))
     return results

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from benchmarks.label_noise.choices import CHOICES, COMPARISONS, OTHERS, needs_cleanlab
-from benchmarks.label_noise.detection import Interval, compare
+from benchmarks.label_noise.detection import Interval, ScorerComparison, compare
 from benchmarks.label_noise.evidence import read_evidence
 from benchmarks.label_noise.own_process import in_own_process
 from pipeline.artifacts.files import open_array, read_json, write_json
@@ -48,7 +48,7 @@ def score_case(folder: Path, names: Sequence[str], *, default: str, resamples: i
     """Write and return results.json of a case: the case, the result of `filter`, and each scorer's measures and cost.
 
     Args:
-        names: some of `choices.NAMES`, `default` among them.
+        names: some of `choices.NAMES`, `default` among them; empty if no label is wrong.
         default: the scorer whose advantage over each of `choices.COMPARISONS` among `names` is reported.
         resamples: number of bootstrap resamples.
 
@@ -61,7 +61,9 @@ def score_case(folder: Path, names: Sequence[str], *, default: str, resamples: i
     scored = {name: in_own_process(suspicion, name, data, network) for name in names}
     wrong = _wrong_labels(folder, data)
     values = {name: scores for name, ((scores, _), _) in scored.items()}
-    comparison = compare(values, wrong, reference=default, resamples=resamples)
+    comparison = ScorerComparison(measured={}, differences={})
+    if values:
+        comparison = compare(values, wrong, reference=default, resamples=resamples)
     results = {
         **case,
         **_extractor(data, network, case, len(wrong)),

@@ -81,10 +81,12 @@ def summarize(work: Path) -> list[dict[str, str]]:
     cases = [read_json(file) for file in sorted(work.glob("*/results.json"))]
     if not cases:
         raise InputError(f"--work: {work} has no results of a case; first run the benchmark without --summarize")
-    common = [name for name in NAMES if all(name in case["scorers"] for case in cases)]
+    # Without a wrong label there is nothing to find.
+    scored = [case for case in cases if case["scorers"]]
+    common = [name for name in NAMES if scored and all(name in case["scorers"] for case in scored)]
     means = {
         name: {
-            measure: float(np.mean([case["scorers"][name]["measures"][measure]["value"] for case in cases]))
+            measure: float(np.mean([case["scorers"][name]["measures"][measure]["value"] for case in scored]))
             for measure in MEASURES
         }
         for name in common
@@ -92,7 +94,7 @@ def summarize(work: Path) -> list[dict[str, str]]:
     write_json(work / "summary.json", {"cases": cases, "means": means})
     return [
         {
-            "cases": str(len(cases)),
+            "cases": str(len(scored)),
             "scorer": name,
             **{TITLES[measure]: f"{value:.4f}" for measure, value in means[name].items()},
         }

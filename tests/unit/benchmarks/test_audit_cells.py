@@ -36,6 +36,14 @@ def test_rows_are_means_and_extremes_over_the_seeds_of_each_cell() -> None:
     assert rows[1]["AUROC"] == "0.1250"
 
 
+def test_clean_labels_have_a_row_of_accuracy_alone() -> None:
+    results = [_result("clean", "one", seed, value, ()) for seed, value in enumerate([0.5, 0.75])]
+    (row,) = table_rows(results, ("aum", "margin"))
+    assert (row["noise"], row["arm"], row["n"]) == ("clean", "one", 2)
+    assert row["top1"] == "0.3125 (0.2500 to 0.3750)"
+    assert {row[key] for key in ("scorer", "AUROC", "P@5%")} == {"–"}
+
+
 def test_finished_cells_are_kept_and_the_others_run_in_their_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

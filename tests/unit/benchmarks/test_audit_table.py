@@ -29,10 +29,10 @@ def _arguments(folder: Path, **changes: Any) -> argparse.Namespace:
 def test_rows_are_audited_in_turn_and_each_kind_before_more_seeds(tmp_path: Path) -> None:
     cells = list(iter_cells(_arguments(tmp_path), {}))
     rows = [(row, [cell.arm for cell in group]) for row, group in groupby(cells, lambda cell: (cell.noise, cell.seed))]
-    assert len(rows) == len(ROWS) == 9
+    assert len(rows) == len(ROWS) == 10
     assert all(arms == ["resnet18", "resnet9", "two_folds"] for _, arms in rows)
-    first = [noise for (noise, _), _ in rows[:4]]
-    assert first == ["networks-0.09", "open_set-0.09", "corrupt-0.09", "pair-0.18"]
+    first = [noise for (noise, _), _ in rows[:5]]
+    assert first == ["networks-0.09", "open_set-0.09", "corrupt-0.09", "pair-0.18", "clean"]
     assert sorted(seed for (noise, seed), _ in rows if noise == "networks-0.09") == [0, 1, 2]
     assert len({cell.name for cell in cells}) == len(cells)
     assert set(table_arms(_arguments(tmp_path, best="one"))) == {"resnet18", "resnet9"}

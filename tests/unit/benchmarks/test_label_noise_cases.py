@@ -88,6 +88,14 @@ def test_all_kinds_are_planted_unless_labels_are_given() -> None:
     assert _names(images, kinds=["instance"]) == ["instance-0.1-scratch-folds1"]
     assert _names(audited) == ["given-scratch-folds1"]
     assert _names(audited, kinds=["symmetric"], rates=[0.3]) == ["given-scratch-folds1", "symmetric-0.3-scratch-folds1"]
+    assert _names(images, kinds=["pair", "clean"], rates=[0.1, 0.2]) == [
+        f"{name}-scratch-folds1" for name in ("clean", "pair-0.1", "pair-0.2")
+    ]
+
+
+def test_clean_labels_are_the_true_ones() -> None:
+    images = _images()
+    np.testing.assert_array_equal(make_labels(Case(kind="clean"), images, seed=0), images.truth)
 
 
 def test_every_audit_is_done_by_every_variant_and_number_of_folds() -> None:

@@ -164,6 +164,16 @@ def test_the_summary_holds_all_cases_and_means_of_what_ran_in_each(tmp_path: Pat
     assert refused.value.key == "--work"
 
 
+@pytest.mark.slow
+def test_clean_labels_are_summarized_by_their_accuracy_alone(tmp_path: Path) -> None:
+    for name, scorers in (("clean", []), ("noisy", ["self_confidence"])):
+        write_case(tmp_path / name, n_per_class=30, kind=name)
+        results = score_case(tmp_path / name, scorers, default="self_confidence", resamples=5)
+        assert (results["test_top1"], list(results["scorers"])) == (0.75, scorers)
+    (row,) = summarize(tmp_path)
+    assert (row["cases"], row["scorer"]) == ("1", "self_confidence")
+
+
 def test_a_default_that_does_not_run_is_refused() -> None:
     with pytest.raises(InputError) as refused:
         check_names(("knn_vote",), "margin", n_neighbors=25, frozen=False)
