@@ -10,6 +10,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from benchmarks.label_noise.cases import CLEAN
 from pipeline.config.params import Params, check_params
 
 _PRESET = Path(__file__).parents[2] / "presets" / "audit.yaml"
@@ -28,8 +29,6 @@ _RESNET18: dict[str, Any] = {
     "budget": {"epochs": 1},
     "seed": 0,
 }
-
-from benchmarks.label_noise.cases import CLEAN
 
 RATE = 0.09
 """Share of wrong labels or outliers of the main rows."""
