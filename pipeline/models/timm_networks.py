@@ -228,7 +228,7 @@ def _samples_masks(module: nn.Module) -> bool:
     """Return whether a layer drops values at random in training; timm has classes of its own for it."""
     if isinstance(module, nn.modules.dropout._DropoutNd):
         return module.p > 0
-    rates = (getattr(module, name, None) for name in ("drop_prob", "prob"))
+    rates = (getattr(module, name, None) for name in ("drop_prob", "prob", "drop_rate"))
     return any(isinstance(rate, float) and rate > 0 for rate in rates)
 
 

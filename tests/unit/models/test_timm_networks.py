@@ -182,6 +182,7 @@ def test_a_network_that_depends_on_a_batchs_split_is_only_frozen() -> None:
     for model, layer in (
         (_build("timm/levit_128s"), "BatchNorm1d"),
         (_build("timm/nest_tiny"), "DropPath"),
+        (_build("timm/ghostnet_050"), "layer backbone, a GhostNet"),  # by a function, not by a layer
         (nn.Sequential(nn.Dropout(0.0), nn.Dropout(0.1)), "layer 1, a Dropout"),
     ):
         with pytest.raises(InputError) as raised:
