@@ -139,5 +139,6 @@ def summary(text: str) -> str:
 
 def _body(text: str) -> str:
     """Return the text without the editor's line, which names the schema relative to the file, and without additions."""
-    lines = text.splitlines(keepends=True)
+    # Some editors of Windows begin a file with a byte order mark.
+    lines = text.removeprefix("\ufeff").splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith(_MODELINE) and _ADDED not in line)

@@ -50,8 +50,7 @@ def read_yaml_text(path: Path) -> str:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise InputError(f"{path}: larger than {MAX_BYTES:,} bytes; give a smaller file")
-        # Some editors of Windows begin a file with a byte order mark.
-        return content.decode("utf-8-sig")
+        return content.decode("utf-8")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; run in a project's folder or make one by `batchsieve init`") from None
     except (OSError, UnicodeDecodeError) as error:

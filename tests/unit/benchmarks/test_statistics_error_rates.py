@@ -11,7 +11,7 @@ from benchmarks.printing import Row
 from benchmarks.statistics_error_rates import ALPHA, EFFECT, SETTINGS, SPREAD, error_rates, main
 from pipeline.stats.hypothesis_tests import paired_t_power
 
-SIMULATIONS = 400
+SIMULATIONS = 1000
 
 
 @pytest.fixture(scope="module")
