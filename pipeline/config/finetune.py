@@ -53,3 +53,12 @@ class FinetuneConfig(OptimizedRun):
         if self.trainable == "head" and self.weights == "none":
             raise ValueError("trainable: head freezes the backbone, and weights: none is a random one; give weights")
         return self
+
+    @model_validator(mode="after")
+    def _no_key_is_without_effect(self) -> Self:
+        if self.noise_scale_steps is not None:
+            raise ValueError(
+                f"noise_scale_steps: {self.noise_scale_steps}, but fine-tuning reports no noise scale; remove it here, "
+                "or give it in the section train"
+            )
+        return self

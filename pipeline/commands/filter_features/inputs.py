@@ -5,10 +5,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from zipfile import is_zipfile
 
 import numpy as np
-from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -18,7 +16,7 @@ from pipeline.datasets.decode import UnreadableError, decode_files, resize
 from pipeline.datasets.file_tree import unsafe_name
 from pipeline.datasets.image_set import UnreadableImage
 from pipeline.datasets.labels import class_name, read_label_records
-from pipeline.errors import InputError, is_out_of_memory, short_reason
+from pipeline.errors import InputError
 from pipeline.filtering.visualizer_project import PICTURE_SIDE
 from pipeline.reduction.tsne import FeatureFixHints, check_features
 from pipeline.run_log import RunLog
@@ -100,15 +98,11 @@ def agreement(probabilities: NDArray[np.float32], labels: NDArray[np.int64]) -> 
 
 def _floats(option: str, path: Path, shape: str) -> NDArray[np.float32]:
     try:
-        array = open_memmap(path, mode="r")
+        array = map_array(path)
     except FileNotFoundError:
         raise InputError(f"{option} {path}: no such file; give a .npy file of floats {shape}") from None
-    except Exception as error:
-        # NumPy passes on errors of Python's own parser, which reads the header.
-        if is_out_of_memory(error):
-            raise
-        reason = "an .npz archive" if path.is_file() and is_zipfile(path) else short_reason(error)
-        raise InputError(f"{option} {path}: not a readable .npy file ({reason}); write it by numpy.save") from None
+    except ValueError as error:
+        raise InputError(f"{option} {path}: {error}; write it by numpy.save") from None
     if array.ndim != 2 or array.dtype.kind != "f" or 0 in array.shape:
         raise InputError(f"{option} {path}: is {array.dtype} {array.shape}; give floats of shape {shape}")
     # Single precision stays memory-mapped; other types are converted in memory.

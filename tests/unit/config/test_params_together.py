@@ -127,6 +127,17 @@ def test_a_frozen_backbone_needs_weights() -> None:
     assert check_params(tree, source="params.yaml").finetune.trainable == "head"
 
 
+def test_fine_tuning_takes_no_samples_of_the_noise_scale() -> None:
+    """It has no place to report them."""
+    tree = digits_tree()
+    tree["finetune"] |= {"simulated_workers": 2, "noise_scale_steps": 5}
+    with pytest.raises(InputError) as raised:
+        check_params(tree, source="params.yaml")
+    assert key_within(raised.value, "params.yaml: finetune") == "noise_scale_steps"
+    tree["train"] |= {"simulated_workers": 2, "noise_scale_steps": tree["finetune"].pop("noise_scale_steps")}
+    assert check_params(tree, source="params.yaml").train.noise_scale_steps == 5
+
+
 @pytest.mark.parametrize(
     "scorer",
     [{}, {"name": "mean_confidence"}, {"name": "aum"}, {"name": "ensemble", "scorers": [{"name": "label_odds"}]}],
