@@ -119,6 +119,7 @@ def test_the_page_of_refused_input_is_current() -> None:
     assert names <= {name for files in program["_SECTIONS"].values() for name in files}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("mkdocs") is None or find_spec("material") is None, reason="needs the extra docs")
 def test_the_site_is_built_and_loads_nothing_from_outside(tmp_path: Path) -> None:
     done = subprocess.run(

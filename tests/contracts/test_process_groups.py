@@ -7,12 +7,17 @@ import pytest
 from tests.fixtures.source_tree import modules, tree
 
 
+def _name(function: ast.expr) -> str:
+    """Return the last part of a function's name."""
+    return getattr(function, "id", getattr(function, "attr", ""))
+
+
 def test_only_join_process_group_makes_a_world() -> None:
     making = {
         name
         for name, path in modules().items()
         for node in ast.walk(tree(path))
-        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "World"
+        if isinstance(node, ast.Call) and _name(node.func) == "World"
     }
     # The keys of runs that other processes train depend on the world, too.
     of_keys = {
@@ -32,16 +37,15 @@ _SHORTENED = "groups_without_timeout.append"  # `set_collective_timeout` gives t
 def _without_timeout(module: ast.Module) -> list[int]:
     """Return the lines that make a process group without a timeout and do not list it among those that get one."""
     calls = [node for node in ast.walk(module) if isinstance(node, ast.Call)]
-    listed = {ast.unparse(argument) for call in calls if ast.unparse(call.func) == _SHORTENED for argument in call.args}
+    listing = [call for call in calls if _name(call.func) == "append" and ast.unparse(call.func) == _SHORTENED]
+    listed = {ast.unparse(argument) for call in listing for argument in call.args}
     later = {
         node.value
         for node in ast.walk(module)
-        if isinstance(node, ast.Assign) and {ast.unparse(target) for target in node.targets} & listed
+        if listed and isinstance(node, ast.Assign) and {ast.unparse(target) for target in node.targets} & listed
     }
     return [
-        call.lineno
-        for call in calls
-        if ast.unparse(call.func).split(".")[-1] in _MAKERS and call not in later and not _has_timeout(call)
+        call.lineno for call in calls if _name(call.func) in _MAKERS and call not in later and not _has_timeout(call)
     ]
 
 

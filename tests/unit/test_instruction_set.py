@@ -101,6 +101,7 @@ def test_all_stages_have_one_instruction_set(changes: dict[str, Any], key: str) 
     assert str(raised.value).startswith(f"params.yaml: {key}: ")
 
 
+@pytest.mark.slow
 @needs_avx2
 @pytest.mark.subprocess
 def test_stages_and_commands_compute_the_same_key(tmp_path: Path) -> None:

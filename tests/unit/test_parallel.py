@@ -216,6 +216,7 @@ def test_workers_take_turns_at_the_gpus() -> None:
     assert sorted(seen.values()) == ["4", "4", "GPU-8f6"]
 
 
+@pytest.mark.slow
 def test_a_local_cluster_does_without_the_port_of_another() -> None:
     with socket.socket() as taken:
         with suppress(OSError):  # somebody has Dask's own one already

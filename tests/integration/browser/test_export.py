@@ -264,6 +264,7 @@ def test_on_a_phone_the_map_covers_nothing(page: Page, exported: tuple[Path, Poi
     )
 
 
+@pytest.mark.slow
 def test_a_browser_that_cannot_unpack_says_so(page: Page, exported: tuple[Path, Points, FilterPreview]) -> None:
     page.add_init_script("delete window.DecompressionStream")
     page.goto(exported[0].as_uri())

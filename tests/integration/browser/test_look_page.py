@@ -40,6 +40,7 @@ def opened(page: Page, written: Path) -> Page:
     return page
 
 
+@pytest.mark.slow
 def test_suspects_are_on_the_first_screen_and_chosen_by_label(opened: Page, result: Look) -> None:
     cards = opened.locator(".look-card")
     rows = [int(card.get_attribute("data-row") or -1) for card in cards.all()]

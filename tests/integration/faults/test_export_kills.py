@@ -13,7 +13,6 @@ from pipeline.paths import DataPaths
 from tests.fixtures.interrupted_study import HOOKS
 from tests.fixtures.projects import NETWORK, folder_arguments
 from tests.fixtures.report import params_tree, params_with, write_artifacts
-from tests.fixtures.slow import quick_first
 from tests.fixtures.training import run
 from viz.__main__ import main as show
 
@@ -56,15 +55,13 @@ def _digests(folder: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sent", "kill_at"),
-    quick_first(
-        1,
-        [
-            (signal.SIGKILL, 12), (signal.SIGTERM, 7),
-            (signal.SIGKILL, 1), (signal.SIGKILL, 5), (signal.SIGKILL, 20), (signal.SIGTERM, 16),
-        ],
-    ),
+    [
+        (signal.SIGKILL, 12), (signal.SIGTERM, 7),
+        (signal.SIGKILL, 1), (signal.SIGKILL, 5), (signal.SIGKILL, 20), (signal.SIGTERM, 16),
+    ],
 )  # fmt: skip
 def test_a_folder(project: Path, whole: dict[str, str], sent: signal.Signals, kill_at: int, tmp_path: Path) -> None:
     killed = tmp_path / "killed"

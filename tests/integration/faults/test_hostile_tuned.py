@@ -134,6 +134,7 @@ def test_a_range_without_bounds_is_refused(text: str) -> None:
             check_params(changed, source="tuned.yaml")
 
 
+@pytest.mark.slow
 def test_any_key_in_any_section(text: str) -> None:
     tree = parse_yaml(text, source="tuned.yaml")
     tracebacks = []

@@ -87,12 +87,14 @@ def test_a_finished_extractor_leaves_no_checkpoints(tmp_path: Path) -> None:
     assert {path.name for path in (work.root / "checkpoints").iterdir()} == {"finetune@resnet34", "train@tiny"}
 
 
+@pytest.mark.slow
 def test_separable_images_are_learned(tmp_path: Path) -> None:
     data = write_project(tmp_path, finetune={"budget": {"steps": 30}})
     assert stage("finetune", tmp_path) == 0
     assert _metrics(data)["top1"] >= 0.9  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_a_resnet9_is_an_extractor_and_records_its_training(tmp_path: Path) -> None:
     data = write_project(tmp_path, finetune={"budget": {"steps": 60}, "learning_rate": 0.05, "ema_decay": 0.9})
     name_networks(tmp_path / "params.yaml", ["resnet9"])

@@ -110,6 +110,7 @@ def test_each_training_image_is_predicted_by_its_folds_network(three: Path) -> N
     assert len(metrics["aligned_variance"]) == 2
 
 
+@pytest.mark.slow
 def test_test_images_have_the_features_of_the_first_network(three: Path) -> None:
     data, (images, _) = _data(three), bright_images(22, seed=1)
     extractor = load_fold_networks(data.extractor(NETWORK))

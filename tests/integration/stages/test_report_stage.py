@@ -72,6 +72,7 @@ def test_it_writes_page_summary_and_figures(reported: Path) -> None:
     assert sorted(digests(reported / "data/report")) == sorted([*others, *(f"figures/{name}" for name in figures)])
 
 
+@pytest.mark.slow
 def test_figures_of_timm_networks_replace_earlier_ones_in_a_folder(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +189,7 @@ def test_dvc_repeats_nothing_and_shows_metrics_and_plots_offline(project: Path) 
     assert before.read_bytes() != after.read_bytes()
 
 
+@pytest.mark.slow
 def test_the_figures_of_each_study_and_network_count(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,7 @@ def test_a_frozen_network_predicts_out_of_fold_as_it_normalizes(weights: Path, t
     assert metrics["settings"]["format"]["mean"] == [0.485, 0.456, 0.406]
 
 
+@pytest.mark.slow
 def test_all_weights_are_trained_from_a_pinned_commit_of_the_hub(
     weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ def _chosen(rows: list[Row], **wanted: Any) -> list[Row]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("test", ["t", "sign flips", "both (claim)"])
 @pytest.mark.parametrize("noise", ["normal", "skewed"])
 def test_no_test_errs_more_often_than_it_says(rows: list[Row], test: str, noise: str) -> None:

@@ -27,6 +27,7 @@ def test_a_step_reads_nothing_from_the_device(changes: dict[str, Any]) -> None:
     assert counts.uploads == (3 if changes.get("network") == "small_cnn" else 2)
 
 
+@pytest.mark.slow
 def test_more_groups_are_not_more_operations() -> None:
     eight, thirty_two = (count_step(replace(_PLAIN, simulated_workers=workers)) for workers in (8, 32))
     assert eight.operations == thirty_two.operations

@@ -98,6 +98,7 @@ def test_json_is_one_line_with_the_same_numbers(folders: tuple[Path, Path], caps
     assert (result["studies_only_a"], result["networks_only_b"]) == (["old"], ["resnet50"])
 
 
+@pytest.mark.slow
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from([["resnet18"], ["resnet18", "resnet18-r1"]]),

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pipeline.commands.diagnose.bottleneck import THRESHOLD, StepTimes, diagnose, estimate
-from tests.fixtures.slow import quick_first
 from tests.fixtures.times import made_up_times
 
 seconds = st.floats(1e-4, 10.0)
@@ -110,6 +109,7 @@ def test_one_process_has_neither_communication_nor_waiting() -> None:
     assert result.shares["communication"].median == result.shares["synchronization"].median == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("communication", "spread", "right"), [(0.0, 0.1, "compute"), (0.05, 0.1, "communication"), (0.0, 0.005, "compute")]
 )
@@ -129,7 +129,8 @@ def test_intervals_of_the_median_are_those_of_the_tables(n: int, low: int, high:
     assert result.low <= result.median <= result.high
 
 
-@pytest.mark.parametrize("n", quick_first(1, [8, 5, 12]))
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [8, 5, 12])
 def test_intervals_cover_the_median_as_often_as_they_say(n: int) -> None:
     rng = np.random.default_rng(1)
     draws = rng.exponential(size=(4000, n))
@@ -145,6 +146,7 @@ def test_a_difference_has_a_sign_where_its_interval_lacks_0(values: list[float],
     assert estimate(np.array(values)).has_sign == has_sign
 
 
+@pytest.mark.slow
 def test_noise_seldom_has_a_sign_and_a_long_exchange_always_does() -> None:
     """An interval of 90 % or more lacks a true 0 in at most a tenth of all cases."""
     signs = {

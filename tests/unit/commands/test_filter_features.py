@@ -115,6 +115,7 @@ def test_an_estimated_share_comes_from_the_probe_for_any_scorer(
     assert "filter.drop_fraction: " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_command_imports_no_torch() -> None:
     result = subprocess.run(
         [sys.executable, "-c", "import pipeline.commands.filter_features.command, sys; print('torch' in sys.modules)"],

@@ -14,7 +14,6 @@ from pipeline.commands.plan import size
 from pipeline.config.params import load_params
 from tests.fixtures.plan import digits_params, preset
 from tests.fixtures.projects import name_networks
-from tests.fixtures.slow import quick_first
 
 _ROOT = Path(__file__).parents[3]
 
@@ -73,7 +72,8 @@ def test_a_study_follows_its_own_networks_filter_alone() -> None:
     assert another == {"reduce@resnet50", "filter@resnet50", "train@table1_resnet50", "report"}
 
 
-@pytest.mark.parametrize("name", quick_first(1, ["headline", "mccord", "paper"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["headline", "mccord", "paper"])
 def test_dvc_orders_the_stages_as_the_graph_does(name: str, tmp_path: Path) -> None:
     """What DVC runs before each stage, as it reads dvc.yaml; the studies of the full arm run without any filter."""
     shutil.copy(_ROOT / "dvc.yaml", tmp_path)

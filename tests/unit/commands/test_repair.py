@@ -201,6 +201,7 @@ def test_a_process_with_the_number_of_a_killed_dvc_is_ignored(finished: ThreeSta
     assert repair_dvc_files(finished.folder, WorkPaths()) == []
 
 
+@pytest.mark.slow
 def test_nothing_is_touched_while_dvc_runs(project: ThreeStages) -> None:
     """While a stage runs, DVC holds no lock on its files: it is found by its command."""
     (project.folder / "dvc.yaml").write_text("stages:\n  long:\n    cmd: touch began; sleep 60\n    outs: [never]\n")

@@ -122,6 +122,7 @@ def test_every_constant_has_its_value_and_origin(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_measure_on_a_cpu_names_it_and_keeps_the_links_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -222,6 +223,7 @@ def test_vgg16_sends_more_than_resnet50_for_less_arithmetic_a_byte(tmp_path: Pat
     assert sum(jobs["vgg16"].layer_bytes) > 5 * sum(jobs["resnet50"].layer_bytes)
 
 
+@pytest.mark.slow
 def test_a_step_timed_here_has_every_byte_and_ends_with_its_pieces() -> None:
     job = measured_job("resnet18", image_size=32, n_classes=10, local_batch=4, device=torch.device("cpu"))
     parameters = sum(p.numel() for p in get_model("resnet18", weights=None, num_classes=10).parameters())
@@ -249,6 +251,7 @@ def test_attention_takes_time() -> None:
     assert sum(timeless) < 0.2 * sum(job.layer_bytes)
 
 
+@pytest.mark.slow
 def test_auxiliary_classifiers_are_timed_too() -> None:
     job = measured_job("googlenet", image_size=32, n_classes=10, local_batch=2, device=torch.device("cpu"))
     assert sum(job.layer_bytes) == 4 * sum(p.numel() for p in _model("googlenet", n_classes=10).parameters())

@@ -153,6 +153,7 @@ def test_each_epoch_counts_once_when_it_ends() -> None:
     assert sum(ended) == 2
 
 
+@pytest.mark.slow
 def test_optuna_alone_reads_the_journal(round_robin: Path) -> None:
     """As optuna-dashboard does: the trials with their states, values and curves."""
     (journal,) = (round_robin / "work" / "tune" / NAME).glob("*/journal.log")
@@ -309,6 +310,7 @@ def test_a_search_of_other_parameters_names_the_earlier_folder(
         assert (earlier in capsys.readouterr().err) == expected
 
 
+@pytest.mark.slow
 def test_the_importance_of_keys_is_their_share_in_the_variance() -> None:
     """The accuracy follows one of two keys; and both, one twice as far as the other: four times its variance."""
     grid = np.linspace(0, 1, 12)

@@ -15,7 +15,6 @@ from pipeline.datasets.image_set import ImageSet, Sample
 from pipeline.datasets.labels import LabelFile, LabelRecord, locate_labels, read_label_file, relabel
 from pipeline.errors import InputError
 from tests.fixtures.golden import check_golden, refusals
-from tests.fixtures.slow import quick_first
 
 _FORMS: tuple[Literal["NFC"], Literal["NFD"]] = ("NFC", "NFD")
 _CLASSES = ("cat", "dog", "été")
@@ -160,7 +159,8 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, name: str) -> Non
     assert refused.value.key == "prepare.label_file"
 
 
-@pytest.mark.parametrize("path", quick_first(1, ["train/042/0000142.jpg", "images/042/0000142.png"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["train/042/0000142.jpg", "images/042/0000142.png"])
 def test_the_nearest_of_many_paths_is_found_at_once(path: str) -> None:
     paths = [f"train/{row % 100:03}/{row:07}.png" for row in range(200_000)]
     line = LabelRecord(path=path, name="a", line=2)

@@ -36,6 +36,7 @@ def test_noise_is_grey_and_the_rest_has_its_class_color(xy: NDArray[np.float64])
     assert greys - {(255, 255, 255)}
 
 
+@pytest.mark.slow
 def test_without_noise_all_classes_are_colored(xy: NDArray[np.float64]) -> None:
     found = colors(png(class_map(xy, np.arange(200) % 2, ["a", "b"], legend=False)))
     assert {rgb(class_color(0)), rgb(class_color(1))} <= found
@@ -68,6 +69,7 @@ def test_a_map_of_no_points_can_be_drawn() -> None:
     assert png(class_map(np.empty((0, 2)), np.empty(0, dtype=int), ["a"], np.empty(0, dtype=bool)))
 
 
+@pytest.mark.slow
 def test_groups_have_colors_and_only_those_with_members_a_name(xy: NDArray[np.float64]) -> None:
     groups = Groups(codes=np.arange(200) % 2 * 2, names=["_a", "none", "$c$"], colors=["#112233", "#445566", "#778899"])
     figure = colored_map(xy, groups, np.arange(200) < 5)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,6 +54,7 @@ _PAIRS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(
     pairs=_PAIRS,

@@ -146,6 +146,7 @@ def test_products_are_those_of_the_full_hessian_in_any_batches(tiny: tuple[_Tiny
         np.testing.assert_allclose(torch.cat([part.flatten() for part in product]).detach(), expected.detach())
 
 
+@pytest.mark.slow
 def test_products_of_a_resnet_on_small_maps_match_plain_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """At 16 pixels the last layers of ResNet-18 see maps of 1x1 and 2x2."""
     model = build_network("resnet18", 4, stem="imagenet", seed=0).double().eval()

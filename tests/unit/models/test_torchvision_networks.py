@@ -12,6 +12,7 @@ from pipeline.models.layers import KeyedDropout
 from pipeline.models.resnet import Network
 from pipeline.models.timm_networks import check_trainable
 from pipeline.models.torchvision_networks import TORCHVISION_PREFIX, check_side
+from tests.fixtures.slow import quick_first
 
 # One of each kind of layer that depends on the batch: BatchNorm, dropout, stochastic depth.
 _TRAINED = pytest.mark.parametrize("network", ["torchvision/mobilenet_v3_small", "torchvision/efficientnet_b0"])
@@ -34,7 +35,7 @@ def test_params_and_models_have_one_prefix() -> None:
     assert torchvision_names.TORCHVISION_PREFIX == TORCHVISION_PREFIX
 
 
-@pytest.mark.parametrize("family", _FAMILIES)
+@pytest.mark.parametrize("family", quick_first(4, _FAMILIES))
 def test_every_family_ends_in_a_linear_layer_and_can_be_trained(family: str) -> None:
     network = f"torchvision/{family}"
     with torch.device("meta"):

@@ -15,6 +15,7 @@ from pipeline.reduction.landmarks import check_landmarks, landmark_rows
 from pipeline.reduction.neighbors import exact_neighbors, knn_label_accuracy
 from pipeline.reduction.tsne import TsneResult, fit_training_tsne, fit_tsne
 from tests.fixtures.projects import class_blobs
+from tests.fixtures.slow import quick_first
 
 _SETTINGS = TsneConfig.model_validate(
     {"perplexity": 15.0, "early_exaggeration_iter": 100, "n_iter": 150, "n_jobs": 1}
@@ -54,6 +55,7 @@ def test_another_seed_draws_other_landmarks() -> None:
     assert 20 < len(np.intersect1d(first, second)) < 60
 
 
+@pytest.mark.slow
 def test_landmarks_lie_as_if_alone_and_others_near_their_own() -> None:
     points, labels = _blobs()
     rows = landmark_rows(labels, 450, seed=0)
@@ -70,7 +72,7 @@ def test_landmarks_lie_as_if_alone_and_others_near_their_own() -> None:
     assert placed > full - 0.05
 
 
-@pytest.mark.parametrize("method", ["bh", "fft"])
+@pytest.mark.parametrize("method", quick_first(1, ["bh", "fft"]))
 def test_places_are_those_of_opentsne(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the blocks: points that are placed do not see each other."""
     points, labels = _blobs(per_class=40)

@@ -55,6 +55,7 @@ def test_each_network_and_rate_is_a_row_with_seeds_and_ends(tmp_path: Path) -> N
     assert [row[1] for row in table.rows] == ["resnet18"] * 2 + ["resnet34"] * 2
 
 
+@pytest.mark.slow
 def test_page_document_and_files_have_the_chart_and_the_table(tmp_path: Path) -> None:
     params, data = _written(tmp_path)
     page = render_page(params, data)

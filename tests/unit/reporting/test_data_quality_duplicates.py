@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from markupsafe import escape
 
 from pipeline.artifacts.files import read_json, write_json
@@ -75,6 +76,7 @@ def test_page_and_document_show_the_pairs(tmp_path: Path) -> None:
     assert str(escape(pictures["test"][0].paths[1])) in render_page(params, data)
 
 
+@pytest.mark.slow
 def test_nothing_is_said_without_a_search(tmp_path: Path) -> None:
     params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
     write_artifacts(data, params)
@@ -85,6 +87,7 @@ def test_nothing_is_said_without_a_search(tmp_path: Path) -> None:
     assert "near duplicate" not in render_document(params, data)[0].lower()
 
 
+@pytest.mark.slow
 def test_a_gallery_of_one_image_shows_no_pair(tmp_path: Path) -> None:
     params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
     params = params.model_copy(update={"report": params.report.model_copy(update={"gallery_images": 1})})

@@ -76,6 +76,7 @@ def _ratios(folder: Path, split: str, seeds: tuple[int, ...] = SEEDS) -> dict[tu
     return {(name, ratio["control"]): ratio for name, of_name in ratios.items() for ratio in of_name}
 
 
+@pytest.mark.slow
 def test_a_smoother_arm_is_said_to_be(tmp_path: Path) -> None:
     _write(tmp_path)
     for split, outcome, mean in (("train", "lower", 0.5), ("test", "undecided", 1.0)):
@@ -98,6 +99,7 @@ def test_a_setting_without_all_its_networks_is_left_out(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_network_that_converges_by_no_split_is_one(tmp_path: Path) -> None:
     _write(tmp_path, _not_converged)
     assert _found(tmp_path)["n_not_converged"] == 1
@@ -148,6 +150,7 @@ def test_too_few_networks_claim_nothing(tmp_path: Path) -> None:
     assert {(ratio["outcome"], ratio["least_p"]) for ratio in ratios.values()} == {("undecided", 0.0625)}
 
 
+@pytest.mark.slow
 def test_no_picture_is_wider_than_a_phone_or_a_sheet(tmp_path: Path) -> None:
     _write(tmp_path)
     assert "section img { max-width: 100%; }" in _page(tmp_path)

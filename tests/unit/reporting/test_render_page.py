@@ -127,6 +127,7 @@ def test_the_primary_verdict_is_the_first_thing_said(page: str) -> None:
     assert start < primary < secondary < page.index('<section id="study-digits">')
 
 
+@pytest.mark.slow
 def test_many_studies_have_a_table_of_verdicts_and_a_sentence_each(tmp_path: Path) -> None:
     tree, data = params_tree(["resnet18"], seeds=[0, 1], batch_sizes=[128]), DataPaths(root=tmp_path)
     full_alone = {**tree["studies"]["digits"], "arms": ["full"]}

@@ -121,6 +121,7 @@ def test_page_and_document_say_what_is_published_and_what_is_open(render: Any, t
     assert PUBLISHED["gahlot-2020-fig5"].source in _text(render(params, data))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("render", [render_page, lambda params, data: render_document(params, data)[0]])
 def test_other_figures_are_named_where_a_study_is_about_the_paper(render: Any, tmp_path: Path) -> None:
     data = DataPaths(root=tmp_path)

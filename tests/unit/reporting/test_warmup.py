@@ -50,6 +50,7 @@ def _write(folder: Path, params: Params) -> DataPaths:
     return data
 
 
+@pytest.mark.slow
 def test_siblings_tell_how_the_best_warm_up_grows(tmp_path: Path) -> None:
     params = _params(0.0, 4.0, 1.0, 2.0)
     data = _write(tmp_path, params)

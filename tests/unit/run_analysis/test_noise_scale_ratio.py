@@ -43,6 +43,7 @@ def test_symmetric_noise_divides_the_noise_scale_by_s_squared(share: float) -> N
     assert found.low < law < found.high
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_true_ratio_as_often_as_it_says() -> None:
     rng = np.random.default_rng(1)
     law = (1 - 0.2 * _K / (_K - 1)) ** -2

@@ -159,6 +159,7 @@ def test_what_no_number_of_seeds_can_do_is_refused(wrong: dict[str, float]) -> N
         required_seeds(**({"spread": 1.0, "difference": 1.0, "alpha": 0.05, "power": 0.8} | wrong))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [3, 6])
 def test_the_interval_of_a_spread_covers_as_often_as_it_says(n: int) -> None:
     found = np.random.default_rng(2).normal(0, 0.3, (2000, n)).std(axis=1, ddof=1)

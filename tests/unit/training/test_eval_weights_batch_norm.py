@@ -14,7 +14,6 @@ from pipeline.models.layers import GroupedBatchNorm2d
 from pipeline.training.eval_weights import recompute_batch_norm_statistics
 from pipeline.training.evaluation import load_images
 from pipeline.training.gradients import GlobalBatch, TrainLoss
-from tests.fixtures.slow import quick_first
 from tests.fixtures.training import TINY, bright_images, build_float64, build_resnet
 
 _PARTS = worker_slices(10, 3)
@@ -108,7 +107,8 @@ def test_groups_may_pass_together() -> None:
     assert float((_statistics(merged) - _statistics(apart)).abs().max()) > 1e-2
 
 
-@pytest.mark.parametrize("ranks", quick_first(1, [2, 4]))
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_together_have_the_bits_of_one(ranks: int) -> None:
     """With the sum over ranks of tree mode, over single simulated workers."""
     parts, partial = worker_slices(10, 4), list[list[Tensor]]()

@@ -19,7 +19,6 @@ from pipeline.batching import BatchSlice, merge_micro_batches, rank_slices, work
 from pipeline.distributed import World
 from pipeline.models import build_network
 from pipeline.training.gradients import GlobalBatch, TrainLoss, accumulate_gradients, leaf_gradients, part_of_rank
-from tests.fixtures.slow import quick_first
 from tests.fixtures.training import NAMES, distance, gradient_of, random_train_loss
 
 N = 50
@@ -203,7 +202,8 @@ def _groups_alone(size: int, groups: tuple[int, ...]) -> Tensor:
     return total
 
 
-@pytest.mark.parametrize("max_size", quick_first(1, [16, 8, 24]))
+@pytest.mark.slow
+@pytest.mark.parametrize("max_size", [16, 8, 24])
 def test_groups_in_one_pass_have_the_gradient_of_separate_passes(max_size: int) -> None:
     parts = worker_slices(24, 3)
     expected = _groups_alone(24, (8, 8, 8))

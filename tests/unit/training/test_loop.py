@@ -19,6 +19,7 @@ from pipeline.training.eval_weights import recompute_batch_norm_statistics
 from pipeline.training.evaluation import evaluate, load_images
 from pipeline.training.gradients import GlobalBatch, TrainLoss
 from tests.fixtures.loop import N, train_bright, weights_of
+from tests.fixtures.slow import quick_first
 from tests.fixtures.training import ALONE, TINY, as_resnet, bright_images, build_float64, distance, parameters_of
 
 SMALL = replace(TINY, network="small_cnn")
@@ -196,7 +197,7 @@ def test_nodes_of_other_sizes_than_those_that_compress_are_refused(
 
 
 @pytest.mark.usefixtures("in_float64")
-@pytest.mark.parametrize("network", ["resnet18", "small_cnn"])
+@pytest.mark.parametrize("network", quick_first(1, ["small_cnn", "resnet18"]))
 def test_a_micro_batch_changes_rounding_alone(network: str) -> None:
     settings = replace(TINY, steps=1, network=network, simulated_workers=4)
     whole, parts = train_bright(settings, micro_batch="auto"), train_bright(settings, micro_batch=5)

@@ -85,6 +85,7 @@ def test_noise_is_sampled_at_each_steps_own_sizes(monkeypatch: pytest.MonkeyPatc
     assert [(sample.small_batch, sample.big_batch) for sample in samples] == [(size / 2, size) for size in _SIZES]
 
 
+@pytest.mark.slow
 def test_a_pass_holds_the_largest_group_of_any_stage() -> None:
     """Groups of about 4: two of 5 in a share of 10, but one of 7 in a share of 7."""
     settings = replace(GROWING, network="resnet18", batch_stages=(BatchStage(batch_size=14, until_step=2),), bn_group=4)

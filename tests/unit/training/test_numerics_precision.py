@@ -69,6 +69,7 @@ def test_the_gradient_is_that_of_torch_in_the_same_numbers(precision: Precision)
     assert torch.equal(_gradient(precision), _gradient_of_torch(precision))
 
 
+@pytest.mark.slow
 def test_a_longer_mantissa_is_nearer_to_single_precision() -> None:
     """Of 8 bits in bf16 and 11 in fp16; tf32 is that of a GPU."""
     single = _gradient("fp32")

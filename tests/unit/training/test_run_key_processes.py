@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tests.fixtures.projects import ROOT
-from tests.fixtures.slow import quick_first
 from tests.fixtures.training import environment
 
 SCRIPT = Path(__file__).with_name("run_key_process.py")
@@ -80,13 +79,13 @@ def test_threads_of_a_process_are_in_its_key(trainer: KeyProcess) -> None:
     assert {**one["machine"], "threads": 2} == two["machine"]
 
 
+@pytest.mark.slow
 def test_the_key_names_avx512_where_it_changes_bits(trainer: KeyProcess) -> None:
     assert_keys_tell(trainer.known(), trainer.known(AVX2))
 
 
-@pytest.mark.parametrize(
-    "environ", quick_first(1, [AVX2, {}, {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("environ", [AVX2, {}, {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}])
 def test_variables_reach_a_fork_as_a_process_that_starts_with_them(
     environ: Mapping[str, str], trainer: KeyProcess
 ) -> None:

@@ -69,6 +69,7 @@ def test_a_pillow_without_webp_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         list(sprite_sheets(images, np.arange(2), ThumbnailFormat(32, 40)))
 
 
+@pytest.mark.slow
 def test_a_sheet_of_large_images_is_not_copied() -> None:
     images = np.broadcast_to(np.zeros(3, dtype=np.uint8), (PER_SHEET, 256, 256, 3))
     tracemalloc.start()

@@ -122,6 +122,7 @@ def test_scorer_inputs_belong_to_the_points(data: DataPaths, source: Source, poi
     np.testing.assert_array_equal(source.scorer_inputs(points).points("embedding"), points.coordinates)
 
 
+@pytest.mark.slow
 def test_files_replaced_while_they_are_read_are_never_mixed(
     tmp_path: Path, data: DataPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def test_processes_that_write_at_once_lose_nothing(file: Path) -> None:
     assert _decided(file) == {f"{name}-{n}.png" for name in "abcd" for n in range(25)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_process_leaves_a_valid_file_with_its_decisions(file: Path, sent: signal.Signals) -> None:
     rng = random.Random(0)
@@ -114,6 +115,7 @@ def test_a_killed_process_leaves_a_valid_file_with_its_decisions(file: Path, sen
     assert {path.name for path in file.parent.iterdir()} == {file.name, ".overrides.csv.lock"}
 
 
+@pytest.mark.slow
 def test_decisions_sent_again_after_kills_give_the_same_bytes(file: Path, tmp_path: Path) -> None:
     """As a page that got no answer sends them again."""
     whole, rng = tmp_path / "whole.csv", random.Random(1)

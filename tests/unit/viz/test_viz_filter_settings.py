@@ -198,6 +198,7 @@ def test_limits_of_classes_without_images_do_nothing() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_thousand_classes_are_previewed_at_once() -> None:
     rng = np.random.default_rng(0)
     labels = np.arange(4000) % 1000

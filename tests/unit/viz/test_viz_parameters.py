@@ -328,7 +328,8 @@ for fraction in itertools.cycle((0.125, 0.25)):
 """
 
 
-@pytest.mark.parametrize("sent", quick_first(1, [signal.SIGKILL, signal.SIGTERM]))
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_process_leaves_the_old_text_or_the_new_one(sent: signal.Signals, tmp_path: Path) -> None:
     file, rng = _file(tmp_path), random.Random(0)
     texts = {propose(file, {"filter.drop_fraction": fraction}).new_text for fraction in (0.125, 0.25)}

@@ -74,6 +74,7 @@ def test_an_empty_list_says_so(source: Source) -> None:
     assert "no image" in plain_text(answer["view"])
 
 
+@pytest.mark.slow
 @given(
     n=st.integers(1, 150),
     decided=st.sets(st.integers(0, 149)),

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from tests.fixtures.projects import NETWORK, write_params
-from tests.fixtures.slow import quick_first
 from tests.fixtures.view import event_at, view_data
 from tests.unit.viz.test_viz_app import body_of, page_values
 from viz.app import make_app
@@ -82,7 +81,8 @@ def test_values_of_the_page_are_valid(source: Source, client: Any) -> None:
     assert [name for name in SCHEMAS if not is_valid(name, page_values(client).get(name))] == []
 
 
-@pytest.mark.parametrize("view", quick_first(1, ["compare", "review"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("view", ["compare", "review"])
 def test_no_value_of_a_control_breaks_a_callback(source: Source, client: Any, view: str) -> None:
     values = _sent(source, client, view)
     for entry in _callbacks(client):

@@ -149,6 +149,7 @@ def test_integer_labels_stay_integers() -> None:
     assert (result.issues.label[4], result.issues.suggested_label[4]) == (3, 7)
 
 
+@pytest.mark.slow
 def test_a_small_network_is_trained_on_the_images_out_of_fold(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(small_network, "FOLDS", 2)
     monkeypatch.setattr(small_network, "_MIN_STEPS", 20)

@@ -10,6 +10,8 @@ from pipeline.artifacts.files import read_json
 from tests.fixtures.forgeries import data_of, edit_json, edit_table
 from tests.fixtures.verified import STUDY_NAME, folders, run_verify, write_report, write_verified_project
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
