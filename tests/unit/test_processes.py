@@ -23,6 +23,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
 """
 
 
+@pytest.mark.slow
 def test_freed_memory_is_used_again_without_page_faults() -> None:
     """Twenty arrays of 64 MB, one after another, touch the pages of one."""
     faults = {}

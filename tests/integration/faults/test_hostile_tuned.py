@@ -201,6 +201,7 @@ def _with_bomb(text: str, bomb: str) -> str:
     return "\n".join([*lines[: start + 2], bomb, *lines[start + 2 :]]) + "\n"
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 @pytest.mark.parametrize("bomb", quick_first(1, _BOMBS))
 def test_a_bomb_ends_a_search_in_one_line(text: str, bomb: str, tmp_path: Path) -> None:

@@ -203,6 +203,7 @@ def test_crops_larger_than_what_was_prepared(tmp_path: Path, capsys: pytest.Capt
         assert_refused(name, tmp_path, capsys, "augmentation.crop_size")
 
 
+@pytest.mark.slow
 def test_weights_of_another_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_project(tmp_path, finetune={"weights": str(tmp_path / "w.pth")})
     torch.save(build_network("resnet34", 4, stem="imagenet", seed=0).state_dict(), tmp_path / "w.pth")

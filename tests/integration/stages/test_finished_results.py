@@ -102,6 +102,7 @@ def test_another_setting_trains_again(
     assert len(calls) == keys["folds"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", quick_first(1, ["training_code_digest", "cpu_arithmetic"]))
 def test_other_code_and_another_machine_train_again(project: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_key, what, lambda: "another of its kind")

@@ -237,6 +237,7 @@ def test_a_class_of_copies_alone_is_refused_before_training(
     assert "class cedar" in str(error)
 
 
+@pytest.mark.slow
 def test_folds_of_other_images_are_refused(three: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_project(tmp_path, finetune=TWO_STEPS)
     data.extractor(NETWORK).parent.mkdir()

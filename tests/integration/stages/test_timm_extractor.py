@@ -38,6 +38,7 @@ def _project(folder: Path, **finetune: Any) -> DataPaths:
     return data
 
 
+@pytest.mark.slow
 def test_a_frozen_network_predicts_out_of_fold_as_it_normalizes(weights: Path, tmp_path: Path) -> None:
     data = _project(tmp_path, weights=str(weights), trainable="head", folds=2)
     assert stage("finetune", tmp_path, _NETWORK) == 0

@@ -42,6 +42,7 @@ def test_seeds_are_trained_in_the_order_of_looks_until_one_decides(tmp_path: Pat
     assert _trained(tmp_path) == 2 * seeds
 
 
+@pytest.mark.slow
 def test_seeds_trained_before_do_not_enter_a_study_that_stopped(tmp_path: Path) -> None:
     data = _write(tmp_path, 99.0)
     assert stage("train", tmp_path) == 0

@@ -38,6 +38,7 @@ def test_no_test_errs_more_often_than_it_says(rows: list[Row], test: str, noise:
         assert float(row["rate"]) <= _above(ALPHA, SIMULATIONS), row
 
 
+@pytest.mark.slow
 def test_five_pairs_or_fewer_never_make_a_claim(rows: list[Row]) -> None:
     for row in _chosen(rows, test="both (claim)"):
         replicates = row["seeds"] if row["draws"] == 1 else row["draws"]

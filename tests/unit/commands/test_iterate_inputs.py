@@ -130,6 +130,7 @@ def test_changed_overrides_start_again_and_are_named(tmp_path: Path) -> None:
     assert not made.exists()
 
 
+@pytest.mark.slow
 def test_rounds_have_the_more_folds_of_command_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_project(tmp_path)
     pretend_first_round(tmp_path)

@@ -69,11 +69,12 @@ def test_setup_installs_again_only_when_the_requirements_change(project: Path) -
     _script(project / ".venv/bin/python", 'echo "$@" >> calls')
     calls = project / "calls"
     assert _make(project, "setup").returncode == 0
-    (call,) = calls.read_text().splitlines()
-    assert call.endswith("-c requirements.lock -e .[all]")
+    install, compile_all = calls.read_text().splitlines()
+    assert install.endswith("-c requirements.lock -e .[all]")
+    assert compile_all.startswith("-m compileall")
     _make(project, "setup")
-    assert len(calls.read_text().splitlines()) == 1
-    for count, name in enumerate(("pyproject.toml", "requirements.lock"), start=2):
+    assert len(calls.read_text().splitlines()) == 2
+    for count, name in ((4, "pyproject.toml"), (6, "requirements.lock")):
         later = (project / ".venv/.installed").stat().st_mtime + count
         os.utime(project / name, (later, later))
         _make(project, "setup")
@@ -128,21 +129,26 @@ def test_bench_runs_programs_without_arguments_until_one_fails(project: Path) ->
         assert "required=True" not in (_ROOT / f"benchmarks/{name}.py").read_text()
 
 
-def test_numeric_tests_run_again_without_avx512(project: Path) -> None:
+@pytest.mark.parametrize("flags", ["avx2 avx512f avx512bw", "sse2 avx2"], ids=["with AVX-512", "without"])
+def test_numeric_tests_run_again_as_without_avx512(project: Path, flags: str) -> None:
+    """Where the processor lacks it, they have run so by `make test`, and only all canonical runs are left."""
     shown = " ".join(f"{name}=${name}" for name in _WITHOUT_AVX512)
     _script(project / ".venv/bin/pytest", f'echo "{shown}" "$@"')
     for name in (".venv/bin/python", ".venv/.installed"):
         (project / name).touch()
-    answer = _make(project, "test-avx2")
+    (project / "cpuinfo").write_text(f"flags : {flags}\n")
+    answer = _make(project, "test-avx2", "CPUINFO=cpuinfo")
     assert answer.returncode == 0, answer.stderr
+    again = "avx512f" in flags
     for name, value in _WITHOUT_AVX512.items():
-        assert answer.stdout.count(f"{name}={value} ") == 2
+        assert answer.stdout.count(f"{name}={value} ") == 1 + again
     paths = [word for word in answer.stdout.split() if word.startswith("tests/")]
+    numeric = ("distributed", "training", "models", "optim", "runs", "run_analysis")
     assert paths == [
-        "tests/integration/distributed",
-        *(f"tests/unit/{name}" for name in ("distributed", "training", "models", "optim", "runs", "run_analysis")),
+        *(["tests/integration/distributed", *(f"tests/unit/{name}" for name in numeric)] if again else []),
         "tests/unit/training/test_canonical_runs.py",
     ]
+    assert ("no AVX-512 here" in answer.stdout) != again
     assert all((_ROOT / path).exists() for path in paths)
 
 

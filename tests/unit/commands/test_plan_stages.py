@@ -91,6 +91,7 @@ def test_dvc_orders_the_stages_as_the_graph_does(name: str, tmp_path: Path) -> N
     assert all(before[f"train@{name}"] == {"prepare"} for name in full)
 
 
+@pytest.mark.slow
 def test_dvc_names_the_stages_as_the_graph_does() -> None:
     listed = subprocess.run(
         [sys.executable, "-m", "dvc", "stage", "list", "--name-only"],

@@ -15,6 +15,7 @@ from pipeline.simulator.job import _model, assumed_job, measured_job, with_local
 from pipeline.simulator.machine import load_machine
 from tests.fixtures.golden import check_golden
 from tests.fixtures.printed_errors import key_within, printed_error
+from tests.fixtures.slow import quick_first
 
 _SUMMIT = ["simulate", "--machine", str(Path(__file__).parents[3] / "machines" / "summit.yaml")]
 _SMALL = [
@@ -150,6 +151,7 @@ def test_a_batch_that_no_number_of_gpus_shares_has_no_row(tmp_path: Path) -> Non
     assert {row["global_batch"] for row in _tree(tmp_path)["rows"] if row["scaling"] == "strong"} == {600, 1200}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "fixed", "negotiated"),
     [
@@ -234,7 +236,7 @@ def test_a_step_timed_here_has_every_byte_and_ends_with_its_pieces() -> None:
     assert with_local_batch(job, 8).ready_seconds[-1] == pytest.approx(2 * job.ready_seconds[-1])
 
 
-@pytest.mark.parametrize("network", ["vit_b_16", "swin_t", "googlenet", "maxvit_t"])
+@pytest.mark.parametrize("network", quick_first(1, ["googlenet", "vit_b_16", "swin_t", "maxvit_t"]))
 def test_every_parameter_of_any_network_is_sent(network: str) -> None:
     job = assumed_job(network, image_size=224, n_classes=1000, local_batch=64, images_per_second=100)
     with torch.device("meta"):
@@ -267,6 +269,7 @@ def test_gpus_double_by_full_nodes_up_to_the_machine() -> None:
 # Fitting
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "latency"), [("ring", "latency_seconds"), ("tree", "tree_latency_seconds")])
 def test_fitted_constants_replace_the_links_and_count_as_measured(algorithm: str, latency: str, tmp_path: Path) -> None:
     """The latency of a tree's hop is none of a ring's."""

@@ -165,6 +165,7 @@ def test_optuna_alone_reads_the_journal(round_robin: Path) -> None:
     assert {len(trial.intermediate_values) for trial in study.get_trials(states=[TrialState.COMPLETE])} == {4}
 
 
+@pytest.mark.slow
 def test_the_winner_is_a_parameter_file(round_robin: Path) -> None:
     data = DataPaths(root=round_robin / "data")
     best, before = leaderboard_of(data)[0], load_params(round_robin / "params.yaml")
@@ -177,6 +178,7 @@ def test_the_winner_is_a_parameter_file(round_robin: Path) -> None:
     ) == before.studies["tiny"]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_search_that_has_ended_trains_nothing_again(round_robin: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = DataPaths(root=round_robin / "data")
     before, measured = results_of(data), read_json(data.tuning_summary(NAME))["context_switch"]

@@ -8,6 +8,7 @@ import torchvision
 
 from pipeline.models.layers import GroupedBatchNorm2d
 from pipeline.models.resnet import RESNETS
+from tests.fixtures.slow import quick_first
 from tests.fixtures.training import build_resnet
 
 Stem = Literal["imagenet", "cifar"]
@@ -60,7 +61,7 @@ def test_the_cifar_convolution_has_he_et_als_variance() -> None:
     assert float(weight.detach().std()) == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.1)
 
 
-@pytest.mark.parametrize("network", RESNETS)
+@pytest.mark.parametrize("network", quick_first(2, RESNETS))
 def test_the_state_dict_has_torchvisions_names(network: str) -> None:
     with torch.device("meta"):
         theirs = torchvision.models.get_model(network, weights=None, num_classes=4).state_dict()

@@ -11,6 +11,7 @@ from pipeline.config.extractors import TIMM_PREFIX as PREFIX_IN_PARAMS
 from pipeline.errors import InputError
 from pipeline.models import build_network, feature_dimension, full_name, is_timm, set_batch_context
 from pipeline.models.timm_networks import TIMM_PREFIX, TimmNetwork, check_trainable, load_timm_backbone, timm_format
+from tests.fixtures.slow import quick_first
 
 _SIDE = 160
 # BatchNorm with and without activation, LayerNorm, tokens, and a head with hidden layers.
@@ -60,7 +61,7 @@ def test_features_are_those_of_timm_before_its_classifier(name: str) -> None:
         torch.testing.assert_close(own(images), own.head(expected))
 
 
-@pytest.mark.parametrize("name", _FAMILIES)
+@pytest.mark.parametrize("name", quick_first(2, _FAMILIES))
 def test_batch_norm_of_groups_is_that_of_separate_batches(name: str) -> None:
     model = _build(f"timm/{name}").double().train()
     images, keys = _images(6, timm_format(f"timm/{name}").input_size).double(), torch.arange(6)

@@ -151,6 +151,7 @@ def test_a_gradient_of_nothing_is_a_step_of_nothing() -> None:
     assert _distance(_stepped(weight, [torch.full((4, 6), 1e-30)]), weight) < 1e-6
 
 
+@pytest.mark.slow
 def test_the_outer_layers_and_vectors_take_the_steps_of_adamw() -> None:
     """The first filter and the classifier too, as the authors advise; timm would orthogonalize both."""
     model = build_network("resnet18", 10, stem="imagenet", seed=0).double()

@@ -85,6 +85,7 @@ def test_the_style_names_no_address(page: str) -> None:
     assert {"(prefers-color-scheme: dark)", "print"} <= set(re.findall(r"@media ([^{]+?) *{", styles[0]))
 
 
+@pytest.mark.slow
 def test_contents_name_thresholds_next_to_table_one_alone(page: str, tmp_path: Path) -> None:
     params, data = params_with(["resnet18"], seeds=[0], paper_figure="gahlot-2020-table1"), DataPaths(root=tmp_path)
     write_artifacts(data, params)
@@ -182,6 +183,7 @@ def test_critical_batch_sizes_are_shown_where_they_were_measured(parsed: Parsed,
     assert "McCandlish" in section
 
 
+@pytest.mark.slow
 def test_equal_inputs_make_an_equal_page(page: str, tmp_path: Path) -> None:
     write_artifacts(DataPaths(root=tmp_path), params_with())
     assert render(params_with(), DataPaths(root=tmp_path)) == page

@@ -59,6 +59,7 @@ def test_gradient_loss_and_noise_are_those_of_plain_sums() -> None:
     assert (sample.small_batch, sample.big_batch) == (SIZE / WORKERS, SIZE)
 
 
+@pytest.mark.slow
 def test_the_order_of_the_leaves_changes_no_bit() -> None:
     train_loss, model = _float32_loss(), _network()
     exact = _strategy(model)

@@ -99,6 +99,7 @@ def test_parts_of_any_size_give_the_gradient_of_the_mean(find: Find, parts: list
     assert _error(find, parts, train_loss=random_train_loss(N, label_smoothing=smoothing)) <= 1e-12
 
 
+@pytest.mark.slow
 @_FINDERS
 def test_one_part_of_a_resnet_is_plain_torch(find: Find) -> None:
     assert _error(find, [_whole(24)], _resnet()) <= 1e-12
@@ -222,6 +223,7 @@ def _merged_groups(model: nn.Module, train_loss: TrainLoss, batch: GlobalBatch, 
     _exact(model, train_loss, batch, [BatchSlice(rows=part.rows, group_sizes=(part.size,)) for part in parts])
 
 
+@pytest.mark.slow
 def test_merged_groups_are_caught() -> None:
     parts = merge_micro_batches(worker_slices(24, 3), 24)
     assert distance(_resnet_gradient(parts, _merged_groups), _groups_alone(24, (8, 8, 8))) > 0.1

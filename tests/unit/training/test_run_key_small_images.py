@@ -16,6 +16,7 @@ from pipeline.training import run_key as module
 from pipeline.training.canonical_runs import canonical_jobs
 from pipeline.training.run_key import RunKey, is_of_this_code, run_key, small_images_code
 from pipeline.training.settings import TrainSettings, recorded_settings
+from tests.fixtures.slow import quick_first
 from tests.fixtures.training import TINY
 
 MEMBERS = np.arange(20) % 3 > 0
@@ -44,7 +45,7 @@ def test_a_change_for_small_images_is_part_of_their_keys_alone(
     assert [key_of(*other) for other in others] == before[1]
 
 
-@pytest.mark.parametrize("network", ["resnet18", "resnet50"])
+@pytest.mark.parametrize("network", quick_first(1, ["resnet18", "resnet50"]))
 @pytest.mark.parametrize(("stem", "limit"), [("imagenet", 16), ("cifar", 4)])
 @torch.inference_mode()
 def test_small_images_are_those_whose_bits_few_channels_decide(network: str, stem: Any, limit: int) -> None:

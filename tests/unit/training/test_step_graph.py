@@ -150,7 +150,7 @@ def test_tracked_steps_are_recorded_separately() -> None:
         ({"reduction": "exact"}, 24),
         ({"noise_scale_steps": 1}, 24),
         ({"precision": "fp16"}, 24),
-        ({"network": "torchvision/resnet18"}, 24),
+        pytest.param({"network": "torchvision/resnet18"}, 24, marks=pytest.mark.slow),
     ],
     ids=["two passes", "exact sums", "noise samples", "loss scaling", "networks of others"],
 )

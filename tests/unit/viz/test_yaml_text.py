@@ -65,6 +65,7 @@ def test_any_value_anywhere_is_read_back(place: tuple[str, tuple[str, ...]], val
         assert max(_touched(_TEXTS[name], new)) <= 1
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(place=st.sampled_from(_PLACES))
 def test_any_key_can_be_removed_but_the_last_of_a_block(place: tuple[str, tuple[str, ...]]) -> None:

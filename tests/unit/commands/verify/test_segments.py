@@ -66,6 +66,7 @@ def test_a_line_after_each_segment_says_how_many_are_left(honest: Path, capsys: 
     assert [line.endswith(" left") for line in lines] == [True, True, False]
 
 
+@pytest.mark.slow
 def test_the_seed_chooses_the_segments(honest: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def chosen(seed: int) -> str:
         capsys.readouterr()
