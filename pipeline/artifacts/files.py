@@ -229,7 +229,8 @@ def open_array(path: Path, *, dtype: DTypeLike, ndim: int, rows: int | None = No
         raise InputError(f"{path}: {error}; delete it and run `dvc repro`") from None
     if array.dtype != np.dtype(dtype) or array.ndim != ndim:
         raise InputError(
-            f"{path}: holds {array.dtype} of shape {array.shape}, expected {np.dtype(dtype)} of {ndim} dimensions"
+            f"{path}: holds {array.dtype} of shape {array.shape}, expected {np.dtype(dtype)} of {ndim} "
+            f"dimension{'s' if ndim > 1 else ''}; run `dvc repro`"
         )
     if rows is not None and len(array) != rows:
         raise InputError(f"{path}: has {len(array)} rows, its manifest {rows}; run `dvc repro`")

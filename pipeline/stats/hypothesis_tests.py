@@ -148,8 +148,8 @@ def paired_t_power(n: int, *, spread: float, difference: float, alpha: float) ->
     Raises:
         ValueError: a value out of range.
     """
-    if n < 2 or not spread > 0 or not 0 < alpha < 1:
-        raise ValueError(f"expected n >= 2, spread > 0 and alpha in (0, 1), got {n}, {spread} and {alpha}")
+    if n < 2 or not 0 < spread < math.inf or not 0 < alpha < 1:
+        raise ValueError(f"expected n >= 2, a finite spread > 0 and alpha in (0, 1), got {n}, {spread} and {alpha}")
     bound = scipy.stats.t.isf(alpha / 2, n - 1)
     shift = abs(difference) / spread * n**0.5
     # Both tails as upper ones: SciPy's lower tail is NaN where it is tiny.
@@ -189,7 +189,7 @@ def required_seeds(spread: float, difference: float, alpha: float, power: float)
     Raises:
         ValueError: a value out of range.
     """
-    if difference == 0 or not alpha < power < 1:
+    if not abs(difference) > 0 or not alpha < power < 1:  # NaN is not above 0 either
         raise ValueError(f"expected a difference and a power in (alpha, 1), got {difference} and {power}")
 
     def enough(n: int) -> bool:

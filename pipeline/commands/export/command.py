@@ -100,6 +100,9 @@ def main(argv: Sequence[str]) -> int:
             print(line)
     for study in networks:
         print(f"{out / 'networks' / study}: best network of study {study}, with a model card")
+    for path in sorted((out / "networks").glob("*/")):
+        if path.name not in networks:
+            print(f"{path}: left by an earlier export, and no study has this name; delete it if you no longer need it")
     if decisions.n_planted is not None:
         print(planted_note(decisions.n_planted))
     return 0

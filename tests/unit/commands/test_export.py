@@ -150,6 +150,16 @@ def test_a_folder_is_not_overwritten(project: Path, capsys: pytest.CaptureFixtur
     assert (out / "kept.txt").read_text() != "mine"
 
 
+def test_a_network_of_an_earlier_export_is_named_and_left(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = export(project)
+    assert "earlier export" not in capsys.readouterr().out
+    left = out / "networks" / "removed_study"
+    left.mkdir(parents=True)
+    export(project, "--force")
+    assert f"{left}: left by an earlier export, and no study has this name" in capsys.readouterr().out
+    assert left.exists()
+
+
 def test_one_export_at_a_time_writes_to_a_folder(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

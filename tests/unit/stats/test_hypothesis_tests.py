@@ -118,6 +118,13 @@ def test_seeds_for_runs_of_the_pilots_spread() -> None:
     assert [required_seeds(RUN_SPREAD, difference, 0.05, 0.8) for difference in (0.3, 0.2)] == [6, 9]
 
 
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("wrong", [{"difference": 0.0}, {"difference": np.nan}, {"spread": np.nan}, {"spread": np.inf}])
+def test_seeds_without_meaning_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        required_seeds(**({"spread": 1.0, "difference": 1.0, "alpha": 0.05, "power": 0.8} | wrong))
+
+
 # So far out that SciPy's lower tail is NaN.
 @example(1.8125, 0.01, 0.95)
 @settings(max_examples=30)
