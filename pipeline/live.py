@@ -22,6 +22,8 @@ from pipeline.training.state import HistoryRecord
 
 _REFRESH_S = 5
 """Seconds between two refreshes of the page."""
+_WRITE_S = 2.0
+"""Seconds between two writes of the curves of a run: a short run has more records than its time allows to flush."""
 
 # Group and name of a curve -> attribute of a record.
 _CURVES = {
@@ -131,13 +133,16 @@ class LiveMetrics:
         folder: replaced by this study's metrics.
         study: name of the study.
         n_runs: number of runs to train.
+        clock: returns seconds.
     """
 
-    def __init__(self, folder: Path, *, study: str, n_runs: int) -> None:
-        self._folder, self._study, self._n_runs = folder, study, n_runs
+    def __init__(self, folder: Path, *, study: str, n_runs: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder, self._study, self._n_runs, self._clock = folder, study, n_runs, clock
         self._ended: list[float | None] = []
         self._run = self._left = ""
         self._shown: dict[tuple[str, str], Sequence[tuple[int, float]]] = {}
+        self._unwritten: Sequence[HistoryRecord] = ()
+        self._next_write = 0.0
         shutil.rmtree(folder, ignore_errors=True)
 
     def start_run(self, name: str) -> None:
@@ -146,11 +151,19 @@ class LiveMetrics:
             shutil.rmtree(self._plots / group, ignore_errors=True)
         for curve in _CURVES:
             self._shown.pop(curve, None)
-        self._run = name
+        self._run, self._unwritten, self._next_write = name, (), 0.0
         self._write_metrics({})
 
     def record(self, history: Sequence[HistoryRecord]) -> None:
-        """Write the curves of the current run from all its records."""
+        """Write the curves of the current run from all its records, unless they were written a moment ago."""
+        self._unwritten = history
+        if self._clock() >= self._next_write:
+            self._write_metrics({"step": history[-1].step, **self._write_curves_of_run()})
+            self._next_write = self._clock() + _WRITE_S
+
+    def _write_curves_of_run(self) -> dict[str, dict[str, float]]:
+        """Write the curves of the records that are not written, and return the last value of each."""
+        history, self._unwritten = self._unwritten, ()
         metrics: dict[str, dict[str, float]] = {}
         for (group, name), attribute in _CURVES.items():
             points = [(one.step, getattr(one, attribute)) for one in history]
@@ -158,10 +171,10 @@ class LiveMetrics:
             if known:
                 self._write_curve(group, name, known)
                 metrics.setdefault(group, {})[name] = known[-1][1]
-        self._write_metrics({"step": history[-1].step, **metrics})
+        return metrics
 
     def end_run(self, top1: float | None, left: str) -> None:
-        """Add a run to the curve of the study.
+        """Add a run to the curve of the study, and complete its own curves.
 
         Args:
             top1: 0 to 1; None if the run has no result.
@@ -169,6 +182,7 @@ class LiveMetrics:
         """
         self._ended.append(top1)
         self._left = left
+        self._write_curves_of_run()
         known = [(number, value) for number, value in enumerate(self._ended, start=1) if value is not None]
         if known:
             self._write_curve("runs", "top1", known)

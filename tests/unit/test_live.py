@@ -79,7 +79,8 @@ def _curve(folder: Path, name: str) -> list[dict[str, str]]:
 
 def test_curves_are_of_the_current_run_and_one_is_of_all_runs(tmp_path: Path) -> None:
     folder = tmp_path / "live"
-    live = LiveMetrics(folder, study="digits", n_runs=3)
+    times = iter(range(10, 1000, 10))
+    live = LiveMetrics(folder, study="digits", n_runs=3, clock=times.__next__)
     live.start_run("full, seed 0")
     history = [_record(1, 2.5), _record(2, None), _record(3, 1.25, top1=0.5)]
     live.record(history[:1])
@@ -101,6 +102,24 @@ def test_curves_are_of_the_current_run_and_one_is_of_all_runs(tmp_path: Path) ->
         "3 of 3 runs",
     )
     assert metrics["test"] == {"top1": 0.25}
+
+
+def test_records_close_together_are_written_at_once(tmp_path: Path) -> None:
+    """The first of a run at once, others after a while, and the last with the end of the run."""
+    now = 100.0
+    live = LiveMetrics(tmp_path, study="digits", n_runs=2, clock=lambda: now)
+    history = [_record(step, 1 / step) for step in range(1, 6)]
+    steps = []
+    for run, ends in (("seed 0", True), ("seed 1", False)):
+        live.start_run(run)
+        for n, after in ((1, 0.0), (2, 1.0), (3, 0.5), (4, 1.0), (5, 0.5)):
+            now += after
+            live.record(history[:n])
+            steps.append(int(_curve(tmp_path, "train/loss")[-1]["step"]))
+        if ends:
+            live.end_run(0.5, "1 of 2 runs")
+            assert len(_curve(tmp_path, "train/loss")) == 5
+    assert steps == [1, 1, 1, 4, 4] * 2
 
 
 def test_metrics_of_an_earlier_study_are_removed(tmp_path: Path) -> None:
