@@ -70,7 +70,7 @@ def checked_labels(
     if values.ndim != 1 or len(values) == 0:
         raise InputError(f"labels: shape {values.shape}; give one label for each sample, (N,) with N of 1 or more")
     if values.dtype.kind in "OT":
-        values = _without_objects(values)
+        values = _without_objects(values, "labels")
     if values.dtype.kind not in "iubU":
         raise InputError(f"labels: {values.dtype}; give integers or strings")
     if class_names is not None:
@@ -97,7 +97,7 @@ def checked_labels(
     return Labels(codes=codes, classes=classes)
 
 
-def _without_objects(values: NDArray[Any]) -> NDArray[Any]:
+def _without_objects(values: NDArray[Any], key: str) -> NDArray[Any]:
     """Return an array of integers or strings, since a column of pandas can hold Python objects."""
     kinds = {type(value) for value in values.tolist()}
     if all(issubclass(kind, str) for kind in kinds):
@@ -108,15 +108,17 @@ def _without_objects(values: NDArray[Any]) -> NDArray[Any]:
         except OverflowError:
             row = next(row for row, value in enumerate(values.tolist()) if not -(2**63) <= value < 2**63)
             raise InputError(
-                f"labels: row {row} is {values[row]}, beyond 64 bits; give smaller integers, or strings"
+                f"{key}: row {row} is {values[row]}, beyond 64 bits; give smaller integers, or strings"
             ) from None
     raise InputError(
-        f"labels: values of {', '.join(sorted(kind.__name__ for kind in kinds))}; give only integers or only strings"
+        f"{key}: values of {', '.join(sorted(kind.__name__ for kind in kinds))}; give only integers or only strings"
     )
 
 
 def _checked_class_names(names: Sequence[int] | Sequence[str], kind: str) -> NDArray[Any]:
     classes = np.asarray(as_array(names, "class_names"))
+    if classes.dtype.kind in "OT" and classes.ndim == 1 and len(classes):
+        classes = _without_objects(classes, "class_names")
     kinds = "U" if kind == "U" else "iub"
     if classes.ndim != 1 or len(classes) == 0 or classes.dtype.kind not in kinds:
         raise InputError(f"class_names: {classes.dtype} {classes.shape}; give a list of values of the type of labels")
@@ -205,8 +207,31 @@ def check_seed(seed: int) -> None:
     Raises:
         InputError: naming `seed`.
     """
+    check_integer(seed, "seed")
     if not 0 <= seed <= MAX_SEED:
         raise InputError(f"seed: {seed}; give an integer from 0 to {MAX_SEED}")
+
+
+def check_integer(value: int, key: str) -> None:
+    """Check that an argument is an integer.
+
+    Raises:
+        InputError: naming `key`.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise InputError(f"{key}: {value!r}; give an integer")
+
+
+def checked_number(value: float, key: str) -> float:
+    """Return an argument as a float.
+
+    Raises:
+        InputError: naming `key`.
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{key}: {value!r}; give a number") from None
 
 
 def _check_length(key: str, rows: int, n: int) -> None:

@@ -1,5 +1,6 @@
 """`compare_runs`: compare the accuracies of two sets of runs by paired tests."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from batchsieve.arrays import as_array, checked_number
 from pipeline.errors import InputError
 from pipeline.stats.formatting import finding
 from pipeline.stats.verdict import DecisionRule, Outcome, pooled_verdict
@@ -88,12 +90,15 @@ def compare_runs(
         >>> compare_runs([0.91, 0.90], [0.90, 0.91], margin=0.002).outcome
         'undecided'
     """
+    margin, confidence = checked_number(margin, "margin"), checked_number(confidence, "confidence")
     if not 0 < margin < 1:
         raise InputError(f"margin: {margin}; give a difference of accuracy above 0 and below 1, e.g. 0.005")
     if not 0.5 < confidence < 1:
         raise InputError(f"confidence: {confidence}; give one above 0.5 and below 1, e.g. 0.95")
-    if n_test is not None and n_test < 1:
+    if n_test is not None and not 1 <= n_test < math.inf:
         raise InputError(f"n_test: {n_test}; give the number of test samples, or leave it out")
+    if isinstance(names, str) or len(names) != 2:
+        raise InputError(f"names: {names!r}; give the name of a and that of b")
     treated, control = _pairs(a, b)
     # Sorted, so that the result, including random sign flips, does not depend on the order of the pairs.
     differences = np.sort(treated - control)
@@ -133,7 +138,7 @@ def _pairs(a: Accuracies, b: Accuracies) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def _checked(key: str, accuracies: ArrayLike) -> NDArray[np.float64]:
-    values = np.asarray(accuracies)
+    values = np.asarray(as_array(accuracies, key))
     if values.ndim != 1 or len(values) == 0 or values.dtype.kind not in "fiu":
         raise InputError(f"{key}: {values.dtype} of shape {values.shape}; give accuracies (n,), n of 1 or more")
     values = values.astype(np.float64)

@@ -86,6 +86,7 @@ def voted_probabilities(
     folds: int,
     seed: int,
     log: RunLog,
+    fix: str,
 ) -> NDArray[np.float32]:
     """Estimate class probabilities (N, C) of each sample by models that were not fitted to it; rows sum to 1.
 
@@ -98,6 +99,7 @@ def voted_probabilities(
         folds: of the cross-validation.
         seed: of the folds.
         log: shows the progress.
+        fix: what the caller can do if samples are too few.
 
     Raises:
         InputError: too few samples for the folds, or only one class outside a fold.
@@ -105,7 +107,6 @@ def voted_probabilities(
     if folds < 2:
         raise InputError(f"folds: {folds}; give 2 or more")
     n, n_classes = len(labels.codes), len(labels.classes)
-    fix = "give more samples of each class, fewer folds, or pred_probs"
     fold = probe_folds(labels.codes, folds, seed, key="labels", fix=fix)
     with log.progress("class probabilities", folds, "folds") as bar:
         probed = cross_validated_probabilities(

@@ -13,10 +13,12 @@ from pydantic import ValidationError
 from batchsieve.arrays import (
     Labels,
     as_array,
+    check_integer,
     check_seed,
     checked_features,
     checked_fraction,
     checked_labels,
+    checked_number,
     checked_probabilities,
     holds_images,
     probability_columns,
@@ -128,6 +130,9 @@ def sieve(
     checked = checked_labels(labels, n_columns=None if columns is None else columns.shape[1], class_names=class_names)
     n = len(checked.codes)
     check_seed(seed)
+    check_integer(n_components, "n_components")
+    check_integer(n_jobs, "n_jobs")
+    perplexity = checked_number(perplexity, "perplexity")
     images = features if holds_images(features) else None
     if images is None and (network or weights):
         argument, value = ("network", network) if network else ("weights", weights)
@@ -159,7 +164,10 @@ def sieve(
         probabilities = input_probabilities[order]
     elif "probabilities" in needs:
         voters = neighbor_rows(components, min(_NEIGHBORS, n - 1), key="labels", seed=seed, log=log)
-        probabilities = voted_probabilities(components, voters, ordered, folds=_FOLDS, seed=seed, log=log)
+        probabilities = voted_probabilities(
+            components, voters, ordered, folds=_FOLDS, seed=seed, log=log,
+            fix="give more samples of each class, or pred_probs",
+        )  # fmt: skip
     inputs = ScorerInputs(
         labels=ordered.codes,
         embeddings=embeddings,
@@ -214,6 +222,8 @@ def _config(
     Raises:
         InputError: naming the argument.
     """
+    if not isinstance(scorer, str | Mapping):
+        raise InputError(f"scorer: {scorer!r}; give the name of a scorer, or a mapping of its name and options")
     options = {"name": scorer} if isinstance(scorer, str) else dict(scorer)
     name = options.get("name")
     rules = {"drop_fraction": drop_fraction, "eps": eps, "threshold": threshold}
@@ -235,8 +245,8 @@ def _config(
     tree = {
         "scorer": options,
         "drop_fraction": drop_fraction,
-        "eps": eps if eps is None or isinstance(eps, str) else float(eps),
-        "threshold": None if threshold is None else float(threshold),
+        "eps": eps if eps is None or isinstance(eps, str) else checked_number(eps, "eps"),
+        "threshold": None if threshold is None else checked_number(threshold, "threshold"),
         "allocation": allocation,
         "allow_empty": allow_empty,
     }

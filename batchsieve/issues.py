@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from batchsieve.arrays import (
     Labels,
+    check_integer,
     check_seed,
     checked_features,
     checked_fraction,
@@ -176,6 +177,8 @@ def find_issues(
         raise InputError(f"labels: {only} is the only class; give labels of two or more, or find outliers by sieve")
     share = None if fraction is None else checked_fraction(fraction, "fraction")
     check_seed(seed)
+    for key, value in (("n_neighbors", n_neighbors), ("n_components", n_components), ("folds", folds)):
+        check_integer(value, key)
     log = stderr_log(None) if progress else RunLog.silent()
     n = len(checked.codes)
     probabilities = None if columns is None else checked_probabilities(columns, n)
@@ -189,7 +192,10 @@ def find_issues(
         if probabilities is not None:
             probabilities = probabilities[order]
         elif scorer != "knn_agreement" or share == "estimated":
-            probabilities = voted_probabilities(components, neighbors, ordered, folds=folds, seed=seed, log=log)
+            probabilities = voted_probabilities(
+                components, neighbors, ordered, folds=folds, seed=seed, log=log,
+                fix="give more samples of each class, fewer folds, or pred_probs",
+            )  # fmt: skip
         inputs = ScorerInputs(labels=ordered.codes, probabilities=probabilities, neighbors=neighbors)
     return score_labels(inputs, checked, order, scorer=scorer, share=share, n_neighbors=n_neighbors, seed=seed)
 

@@ -36,6 +36,7 @@ from pipeline.filtering.visualizer_project import (
 )
 from pipeline.paths import expand_home
 from pipeline.scoring.base import ScorerInputs
+from pipeline.stats.formatting import plural
 
 _SHOWN = 10
 _PORT = 8050
@@ -147,8 +148,8 @@ def _text(result: Look) -> list[str]:
     for path, reason in list(result.unreadable.items())[:_SHOWN]:
         lines.append(f"left out: {path}: {reason}")
     if len(result.unreadable) > _SHOWN:
-        lines.append(f"left out: {len(result.unreadable) - _SHOWN} more unreadable files")
-    lines.append(f"{result.headline}; {suspects:,} have another suggested label")
+        lines.append(f"left out: {plural(len(result.unreadable) - _SHOWN, 'more unreadable file')}")
+    lines.append(f"{result.headline}; {suspects:,} {'has' if suspects == 1 else 'have'} another suggested label")
     same, different = (result.duplicates(same_label=same) for same in (True, False))
     if len(same) + len(different):
         lines.append(f"near duplicates: {len(different):,} with different labels, {len(same):,} with the same")

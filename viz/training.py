@@ -114,10 +114,12 @@ def _overview(
 
 
 def _matches_grid(runs: Sequence[Run], study_config: Study, equivalent_sizes: Mapping[int, int]) -> bool:
+    seeds = study_config.seeds
+    if study_config.looks and (n := len({run.seed for run in runs})) in study_config.looks:
+        seeds = seeds[:n]  # a study that a look decided has its first seeds
     grids = [
         itertools.product(
-            study_config.models, sizes, study_config.learning_rates, study_config.weight_decays, arms,
-            study_config.seeds,
+            study_config.models, sizes, study_config.learning_rates, study_config.weight_decays, arms, seeds
         )
         for sizes, arms in (
             (study_config.batch_sizes, study_config.arms),

@@ -187,6 +187,8 @@ def _check(pictures: Pictures, name: str) -> None:
         raise InputError(
             f"{name}: {pictures.class_names[0]} is the only class with a readable image; give images of two or more"
         )
+    if np.bincount(pictures.labels).max() < 2:
+        raise InputError(f"{name}: each class has one image, which no other can confirm; give two or more of a class")
 
 
 def _result(
@@ -203,7 +205,9 @@ def _result(
     components = principal_components(features[order], N_COMPONENTS, log)
     neighbors = neighbor_rows(components, k, key="images", seed=seed, log=log)
     if extracted.probabilities is None:
-        probabilities = voted_probabilities(components, neighbors, labels, folds=FOLDS, seed=seed, log=log)
+        probabilities = voted_probabilities(
+            components, neighbors, labels, folds=FOLDS, seed=seed, log=log, fix="give more images of each class"
+        )
     else:
         probabilities = extracted.probabilities[order]
     issues = score_labels(

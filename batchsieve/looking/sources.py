@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from batchsieve.arrays import checked_labels
+from batchsieve.arrays import as_array, checked_labels
 from pipeline.datasets.decode import UnreadableError, full_image, resize, scaled_region
 from pipeline.datasets.image_folder import open_unsplit
 from pipeline.datasets.image_set import DatasetOptions, DecodedImage, ImageSet, Sample, UnreadableImage
@@ -124,7 +124,7 @@ def checked_images(images: Images, n: int) -> list[Image.Image] | NDArray[np.uin
                 raise InputError(f"images: {row} is a {type(picture).__name__}; give PIL images or one array")
             checked.append(picture)
     else:
-        checked = np.asanyarray(images)
+        checked = as_array(images, "images")
         if checked.dtype != np.uint8 or checked.ndim != 4 or checked.shape[3] != 3:
             raise InputError(f"images: {checked.dtype} of shape {checked.shape}; give PIL images or uint8 (N, H, W, 3)")
     if len(checked) != n:

@@ -142,6 +142,9 @@ def _with_primary(studies: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
 def pooled_table(study: Mapping[str, Any]) -> Table:
     """Build the table of pooled comparisons with their intervals, the primary one first."""
     confidence = 1 - study["plan"]["alpha"]
+    looks = any(row["verdict"] and row["verdict"]["looks"] for row in study["pooled"])
+    # With looks each test has a smaller level, and its interval another confidence.
+    equivalence = "interval" if looks else f"{100 * (2 * confidence - 1):g} % interval"
     rows = [
         (
             f"{TREATED} − {row['control']}{', primary' if row['primary'] else ''}",
@@ -154,7 +157,7 @@ def pooled_table(study: Mapping[str, Any]) -> Table:
     return make_table(
         f"difference; mean (points); sd (points); {100 * confidence:g} % t interval (points); "
         f"{100 * confidence:g} % bootstrap interval, also over test images (points); "
-        f"{100 * (2 * confidence - 1):g} % interval of the equivalence test (points); replicates; seeds; settings; "
+        f"{equivalence} of the equivalence test (points); replicates; seeds; settings; "
         "needed for the margin (seeds, or replicates); verdict",
         rows,
         text="difference; verdict",

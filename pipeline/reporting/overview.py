@@ -69,7 +69,9 @@ def _statement_sentence(history: PlanHistory) -> str:
     first = history.statements[0].date
     older, runs = history.recorded_before(first), len(history.run_dates)
     if older:
-        return f"stated {first[:10]}; {older} of {runs} runs are older than the plan"
+        return (
+            f"stated {first[:10]}; {older} of {plural(runs, 'run')} {'is' if older == 1 else 'are'} older than the plan"
+        )
     return f"stated {first[:10]} before the first run"
 
 
@@ -263,9 +265,9 @@ def dropped_sentence(config: Study, networks: Sequence[Mapping[str, Any]], plant
     if not found:
         return f"{text}."
     (row,) = found
-    n_wrong = planted[0]["n"]
+    n_wrong, verb = planted[0]["n"], "is" if row["n_found"] == 1 else "are"
     return (
-        f"{text}. {row['n_found']:,} of the {n_wrong:,} wrong labels are among them; a random choice finds "
+        f"{text}. {row['n_found']:,} of the {n_wrong:,} wrong labels {verb} among them; a random choice finds "
         f"{row['by_chance']:.1f}."
     )
 

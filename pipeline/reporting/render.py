@@ -116,7 +116,9 @@ def templates(*, autoescape: bool) -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     environment.globals["html"] = autoescape
-    environment.filters.update(percent=formatting.percent, count=formatting.count, plural=formatting.plural)
+    environment.filters.update(
+        percent=formatting.percent, count=formatting.count, plural=formatting.plural, margin=formatting.margin_text
+    )
     return environment
 
 

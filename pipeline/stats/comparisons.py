@@ -8,9 +8,11 @@ import numpy as np
 
 from pipeline.stats.estimates import Estimate
 from pipeline.stats.formatting import (
+    UNIT_NAMES,
     Matched,
     comparison_title,
     count,
+    margin_text,
     number,
     plural,
     spread,
@@ -238,7 +240,8 @@ def needed_sentence(verdict: Verdict | None) -> str:
     needed = replicates_needed(verdict)
     if verdict is None or needed is None:
         return ""
-    margin, sd = f"±{100 * verdict.rule.margin:.2f} percentage points", spread(verdict.estimate.sd, scale=100)
+    margin = f"±{margin_text(100 * verdict.rule.margin)} percentage points"
+    sd = spread(verdict.estimate.sd, scale=100)
     return (
         f"Detecting a difference of {margin} with a chance of {POWER:g}, at the observed spread (sd {sd} between "
         f"{verdict.unit}s), takes {plural(needed.n, verdict.unit)} or more ({count(needed.low)} to "
@@ -262,9 +265,8 @@ def _at_best(verdict: Verdict) -> str:
     assert verdict.tests is not None
     pairs, least, alpha = verdict.tests.pairs, verdict.tests.smallest_difference, verdict.levels.difference
     after = f", after Holm for {verdict.comparisons} settings," if verdict.comparisons > 1 else ""
-    what = verdict.unit if pairs == verdict.estimate.n else "seed"
     return (
-        f"with {plural(pairs, what)} the sign-flip test gives p = {number(least)} at best{after} "
+        f"with {plural(pairs, UNIT_NAMES[verdict.scarce])} the sign-flip test gives p = {number(least)} at best{after} "
         f"and can reach {number(alpha)} from {verdict.pairs_needed} on."
     )
 
@@ -316,6 +318,7 @@ def verdict_values(verdict: Verdict) -> Values:
         "comparisons": verdict.comparisons,
         "pairs_needed": verdict.pairs_needed,
         "too_few_pairs": verdict.too_few_pairs,
+        "scarce": verdict.scarce,
         "looks": _looks(verdict),
         "p": tests
         and {

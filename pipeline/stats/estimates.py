@@ -100,7 +100,7 @@ def crossed_mean(values: ArrayLike) -> StudentMean:
 def _ratio(distance: Floats, error: Floats) -> Floats:
     """Return distance / error; if the error is 0, infinity with the distance's sign; 0 if both are 0."""
     limit = np.where(distance == 0, 0.0, np.copysign(np.inf, distance))
-    return np.divide(distance, error, out=limit, where=error > 0)
+    return np.divide(distance, error, out=limit, where=error != 0)  # a NaN error gives NaN, which decides nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,11 +139,13 @@ def mean_estimate(values: ArrayLike, confidence: float, *, rounding: float = 0.0
     return _estimate(student_mean(sample).with_rounding_error(rounding / len(sample) ** 0.5), sample, confidence)
 
 
-def crossed_difference(differences: ArrayLike, confidence: float) -> Estimate:
-    """Return the mean of differences over two crossed random factors, by the method of `crossed_mean`.
+def crossed_estimate(values: ArrayLike, confidence: float, *, rounding: float = 0.0) -> Estimate:
+    """Return the mean of values over two crossed random factors, by the method of `crossed_mean`.
 
     Args:
-        differences: (I, J), e.g. draws of a filter by seeds, against a control that all draws share.
+        values: (I, J), e.g. accuracies of draws of a filter by seeds, or their differences from a control that all
+            draws share.
+        rounding: as `mean_estimate`.
 
     Returns:
         n is I, the number of rows; sd is that between the rows. No interval if I or J is 1.
@@ -151,11 +153,12 @@ def crossed_difference(differences: ArrayLike, confidence: float) -> Estimate:
     Raises:
         ValueError: as `mean_estimate`.
     """
-    values = _sample(differences, ndim=2)
+    table = _sample(values, ndim=2)
     _check_confidence(confidence)
-    if min(values.shape) == 1:
-        return Estimate(n=len(values), mean=float(values.mean()), sd=None, low=None, high=None)
-    return _estimate(crossed_mean(values), values.mean(axis=1), confidence)
+    if min(table.shape) == 1:
+        return Estimate(n=len(table), mean=float(table.mean()), sd=None, low=None, high=None)
+    mean = crossed_mean(table).with_rounding_error(rounding / table.size**0.5)
+    return _estimate(mean, table.mean(axis=1), confidence)
 
 
 def wilson_interval(successes: int, n: int, confidence: float) -> tuple[float, float]:

@@ -90,6 +90,11 @@ def image_interval(low: float, high: float | None) -> str:
     return f"more than {count(round(low))}" if high is None else f"{count(round(low))} to {count(round(high))}"
 
 
+def margin_text(points: float) -> str:
+    """Format a margin in percentage points: `0.50`; one below 0.01 with two significant digits."""
+    return f"{points:.2f}" if points >= 0.01 else f"{points:.2g}"
+
+
 def plural(n: int, what: str) -> str:
     """Format a count with its noun: `1 seed`, `3 seeds`."""
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
@@ -150,7 +155,7 @@ def comparison_title(treated: str, control: str, matched: Matched) -> str:
 
 
 def _outcome(verdict: Verdict, metric: str = "top-1") -> str:
-    margin = f"±{100 * verdict.rule.margin:.2f} percentage points"
+    margin = f"±{margin_text(100 * verdict.rule.margin)} percentage points"
     if verdict.outcome == "equivalent":
         small = ", the difference being certain but small" if verdict.certain_but_small else ""
         return f"equivalent within {margin}{small}"
@@ -224,9 +229,9 @@ def _limits(verdict: Verdict) -> list[str]:
         limits.append("a single seed, hence no test")
     elif verdict.too_few_pairs:
         pairs, least = verdict.tests.pairs, verdict.tests.smallest_difference
-        what = verdict.unit if pairs == verdict.estimate.n else "seed"
+        counted = plural(pairs, UNIT_NAMES[verdict.scarce])
         limits.append(
-            f"too few to claim a difference: with {plural(pairs, what)} the sign-flip test gives {number(least)} "
-            f"at best, and reaches {number(verdict.levels.difference)} from {verdict.pairs_needed} on"
+            f"too few to claim a difference: with {counted} the sign-flip test gives {number(least)} at best, and "
+            f"reaches {number(verdict.levels.difference)} from {verdict.pairs_needed} on"
         )
     return limits

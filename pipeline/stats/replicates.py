@@ -11,7 +11,7 @@ are therefore crossed: each factor adds its own variance.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from pipeline.stats.estimates import (
     Estimate,
     StudentMean,
-    crossed_difference,
+    crossed_estimate,
     crossed_mean,
     mean_estimate,
     student_mean,
@@ -69,13 +69,9 @@ def level_estimate(differences: ArrayLike, confidence: float, *, rounding: float
     values = np.asarray(differences, dtype=np.float64)
     if values.ndim != 2 or values.size == 0:
         raise ValueError(f"expected a table (draws, seeds) that is not empty, got shape {values.shape}")
-    crossed = len(values) > 1
-    estimate = crossed_difference(values, confidence) if crossed else mean_estimate(values[0], confidence)
-    if estimate.low is None or not rounding:
-        return estimate
-    mean = level_mean(values, rounding=rounding)
-    low, high = mean.interval(confidence)
-    return replace(estimate, low=float(low), high=float(high))
+    if len(values) == 1:
+        return mean_estimate(values[0], confidence, rounding=rounding)
+    return crossed_estimate(values, confidence, rounding=rounding)
 
 
 def level_sign_flip(differences: ArrayLike) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from pipeline.stats.estimates import Estimate, mean_estimate, rounding_sd
+from pipeline.stats.estimates import Estimate, crossed_estimate, mean_estimate, rounding_sd
 
 EQUAL_EPOCHS = 0.01
 """Largest relative difference of epochs that counts as equal. A run ends after a whole step: three steps of a large
@@ -122,8 +122,8 @@ class ArmAccuracy:
     """Accuracy of one arm at one setting.
 
     Attributes:
-        top1: over the finished seeds, or over the means of the draws of the filter if the arm has
-            several; 0 to 1, None if no seed finished.
+        top1: over the finished seeds, or, if the arm has several draws of the filter, over draws and the seeds that
+            finished in each of them, as crossed factors; 0 to 1, None if no seed finished.
         balanced_accuracy: mean over the finished seeds, 0 to 1.
         planned: number of seeds or draws, whether they finished or not.
         n_train, n_relabeled: smallest and largest over the draws.
@@ -160,12 +160,10 @@ def arm_accuracies(runs: Sequence[Run], confidence: float, n_images: int) -> lis
 
 
 def _arm_accuracy(group: Sequence[Run], confidence: float, rounding: float) -> ArmAccuracy:
-    draws: dict[str, list[float]] = {run.filter_network: [] for run in group}
+    draws: dict[str, dict[int, float]] = {run.filter_network: {} for run in group}
     for run in group:
         if run.top1 is not None:
-            draws[run.filter_network].append(run.top1)
-    several, finished = len(draws) > 1, sum(map(len, draws.values()))
-    top1 = [float(np.mean(seeds)) for seeds in draws.values() if seeds] if several else next(iter(draws.values()))
+            draws[run.filter_network][run.seed] = run.top1
     balanced = [run.balanced_accuracy for run in group if run.balanced_accuracy is not None]
     n_train, n_relabeled = [run.n_train for run in group], [run.n_relabeled for run in group]
     steps = [run.steps for run in group if run.finished and run.steps is not None]
@@ -174,15 +172,29 @@ def _arm_accuracy(group: Sequence[Run], confidence: float, rounding: float) -> A
     return ArmAccuracy(
         setting=first.setting,
         arm=first.arm,
-        top1=mean_estimate(top1, confidence, rounding=rounding * (len(top1) / finished) ** 0.5) if top1 else None,
+        top1=_top1_estimate([of_draw for of_draw in draws.values() if of_draw], confidence, rounding, len(draws) > 1),
         balanced_accuracy=float(np.mean(balanced)) if balanced else None,
-        planned=len(draws) if several else len(group),
+        planned=len(draws) if len(draws) > 1 else len(group),
         n_train=(min(n_train), max(n_train)),
         n_relabeled=(min(n_relabeled), max(n_relabeled)),
         steps=(min(steps), max(steps)) if steps else None,
         epochs=(min(epochs), max(epochs)) if epochs else None,
         peak_learning_rate=first.peak_learning_rate,
     )
+
+
+def _top1_estimate(
+    draws: Sequence[Mapping[int, float]], confidence: float, rounding: float, several: bool
+) -> Estimate | None:
+    """Return the mean of the draws with a finished run (seed -> top-1); `several`: of the arm, finished or not."""
+    if not draws:
+        return None
+    if not several:
+        return mean_estimate([*draws[0].values()], confidence, rounding=rounding)
+    if seeds := sorted(set.intersection(*map(set, draws))):
+        return crossed_estimate([[draw[seed] for seed in seeds] for draw in draws], confidence, rounding=rounding)
+    means = [np.mean([*draw.values()]) for draw in draws]
+    return Estimate(n=len(draws), mean=float(np.mean(means)), sd=None, low=None, high=None)
 
 
 def learning_curves(

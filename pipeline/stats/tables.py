@@ -7,8 +7,10 @@ from typing import Any
 from pipeline.stats.estimates import Estimate
 from pipeline.stats.formatting import (
     MISSING,
+    UNIT_NAMES,
     count,
     image_interval,
+    margin_text,
     number,
     p_value,
     percent,
@@ -86,7 +88,7 @@ def difference_table(study: Mapping[str, Any], confidence: float) -> Table:
     return make_table(
         f"difference; {setting_headers(study['varying'])}; verdict; mean (points); sd (points); "
         f"{100 * confidence:g} % interval (points); n (paired seeds, or replicates); p, t test; p, sign flips; "
-        f"p, equivalence within ±{study['plan']['margin']:.2f}; after Holm: p, difference; "
+        f"p, equivalence within ±{margin_text(study['plan']['margin'])}; after Holm: p, difference; "
         "after Holm: p, equivalence",
         rows,
         text="difference; model; verdict",
@@ -164,7 +166,9 @@ def _outcome(verdict: Mapping[str, Any] | None) -> str:
     """Return the outcome; `undecided` gives the reason if no difference could be detected."""
     if verdict is None:
         return MISSING
-    undecided = verdict["outcome"] == "undecided"
+    outcome: str = verdict["outcome"]
     if verdict["p"] is None:
         return "undecided: no spread"
-    return f"undecided: too few {verdict['unit']}s" if undecided and verdict["too_few_pairs"] else verdict["outcome"]
+    if outcome == "undecided" and verdict["too_few_pairs"]:
+        return f"undecided: too few {UNIT_NAMES[verdict['scarce']]}s"
+    return outcome

@@ -137,6 +137,11 @@ class Verdict:
         return self.tests is not None and self.tests.smallest_difference > self.levels.difference
 
     @property
+    def scarce(self) -> Literal["seed", "draw"]:
+        """What limits the sign-flip test: draws only if they are fewer than the seeds."""
+        return "draw" if 1 < self.draws < self.seeds else "seed"
+
+    @property
     def certain_but_small(self) -> bool:
         """Whether an equivalent arm still differs significantly from its control."""
         certain = self.tests is not None and self.tests.adjusted_difference <= self.levels.difference

@@ -73,7 +73,9 @@
       review.answered(commands.length, edited);
       for (const command of commands) review.note("failed", command.rows[0]);
       const [first] = commands;
-      if (first.note) writeNote(first.note);
+      // The notes of all of them, and what is being typed.
+      const notes = [...new Set([...commands.map((command) => command.note), note])].filter(Boolean);
+      if (notes.length) writeNote(notes.join("; ").slice(0, element("note").maxLength));
       if (OF_ONE_IMAGE.includes(first.action)) focus(first.rows[0], first.generation);
     },
     done: (edited) => props("edited", { data: edited }),

@@ -229,6 +229,24 @@ def test_a_failed_request_saves_nothing_and_the_image_stays_chosen(served: Serve
 
 
 @pytest.mark.slow
+def test_notes_of_all_failed_decisions_come_back(served: Served, profile: BrowserContext) -> None:
+    page = profile.new_page()
+    _open_first(page, served)
+    held: list[Route] = []
+    intercept(page, "**/decide", lambda route: held.append(route))  # Playwright sets an attribute of the function
+    for note, key in (("why", "k"), ("blurred", "d")):
+        page.locator("#note").fill(note)
+        page.locator("#note").press("Enter")
+        page.keyboard.press(key)
+        expect(page.locator("#note")).to_have_value("")
+    page.locator("#note").press_sequentially("typing")
+    held[0].fulfill(status=500)
+    expect(page.locator("#note")).to_have_value("why; blurred; typing")
+    assert served.overrides() == []
+    clear(profile)
+
+
+@pytest.mark.slow
 def test_a_silent_server_and_replaced_files_are_reported(served: Served, page: Page) -> None:
     paths = [path for _, path in _ranked(served)]
     _open_first(page, served)

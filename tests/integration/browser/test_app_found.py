@@ -23,7 +23,7 @@ def _enter(page: Page, box: str, text: str) -> None:
     page.locator(box).click()
     page.keyboard.press("Control+a")
     page.keyboard.press("Delete")
-    page.keyboard.type(text)
+    page.keyboard.insert_text(text)  # at once: on a slow machine the first digit of three would be taken alone
     page.keyboard.press("Enter")
 
 

@@ -1,4 +1,4 @@
-"""Arguments that are no arrays are one line that names the argument."""
+"""Arguments of another kind give one line that names the argument."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from batchsieve import find_issues, sieve
+from batchsieve import compare_runs, find_issues, look, sieve
 from pipeline.errors import InputError
 
 _RAGGED: list[Any] = [[0.1, 0.9], [0.2]]
@@ -31,3 +31,47 @@ def test_what_is_no_array_is_named(call: Callable[[], object], key: str) -> None
     with pytest.raises(InputError) as raised:
         call()
     assert raised.value.key == key
+
+
+_FEATURES = np.random.default_rng(0).normal(size=(120, 4))
+_BINARY = np.arange(120) % 2
+_PICTURES = np.zeros((12, 4, 4, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("key", "call"),
+    [
+        ("a", lambda: compare_runs([[0.9], [0.8, 0.7]], [0.9, 0.8], margin=0.01)),
+        ("margin", lambda: compare_runs([0.9], [0.8], margin="much")),  # type: ignore[arg-type]
+        ("names", lambda: compare_runs([0.9], [0.8], margin=0.01, names=("a",))),  # type: ignore[arg-type]
+        ("seed", lambda: find_issues(_BINARY, features=_FEATURES, seed=1.5)),  # type: ignore[arg-type]
+        ("folds", lambda: find_issues(_BINARY, features=_FEATURES, folds="5")),  # type: ignore[arg-type]
+        ("n_neighbors", lambda: find_issues(_BINARY, features=_FEATURES, n_neighbors=2.5)),  # type: ignore[arg-type]
+        ("n_components", lambda: sieve(_FEATURES, _BINARY, n_components=True)),
+        ("threshold", lambda: sieve(_FEATURES, _BINARY, scorer="margin", threshold="a")),  # type: ignore[arg-type]
+        ("eps", lambda: sieve(_FEATURES, _BINARY, eps=[1])),  # type: ignore[arg-type]
+        ("scorer", lambda: sieve(_FEATURES, _BINARY, scorer=None)),  # type: ignore[arg-type]
+        ("images", lambda: look([_PICTURES[0], _PICTURES[0, 1:]] * 6, _BINARY[:12], features=_FEATURES[:12])),
+        ("images", lambda: look(_PICTURES, np.arange(12), features=_FEATURES[:12])),
+    ],
+)  # fmt: skip
+def test_an_argument_of_another_kind_is_named(key: str, call: Callable[[], object]) -> None:
+    with pytest.raises(InputError) as raised:
+        call()
+    assert str(raised.value).startswith(f"{key}: ")
+    assert "\n" not in str(raised.value)
+
+
+def test_an_error_names_only_arguments_that_the_function_has() -> None:
+    with pytest.raises(InputError) as raised:
+        look(_PICTURES, [0] * 11 + [1], features=_FEATURES[:12])
+    assert not [word for word in ("folds,", "pred_probs") if word in str(raised.value)]
+
+
+def test_class_names_may_be_objects_as_those_of_scikit_learn() -> None:
+    names: Any = np.array(["cat", "dog"], dtype=object)
+    probabilities = np.full((120, 2), 0.5)
+    of_objects, of_strings = (
+        find_issues(names[_BINARY], probabilities, class_names=kind) for kind in (names, ["cat", "dog"])
+    )
+    assert of_objects.score.tolist() == of_strings.score.tolist()

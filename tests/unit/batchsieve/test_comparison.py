@@ -95,6 +95,8 @@ def test_compare_runs_names_the_two_sides() -> None:
         ([0.9], [0.8], {"margin": 5}, "margin"),
         ([0.9], [0.8], {"confidence": 95}, "confidence"),
         ([0.9], [0.8], {"n_test": 0}, "n_test"),
+        ([0.9], [0.8], {"n_test": float("nan")}, "n_test"),
+        ([0.9], [0.8], {"n_test": float("inf")}, "n_test"),
     ],
 )
 def test_compare_runs_names_the_argument_that_is_wrong(a: Any, b: Any, options: dict[str, Any], key: str) -> None:

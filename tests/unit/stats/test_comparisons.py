@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.stats import crossed_difference
+from pipeline.stats import crossed_estimate
 from pipeline.stats.comparisons import (
     Comparison,
     comparison_sentence,
@@ -107,11 +107,9 @@ def test_draws_of_the_filter_are_a_level_of_their_own() -> None:
     assert against_full.pooled is not None
     assert against_random.pooled is not None
     # Draws share their seeds, whatever the control: the interval is that of both factors.
-    assert against_full.pooled.estimate.low == pytest.approx(
-        crossed_difference([[0.02, 0.04], [-0.02, -0.04]], 0.95).low
-    )
+    assert against_full.pooled.estimate.low == pytest.approx(crossed_estimate([[0.02, 0.04], [-0.02, -0.04]], 0.95).low)
     assert against_random.pooled.estimate.low == pytest.approx(
-        crossed_difference([[0.01, 0.03], [0.01, -0.01]], 0.95).low, rel=1e-4
+        crossed_estimate([[0.01, 0.03], [0.01, -0.01]], 0.95).low, rel=1e-4
     )
     assert (against_random.pooled.unit, against_random.pooled.draws, against_random.pooled.seeds) == ("draw", 2, 2)
     # No single number of seeds tells what two factors need.

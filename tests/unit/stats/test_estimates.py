@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats
 
-from pipeline.stats import crossed_difference, mean_estimate, wilson_interval
+from pipeline.stats import crossed_estimate, mean_estimate, wilson_interval
 
 samples = hnp.arrays(np.float64, st.integers(2, 12), elements=st.floats(-1e3, 1e3))
 
@@ -89,20 +89,20 @@ def test_crossed_interval_covers_whichever_factor_varies(
         own, shared, rest = (scale * rng.normal(size=size) for scale, size in zip(
             spreads, ((rows, 1), (1, columns), (rows, columns)), strict=True
         ))  # fmt: skip
-        estimate = crossed_difference(0.3 + own + shared + rest, 0.9)
+        estimate = crossed_estimate(0.3 + own + shared + rest, 0.9)
         found.append((estimate.low, estimate.high))
     assert _coverage(found, 0.3) > 0.9 - 4 * (0.9 * 0.1 / 2000) ** 0.5
 
 
 def test_one_row_or_column_leaves_its_factor_unknown() -> None:
     for values in ([[1.0, 2.0]], [[1.0], [2.0]]):
-        estimate = crossed_difference(values, 0.9)
+        estimate = crossed_estimate(values, 0.9)
         assert (estimate.mean, estimate.low, estimate.n) == (1.5, None, len(values))
 
 
-def test_crossed_difference_by_hand() -> None:
+def test_crossed_estimate_by_hand() -> None:
     # Rows 1 and 3, columns 1.5 and 2.5: variances 2 / 2 and 0.5 / 2.
-    estimate = crossed_difference([[0.5, 1.5], [2.5, 3.5]], 0.95)
+    estimate = crossed_estimate([[0.5, 1.5], [2.5, 3.5]], 0.95)
     half = float(stats.t.ppf(0.975, 1)) * 1.25**0.5
     assert (estimate.low, estimate.high) == pytest.approx((2 - half, 2 + half))
     assert estimate.sd == pytest.approx(2**0.5)

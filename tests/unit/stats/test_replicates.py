@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.stats import crossed_difference, mean_estimate
+from pipeline.stats import crossed_estimate, mean_estimate
 from pipeline.stats.hypothesis_tests import sign_flip_test
 from pipeline.stats.replicates import (
     control_arms,
@@ -39,9 +39,9 @@ def test_seeds_that_all_draws_share_are_not_independent() -> None:
 
 
 def test_draws_and_seeds_are_crossed() -> None:
-    assert level_estimate(VALUES, 0.9) == crossed_difference(VALUES, 0.9)
+    assert level_estimate(VALUES, 0.9) == crossed_estimate(VALUES, 0.9)
     found = level_mean(VALUES).interval(0.9)
-    assert found == pytest.approx((crossed_difference(VALUES, 0.9).low, crossed_difference(VALUES, 0.9).high))
+    assert found == pytest.approx((crossed_estimate(VALUES, 0.9).low, crossed_estimate(VALUES, 0.9).high))
     both = [float(sign_flip_test(VALUES.mean(axis=axis))) for axis in (0, 1)]
     assert level_sign_flip(VALUES) == max(both)
 

@@ -54,6 +54,25 @@ def test_draws_of_the_filter_count_once_each() -> None:
     assert found.top1.sd == pytest.approx(np.std([0.91, 0.85], ddof=1))
 
 
+def test_a_seed_that_all_draws_share_is_in_the_interval() -> None:
+    """It moves the accuracies of all draws alike, so that their means agree more than the arm is known."""
+    draws = made_draws({"filtered": {"resnet18": [0.70, 0.90], "r1": [0.70, 0.90], "r2": [0.701, 0.901]}})
+    (found,) = arm_accuracies(draws, 0.95, N)
+    assert found.top1 is not None
+    assert (found.top1.low, found.top1.high) != (None, None)
+    assert found.top1.high - found.top1.low > 0.1  # type: ignore[operator]
+
+
+def test_seeds_that_a_draw_lacks_are_in_no_interval() -> None:
+    draws = made_draws({"filtered": {"resnet18": [0.8, 0.9, 0.1], "r1": [0.8, 0.9, None]}})
+    whole = made_draws({"filtered": {"resnet18": [0.8, 0.9], "r1": [0.8, 0.9]}})
+    assert [row.top1 for row in arm_accuracies(draws, 0.95, N)] == [row.top1 for row in arm_accuracies(whole, 0.95, N)]
+    (apart,) = arm_accuracies(made_draws({"filtered": {"resnet18": [0.8, None], "r1": [None, 0.9]}}), 0.95, N)
+    assert apart.top1 is not None
+    assert (apart.top1.n, apart.top1.low) == (2, None)
+    assert apart.top1.mean == pytest.approx(0.85)
+
+
 def test_seeds_that_agree_leave_the_interval_of_counts() -> None:
     (found,) = arm_accuracies(made_runs({"full": [0.8, 0.8, 0.8]}), 0.95, 360)
     assert found.top1 is not None

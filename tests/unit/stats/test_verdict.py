@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.stats import crossed_difference, mean_estimate
+from pipeline.stats import crossed_estimate, mean_estimate
 from pipeline.stats.formatting import verdict_sentence
 from pipeline.stats.sequential import look_levels
 from pipeline.stats.verdict import DecisionRule, Outcome, Verdict, pooled_verdict, verdicts_by_setting
@@ -65,7 +65,7 @@ def test_draws_are_the_replicates_and_cross_their_seeds() -> None:
     values = 0.005 + NOISE[:7, None] + 0.1 * NOISE
     found = pooled_verdict(values[..., None], RULE)
     assert (found.unit, found.draws, found.seeds, found.estimate.n) == ("draw", 7, 8, 7)
-    assert found.estimate == crossed_difference(values, 0.95)
+    assert found.estimate == crossed_estimate(values, 0.95)
     assert found.outcome == "helps"
     few = pooled_verdict(values[:3, :, None], RULE)
     assert few.tests is not None

@@ -175,17 +175,26 @@ def _write_replicates(data: DataPaths) -> Params:
     return params
 
 
+def test_a_study_that_a_look_decided_matches_its_grid(data: DataPaths) -> None:
+    planned = params_with(seeds=[0, 1, 2], looks=[2, 3])
+    for n, stale in ((1, True), (2, False), (3, False)):
+        write_study(data, params_with(seeds=list(range(n))), "digits")
+        view = study_view(data, "digits", params=planned, batch_size=32)
+        assert ("differ from the grid" in text_of(view)) == stale, n
+
+
 def test_filter_replicates_are_the_replicates_if_there_are_several(data: DataPaths) -> None:
-    """The mean of each replicate counts once, and no run loses its name."""
+    """Replicates and seeds each add their spread to the mean, and no run loses its name."""
     view = study_view(data, "digits", params=_write_replicates(data), batch_size=32)
     trace = next(trace for trace in _figure(view, "study-accuracy").data if trace.name == "filtered")
-    rows = [row for row in _rows(data) if (row["arm"], row["batch_size"]) == ("filtered", 32)]
-    means = [
-        100 * np.mean([row["top1"] for row in rows if row["filter_network"] == replicate])
-        for replicate in ("resnet18", "resnet18-r1")
-    ]
-    seeds = len(rows) / len(means)
-    assert _ends(trace)[0] == pytest.approx(_t_interval(means, rounding=ROUNDING / seeds**0.5))
+    top1 = {
+        (row["filter_network"], row["seed"]): 100 * row["top1"]
+        for row in _rows(data)
+        if (row["arm"], row["batch_size"]) == ("filtered", 32)
+    }
+    table = np.array([[top1[replicate, seed] for seed in (0, 1)] for replicate in ("resnet18", "resnet18-r1")])
+    error = np.sqrt(stats.sem(table.mean(axis=0)) ** 2 + stats.sem(table.mean(axis=1)) ** 2 + ROUNDING**2 / 4)
+    assert _ends(trace)[0] == pytest.approx(stats.t.interval(0.95, 1, table.mean(), error))
     thin = [trace.hovertemplate for trace in _figure(view, "study-loss").data if trace.line.width == 1]
     assert sorted(text.split(", step")[0] for text in thin)[:4] == [
         *["seed 0, filter of resnet18"] * 3,
