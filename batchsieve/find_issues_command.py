@@ -33,7 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--fraction",
         type=fraction_or_estimated,
-        help="share of the samples to flag, or estimated: from the probabilities; default: scores above 0.5",
+        help="share of the samples to flag, or `estimated`; default: flag scores above 0.5",
     )
     parser.add_argument("--out", type=Path, required=True, help="the table, .csv")
     return parser

@@ -1,5 +1,6 @@
 """Functions of the operating system: processes, working folders, git, memory, and room for files."""
 
+import atexit
 import ctypes
 import errno
 import gc
@@ -7,6 +8,7 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -78,6 +80,13 @@ def freeze_imported_objects() -> None:
     """
     gc.freeze()
     gc.enable()
+    atexit.register(_unfreeze_nanobind)
+
+
+def _unfreeze_nanobind() -> None:
+    """Let nanobind, by which triton is built, free its objects: it prints each one that outlives Python."""
+    if "triton" in sys.modules:
+        gc.unfreeze()
 
 
 def child_pids(pid: int) -> list[int]:

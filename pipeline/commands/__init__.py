@@ -26,13 +26,13 @@ def command_parser(name: str, description: str | None, *folders: str) -> argpars
 
     Args:
         name: of the command.
-        description: docstring of its module, shown unchanged.
+        description: docstring of its module, shown with the name by which the command was called.
         folders: names of the options to add: `params`, `data`, `work`.
     """
+    called = "batchsieve" if Path(sys.argv[0]).name == "batchsieve" else "python -m pipeline"
     return argparse.ArgumentParser(
-        # Under the name by which it was called.
-        prog=f"{'batchsieve' if Path(sys.argv[0]).name == 'batchsieve' else 'python -m pipeline'} {name}",
-        description=description,
+        prog=f"{called} {name}",
+        description=description and description.replace("python -m pipeline", called),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[folder_options(*folders)],
     )

@@ -37,7 +37,9 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this command."""
     parser = command_parser("calibrate", __doc__, "params", "data")
     parser.add_argument("--network", required=True, help="one of `networks` in the parameter file")
-    parser.add_argument("--min-samples", type=int, nargs="+", default=[3, 5, 10, 20], help="(default: 3 5 10 20)")
+    parser.add_argument(
+        "--min-samples", type=int, nargs="+", default=[3, 5, 10, 20], help="of DBSCAN, to compare (default: 3 5 10 20)"
+    )
     parser.add_argument(
         "--planted-fraction",
         type=float,

@@ -57,7 +57,9 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this command."""
     parser = command_parser("canonical-runs", __doc__)
     parser.add_argument("--record", action="store_true", help="write the list")
-    parser.add_argument("--isa", choices=["avx2"], help="with these instructions, as `train.isa` (default: all)")
+    parser.add_argument(
+        "--isa", choices=["avx2"], help="limit the CPU instructions, as `train.isa` does (default: no limit)"
+    )
     parser.add_argument("--json", action="store_true", help="only print digest, machine and hashes")
     return parser
 

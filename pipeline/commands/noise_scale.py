@@ -74,10 +74,12 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this command."""
     parser = command_parser("noise-scale", __doc__, "params", "data", "work")
     parser.add_argument("--study", required=True, help="one of `studies` in the parameter file, with both arms")
-    parser.add_argument("--steps", type=int, help="train so many steps on half of the images, measure on the other")
+    parser.add_argument(
+        "--steps", type=int, help="train this many steps on one half of the images and measure on the other"
+    )
     parser.add_argument("--parts", type=int, default=_PARTS, help=f"parts of each set of images (default: {_PARTS})")
     parser.add_argument(
-        "--micro-batch", type=int, default=_MICRO_BATCH, help=f"images a pass (default: {_MICRO_BATCH})"
+        "--micro-batch", type=int, default=_MICRO_BATCH, help=f"images per pass (default: {_MICRO_BATCH})"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the halves and the parts (default: 0)")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")

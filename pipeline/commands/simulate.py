@@ -60,7 +60,10 @@ def make_parser() -> argparse.ArgumentParser:
         "--global-batch-sizes", type=_count, nargs="+", default=[3840, 7680, 15360, 30720], help="of strong scaling"
     )
     parser.add_argument("--gpus", type=_count, nargs="+", help="(default: 1, 2, 4, ... nodes, up to the whole machine)")
-    parser.add_argument("--algorithms", nargs="+", choices=[*ALL_REDUCE], default=["ring", "tree", "hierarchical_tree"])
+    parser.add_argument(
+        "--algorithms", nargs="+", choices=[*ALL_REDUCE], default=["ring", "tree", "hierarchical_tree"],
+        help="of the all-reduce (default: ring tree hierarchical_tree)",
+    )  # fmt: skip
     parser.add_argument(
         "--bucket-mib", type=positive_float,
         help="gradients per message (default: as DDP, 1 in the first and 25 in others; for Horovod at most 128)",

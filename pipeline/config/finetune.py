@@ -33,6 +33,7 @@ class FinetuneConfig(OptimizedRun):
             ImageNet weights were trained with). Networks of timm have their own, with any weights.
         seed: of the initialization of the network or head, the order and the augmentation; the number of a replicate
             is added to it.
+        noise_scale_steps: refused, since fine-tuning reports no noise scale. Set it in `train` or in a study.
     """
 
     folds: Positive = 1

@@ -240,12 +240,12 @@ def needed_sentence(verdict: Verdict | None) -> str:
     needed = replicates_needed(verdict)
     if verdict is None or needed is None:
         return ""
-    margin = f"±{margin_text(100 * verdict.rule.margin)} percentage points"
-    sd = spread(verdict.estimate.sd, scale=100)
+    unit, sd = UNIT_NAMES[verdict.unit], spread(verdict.estimate.sd, scale=100)
     return (
-        f"Detecting a difference of {margin} with a chance of {POWER:g}, at the observed spread (sd {sd} between "
-        f"{verdict.unit}s), takes {plural(needed.n, verdict.unit)} or more ({count(needed.low)} to "
-        f"{count(needed.high)} within the uncertainty of that spread); the study has {verdict.estimate.n}."
+        f"Detecting a difference of ±{margin_text(100 * verdict.rule.margin)} percentage points with a chance of "
+        f"{POWER:g}, at the observed spread (sd {sd} between {unit}s), takes {plural(needed.n, unit)} or more "
+        f"({count(needed.low)} to {count(needed.high)} within the uncertainty of that spread); the study has "
+        f"{verdict.estimate.n}."
     )
 
 
@@ -334,10 +334,7 @@ def verdict_values(verdict: Verdict) -> Values:
 
 
 def _looks(verdict: Verdict) -> Values | None:
-    """Return the stated looks, the one taken (0 before the first), its levels, and the number of later seeds.
-
-    None without looks.
-    """
+    """Return the stated looks, the one taken (0: none yet), its levels, and the number of later seeds; None without."""
     stated = verdict.rule.looks
     if not stated:
         return None

@@ -11,8 +11,8 @@ from pipeline.errors import InputError
 def folder_options() -> argparse.ArgumentParser:
     """Return a parent parser with `--params` and `--data`."""
     parent = argparse.ArgumentParser(add_help=False)
-    parent.add_argument("--params", type=Path, default=Path("params.yaml"), help="default: params.yaml")
-    parent.add_argument("--data", type=Path, default=Path("data"), help="default: data")
+    parent.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file; default: params.yaml")
+    parent.add_argument("--data", type=Path, default=Path("data"), help="folder of the results; default: data")
     return parent
 
 

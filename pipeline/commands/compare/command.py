@@ -91,8 +91,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("b", metavar="B", nargs="?", help="new experiment: a folder (. for this one) or git revision")
     parser.add_argument("--arm", nargs=2, metavar=("A", "B"), help="two arms of the table: baseline and new one")
     parser.add_argument("--metric", metavar="COLUMN", help="column of the table to compare (default: metric)")
-    parser.add_argument("--percent", action="store_true", help="that column is in percent, and no share from 0 to 1")
-    parser.add_argument("--ignore", nargs="+", metavar="COLUMN", help="columns of the table that are no settings")
+    parser.add_argument(
+        "--percent", action="store_true", help="the column is in percent (0 to 100), not a share (0 to 1)"
+    )
+    parser.add_argument("--ignore", nargs="+", metavar="COLUMN", help="columns of the table that are not settings")
     parser.add_argument("--test-images", type=int, metavar="N", help="size of the table's test set, if it is known")
     parser.add_argument(
         "--batch-sizes",

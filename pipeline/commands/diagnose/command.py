@@ -33,7 +33,7 @@ _MODULE = "pipeline.commands.diagnose.command"
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this command."""
     parser = command_parser("diagnose", __doc__, "params", "data", "work")
-    parser.add_argument("--study", required=True)
+    parser.add_argument("--study", required=True, help="one of `studies` in the parameter file")
     parser.add_argument("--batch-size", type=int, help="one of the study's batch sizes (default: the first)")
     parser.add_argument("--seconds", type=positive_float, default=20.0, help="approximate training time (default: 20)")
     parser.add_argument("--trace", type=Path, metavar="FOLDER", help="write a trace of one step of each rank here")
