@@ -277,7 +277,7 @@ def _find_any_layout(source: FileSource, tree: FileTree, label_column: str | Non
     """
     tables = find_tables(source, tree)
     if tables is not None and has_labels(tables, label_column):
-        listing = list_tables(tables, source, tree.below(tables.root), label_column)
+        listing = list_tables(tables, source, tree, label_column)
         layout = Layout(
             root=tables.root,
             class_names=listing.class_names,

@@ -140,15 +140,17 @@ def list_tables(tables: MetadataTables, source: FileSource, tree: FileTree, labe
     """Return the images that the tables list; their names are relative to the folder of their table.
 
     Args:
-        tree: the files below `tables.root`.
+        tree: all files of the source.
 
     Raises:
         InputError: a name is unsafe, occurs twice or is no image of the folder; an image is in no table; only
             some of the images are in folders of splits; a folder's name has several splits; or as `list_images`.
     """
     column = label_column or DEFAULT_COLUMN
+    _refuse_images_outside(tables, source, tree)
+    tree = tree.below(tables.root)
     files = set(tree.files)
-    images = {name for name in files if PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES}
+    images = set(_images(tree))
     # macOS writes some names decomposed, and tables seldom.
     composed = {path_key(name): name for name in tree.files}
     found: dict[str, tuple[LabelValue, str]] = {}
@@ -174,6 +176,19 @@ def list_tables(tables: MetadataTables, source: FileSource, tree: FileTree, labe
     return list_images(
         rows, _card_names(source, tables.root, tree, column), f"prepare.path: {source.label}: {tables.file_name}"
     )
+
+
+def _images(tree: FileTree) -> list[str]:
+    return [name for name in tree.files if PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES]
+
+
+def _refuse_images_outside(tables: MetadataTables, source: FileSource, tree: FileTree) -> None:
+    outside = [name for name in _images(tree) if tables.root and not name.startswith(f"{tables.root}/")]
+    if outside:
+        raise InputError(
+            f"prepare.path: {source.label}: {min(outside)} is in no {tables.file_name}, which only {tables.root}/ has; "
+            f"add one to its folder, or give {tables.root}/ as the path"
+        )
 
 
 def _rows(names: Sequence[str], found: Mapping[str, tuple[LabelValue, str]]) -> LabeledRows:

@@ -163,6 +163,18 @@ def test_a_card_that_cannot_be_read_is_not_left_out(tmp_path: Path) -> None:
         _open(tmp_path)
 
 
+@pytest.mark.parametrize("writer", [write_folder, write_tar])
+@pytest.mark.parametrize("others", ["2024/0.png", "2024/july/0.png", "0.png"])
+def test_images_outside_the_only_table_are_not_left_out(
+    writer: Callable[..., Path], others: str, tmp_path: Path
+) -> None:
+    files = {f"2023/{number}.png": photo(number) for number in range(8)}
+    files |= {"2023/metadata.csv": _table(*(f"{number}.png,{'ab'[number % 2]}" for number in range(8)))}
+    assert len(_open(writer(tmp_path / "one", {**files, "notes/0.txt": b""}), test_size=0.5).train) == 4
+    with pytest.raises(InputError, match=rf"{others} is in no metadata\.csv, which only 2023/ has"):
+        _open(writer(tmp_path / "two", {**files, others: photo(9)}), test_size=0.5)
+
+
 def test_refusals(tmp_path: Path) -> None:
     lines = [f"{split}/{i}.png,{'ab'[i % 2]}" for split in ("train", "test") for i in range(4)]
 
