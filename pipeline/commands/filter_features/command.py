@@ -142,14 +142,13 @@ def main(argv: Sequence[str]) -> int:
     check_out_folder(arguments.out)
     external = read_external_features(arguments.features, arguments.labels, arguments.probabilities)
     settings = settings.fitted_to(external.features) if not arguments.params.exists() else settings
-    pictures = None
+    pictures, project = None, arguments.out / _PROJECT
     if has_project:
-        project = arguments.out / _PROJECT
         external, pictures = read_pictures(
             external, settings, arguments.images, arguments.network, project, stderr_log(None)
         )
-    arguments.overrides = decisions_to_apply(arguments.overrides, pictures)
-    overrides = _located_overrides(external, pictures, arguments.overrides)
+    arguments.overrides = decisions_to_apply(arguments.overrides, project)
+    overrides = _located_overrides(external, pictures, arguments.overrides, project)
     _run(external, overrides, settings, pictures, arguments)
     return 0
 
@@ -211,15 +210,21 @@ def _run(
 
 
 def _located_overrides(
-    external: ExternalFeatures, pictures: RowPictures | None, file: Path | None
+    external: ExternalFeatures, pictures: RowPictures | None, file: Path | None, project: Path
 ) -> dict[int, Override]:
     if file is None:
         return {}
     paths: Sequence[str] | None = external.paths
     sha256: Sequence[str] | None = external.sha256
-    if pictures is not None and is_of_project(file, pictures):
+    of_project = is_of_project(file, project)
+    if pictures is not None and of_project:
         paths, sha256 = pictures.paths, pictures.sha256
     if paths is None or sha256 is None:
+        if of_project:
+            raise InputError(
+                f"{file}: names rows by path and sha256, which the labels lack; add --map or --images as in the run "
+                "that wrote it, or move the file away"
+            )
         raise InputError(f"--overrides {file}: names images by path and sha256; give --labels with both columns")
     return locate_overrides(
         read_overrides(file),

@@ -190,25 +190,28 @@ def read_pictures(
     return external, pictures
 
 
-def decisions_to_apply(given: Path | None, pictures: RowPictures | None) -> Path | None:
+def decisions_to_apply(given: Path | None, project: Path) -> Path | None:
     """Return the file of decisions: `given`, or that of the project, in which the visualizer saves them.
+
+    Args:
+        project: its folder, which an earlier run may have written.
 
     Raises:
         InputError: both have decisions.
     """
-    decided = data_paths(pictures.folder).overrides if pictures else None
-    if decided is None or not decided.exists():
+    decided = data_paths(project).overrides
+    if not decided.exists() or not read_overrides(decided):
         return given
-    if given is not None and pictures and not is_of_project(given, pictures) and read_overrides(decided):
+    if given is not None and not is_of_project(given, project):
         raise InputError(
             f"--overrides {given}: {decided} has decisions too; put both into one, and move the other away"
         )
-    return given or decided
+    return decided
 
 
-def is_of_project(file: Path, pictures: RowPictures) -> bool:
+def is_of_project(file: Path, project: Path) -> bool:
     """Return whether a file of decisions is that in which the visualizer saves them."""
-    return file.resolve() == data_paths(pictures.folder).overrides.resolve()
+    return file.resolve() == data_paths(project).overrides.resolve()
 
 
 def write_pictures(

@@ -2,7 +2,7 @@
 
 import hashlib
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from PIL import Image
 
 from pipeline.__main__ import main
 from pipeline.artifacts.overrides import Override, read_overrides, write_overrides
-from pipeline.artifacts.tables import read_parquet, write_csv
+from pipeline.artifacts.tables import read_csv, read_parquet, write_csv
 from pipeline.config.params import load_params
 from pipeline.paths import DataPaths
 from tests.fixtures.images import encode
@@ -114,6 +114,33 @@ def test_decisions_of_the_visualizer_are_applied_and_stay(case: _Case, capsys: p
     assert main([*_with_images(case), "--overrides", "mine.csv"]) == 2
     assert printed_error(capsys.readouterr().err).key == "--overrides mine.csv"
     assert [override.path for override in read_overrides(file)] == ["3/3.png"]
+
+
+def test_decisions_are_applied_without_the_map_too(case: _Case, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*case.command, "--map"]) == 0
+    file = case.shown.data.overrides
+    (network,) = load_params(case.project / "params.yaml").networks
+    shown = case.shown.points(network)
+    row = min(case.planted)
+    path, of_features = shown.paths[row].as_py(), shown.sha256[row].as_py()
+    kept = Override(path=path, sha256=of_features, decision="keep", note="is right", timestamp="", line=2)
+    write_overrides(file, [kept])
+    capsys.readouterr()
+    # Without hashes in the labels, only the map has the names of the decisions.
+    assert main(case.command) == 2
+    error = printed_error(capsys.readouterr().err)
+    assert error.key == "out/viz/data/overrides.csv"
+    assert "--map" in str(error)
+    labels = read_csv(Path("y.csv"), {"path": pa.string(), "label": pa.string()})
+    digests = [hashlib.sha256(name.encode()).hexdigest() for name in labels["path"].to_pylist()]
+    write_csv(Path("y.csv"), labels.append_column("sha256", pa.array(digests)))
+    write_overrides(file, [replace(kept, sha256=digests[row])])
+    for more in (["--map"], []):
+        assert main([*case.command, *more]) == 0
+        decided = {override.path: override.decision for override in read_overrides(Path("out/overrides.csv"))}
+        assert decided[path] == "keep"
+    write_overrides(case.folder / "mine.csv", [])
+    assert main([*case.command, "--overrides", "mine.csv"]) == 2
 
 
 def test_given_decisions_come_into_the_project(case: _Case) -> None:
