@@ -3,10 +3,11 @@
 import os
 import stat
 import unicodedata
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import NoReturn, Protocol
 
 from pipeline.datasets.decode import UnreadableError
@@ -161,11 +162,17 @@ def unsafe_name(raw_name: str) -> str:
 
 
 class FolderSource:
-    """`FileSource` of a folder. Links may only lead to files inside it."""
+    """`FileSource` of a folder. Links may only lead to files inside it.
 
-    def __init__(self, root: Path) -> None:
+    Args:
+        root: the folder.
+        added: content by name of files that are to come into it, and may replace others.
+    """
+
+    def __init__(self, root: Path, added: Mapping[str, bytes] = MappingProxyType({})) -> None:
         self.label = str(root)
         self._root = root
+        self._added = added
 
     def tree(self) -> FileTree:
         files: list[str] = []
@@ -175,10 +182,13 @@ class FolderSource:
             folder_names[:] = [name for name in folder_names if not is_hidden(name)]
             folders.extend(self._checked(base / name, is_folder=True) for name in folder_names)
             files.extend(self._checked(base / name, is_folder=False) for name in file_names if not is_hidden(name))
-        return FileTree.from_names(files, folders)
+        return FileTree.from_names({*files, *self._added}, folders)
 
     def read(self, names: Set[str], max_bytes: int) -> Iterator[tuple[str, bytes | UnreadableError]]:
         for name in sorted(names):
+            if name in self._added:
+                yield name, self._added[name]
+                continue
             try:
                 path = self._root / name
                 yield name, too_large(path.stat().st_size, max_bytes) or path.read_bytes()

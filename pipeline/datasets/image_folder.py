@@ -164,7 +164,7 @@ class FolderImages(ImageSet):
 _Divide = Callable[[dict[str, list[Sample]], DatasetOptions, str], tuple[Sequence[Sample], Sequence[Sample]]]
 
 
-def open_image_folder(options: DatasetOptions) -> FolderImages:
+def open_image_folder(options: DatasetOptions, source: FileSource | None = None) -> FolderImages:
     """Open a folder or archive of images, whose layout is recognized by its content.
 
     Layouts: train/<class>/* and test/<class>/*; or <class>/* with the fraction `test_size` as the test split; images
@@ -173,11 +173,14 @@ def open_image_folder(options: DatasetOptions) -> FolderImages:
     Images are in the order of their sorted paths, independent of the file system or archive. Those of shards keep the
     order of the rows.
 
+    Args:
+        source: in place of the folder or archive at `options.path`.
+
     Raises:
         InputError: the folder or archive is missing, damaged or unsafe, or has another layout; `test_size` is missing,
             or set although there is a test split; or the label column is missing, or set without a table.
     """
-    return _open(options, _split)
+    return _open(options, _split, source)
 
 
 def open_unsplit(options: DatasetOptions) -> FolderImages:
@@ -190,9 +193,9 @@ def open_unsplit(options: DatasetOptions) -> FolderImages:
     return _open(options, _all_in_one)
 
 
-def _open(options: DatasetOptions, divide: _Divide) -> FolderImages:
+def _open(options: DatasetOptions, divide: _Divide, source: FileSource | None = None) -> FolderImages:
     assert options.path is not None
-    source = open_source(expand_home(options.path))
+    source = open_source(expand_home(options.path)) if source is None else source
     tree = source.tree()
     _refuse_arrow_files(source, tree)
     if _has_shards(source, tree):

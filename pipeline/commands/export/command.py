@@ -4,7 +4,8 @@ kept/data/train-*.parquet     a data set of the Hugging Face hub: the kept image
 dropped/data/train-*.parquet  the dropped images, with score, reason and suggested label
 kept.npy, dropped.npy         sample ids, int64; kept.txt and dropped.txt have them as text
 metadata/                     metadata.csv, one for each folder of a split: file_name and label of every image after
-                              decisions by hand. Copied into an image folder they replace the labels of class folders
+                              decisions by hand. Copied into an image folder they replace the labels of class folders.
+                              The command is printed, or why the folder would then be refused
 label_issues.csv              cleanlab's columns (Datalab): is_label_issue, label_score, given_label, predicted_label.
                               An apostrophe precedes a text that a spreadsheet could run as a formula
 networks/<study>/             the best network of each trained study: best.pt, model.safetensors, config.json and
@@ -12,8 +13,7 @@ networks/<study>/             the best network of each trained study: best.pt, m
 """
 
 import argparse
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -36,6 +36,7 @@ from pipeline.commands.export.decisions import (
     shard_columns,
     write_shard,
 )
+from pipeline.commands.export.folder import SourceFolder, copy_lines
 from pipeline.commands.export.networks import write_networks
 from pipeline.config.params import Params, load_params
 from pipeline.config.prepare import PrepareConfig
@@ -76,7 +77,8 @@ def main(argv: Sequence[str]) -> int:
     network = _network(params, arguments.network)
     _check_target(out, force=arguments.force)
     data = DataPaths(root=arguments.data)
-    folder = _folder_of_files(params.prepare)
+    source = _open_folder(params.prepare)
+    folder = None if source is None else source.folder
     inputs = export_inputs(network, list(params.studies), data, reads_images=folder is None)
     check_with_note(data, inputs)
     decisions = read_decisions(data, network)
@@ -84,20 +86,17 @@ def main(argv: Sequence[str]) -> int:
     with file_lock(out / _LOCK, f"export {out}", remove=True):
         # Another export may have ended since.
         _check_target(out, force=arguments.force)
-        _write_images(out, decisions, readers, has_metadata=folder is not None, log=stderr_log(None))
+        _write_images(out, decisions, readers, source, log=stderr_log(None))
         networks = _write_networks(out, decisions, params, data)
     n_kept = int(decisions.keep.sum())
     print(f"{out}: {n_kept:,} images kept, {len(decisions.keep) - n_kept:,} dropped by the filter of {network}")
-    if folder is None:
+    if source is None:
         print(
             f"the images are PNG files of {params.prepare.stored_size} pixels, as prepared, since the originals are no "
             "files of a folder; there is no metadata.csv"
         )
     else:
-        copy = shlex.join(["cp", "-r", f"{out / _METADATA}/.", f"{folder}/"])
-        print(f"to replace the labels of the folder: {copy}")
-        for line in _cautions(out / _METADATA, folder, params.prepare):
-            print(line)
+        print("\n".join(copy_lines(out / _METADATA, source, decisions)))
     for study in networks:
         print(f"{out / 'networks' / study}: best network of study {study}, with a model card")
     for path in sorted((out / "networks").glob("*/")):
@@ -108,16 +107,6 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _cautions(metadata: Path, folder: Path, config: PrepareConfig) -> Iterator[str]:
-    """Yield what to keep in mind when the tables in `metadata` are copied into the folder of the images."""
-    names = sorted(path.relative_to(metadata) for path in metadata.rglob("metadata.csv"))
-    for table in (folder / name for name in names):
-        if table.exists():
-            yield f"it overwrites {table}, of which other columns are lost: keep a copy"
-    if config.label_column is not None:
-        yield f"then remove prepare.label_column: {config.label_column}, since the column is called label there"
-
-
 def _check_target(out: Path, *, force: bool) -> None:
     empty = not out.exists() or (out.is_dir() and all(path.name == _LOCK for path in out.iterdir()))
     if not empty and not force:
@@ -125,7 +114,7 @@ def _check_target(out: Path, *, force: bool) -> None:
 
 
 def _write_images(
-    out: Path, decisions: DecidedImages, readers: dict[str, ImageReader], *, has_metadata: bool, log: RunLog
+    out: Path, decisions: DecidedImages, readers: dict[str, ImageReader], source: SourceFolder | None, *, log: RunLog
 ) -> None:
     """Write everything but the networks."""
     n_test = len(decisions.images["test"])
@@ -147,7 +136,7 @@ def _write_images(
     # Unprotected: `datasets`, and the stage `prepare`, take file_name and label as they are written.
     tables = {
         out / _METADATA / name / "metadata.csv": table
-        for name, table in (metadata_tables(decisions) if has_metadata else {}).items()
+        for name, table in (metadata_tables(decisions, source.images) if source else {}).items()
     }
     for path, table in tables.items():
         write_csv(path, table)
@@ -176,8 +165,8 @@ def _network(params: Params, given: str | None) -> str:
     return given or params.networks[0]
 
 
-def _folder_of_files(config: PrepareConfig) -> Path | None:
-    """Return the folder that the paths of the manifests are relative to; None if images are no files of a folder.
+def _open_folder(config: PrepareConfig) -> SourceFolder | None:
+    """Return the folder of the images; None if they are no files of a folder.
 
     Raises:
         InputError: the folder is gone, or is no data set any more.
@@ -189,8 +178,8 @@ def _folder_of_files(config: PrepareConfig) -> Path | None:
         max_megapixels=config.max_megapixels, seed=config.seed, downloads=Path(),
         progress=RunLog.silent().progress, label_column=config.label_column,
     )  # fmt: skip
-    files_in = open_image_folder(options).files_in
-    return None if files_in is None else config.folder / files_in
+    images = open_image_folder(options)
+    return None if images.files_in is None else SourceFolder(options=options, images=images)
 
 
 def _reader(data: DataPaths, decisions: DecidedImages, split: str, folder: Path | None) -> ImageReader:

@@ -20,6 +20,7 @@ from PIL import Image
 from pipeline.artifacts.files import atomic_path, read_json
 from pipeline.artifacts.prepared import PLANTED_COLUMN, count_planted
 from pipeline.artifacts.tables import read_parquet
+from pipeline.datasets.image_set import ImageSet
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from pipeline.run_log import Progress
@@ -90,11 +91,16 @@ def _typed(points: pa.Table) -> pa.Table:
     return points
 
 
-def metadata_tables(decisions: DecidedImages) -> dict[str, pa.Table]:
+def metadata_tables(decisions: DecidedImages, images: ImageSet) -> dict[str, pa.Table]:
     """Return metadata.csv of an image folder: every image of both splits, with the label after decisions by hand.
+
+    Images that `prepare` left out, as unreadable or by `train_size`, have the label of the folder.
 
     Each split that has a folder of its own gets a table in it, since the library `datasets` reads no table next to
     folders of splits. It also refuses tables of different columns, so scores, which test images lack, are left out.
+
+    Args:
+        images: all images of the folder.
 
     Returns:
         The tables by the folder that they belong into; the empty name for that of all images.
@@ -106,8 +112,15 @@ def metadata_tables(decisions: DecidedImages) -> dict[str, pa.Table]:
             "file_name": test["path"], "label": test["label_name"], "keep": np.ones(len(test), dtype=np.bool_),
         },
     }  # fmt: skip
-    folders = {split: _own_folder(columns["file_name"].to_pylist()) for split, columns in tables.items()}
-    by_split = {split: _with_note(pa.table(columns), decisions.n_planted) for split, columns in tables.items()}
+    prepared = {*points["path"].to_pylist(), *test["path"].to_pylist()}
+    by_split = {}
+    for split, columns in tables.items():
+        others = [sample for sample in images.samples(split) if sample.path not in prepared]
+        rows = [{"file_name": s.path, "label": images.class_names[s.label], "keep": True} for s in others]
+        table = pa.table(columns)
+        table = pa.concat_tables([table, pa.Table.from_pylist(rows, schema=table.schema)])
+        by_split[split] = _with_note(table, decisions.n_planted)
+    folders = {split: _own_folder(table["file_name"].to_pylist()) for split, table in by_split.items()}
     if None in folders.values() or folders["train"] == folders["test"]:
         return {"": pa.concat_tables(by_split.values())}
     return {str(folders[split]): _below(table, f"{folders[split]}/") for split, table in by_split.items()}
