@@ -1,10 +1,8 @@
 """Images in Parquet shards, as a hub stores them: encoded files in a column, labels in another."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,13 +12,12 @@ import pyarrow.parquet as pq
 
 from pipeline.datasets.decode import UnreadableError
 from pipeline.datasets.file_tree import FileTree, check_name, too_large
+from pipeline.datasets.parquet_columns import find_columns, image_columns, schema_class_names
 from pipeline.datasets.table_labels import (
-    DEFAULT_COLUMN,
     LabeledRows,
     LabelValue,
     Listing,
     card_class_names,
-    checked_class_names,
     folder_split,
     list_images,
     missing_shard,
@@ -39,18 +36,7 @@ _MAX_RATIO = 100
 _LFS_POINTER = b"version https://git-lfs"
 _CARD = "README.md"
 _MAX_CARD_BYTES = 1 << 22
-_LISTED = 8
 _NO_NAMES = ("", ".", "..")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Columns:
-    """Columns of a shard: that of the images, whether it is a struct of bytes and path, and that of the labels."""
-
-    image: str
-    is_struct: bool
-    has_path: bool
-    label: str
 
 
 class ParquetImages:
@@ -69,7 +55,7 @@ class ParquetImages:
         self._root = root
         shards = _shards_by_split(tree, root)
         files = [name for names in shards.values() for name in names]
-        self._columns = _find_columns(self._open(files[0]).schema_arrow, f"{root / files[0]}", label_column)
+        self._columns = find_columns(self._open(files[0]).schema_arrow, f"{root / files[0]}", label_column)
         names, origin = self._class_names(files, _CARD in tree.files)
         rows: dict[str, LabeledRows] = {}
         # Paths of the images in each shard, row by row.
@@ -122,7 +108,7 @@ class ParquetImages:
         column = self._columns.label
         origins: dict[tuple[str, ...], str] = {}
         for shard in shards:
-            names = _schema_class_names(self._open(shard).schema_arrow, column, f"prepare.path: {self._root / shard}")
+            names = schema_class_names(self._open(shard).schema_arrow, column, f"prepare.path: {self._root / shard}")
             if names is not None:
                 origins.setdefault(names, shard)
         if has_card and (names := self._card_class_names(self._root / _CARD)) is not None:
@@ -163,7 +149,10 @@ class ParquetImages:
         for shard in shards:
             file = self._open(shard)
             where = f"prepare.path: {self._root / shard}"
-            if _find_columns(file.schema_arrow, str(self._root / shard), columns.label) != columns:
+            n_rows, size = file.metadata.num_rows, (self._root / shard).stat().st_size
+            if n_rows > size:
+                raise InputError(f"{where}: has {n_rows:,} rows in {size:,} bytes, too few for images; get it again")
+            if find_columns(file.schema_arrow, str(self._root / shard), columns.label) != columns:
                 raise InputError(f"{where}: has other columns of images than the first shard; leave one kind")
             with _explain_damage(self._root / shard):
                 for group in range(file.num_row_groups):
@@ -171,7 +160,7 @@ class ParquetImages:
                     values += _label_values(table[columns.label], where)
                     images = table[columns.image].to_pylist() if columns.has_path else [None] * len(table)
                     names += [_file_name(image) for image in images]
-            counts.append(file.metadata.num_rows)
+            counts.append(n_rows)
         for name in names:
             check_name(name, f"{self._root}: split {split or 'train'}")
         # Rows are numbered if a name is missing or occurs twice: paths are unique.
@@ -215,7 +204,7 @@ def _image_batches(file: pq.ParquetFile, leaves: Sequence[str], where: str) -> I
 def has_image_column(path: Path) -> bool:
     """Return whether a file is Parquet with a column of images; False for a damaged one."""
     try:
-        return bool(_image_columns(pq.read_schema(path)))
+        return bool(image_columns(pq.read_schema(path)))
     except (pa.ArrowException, OSError) as error:
         if is_out_of_memory(error):
             raise
@@ -253,61 +242,6 @@ def _shards_by_split(tree: FileTree, root: Path) -> dict[str, list[str]]:
     return splits
 
 
-def _image_columns(schema: pa.Schema) -> dict[str, _Columns]:
-    found = {}
-    for field in schema:
-        if pa.types.is_struct(field.type):
-            inner = {child.name: child.type for child in field.type}
-            if "bytes" in inner and _is_binary(inner["bytes"]):
-                has_path = "path" in inner and _is_text(inner["path"])
-                found[field.name] = _Columns(image=field.name, is_struct=True, has_path=has_path, label="")
-        elif _is_binary(field.type):
-            found[field.name] = _Columns(image=field.name, is_struct=False, has_path=False, label="")
-    return found
-
-
-def _find_columns(schema: pa.Schema, source: str, label_column: str | None) -> _Columns:
-    """Return the columns of images and labels.
-
-    Raises:
-        InputError: a column is missing or repeated, or several could be that of the images.
-    """
-    where = f"prepare.path: {source}"
-    images = _image_columns(schema)
-    named: list[str] = [name for name in ("image", "img") if name in images]
-    candidates = named[:1] or [*images]
-    if len(candidates) != 1:
-        problem = f"several columns of images ({', '.join(candidates)})" if candidates else "no column of images"
-        raise InputError(f"{where}: has {problem}; give a struct of bytes and path named image")
-    label = label_column or DEFAULT_COLUMN
-    others = [name for name in schema.names if name not in images]
-    if label not in others:
-        listed = ", ".join(others[:_LISTED]) or "none"
-        fix = f"set prepare.label_column to one of: {listed}" if others else "add it"
-        raise InputError(f"{where}: has no column {label} for the labels; {fix}")
-    for name in (candidates[0], label):
-        if schema.names.count(name) > 1:
-            raise InputError(f"{where}: has the column {name} twice; rename one of the two")
-    kind = schema.field(label).type
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not (pa.types.is_integer(kind) or _is_text(kind) or pa.types.is_null(kind)):
-        raise InputError(f"{where}: the column {label} is of type {kind}; give whole numbers or text")
-    found = images[candidates[0]]
-    return _Columns(image=found.image, is_struct=found.is_struct, has_path=found.has_path, label=label)
-
-
-def _schema_class_names(schema: pa.Schema, column: str, source: str) -> tuple[str, ...] | None:
-    """Return the class names that `datasets` writes into the metadata of a shard; None without any."""
-    try:
-        info: Any = json.loads((schema.metadata or {})[b"huggingface"])
-        names = info["info"]["features"][column]["names"]
-    except (KeyError, TypeError, ValueError, RecursionError):
-        return None
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        return None
-    return checked_class_names(names, source)
-
-
 def _label_values(column: pa.ChunkedArray, where: str) -> list[LabelValue]:
     try:
         values: list[LabelValue] = column.to_pylist()
@@ -328,14 +262,6 @@ def _content(image: Any, max_bytes: int) -> bytes | UnreadableError:
         return UnreadableError("has no bytes in its shard")
     assert isinstance(content, bytes)
     return too_large(len(content), max_bytes) or content
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 @contextmanager
