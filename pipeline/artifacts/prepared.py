@@ -186,7 +186,8 @@ def load_prepared(data: DataPaths, *, folder: Path | None) -> PreparedData:
         class_names=tuple(metrics["class_names"]),
         image_size=metrics["image_size"],
         mean=tuple(metrics["mean"]),
-        std=tuple(metrics["std"]),
+        # A channel that is equal in all images carries nothing: centered, it is 0.
+        std=tuple(value or 1.0 for value in metrics["std"]),
     )
 
 
