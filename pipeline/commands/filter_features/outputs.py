@@ -19,7 +19,7 @@ from pipeline.artifacts.overrides import Override, read_overrides
 from pipeline.artifacts.provenance import read_provenance, sha256_of_file
 from pipeline.commands.filter_features.inputs import ExternalFeatures, read_external_images
 from pipeline.commands.filter_features.settings import FeatureSettings
-from pipeline.errors import InputError
+from pipeline.errors import InputError, printable
 from pipeline.filtering.visualizer_project import (
     VisualizerProject,
     check_project_folder,
@@ -54,18 +54,18 @@ def suspect_lines(points: pa.Table, n: int) -> Iterator[str]:
     dropped = points.filter(pc.invert(points["keep"]))
     order = dropped.sort_by([("score", "descending"), ("sample_id", "ascending")]).slice(0, n)
     name = "path" if "path" in points.column_names else "sample_id"
-    rows = [("score", name, "label", "suggested", "reason")]
+    rows: list[tuple[str, ...]] = [("score", name, "label", "suggested", "reason")]
     for row in order.to_pylist():
         suggested = row.get("suggested_label_name", row["label_name"])
-        rows.append(
-            (
-                f"{row['score']:.3f}",
-                str(row[name]),
-                row["label_name"],
-                MISSING if suggested == row["label_name"] else suggested,
-                _shortened(row["reason"]),
-            )
+        cells = (
+            f"{row['score']:.3f}",
+            str(row[name]),
+            row["label_name"],
+            MISSING if suggested == row["label_name"] else suggested,
+            _shortened(row["reason"]),
         )
+        # Names of a label file may have what a terminal would obey.
+        rows.append(tuple(map(printable, cells)))
     yield from aligned_lines(rows, left=len(rows[0]))
 
 

@@ -1,11 +1,13 @@
-"""`filter-features --out`: decisions of people and results of stages are never overwritten."""
+"""`filter-features --out`: decisions of people and results of stages stay, and its lines are printable."""
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from pipeline.__main__ import main
 from pipeline.artifacts.provenance import write_provenance
+from pipeline.commands.filter_features.outputs import suspect_lines
 from tests.fixtures.printed_errors import printed_error
 from tests.unit.commands.test_filter_features import _identify, _write
 
@@ -52,3 +54,22 @@ def test_results_of_a_stage_are_kept(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(command) == 2
     assert "filter@resnet18" in str(printed_error(capsys.readouterr().err))
     assert {path: path.read_bytes() for path in record.parent.iterdir()} == {record: before}
+
+
+def test_suspects_are_printed_one_per_line_without_escapes() -> None:
+    """A label file may have names that a terminal would obey."""
+    points = pa.table(
+        {
+            "sample_id": [0, 1],
+            "path": ["a\x1b[2J.png", "b\nc.png"],
+            "label_name": ["cat\r", "dog"],
+            "suggested_label_name": ["dog", "cat\x1b]0;title\x07"],
+            "keep": [False, False],
+            "score": [0.75, 0.5],
+            "reason": ["9 of 10 nearest neighbors are \u202edog", "9 of 10 nearest neighbors are cat"],
+        }
+    )
+    lines = list(suspect_lines(points, 2))
+    assert len(lines) == 3
+    assert all(line.isprintable() for line in lines)
+    assert "b\\nc.png" in lines[2]
