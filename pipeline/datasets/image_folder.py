@@ -118,6 +118,8 @@ def _classes(tree: FileTree, label: str) -> dict[str, list[str]]:
         raise InputError(f"prepare.path: {label}: {nested[0]} is a folder within a class; {_EXPECTED}")
     _refuse_loose_images(tree, label)
     classes: dict[str, list[str]] = {class_name(folder): [] for folder in tree.folders}
+    if "" in classes:
+        raise InputError(f"prepare.path: {label}: the name of a class folder is blank; rename it")
     if not classes:
         raise InputError(f"prepare.path: {label}: no class folders; {_EXPECTED}")
     for name in tree.files:

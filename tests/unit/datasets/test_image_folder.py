@@ -101,7 +101,7 @@ def test_unreadable_files_are_reported_and_can_be_left_out(writer: Writer, tmp_p
 
 _NAMES = st.text(
     st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp"), exclude_characters="/\\\0"), min_size=1, max_size=12
-).filter(lambda name: not is_hidden(name) and name[1:2] != ":" and len(name.encode()) < 100)
+).filter(lambda name: name.strip() and not is_hidden(name) and name[1:2] != ":" and len(name.encode()) < 100)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -97,6 +97,8 @@ _OTHERS = {
     "empty class": _tree(*_ONE, folders=("emu",)),
     "empty in test": _tree(*_SPLIT, folders=("test/emu",)),
     "nested": _tree(*_ONE, "cat/old/1.png"),
+    "a blank class": _tree(*_ONE, " /1.png"),
+    "a blank class in test": _tree(*_SPLIT, "test/ /1.png"),
     "capitals": _tree("Train/cat/1.png", "Test/cat/1.png"),
 }
 
