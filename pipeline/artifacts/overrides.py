@@ -2,6 +2,7 @@
 
 import csv
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -34,7 +35,7 @@ class Override:
         path, sha256: of the image, as in the manifest; both must match, so that a decision never applies to another
             image.
         decision: keep, drop or relabel; a relabeled image is kept.
-        label: name of the new class for relabel, else empty.
+        label: name of the new class for relabel, in NFC without surrounding white space; else empty.
         note: as typed. In the file, an apostrophe precedes a label or note that a spreadsheet would run as a formula.
         line: last line of the record in the file, from 1.
     """
@@ -183,7 +184,9 @@ def _override(file: Path, line: int, columns: Sequence[str], fields: list[str]) 
     for name in _TEXTS:
         if _FORMULA.match(values.get(name, "")):
             values[name] = values[name].removeprefix("'")
-    decision, label = values["decision"], values.get("label", "")
+    # As names of classes are.
+    values["label"] = unicodedata.normalize("NFC", values.get("label", "")).strip()
+    decision, label = values["decision"], values["label"]
     if decision not in DECISIONS:
         raise InputError(f"{where}: decision {decision!r} must be keep, drop or relabel")
     if decision == "relabel" and not label:

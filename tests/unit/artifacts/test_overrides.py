@@ -19,6 +19,7 @@ from pipeline.artifacts.overrides import (
     read_overrides,
     write_overrides,
 )
+from pipeline.datasets.labels import class_name
 from pipeline.errors import InputError
 from tests.fixtures.golden import check_golden, refusals
 
@@ -47,7 +48,7 @@ def test_the_header_alone_is_no_decision(tmp_path: Path) -> None:
 _TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 _BEFORE_A_SIGN = st.sampled_from(["", "'", "''", " ", "\xa0'"])
 _DECISIONS = st.tuples(st.sampled_from(["keep", "drop"]), st.just("")) | st.tuples(
-    st.just("relabel"), st.one_of(_TEXT, st.just("=1+1"), st.just("'=x")).filter(bool)
+    st.just("relabel"), st.one_of(_TEXT, st.just("=1+1"), st.just("'=x")).map(class_name).filter(bool)
 )
 _FORMULAS = st.tuples(_BEFORE_A_SIGN, st.sampled_from("=+-@＝"), _TEXT).map("".join)
 
@@ -94,6 +95,15 @@ def test_a_relabel_keeps_the_image_and_changes_its_label_alone() -> None:
     given = np.array([0, 0, 1])
     assert apply_labels(given, {1: relabel, 2: _override(decision="keep")}, ["cat", "dog"]).tolist() == [0, 1, 1]
     assert given.tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("written", ["cafe\u0301", " caf\u00e9 ", "caf\u00e9"])
+def test_a_relabel_names_its_class_in_any_form(written: str, tmp_path: Path) -> None:
+    """macOS writes an e and an accent, and spreadsheets leave blanks."""
+    decided = read_overrides(_file(tmp_path, _HEADER + _RELABEL.replace("dog", written)))
+    names = ["caf\u00e9", "dog"]
+    located = locate_overrides(decided, file=Path("o.csv"), paths=["train/a.png"], sha256=["aa"], class_names=names)
+    assert apply_labels(np.array([1]), located, names).tolist() == [0]
 
 
 def test_spreadsheet_habits_are_harmless(tmp_path: Path) -> None:
