@@ -92,11 +92,10 @@ class ParquetImages:
     def _open(self, name: str) -> pq.ParquetFile:
         path = self._root / name
         with _explain_damage(path):
-            with path.open("rb") as file:
-                if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
-                    raise InputError(
-                        f"prepare.path: {path}: is a pointer of Git LFS, not the data; run `git lfs pull` in the folder"
-                    )
+            if _is_pointer(path):
+                raise InputError(
+                    f"prepare.path: {path}: is a pointer of Git LFS, not the data; run `git lfs pull` in the folder"
+                )
             return pq.ParquetFile(path)
 
     def _class_names(self, shards: Sequence[str], has_card: bool) -> tuple[tuple[str, ...] | None, str]:
@@ -202,13 +201,18 @@ def _image_batches(file: pq.ParquetFile, leaves: Sequence[str], where: str) -> I
 
 
 def has_image_column(path: Path) -> bool:
-    """Return whether a file is Parquet with a column of images; False for a damaged one."""
+    """Return whether a file is Parquet with a column of images, or a pointer to some file; False for a damaged one."""
     try:
-        return bool(image_columns(pq.read_schema(path)))
+        return _is_pointer(path) or bool(image_columns(pq.read_schema(path)))
     except (pa.ArrowException, OSError) as error:
         if is_out_of_memory(error):
             raise
         return False
+
+
+def _is_pointer(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_LFS_POINTER)) == _LFS_POINTER
 
 
 def shard_names(tree: FileTree) -> list[str]:
@@ -230,7 +234,8 @@ def _shards_by_split(tree: FileTree, root: Path) -> dict[str, list[str]]:
         "/".join(part for part in PurePosixPath(name).parts[:-1] if not folder_split(part)): name for name in names
     }
     if len(folders) > 1:
-        raise InputError(f"{where}: has several subsets ({', '.join(sorted(folders))}); give the folder of one")
+        names_of_folders = ", ".join(folder or "the top" for folder in sorted(folders))
+        raise InputError(f"{where}: has several subsets ({names_of_folders}); give the folder of one")
     missing = missing_shard(names)
     if missing:
         raise InputError(f"{where}: the shard {missing} is missing; clone the folder again, or put it there")
