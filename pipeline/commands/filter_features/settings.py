@@ -1,7 +1,7 @@
 """Settings of `filter-features`: those of params.yaml, changed by options; or defaults where there is no file."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,17 +35,18 @@ class FeatureSettings:
         """Return the defaults as features (N, D) allow them.
 
         There is no PCA to as many components as rows or features, no more neighbors than other rows unless an option
-        asks for them, and a perplexity below N / 3.
+        asks for them, also of a scorer with k, and a perplexity below N / 3.
         """
-        n = len(features)
+        n, fitted = len(features), self.filter
         changed: dict[str, Any] = {}
         if self.reduce.pca.n_components is not None and self.reduce.pca.n_components >= min(features.shape):
             changed["pca"] = PcaConfig(n_components=None)
         if "n_neighbors" not in self.reduce.model_fields_set:
-            changed["n_neighbors"] = max(1, min(self.reduce.n_neighbors, n - 1))
+            changed["n_neighbors"] = most = max(1, min(self.reduce.n_neighbors, n - 1))
+            fitted = _checked(_with_k(fitted.model_dump(mode="json"), lambda k: min(k, most)))
         if self.reduce.tsne.perplexity > max_perplexity(n):
             changed["tsne"] = self.reduce.tsne.model_copy(update={"perplexity": max(1.0, (n - 1) / 3.5)})
-        return replace(self, reduce=self.reduce.model_copy(update=changed))
+        return replace(self, reduce=self.reduce.model_copy(update=changed), filter=fitted)
 
 
 def feature_settings(
@@ -83,7 +84,7 @@ def feature_settings(
         reduce = reduce.model_copy(update={"n_neighbors": neighbors})
     config = _checked(tree)
     if neighbors is not None:
-        config = _checked(_with_k(config.model_dump(mode="json"), neighbors))
+        config = _checked(_with_k(config.model_dump(mode="json"), lambda _: neighbors))
     return FeatureSettings(reduce=reduce, filter=config, dask=dask)
 
 
@@ -95,13 +96,18 @@ def needs_embedding(scorer: Mapping[str, Any]) -> bool:
     )
 
 
-def _with_k(tree: dict[str, Any], k: int) -> dict[str, Any]:
-    scorer = tree["scorer"]
-    members = [{**member, "k": k} if "k" in member else member for member in scorer.get("scorers", ())]
-    changed = {**scorer, **({"k": k} if "k" in scorer else {}), **({"scorers": members} if members else {})}
-    if "k" in scorer.get("scorer", {}):
-        changed["scorer"] = {**scorer["scorer"], "k": k}
-    return {**tree, "scorer": changed}
+def _with_k(tree: dict[str, Any], change: Callable[[int], int]) -> dict[str, Any]:
+    """Return the section `filter` with another k of the scorer and of the scorers that it combines or selects by."""
+
+    def changed(scorer: dict[str, Any]) -> dict[str, Any]:
+        return {**scorer, "k": change(scorer["k"])} if "k" in scorer else scorer
+
+    scorer = changed(tree["scorer"])
+    if "scorers" in scorer:
+        scorer = {**scorer, "scorers": [changed(member) for member in scorer["scorers"]]}
+    if "scorer" in scorer:
+        scorer = {**scorer, "scorer": changed(scorer["scorer"])}
+    return {**tree, "scorer": scorer}
 
 
 def _checked(tree: dict[str, Any]) -> FilterConfig:

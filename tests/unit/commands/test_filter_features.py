@@ -269,14 +269,15 @@ def test_options_that_do_not_fit(
     assert not (tmp_path / "out").exists()
 
 
-def test_defaults_shrink_to_few_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scorer", ["centroid", "knn_agreement", "knn_distance", "ccs"])
+def test_defaults_shrink_to_few_rows(scorer: str, tmp_path: Path) -> None:
     command, _ = _write(tmp_path)
     (tmp_path / "params.yaml").unlink()
     lines = (tmp_path / "y.csv").read_text().splitlines()
-    (tmp_path / "y.csv").write_text("\n".join([lines[0], *lines[1::10]]))
-    np.save(tmp_path / "f.npy", np.load(tmp_path / "f.npy")[::10])
-    assert main([*command, "--scorer", "centroid", "--drop-fraction", "0.1", "--map"]) == 0
-    assert np.load(tmp_path / "out/maps.npy").shape == (1, 24, 2)
+    (tmp_path / "y.csv").write_text("\n".join([lines[0], *lines[1::12]]))
+    np.save(tmp_path / "f.npy", np.load(tmp_path / "f.npy")[::12])
+    assert main([*command, "--scorer", scorer, "--drop-fraction", "0.1", "--map"]) == 0
+    assert np.load(tmp_path / "out/maps.npy").shape == (1, 20, 2)
 
 
 def test_without_parameters_scorer_and_share_are_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
