@@ -130,7 +130,7 @@ def missing_column(tables: MetadataTables, label_column: str | None, source: Fil
     """Return the error that the tables lack the label column."""
     first = next(iter(tables.contents))
     others = ", ".join([name for name in tables.columns if name != _FILE_NAME][:_LISTED])
-    fix = f"set prepare.label_column to one of: {others}" if others else "add it"
+    fix = f"set prepare.label_column (--label-column of init and look) to one of: {others}" if others else "add it"
     return InputError(
         f"prepare.path: {source.label}: {first}: has no column {label_column or DEFAULT_COLUMN} for the labels; {fix}"
     )

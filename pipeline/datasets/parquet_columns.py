@@ -53,7 +53,7 @@ def find_columns(schema: pa.Schema, source: str, label_column: str | None) -> Sh
     others = [name for name in schema.names if name not in images]
     if label not in others:
         listed = ", ".join(others[:_LISTED]) or "none"
-        fix = f"set prepare.label_column to one of: {listed}" if others else "add it"
+        fix = f"set prepare.label_column (--label-column of init and look) to one of: {listed}" if others else "add it"
         raise InputError(f"{where}: has no column {label} for the labels; {fix}")
     for name in (candidates[0], label):
         if schema.names.count(name) > 1:
