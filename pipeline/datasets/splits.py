@@ -71,9 +71,9 @@ def _sample(
     min_count: int = 1,
     min_rest: int,
 ) -> NDArray[np.bool_]:
-    """Flag round(share * n) of the n rows of each class.
+    """Flag round(share * n) rows of each class, at least `min_count`.
 
-    At least `min_count` are flagged. At least `min_rest` are not, unless that contradicts `min_count`.
+    Leave at least `min_rest` unflagged where the class has enough rows for both.
 
     Images are ranked by a hash of their path. Adding or removing an image then moves at most one other image of its
     class across the border, and none of another class: a test split is stable under additions.

@@ -44,7 +44,8 @@ def threshold_for_share(values: NDArray[np.float64], share: float) -> Threshold:
     ordered = np.sort(values)
     lower = np.concatenate([[0.0], ordered])
     upper = np.concatenate([ordered, [np.inf]])
-    # Gap i lies below the i-th smallest value: a threshold in it has N - i values above.
+    # Gap i, from 0, lies between lower[i] and upper[i]. A threshold in it drops the N - i values from upper[i] on. Tied
+    # values have no gap between them.
     gaps = np.flatnonzero((lower < upper * (1 - _TIED)) & np.isfinite(lower))
     counts = len(values) - gaps[::-1]
     target = share * len(values)
