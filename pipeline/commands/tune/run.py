@@ -124,21 +124,27 @@ def search_key(params: Params, tuning: Tuning, inputs: SearchInputs) -> str:
     """Return the digest of all inputs of a search, by which a restarted search resumes.
 
     `parallel` and `round_robin` have the same result, and training pruned trials to the end does not change it.
-    Trials use the first values of the study's lists; its batch sizes and its budget decide which values fit.
+    Trials use the first values of the study's lists, and the first `tuning.seeds` seeds. Its models, its batch sizes,
+    and their budgets decide which values fit.
     """
     tuning_values = tuning.model_dump(mode="json", exclude={"scheduler", "resume_pruned"})
     study = params.studies[tuning.study]
     first: dict[str, Any] = tuning.trial_study(study, {})
     first["recipe"] = {key: value for key, value in first["recipe"].items() if key not in _PASSIVE_KEYS}
-    inputs_of_result = {
+    # Only where they are set: other searches keep the keys that they had without these.
+    also_fitting = {key for key in ("budget_by_batch_size", "equivalent_batch") if getattr(study, key) is not None}
+    also_fitting |= {"models"} if len(study.models) > 1 else set()
+    inputs_of_result: dict[str, Any] = {
         "tuning": {**tuning_values, "sequential": tuning.scheduler == "sequential"},
         "study": {key: value for key, value in first.items() if key not in _PASSIVE_STUDY_KEYS},
-        "fitting": study.model_dump(mode="json", include={"batch_sizes", "budget"}),
+        "fitting": study.model_dump(mode="json", include={"batch_sizes", "budget", *also_fitting}),
         "train": params.train.model_dump(mode="json", exclude={*_PASSIVE_KEYS}),
         "inputs": inputs.identity,
         "code": _CODE,
         "optuna": metadata.version("optuna"),
     }
+    if tuning.seeds > 1:  # `first` has the first seed alone
+        inputs_of_result["seeds"] = list(study.seeds[: tuning.seeds])
     return hashlib.sha256(json.dumps(inputs_of_result, sort_keys=True).encode()).hexdigest()[:24]
 
 

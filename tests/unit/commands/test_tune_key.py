@@ -10,6 +10,7 @@ from pipeline.artifacts.provenance import import_closure
 from pipeline.commands.tune import run
 from pipeline.commands.tune.run import SearchInputs, search_key, tuning_code
 from pipeline.config.base import Duration
+from pipeline.config.batch_sizes import EquivalentBatch
 from pipeline.config.params import Params, load_params
 from pipeline.config.recipe import CheckpointInterval
 from pipeline.config.study import PlanText
@@ -25,8 +26,10 @@ def params(tmp_path: Path) -> Params:
     return load_params(tmp_path / "params.yaml")
 
 
-def key_of(params: Params, *, study: dict[str, Any] | None = None, train: dict[str, Any] | None = None) -> str:
-    """With keys of the searched study and of `train` changed."""
+def key_of(
+    params: Params, *, study: dict[str, Any] | None = None, train: dict[str, Any] | None = None, seeds: int = 1
+) -> str:
+    """With keys of the searched study and of `train` changed, for trials of this many seeds."""
     inputs = SearchInputs(rows=None, summary=None, source=None, identity={})  # type: ignore[arg-type]
     changed = params.model_copy(
         update={
@@ -34,7 +37,7 @@ def key_of(params: Params, *, study: dict[str, Any] | None = None, train: dict[s
             "train": params.train.model_copy(update=train or {}),
         }
     )
-    return search_key(changed, params.tuning[NAME], inputs)
+    return search_key(changed, params.tuning[NAME].model_copy(update={"seeds": seeds}), inputs)
 
 
 @pytest.mark.parametrize(
@@ -67,10 +70,22 @@ def test_settings_that_decide_no_trial_resume_the_search(changes: dict[str, Any]
         # A trial with 8 simulated workers fits no batch of 20, even if it was trained with another.
         {"study": {"batch_sizes": (16, 20)}},
         {"study": {"budget": Duration(epochs=1)}},
+        # Every value has to fit these too.
+        {"study": {"models": ("small_cnn", NETWORK)}},
+        {"study": {"budget_by_batch_size": {16: Duration(epochs=1)}}},
+        {"study": {"equivalent_batch": EquivalentBatch(gradient_scale=0.8)}},
     ],
 )
 def test_settings_that_decide_a_trial_restart_the_search(changes: dict[str, Any], params: Params) -> None:
     assert key_of(params, **changes) != key_of(params)
+
+
+def test_all_seeds_of_a_trial_are_part_of_the_key(params: Params) -> None:
+    def key(*seeds: int) -> str:
+        return key_of(params, study={"seeds": seeds}, seeds=2)
+
+    assert key(0, 1) != key(0, 8)
+    assert key(0, 1, 5) == key(0, 1, 6)
 
 
 def test_the_code_of_a_search_is_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
