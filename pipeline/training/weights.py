@@ -30,6 +30,7 @@ from pipeline.errors import InputError, explain_out_of_memory, is_out_of_memory
 from pipeline.models import build_network
 from pipeline.models.resnet import Network
 from pipeline.training.evaluation import evaluation_images
+from pipeline.training.loaded_networks import check_format, check_weights, on_device
 from pipeline.training.settings import ImageFormat, TrainSettings
 
 # A zip archive, or a pickle, which torch.save wrote before version 1.6.
@@ -183,7 +184,7 @@ def load_trained(path: Path | str, device: torch.device | str = "cpu") -> Traine
     """Load what `save_trained` wrote; of an extractor with folds, the network of fold 0.
 
     Raises:
-        InputError: the file is missing, damaged, holds pickled code, or is of another kind.
+        InputError: the file is missing, damaged, holds pickled code, or is of another kind; or there is no such device.
 
     Example:
         >>> import numpy as np
@@ -230,19 +231,23 @@ def _load_content(path: Path | str) -> dict[str, Any]:
 def _network(path: Path | str, content: Mapping[str, Any], state: Any, device: torch.device | str) -> TrainedNetwork:
     try:
         class_names = tuple(content["class_names"])
+        if isinstance(content["class_names"], str) or not all(isinstance(name, str) for name in class_names):
+            raise TypeError("class_names are not texts")
         model = build_network(content["network"], len(class_names), stem=content["stem"], seed=0)
         model.load_state_dict(state)
+        check_weights(model)
         image_format = ImageFormat(**content["format"])
+        check_format(image_format)
         resizing = content.get("resizing", "square")
         if resizing not in get_args(Resizing):
             raise ValueError(f"resizing {resizing!r}")
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RuntimeError) as error:
         if is_out_of_memory(error):
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise InputError(f"{path}: settings and weights do not fit ({reason}); write the file again") from None
     return TrainedNetwork(
-        model=model.to(device).to(memory_format=torch.channels_last).eval(),
+        model=on_device(model, device).to(memory_format=torch.channels_last).eval(),
         network=content["network"],
         class_names=class_names,
         format=image_format,
