@@ -49,6 +49,15 @@ class LoadedSplits:
             self._loaded[training] = key, load_images(source, settings, training=training, device=device)
         return self._loaded[training][1].with_seed(settings.seed)
 
+    def for_training(self, settings: TrainSettings, *, device: torch.device) -> TrainingImages:
+        """Return the training images, with the test images on the device too.
+
+        A run that chooses its micro-batch by the memory then chooses the same whether or not earlier runs evaluated.
+        """
+        images = self.on_device(settings, training=True, device=device)
+        self.on_device(settings, training=False, device=device)
+        return images
+
 
 def execute_run(
     spec: RunSpec,
@@ -71,7 +80,7 @@ def execute_run(
     """
     start = time.monotonic()
     settings = spec.settings
-    images = splits.on_device(settings, training=True, device=world.device)
+    images = splits.for_training(settings, device=world.device)
     labels = torch.from_numpy(rows.labels).to(world.device)
     run = train(
         settings, TrainData(images, labels, rows.mask), world=world, log=log, options=options,

@@ -139,7 +139,7 @@ def _train_and_evaluate(
     log, last = RunLog.silent(), end == settings.steps
     # A single process reads the images once for all trials. A trial with other image settings prepares them again.
     start = start if world.size > 1 else time.monotonic()
-    images = splits.on_device(settings, training=True, device=world.device)
+    images = splits.for_training(settings, device=world.device)
     spent = time.monotonic() - start
     options = RunOptions(micro_batch=recipe.micro_batch, comm=comm_config_from(recipe))
     if not last:
