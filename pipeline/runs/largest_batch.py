@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pipeline import distributed
 from pipeline.artifacts.files import read_json, write_json
@@ -29,9 +30,9 @@ from pipeline.host_memory import memory_limit
 from pipeline.models.layers import drops
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.runs.arm_rows import read_decisions
+from pipeline.runs.execution import LoadedSplits
 from pipeline.training.batch_plan import MemoryProbe, check_ranks
 from pipeline.training.effective_settings import comm_config_from, effective_settings
-from pipeline.training.evaluation import load_images
 from pipeline.training.gradients import GlobalBatch, TrainLoss
 from pipeline.training.loop import TrainData
 from pipeline.training.memory import images_that_fit, pass_fits
@@ -151,15 +152,22 @@ def with_largest_batch(
         )
         for model in study.models
     ]  # fmt: skip
-    limit = _limit(world)
-    digest = _digest(settings, most, limit, world)
+    limit, comm = _limit(world), comm_config_from(recipe)
+    digest = _digest(settings, most, limit, world, comm)
     size = distributed.broadcast(_recorded(record, digest) if world.is_main else None)
     if size is None:
-        comm = comm_config_from(recipe)
+        splits = LoadedSplits(
+            train_images=data.train.source, test_images=data.test.source, test_labels=data.test.labels,
+            class_names=data.class_names,
+        )  # fmt: skip
         size = min(
-            largest_batch(one, _train_data(one, data, world), most=most, limit=limit, world=world, comm=comm)
+            largest_batch(
+                one, _train_data(one, splits, data.train.labels, world), most=most, limit=limit, world=world, comm=comm
+            )
             for one in settings
         )
+        if world.device.type == "cuda":
+            torch.cuda.empty_cache()  # processes of `concurrent_runs` train on this GPU next
         if world.is_main:
             write_json(record, {"batch_size": size, "digest": digest})
             say(f"train@{name}: the largest batch is {size}, recorded in {record}")
@@ -185,7 +193,7 @@ def _limit(world: World) -> int | None:
     return limit
 
 
-def _digest(settings: Sequence[TrainSettings], most: int, limit: int | None, world: World) -> str:
+def _digest(settings: Sequence[TrainSettings], most: int, limit: int | None, world: World, comm: CommConfig) -> str:
     """Return a hex digest of the conditions of the search."""
     conditions: dict[str, Any] = {
         "settings": [recorded_settings(one) for one in settings],
@@ -194,6 +202,8 @@ def _digest(settings: Sequence[TrainSettings], most: int, limit: int | None, wor
         "processes": world.size,
         "machine": machine_info(world.device),
     }
+    if not comm.overlap:  # which takes one more copy of the parameters
+        conditions["overlap"] = False
     return hashlib.sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()
 
 
@@ -206,7 +216,6 @@ def _recorded(record: Path, digest: str) -> int | None:
     return int(found["batch_size"]) if matches else None
 
 
-def _train_data(settings: TrainSettings, data: PreparedData, world: World) -> TrainData:
-    images = load_images(data.train.source, settings, training=True, device=world.device)
-    labels = torch.from_numpy(data.train.labels).to(world.device)
-    return TrainData(images, labels, np.ones(len(data.train.labels), dtype=np.bool_))
+def _train_data(settings: TrainSettings, splits: LoadedSplits, labels: NDArray[np.int64], world: World) -> TrainData:
+    images = splits.for_training(settings, device=world.device)
+    return TrainData(images, torch.from_numpy(labels).to(world.device), np.ones(len(labels), dtype=np.bool_))

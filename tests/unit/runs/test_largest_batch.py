@@ -2,23 +2,26 @@
 
 import json
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.artifacts.prepared import load_prepared
 from pipeline.config.batch_sizes import with_recorded_sizes
 from pipeline.config.params import check_params, load_params
+from pipeline.distributed import CommConfig, World
 from pipeline.errors import DataError, InputError
 from pipeline.host_memory import memory_limit
 from pipeline.paths import DataPaths, WorkPaths
-from pipeline.runs import largest_batch
-from pipeline.runs.largest_batch import find_largest
+from pipeline.runs import execution, largest_batch
+from pipeline.runs.largest_batch import find_largest, with_largest_batch
 from pipeline.training.memory import pass_fits
 from tests.fixtures.params import digits_tree
 from tests.fixtures.printed_errors import printed_error
-from tests.fixtures.training import runs_of, stage, write_project
+from tests.fixtures.training import ALONE, TINY, runs_of, stage, write_project
 
 _FITTING = 30
 """Images that fit in these tests, of 60."""
@@ -138,6 +141,43 @@ def test_a_batch_schedule_must_fit_the_number(
     error = printed_error(capsys.readouterr().err.splitlines()[-1])
     assert error.key == "studies.tiny.recipe.batch_schedule.stages.0.share"
     assert f"{share} of batch {_FITTING}" in str(error)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_its_memory_is_free_for_the_runs(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in other processes use the same GPU, and evaluate on test images, which are loaded while it is measured."""
+    events = list[str]()
+
+    def loading(*_: object, training: bool, **__: object) -> MagicMock:
+        events.append("training images" if training else "test images")
+        return MagicMock()
+
+    def measured(*_: object, **__: object) -> int:
+        events.append("measured")
+        return _FITTING
+
+    monkeypatch.setattr(execution, "load_images", loading)
+    monkeypatch.setattr(largest_batch, "largest_batch", measured)
+    monkeypatch.setattr(largest_batch, "_limit", lambda _: 10**9)
+    monkeypatch.setattr(largest_batch, "machine_info", lambda _: {})
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, _: tensor)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: events.append("freed"))
+    data = write_project(tmp_path, study={**_STUDY, "batch_sizes": ["largest"]})
+    found = with_largest_batch(
+        load_params(tmp_path / "params.yaml"), "tiny", load_prepared(data, folder=None), paths=data,
+        work=WorkPaths(root=tmp_path / "work"), world=World(rank=0, size=1, device=torch.device(device)),
+        say=lambda _: None,
+    )  # fmt: skip
+    assert found.studies["tiny"].batch_sizes == (_FITTING,)
+    assert events == ["training images", "test images", "measured", *["freed"] * (device == "cuda")]
+
+
+def test_its_record_is_of_one_kind_of_exchange() -> None:
+    """Without overlap the exchange needs one more copy of the parameters."""
+    with_overlap, without = (
+        largest_batch._digest([TINY], 60, 10**9, ALONE, CommConfig(overlap=overlap)) for overlap in (True, False)
+    )
+    assert with_overlap != without
 
 
 def test_a_cpu_without_a_limit_is_refused(
