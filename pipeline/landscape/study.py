@@ -3,8 +3,10 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from pipeline import distributed
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.prepared import ImageFiles, PreparedSplit
 from pipeline.artifacts.provenance import code_digest, sha256_of_file
+from pipeline.errors import InputError
 from pipeline.landscape.curvature import DISTANCES, LandscapeMeasurement, measure, random_rows
 from pipeline.training.evaluation import evaluation_images
 from pipeline.training.run_key import worker_machine_info
@@ -70,7 +73,8 @@ class NetworkMeasurer:
     Args:
         splits: by name; the loss of each is measured.
         data_digest: of the images and labels of both splits.
-        folder: of the cache, one file per network and split. The key covers weights, images, method, code and machine.
+        folder: of the cache, one file per network and split. The key covers weights, images, method, code, SciPy
+            and machine.
     """
 
     def __init__(
@@ -89,13 +93,14 @@ class NetworkMeasurer:
             **asdict(method),
             "code": code_digest("pipeline.landscape.curvature"),
             "machine": worker_machine_info(device, torch.get_num_threads()),
+            "scipy": metadata.version("scipy"),
         }
 
     def rows(self, run: Mapping[str, Any], weights: Path) -> list[dict[str, Any]]:
         """Return the network of one run as rows of `SCHEMA`, one for each split.
 
         Raises:
-            InputError: the file is not a trained network.
+            InputError: the file is not a trained network, or a cached result is damaged.
         """
         check_weights_path(weights)
         digest = sha256_of_file(weights)
@@ -122,8 +127,7 @@ class NetworkMeasurer:
             with distributed.float32_arithmetic(tf32=False):
                 measurement = measure(trained.model, images, labels, directions=method.directions, seed=method.seed)
             write_json(path, _values(measurement))
-        values: dict[str, Any] = read_json(path)
-        return values
+        return _recorded(path, self._method.directions)
 
     def _load_uncached(self, split: str, image_format: ImageFormat) -> tuple[Tensor, Tensor]:
         """Return images (n, 3, C, C) and labels (n,) on the device."""
@@ -167,3 +171,19 @@ def _values(measurement: LandscapeMeasurement) -> dict[str, Any]:
         "rise": measurement.rise,
         "slices": measurement.slices.tolist(),
     }
+
+
+def _recorded(path: Path, directions: int) -> dict[str, Any]:
+    """Return what `_values` wrote; numbers that are not finite were written as null."""
+    number = float | None
+    kinds: dict[str, Any] = {
+        "loss": number, "top_eigenvalue": number, "residual": number, "products": int, "converged": bool,
+        "rise": number, "slices": list,
+    }  # fmt: skip
+    with suppress(InputError, TypeError, AttributeError):  # JSON of any kind
+        values: dict[str, Any] = read_json(path)
+        fits = values.keys() == kinds.keys() and all(isinstance(values[key], kinds[key]) for key in kinds)
+        fits = fits and [len(losses) for losses in values["slices"]] == [len(DISTANCES)] * directions
+        if fits and all(isinstance(loss, number) for losses in values["slices"] for loss in losses):
+            return values
+    raise InputError(f"{path}: not a measured landscape; delete it and run the same command again")

@@ -11,9 +11,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from pipeline import distributed
 from pipeline.artifacts.files import read_json, write_json
@@ -39,14 +39,14 @@ def train_next_epoch(task: EpochTask) -> EpochResult:
 
     Raises:
         InputError: the images are missing, damaged or not those of the search; this process does not share its folder
-            or would give other bits; or other processes use the memory of its GPU.
+            or would give other bits; other processes use the memory of its GPU; or the recorded result is damaged.
         Terminated: SIGTERM or SIGINT in the main thread; the state is saved.
     """
     start, path = time.monotonic(), task.folder / f"epoch-{task.epoch:04d}.json"
     check_mark(task.folder.parent, task.mark)
     with _exclusive_folder(task.folder):
         if path.exists():
-            result = EpochResult(**read_json(path))
+            result = _recorded(path)
         else:
             result = _train_timed(task, start)
             if not result.killed:
@@ -54,6 +54,17 @@ def train_next_epoch(task: EpochTask) -> EpochResult:
         if not result.killed and (result.accuracy is None or task.epoch == len(task.run.epoch_ends)):
             Checkpoints(task.folder).clear()
     return result
+
+
+def _recorded(path: Path) -> EpochResult:
+    """Return the result that an earlier task wrote."""
+    kinds = get_type_hints(EpochResult)
+    with suppress(InputError, TypeError, AttributeError):  # JSON of any kind
+        values = read_json(path)
+        is_result = values.keys() == kinds.keys() and all(isinstance(values[key], kinds[key]) for key in kinds)
+        if is_result and (values["accuracy"] is None or 0 <= values["accuracy"] <= 1):
+            return EpochResult(**values)
+    raise InputError(f"{path}: not the result of an epoch; delete it and run the same command again")
 
 
 def _train_timed(task: EpochTask, start: float) -> EpochResult:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from pipeline import distributed
 from pipeline.distributed import float32_arithmetic
 from pipeline.landscape import study as landscape
+from pipeline.landscape.curvature import DISTANCES, LandscapeMeasurement, TopEigenvalue
 from pipeline.models import build_network
 from pipeline.training.evaluation import Evaluation, evaluate, load_images
 from pipeline.training.weights import TrainedNetwork
@@ -121,8 +122,10 @@ def test_predictions_are_in_full_precision_in_a_users_process() -> None:
 def test_landscapes_are_in_full_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[bool, bool, bool]] = []
 
-    def measure(*_: Any, **__: Any) -> None:
+    def measure(*_: Any, **__: Any) -> LandscapeMeasurement:
         seen.append(_flags())
+        top = TopEigenvalue(value=1.0, residual=0.0, products=1, converged=True)
+        return LandscapeMeasurement(loss=1.0, top=top, slices=np.ones((1, len(DISTANCES))))
 
     trained = TrainedNetwork(
         model=build_network("small_cnn", len(NAMES), stem="imagenet", seed=0), network="small_cnn", class_names=NAMES,
@@ -130,7 +133,6 @@ def test_landscapes_are_in_full_precision(tmp_path: Path, monkeypatch: pytest.Mo
     )  # fmt: skip
     monkeypatch.setattr(landscape, "measure", measure)
     monkeypatch.setattr(landscape, "load_trained", lambda *_: trained)
-    monkeypatch.setattr(landscape, "_values", lambda _: {})
     method = landscape.Method(images=2, directions=1, seed=0)
     measurer = landscape.NetworkMeasurer({}, method, data_digest="", folder=tmp_path, device=ALONE.device)
     monkeypatch.setattr(measurer, "_load", lambda *_: (torch.zeros(2, 3, 16, 16), torch.zeros(2)))

@@ -1,5 +1,7 @@
 """Single epochs from checkpoint to checkpoint equal one uninterrupted run of the trainer."""
 
+import json
+import math
 import re
 import shutil
 import signal
@@ -106,6 +108,38 @@ def test_a_last_epoch_with_an_unread_result_is_not_trained_again(
     assert not list((tmp_path / "trial").glob("step-*"))
     monkeypatch.setattr("pipeline.training.step.TrainStep.run_step", None)
     assert train_next_epoch(task(trial, 4, tmp_path / "trial")) == results[-1]
+
+
+_RESULT = {"accuracy": 0.5, "reason": "", "seconds": 1.0, "switch_seconds": 0.0, "killed": False}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{}",
+        "[]",
+        "null",
+        "{",
+        *(json.dumps(_RESULT | changed) for changed in (
+            {"accuracy": 7.0}, {"accuracy": "x"}, {"accuracy": math.nan}, {"seconds": None}, {"more": 1},
+        )),
+    ],
+)  # fmt: skip
+def test_a_damaged_result_is_not_taken(trial: tuple[TrialRun, SearchInputs], tmp_path: Path, content: str) -> None:
+    path = tmp_path / "trial" / "epoch-0001.json"
+    path.parent.mkdir()
+    path.write_text(content)
+    with pytest.raises(InputError, match="run the same command again") as refused:
+        train_next_epoch(task(trial, 1, path.parent))
+    assert refused.value.key == str(path)
+    assert path.read_text() == content
+
+
+def test_a_recorded_failure_is_taken(trial: tuple[TrialRun, SearchInputs], tmp_path: Path) -> None:
+    path = tmp_path / "trial" / "epoch-0001.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(_RESULT | {"accuracy": None, "reason": "diverged"}))
+    assert train_next_epoch(task(trial, 1, path.parent)).reason == "diverged"
 
 
 def test_a_trial_that_does_not_fit_the_memory_of_a_cpu_fails(
