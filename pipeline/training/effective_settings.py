@@ -30,11 +30,12 @@ def effective_settings(
     Args:
         n_epoch: images that count as one epoch wherever a duration is given in epochs.
         accuracy_every: see `Study`.
-        skipped: the run is only listed, so its warm-up need not fit the budget, and it has no batch schedule.
+        skipped: the run is only listed, so its warm-up and the start of its local steps need not fit the budget, and
+            it has no batch schedule.
 
     Raises:
-        InputError: the crop is larger than the stored images, the warm-up or the batch schedule longer than the
-            budget, or a stage of the batch schedule shorter than a step.
+        InputError: the crop is larger than the stored images; the warm-up, the steps before local ones or the batch
+            schedule are longer than the budget; or a stage of the batch schedule is shorter than a step.
     """
     batch_size, learning_rate = point.batch_size, point.learning_rate
     batch_sizes = BatchSizes(final=batch_size, stages=() if skipped else _batch_stages(recipe, batch_size, n_epoch))
@@ -45,6 +46,9 @@ def effective_settings(
         _check_warmup(warmup_steps, steps, batch_size)
     peak_rate = _peak_rate(recipe, learning_rate, batch_size)
     local = recipe.post_local_sgd
+    local_from_step = in_steps(local.start) if local else None
+    if not skipped and local_from_step is not None:
+        _check_local_steps(local_from_step, steps, batch_size)
     return TrainSettings(
         network=point.network,
         stem=recipe.stem,
@@ -76,7 +80,7 @@ def effective_settings(
         label_smoothing=recipe.label_smoothing,
         clip_norm=recipe.clip_norm,
         ema_decay=recipe.ema_decay,
-        local_from_step=in_steps(local.start) if local else None,
+        local_from_step=local_from_step,
         local_period=local.period if local else 1,
         compression=recipe.communication.compression,
         powersgd_rank=recipe.communication.powersgd_rank,
@@ -168,6 +172,14 @@ def _check_warmup(warmup_steps: int, steps: int, batch_size: int) -> None:
         raise InputError(
             f"schedule.warmup: {warmup_steps} steps at batch {batch_size}, but the budget is {steps} steps; "
             "shorten the warm-up or lengthen the budget"
+        )
+
+
+def _check_local_steps(local_from_step: int, steps: int, batch_size: int) -> None:
+    if local_from_step >= steps:
+        raise InputError(
+            f"post_local_sgd.start: after step {local_from_step} at batch {batch_size}, but the budget is {steps} "
+            "steps, so no worker takes a local step; give an earlier start or lengthen the budget"
         )
 
 

@@ -50,6 +50,14 @@ def test_a_warm_up_beyond_the_budget_is_refused() -> None:
     assert raised.value.key == "schedule.warmup"
 
 
+def test_local_steps_begin_within_the_budget() -> None:
+    local = {"start": {"epochs": 2}, "period": 4}
+    assert _settings(post_local_sgd=local, budget=Duration(steps=21)).local_from_step == 20
+    with pytest.raises(InputError) as raised:
+        _settings(post_local_sgd=local, budget=Duration(steps=20))
+    assert raised.value.key == "post_local_sgd.start"
+
+
 @pytest.mark.parametrize(
     ("budget", "steps"), [({"steps": 7}, 7), ({"examples": 71}, 8), ({"epochs": 0.25}, 3), ({"epochs": 0.001}, 1)]
 )
