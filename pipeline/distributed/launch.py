@@ -68,9 +68,14 @@ def choose_workers(requested: int | Literal["auto"], valid_sizes: Sequence[int])
     """
     if requested != "auto":
         if 0 < torch.cuda.device_count() < requested and not shares_gpus():
+            here = f"this machine has {torch.cuda.device_count()} GPUs, one process each"
+            if len(valid_sizes) == 1:
+                raise InputError(
+                    f"simulated_workers: {requested}, which need one process each, and {here}; lower it, use more "
+                    "nodes, or set CUDA_VISIBLE_DEVICES= to work on the CPU"
+                )
             raise InputError(
-                f"workers: {requested}, but this machine has {torch.cuda.device_count()} GPUs, one process each; "
-                "give fewer, or set CUDA_VISIBLE_DEVICES= to work on the CPU"
+                f"workers: {requested}, but {here}; give fewer, or set CUDA_VISIBLE_DEVICES= to work on the CPU"
             )
         return requested
     gpus = local_gpus()  # asks the driver

@@ -39,5 +39,14 @@ def test_as_many_workers_are_started_as_may_share(monkeypatch: pytest.MonkeyPatc
     if shared:
         assert choose_workers(2, [1, 2]) == 2
     else:
-        with pytest.raises(InputError):
+        with pytest.raises(InputError, match="workers: 2, but this machine has 1 GPUs"):
             choose_workers(2, [1, 2])
+
+
+def test_workers_of_one_process_each_are_not_told_to_be_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With local steps or compression, their number comes from `simulated_workers` and no other is allowed."""
+    monkeypatch.delenv(SHARED_GPU, raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(InputError, match=r"this machine has 2 GPUs.*; lower it, use more nodes, or") as refused:
+        choose_workers(4, [4])
+    assert refused.value.key == "simulated_workers"
