@@ -186,7 +186,9 @@ def _train_all(
     sizes = [int(rows.sum()) for rows in train_masks]
     if config.batch_size > min(sizes):
         where = "training images" if config.folds == 1 else f"training images outside one of {config.folds} folds"
-        raise InputError(f"finetune.batch_size: {config.batch_size} is more than the {min(sizes)} {where}")
+        raise InputError(
+            f"finetune.batch_size: {config.batch_size} is more than the {min(sizes)} {where}; give at most {min(sizes)}"
+        )
     settings = [_settings(context, data, size) for size in sizes]
     images = load_images(data.train.source, settings[0], training=True, device=world.device)
     labels = torch.from_numpy(data.train.labels).to(world.device)

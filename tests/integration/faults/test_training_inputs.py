@@ -191,6 +191,7 @@ def test_finetuning(tmp_path: Path, capsys: pytest.CaptureFixture[str], what: st
     file, colon, key = keys.rpartition(": ")
     said = assert_refused("finetune", tmp_path, capsys, str(tmp_path / file) if colon else key)
     assert said.removeprefix(f"{tmp_path}/").startswith(f"{keys}: ")
+    assert "; " in said or "must be" in said, "a fix"
     assert not data.extractor(NETWORK).exists()
     assert not data.finetune_metrics(NETWORK).exists()
 
