@@ -114,7 +114,11 @@ def load_kept(folder: Path, step: int) -> dict[str, object]:
         check_regular(path, max_bytes=_MAX_BYTES)
     latest = kept_checkpoint(folder, step).load_latest(reasons.append)
     if latest is None or latest[0] != step:
-        raise InputError(f"{folder}: no sound checkpoint of step {step}{''.join(f' ({line})' for line in reasons[:1])}")
+        reason = "".join(f" ({line})" for line in reasons[:1])
+        raise InputError(
+            f"{folder}: no sound checkpoint of step {step}{reason}; restore it from a copy, or verify without "
+            "--segments"
+        )
     return latest[1]
 
 

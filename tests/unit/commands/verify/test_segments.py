@@ -175,7 +175,7 @@ def _link(folder: Path) -> None:
     ("harm", "words"),
     [
         (_other_state, "is not the state of the recorded link"),
-        (_flipped_byte, "no sound checkpoint of step 2"),
+        (_flipped_byte, "restore it from a copy, or verify without --segments"),
         (_no_state, "holds no state of this run"),
         (_changed_weight, "is not the state of the recorded link"),
         (_link, "not a regular file"),
