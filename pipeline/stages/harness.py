@@ -263,9 +263,9 @@ def record_resources(context: StageContext) -> Iterator[None]:
 @contextmanager
 def hold_lock(context: StageContext) -> Iterator[None]:
     """Exclude a second run of the same stage."""
-    # All studies share the ledger.
-    path = context.work.lock("train" if context.stage == "train" else context.name)
-    with file_lock(path, context.name):
+    # All studies share the ledger, and `runs import` writes to it.
+    lock, name = ("train", "train of any study, or runs import") if context.stage == "train" else (context.name,) * 2
+    with file_lock(context.work.lock(lock), name):
         yield
 
 

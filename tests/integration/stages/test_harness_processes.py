@@ -12,9 +12,12 @@ from typing import IO
 import pytest
 
 from pipeline import locks
+from pipeline.config.params import load_params
 from pipeline.errors import InputError, Terminated
 from pipeline.locks import file_lock
-from pipeline.stages.harness import StageContext, leaving_at_sigterm, run_stage
+from pipeline.paths import DataPaths, WorkPaths
+from pipeline.run_log import RunLog
+from pipeline.stages.harness import StageContext, hold_lock, leaving_at_sigterm, run_stage
 from tests.fixtures.printed_errors import printed_error
 
 _ROOT = Path(__file__).parents[3]
@@ -73,6 +76,21 @@ def test_a_lock_that_is_removed_keeps_others_out(tmp_path: Path, monkeypatch: py
     with file_lock(lock, "one", remove=True), pytest.raises(InputError), file_lock(lock, "another", remove=True):
         pass
     assert not lock.exists()
+
+
+def test_a_study_is_not_said_to_run_while_another_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_LOCK_GRACE_S", 0.0)
+    first, second = (
+        StageContext(
+            stage="train", item=study, params=load_params(_ROOT / "tests" / "params.yaml"), log=RunLog.silent(),
+            data=DataPaths(root=tmp_path / "data"), work=WorkPaths(root=tmp_path / "work"),
+        )
+        for study in ("a", "b")
+    )  # fmt: skip
+    with hold_lock(first), pytest.raises(InputError) as refused, hold_lock(second):
+        pass
+    said = f"train of any study, or runs import: already running as process {os.getpid()}; wait for it or end it"
+    assert str(refused.value) == said
 
 
 def test_a_lock_file_removed_while_another_waits_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
