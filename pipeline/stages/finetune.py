@@ -186,9 +186,7 @@ def _train_all(
     sizes = [int(rows.sum()) for rows in train_masks]
     if config.batch_size > min(sizes):
         where = "training images" if config.folds == 1 else f"training images outside one of {config.folds} folds"
-        raise InputError(
-            f"finetune.batch_size: {config.batch_size} is more than the {min(sizes)} {where}; give at most {min(sizes)}"
-        )
+        raise InputError(f"finetune.batch_size: {config.batch_size}, but there are {min(sizes)} {where}; give no more")
     settings = [_settings(context, data, size) for size in sizes]
     images = load_images(data.train.source, settings[0], training=True, device=world.device)
     labels = torch.from_numpy(data.train.labels).to(world.device)
