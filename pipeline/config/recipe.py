@@ -194,7 +194,8 @@ class Recipe(Section):
             compiled passes as CUDA graphs, on GPUs only, for steps so short that launching the GPU's operations one by
             one takes longer than running them.
         fast: on a GPU, let cuDNN choose the fastest kernels by timing them, and use TF32 in the remaining float32
-            products. The run does not repeat its bits. Null or false: kernels that do. A CPU ignores it.
+            products. The run does not repeat its bits. Null or false: kernels that do, except for adaptive pooling to
+            more than one place, as in `small_cnn` at sides that are no multiple of 4. A CPU ignores it.
         simulated_workers: X. The result is that of X workers on any hardware. Each worker has separate BatchNorm
             statistics over its batch/X images.
         bn_group: approximate images of a BatchNorm group within each worker; null: all images of the worker.
