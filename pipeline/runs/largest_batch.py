@@ -58,7 +58,8 @@ def find_largest(fits: Callable[[int], bool], *, unit: int, least: int, most: in
     while 2 * size <= most and fits(2 * size):
         size *= 2
     part = unit * max(1, size // unit // _PARTS)
-    # In parts above `size`: `low` fits, `high` is too large.
+    # The answer is `size + k * part`. `low` is a k that fits. `high` is the first k that cannot be it: it reaches
+    # 2 * size, which did not fit, or exceeds `most`. Rounded up.
     low, high = 0, -(-min(size, most - size + 1) // part)
     while high - low > 1:
         middle = (low + high) // 2

@@ -287,7 +287,8 @@ class CheckpointScheduler:
         """
         stop, late = self._flag_sync.all_reduce([self.stop_requested, self._is_late()])
         since = state.step - self._saved_step
-        # All ranks count the same steps. The clock's flag may arrive a step late, and once more after its save.
+        # All ranks count the same steps. Between ranks, `FlagSync` answers one call late. So the call after a save
+        # reads a flag that was raised before it; `since > 1` ignores that one.
         if stop or (since >= self._steps if self._steps is not None else late and since > 1):
             content = state.state_dict(local=local)
             if self._world.is_main:

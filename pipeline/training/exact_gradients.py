@@ -62,6 +62,8 @@ class ExactGradients:
             self._total = torch.empty(sum(sizes), dtype=torch.float64, device=self._world.device)
         total = self._total.zero_()
         views = total.split(sizes)
+        # `grids` rounds this pass; `found` fits this pass's gradients. If `grids` covers them, the sum stands and
+        # `found` serves the next step. If not, the pass is repeated with `found`, which covers them by construction.
         grids = self.grids
         while True:
             largest = torch.zeros(len(sizes), dtype=torch.float64, device=self._world.device)

@@ -154,8 +154,9 @@ def _train_and_evaluate(
                 return None, _DIVERGED, spent + stopper.switch_seconds
             except _EpochEnded:
                 spent += stopper.switch_seconds
-    # The last epoch is trained and evaluated here. After another one no step is left, and the run only restores and
-    # evaluates its weights. `steps=end` lets it end there; the schedule of so short a run is never used.
+    # Two cases come here. (a) The last epoch: this trains and evaluates it. (b) An earlier epoch: the block above has
+    # trained and saved it, so with `steps=end` this run restores the state, takes no step, and evaluates. Its learning
+    # rates would be those of a shorter run, but no step uses them.
     resumed = _TimedScheduler(task, world)
     run_spec = RunSpec(
         arm="", filter_network="", learning_rate=settings.learning_rate, n_train=int(task.rows.train.sum()),
