@@ -276,11 +276,12 @@ def test_extractors(project: Path, capsys: pytest.CaptureFixture[str], what: str
 
 def test_features_that_are_not_finite(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = DataPaths(root=project / "data")
-    model = build_resnet()
-    torch.nn.init.constant_(model.backbone.bn1.bias, float("nan"))
-    save_trained(data.extractor(NETWORK), model, TINY, NAMES)
-    assert_refused("extract", project, capsys, "features")
-    assert not list((data.root / "extract").iterdir())
+    for bias, named in ((3e38, "features"), (float("nan"), f"finetune/{NETWORK}.pt")):
+        model = build_resnet()
+        torch.nn.init.constant_(model.backbone.bn1.bias, bias)
+        save_trained(data.extractor(NETWORK), model, TINY, NAMES)
+        assert_refused("extract", project, capsys, named)
+        assert not list((data.root / "extract").iterdir())
 
 
 def test_no_room_for_the_features(

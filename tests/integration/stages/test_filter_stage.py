@@ -265,7 +265,7 @@ def test_a_relabeled_image_is_kept_and_no_score_changes(tmp_path: Path) -> None:
     assert read_json(data.filter_metrics(NETWORK))["overrides"] == {"keep": 0, "drop": 0, "relabel": 2}
 
 
-@pytest.mark.parametrize("label", ["dog", "cat "])
+@pytest.mark.parametrize("label", ["dog", "Cat"])
 def test_a_label_of_no_class_is_refused(tmp_path: Path, label: str, capsys: pytest.CaptureFixture[str]) -> None:
     data = _project(tmp_path, [(f"train/{_NAMES[0]}/00000.png", "relabel", "", label)])
     with pytest.raises(SystemExit) as ended:
