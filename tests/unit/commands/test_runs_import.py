@@ -184,7 +184,7 @@ def test_an_import_and_a_study_keep_each_other_out(
         assert f" {os.getpid()};" in str(error)
         assert not work.ledger.exists()
         assert stage("train", tmp_path) == 2
-        assert printed_error(capsys.readouterr().err).key == "train@tiny"
+        assert printed_error(capsys.readouterr().err).key == "train of any study, or runs import"
 
 
 def _other_code(work: Path) -> None:
