@@ -64,7 +64,7 @@ def suspect_lines(points: pa.Table, n: int) -> Iterator[str]:
             MISSING if suggested == row["label_name"] else suggested,
             _shortened(row["reason"]),
         )
-        # Names of a label file may have what a terminal would obey.
+        # Names in a label file may contain control characters.
         rows.append(tuple(map(printable, cells)))
     yield from aligned_lines(rows, left=len(rows[0]))
 
