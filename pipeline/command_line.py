@@ -9,9 +9,15 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 from pipeline.environment import missing_module_hint, unsupported_python_hint
 from pipeline.errors import InputError, fix_hint
+
+
+def program_name(package: str) -> str:
+    """Return how the user called the program: `batchsieve`, or `python -m` and the package."""
+    return "batchsieve" if Path(sys.argv[0]).name == "batchsieve" else f"python -m {package}"
 
 
 def run_command(module: str, argv: Sequence[str]) -> int:

@@ -5,9 +5,9 @@ They share options, and the files of the repository that come with the package.
 
 import argparse
 import math
-import sys
 from pathlib import Path
 
+from pipeline.command_line import program_name
 from pipeline.errors import InputError
 
 _FOLDERS = {
@@ -29,7 +29,7 @@ def command_parser(name: str, description: str | None, *folders: str) -> argpars
         description: docstring of its module, shown with the name by which the command was called.
         folders: names of the options to add: `params`, `data`, `work`.
     """
-    called = "batchsieve" if Path(sys.argv[0]).name == "batchsieve" else "python -m pipeline"
+    called = program_name("pipeline")
     return argparse.ArgumentParser(
         prog=f"{called} {name}",
         description=description and description.replace("python -m pipeline", called),

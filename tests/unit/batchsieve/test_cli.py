@@ -71,11 +71,14 @@ def test_help_of_a_command_is_that_of_the_pipeline(capsys: pytest.CaptureFixture
         assert _help(main, [command, "--help"], capsys) == _help(pipeline_main, [command, "--help"], capsys)
 
 
+@pytest.mark.parametrize("command", ["validate", "viz", "figure"])
 def test_help_has_the_name_of_the_program_that_was_called(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["/usr/local/bin/batchsieve", "validate", "--help"])
-    assert "usage: batchsieve validate " in _help(main, ["validate", "--help"], capsys)
+    monkeypatch.setattr("sys.argv", ["/usr/local/bin/batchsieve", command, "--help"])
+    text = _help(main, [command, "--help"], capsys)
+    assert f"usage: batchsieve {command} " in text
+    assert "python -m" not in text
 
 
 @pytest.mark.parametrize("name", ["page.html", "page.HTM"])
