@@ -39,6 +39,11 @@ class RunSpec:
     n_relabeled: int = 0
     skip_reason: str = ""
 
+    @property
+    def description(self) -> str:
+        """Arm, batch size and seed: "filtered of resnet18, batch 64, seed 3"."""
+        return f"{self.arm} of {self.filter_network}, batch {self.settings.batch_size}, seed {self.settings.seed}"
+
 
 def expand_grid(
     study: Study, train: TrainConfig, data: DatasetInfo, n_full: int, n_kept: Mapping[str, int]

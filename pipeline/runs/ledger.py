@@ -71,6 +71,11 @@ class RunResult:
     joules: Energy = UNKNOWN_ENERGY
     recorded: str | None = None
 
+    @property
+    def outcome(self) -> str:
+        """Accuracy and time: "top-1 0.9123 in 3.2 s"; the status instead of an accuracy that is unknown."""
+        return f"{f'top-1 {self.top1:.4f}' if self.top1 is not None else self.status} in {self.seconds:.1f} s"
+
 
 class Ledger:
     """The finished runs under one folder, one folder per run key.

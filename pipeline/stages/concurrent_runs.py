@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from types import FrameType
 from typing import Literal
@@ -23,8 +23,9 @@ import torch
 from pipeline import distributed
 from pipeline.distributed import LaunchPlan, choose_workers, visible_gpus
 from pipeline.errors import Terminated
+from pipeline.live import LiveMetrics, StudyProgress, following_stages
 from pipeline.processes import describe_signal, set_parent_death_signal
-from pipeline.run_log import RunLog
+from pipeline.run_log import RunLog, stderr_log
 from pipeline.runs.ledger import Ledger
 from pipeline.stages.harness import StageContext, add_path_arguments, check_inputs, exit_codes, hold_lock, make_context
 from pipeline.stages.train import (
@@ -62,14 +63,18 @@ def train_concurrently(context: StageContext, arguments: Sequence[str]) -> None:
     n, plan = n_processes(recipe.concurrent_runs, len(gpus)), launch_plan(recipe)
     if n == 1:
         return
-    with distributed.join_process_group(plan.threads) as world, hold_lock(context):
+    with (
+        distributed.join_process_group(plan.threads) as world,
+        hold_lock(context),
+        closing(stderr_log(context.work.log(context.name))) as log,
+    ):
         check_inputs(context)
         context, data = load_study(context, world)
         specs, _, run_keys = resolve_runs(context, data, world)
         keys, ledger, n_test = fingerprints(run_keys), Ledger(context.work.ledger), len(data.test.labels)
         register_plans(context)
         for line in ledger.set_aside_damaged(sorted({key for key in keys if key}), data.test.labels):
-            print(f"{context.name}: {line}", file=sys.stderr, flush=True)
+            log.info(f"{context.name}: {line}")
         while todo := [
             i
             for i in next_runs(context, specs, keys, ledger, n_test)
@@ -77,12 +82,58 @@ def train_concurrently(context: StageContext, arguments: Sequence[str]) -> None:
         ]:
             costs = {keys[i]: specs[i].settings.batch_sizes.examples(specs[i].settings.steps) for i in todo}
             shares = divide(costs, n)
-            print(
+            log.info(
                 f"{context.name}: {len(todo)} runs, {len(shares)} at a time, each by one process"
-                f"{' on its GPU' if gpus else f' of {torch.get_num_threads()} threads'} (concurrent_runs)",
-                file=sys.stderr, flush=True,
-            )  # fmt: skip
-            train_in_processes(arguments, shares, gpus)
+                f"{' on its GPU' if gpus else f' of {torch.get_num_threads()} threads'} (concurrent_runs)"
+            )
+            names = {keys[i]: specs[i].description for i in todo}
+            monitor = StudyMonitor(replace(context, log=log), ledger, names, costs, n_processes=len(shares))
+            train_in_processes(arguments, shares, gpus, monitor.update)
+
+
+class StudyMonitor:
+    """Print a line for each run that another process adds to the ledger, and write the page of the whole study.
+
+    Args:
+        context: of the study.
+        names: key -> description of the run, of all runs that are trained.
+        costs: key -> images that the run trains on.
+        n_processes: number of runs that train at a time.
+    """
+
+    def __init__(
+        self,
+        context: StageContext,
+        ledger: Ledger,
+        names: Mapping[str, str],
+        costs: Mapping[str, int],
+        *,
+        n_processes: int,
+    ) -> None:
+        study = str(context.item)
+        following = following_stages(study, context.params.studies)
+        self._context, self._ledger, self._names = context, ledger, names
+        # A run that has to be trained again, with its weights, is in the ledger already.
+        self._changed = {key: self._last_change(key) for key in names}
+        # The processes train the most expensive runs first.
+        self._progress = StudyProgress(sorted(costs.values(), reverse=True), following=following)
+        self._live = LiveMetrics(context.data.live_metrics, study=study, n_runs=len(names))
+        self._live.start_run(f"{n_processes} runs at a time, see process-*/report.html")
+
+    def update(self) -> None:
+        """Report the runs that have ended since the last call."""
+        for key in [key for key, before in self._changed.items() if self._last_change(key) not in (before, None)]:
+            del self._changed[key]
+            result = self._ledger.get(key)
+            self._progress.begin_run()
+            self._live.end_run(result.top1, self._progress.end_run())
+            place = f"{self._context.name}: {self._progress.where}"
+            self._context.log.info(f"{place}; {self._names[key]}: {result.outcome}")
+
+    def _last_change(self, key: str) -> int | None:
+        with suppress(FileNotFoundError):
+            return self._ledger.folder(key).stat().st_mtime_ns
+        return None
 
 
 def n_processes(requested: int | Literal["auto"], n_gpus: int) -> int:
@@ -115,7 +166,9 @@ def divide(costs: Mapping[str, int], n: int) -> list[list[str]]:
     return shares
 
 
-def train_in_processes(arguments: Sequence[str], shares: Sequence[Sequence[str]], gpus: Sequence[str]) -> None:
+def train_in_processes(
+    arguments: Sequence[str], shares: Sequence[Sequence[str]], gpus: Sequence[str], update: Callable[[], None]
+) -> None:
     """Train each share in its own process, and wait for all.
 
     At SIGTERM or SIGINT all processes save and end; further signals are ignored. If a process fails, the others save
@@ -124,6 +177,7 @@ def train_in_processes(arguments: Sequence[str], shares: Sequence[Sequence[str]]
     Args:
         arguments: of the train stage.
         gpus: of this machine, as CUDA_VISIBLE_DEVICES names them; process i gets GPU i, in turn.
+        update: called several times a second, and once more at the end.
 
     Raises:
         Terminated: a signal arrived, here or in a process; the runs are saved.
@@ -142,7 +196,7 @@ def train_in_processes(arguments: Sequence[str], shares: Sequence[Sequence[str]]
             processes.append(subprocess.Popen(command, env={**os.environ, **gpu}, start_new_session=True))
             if is_stopped():
                 _end(processes[-1:])  # the handler may have come before it was in the list
-        codes = _wait(processes)
+        codes = _wait(processes, update)
         stopped = is_stopped()
     for number, (process, code) in enumerate(zip(processes, codes, strict=True), start=1):
         if code < 0 and code not in _SAVED:
@@ -154,10 +208,11 @@ def train_in_processes(arguments: Sequence[str], shares: Sequence[Sequence[str]]
         raise Terminated("the runs are saved")
 
 
-def _wait(processes: Sequence["subprocess.Popen[bytes]"]) -> list[int]:
-    """Return the exit codes; after a failure the other processes get SIGTERM."""
+def _wait(processes: Sequence["subprocess.Popen[bytes]"], update: Callable[[], None]) -> list[int]:
+    """Return the exit codes, and call `update` meanwhile; after a failure the other processes get SIGTERM."""
     running = {process.pid: process for process in processes}
     while running:
+        update()
         for process in list(running.values()):
             try:
                 code = process.wait(timeout=0.2)
@@ -166,6 +221,7 @@ def _wait(processes: Sequence["subprocess.Popen[bytes]"]) -> list[int]:
             del running[process.pid]
             if code != 0 and code not in _SAVED:
                 _end(list(running.values()))
+    update()
     return [process.wait() for process in processes]
 
 

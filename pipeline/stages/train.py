@@ -209,14 +209,13 @@ def _run(
     study, recipe, flag_sync = context.params.studies[str(context.item)], recipe_of(context), stop_and_save_flags()
     following = following_stages(str(context.item), context.params.studies)
     study_progress = StudyProgress([_n_images(specs[i].settings) for i in todo], following=following)
-    stage = f"{context.name} ({live_name})" if live_name else context.name
     live_folder = context.data.live_metrics / live_name
     # Only rank 0 has it, and writes.
     live = LiveMetrics(live_folder, study=str(context.item), n_runs=len(todo)) if world.is_main else None
     for i in todo:
         settings, run_key = specs[i].settings, run_keys[i]
         assert run_key is not None, "skipped runs are not in todo"
-        name = f"{specs[i].arm} of {specs[i].filter_network}, batch {settings.batch_size}, seed {settings.seed}"
+        name = specs[i].description
         save_weights = _keeps_weights(specs[i], specs, study.keep_weights)
         key = run_key.fingerprint
         weights = context.work.ledger / f".{key}.weights.{os.getpid()}.tmp" if save_weights else None
@@ -246,9 +245,10 @@ def _run(
             if live is not None:
                 ledger.add(run_key, result, weights if result.status == "finished" else None)
                 checkpointer.clear()
-                outcome = f"top-1 {result.top1:.4f}" if result.top1 is not None else result.status
                 live.end_run(result.top1, study_progress.end_run(earlier))
-                context.log.info(f"{stage}: {study_progress.where}; {name}: {outcome} in {result.seconds:.1f} s")
+                # Of a process that trains a part of the study, the stage prints the line.
+                if not live_name:
+                    context.log.info(f"{context.name}: {study_progress.where}; {name}: {result.outcome}")
 
 
 def train_runs(context: StageContext, world: World, wanted: Sequence[str], *, live_name: str) -> None:

@@ -11,11 +11,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.artifacts.files import read_json
+from pipeline.config.params import load_params
 from pipeline.distributed import LaunchPlan
 from pipeline.paths import DataPaths, WorkPaths
-from pipeline.stages.concurrent_runs import divide, n_processes, trains_alone
+from pipeline.run_log import stderr_log
+from pipeline.runs.grid import RunSpec
+from pipeline.runs.ledger import Ledger
+from pipeline.stages.concurrent_runs import StudyMonitor, divide, n_processes, trains_alone
+from pipeline.stages.harness import StageContext
+from pipeline.training.run_key import RunKey
+from tests.fixtures.made_up_runs import MadeUpRuns
 from tests.fixtures.process_tree import alive, descendants
-from tests.fixtures.training import command, kill, run, runs_of, start, wait_until, write_project
+from tests.fixtures.projects import NETWORK, ROOT
+from tests.fixtures.training import TINY, command, kill, run, runs_of, start, wait_until, write_project
 
 _STUDY = {"models": ["small_cnn"], "arms": ["full", "filtered"], "seeds": [0, 1]}
 _AT_ONCE = {"concurrent_runs": 2}
@@ -37,12 +46,10 @@ def test_two_at_a_time_give_the_tables_of_one_after_the_other(tmp_path: Path) ->
         assert ("4 runs, 2 at a time, each by one process of 1 threads" in done.stderr) == bool(train), done.stderr
         tables.append(_tables(data))
         assert [row["status"] for row in runs_of(data)] == ["finished"] * 4
-        # A line for each run, with its place among those of its process.
-        lines = [re.match(r"train@tiny(.*): run (\d) of (\d).*: top-1 ", line) for line in done.stderr.splitlines()]
-        places = sorted(line.groups() for line in lines if line)
-        alone = [("", number, "4") for number in "1234"]
-        two = [(f" (process-{process})", number, "2") for process in "12" for number in "12"]
-        assert places == (two if train else alone), done.stderr
+        lines = [re.match(r"train@tiny: run (\d of \d).*: top-1 ", line) for line in done.stderr.splitlines()]
+        assert [line[1] for line in lines if line] == ["1 of 4", "2 of 4", "3 of 4", "4 of 4"], done.stderr
+        assert "All runs have ended." in (data.live_metrics / "report.html").read_text()
+        assert read_json(data.live_metrics / "metrics.json")["runs_ended"] == 4
     assert tables[0] == tables[1]
     again = run(command("train", tmp_path / "two"))
     assert again.returncode == 0
@@ -51,6 +58,30 @@ def test_two_at_a_time_give_the_tables_of_one_after_the_other(tmp_path: Path) ->
 
 def _has_new(checkpoints: Path, before: set[Path]) -> bool:
     return len({*checkpoints.glob("*/*")} - before) >= 2
+
+
+def test_a_run_is_reported_when_its_entry_is_new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that is trained again, for its weights, has an older entry."""
+    spec = RunSpec(arm="full", filter_network=NETWORK, learning_rate=0.1, n_train=20, settings=TINY)
+    ledger, diverged = Ledger(tmp_path / "runs"), MadeUpRuns(lambda _: None)(spec, None, None, weights=None)
+    keys = [RunKey(job={"seed": seed}, machine={}) for seed in range(2)]
+    names = {key.fingerprint: name for key, name in zip(keys, ("first", "second"), strict=True)}
+    ledger.add(keys[1], diverged)
+    context = StageContext(
+        stage="train", item="tiny", params=load_params(ROOT / "tests" / "params.yaml"), log=stderr_log(None),
+        data=DataPaths(root=tmp_path), work=WorkPaths(root=tmp_path),
+    )  # fmt: skip
+    monitor = StudyMonitor(context, ledger, names, dict.fromkeys(names, 100), n_processes=2)
+    monitor.update()
+    assert not capsys.readouterr().err
+    for number, key in enumerate(keys, start=1):
+        ledger.add(key, diverged)
+        monitor.update()
+        monitor.update()
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"train@tiny: run {number} of 2")
+        assert line.endswith(f"; {names[key.fingerprint]}: diverged in 1.5 s")
+        assert read_json(context.data.live_metrics / "metrics.json")["runs_ended"] == number
 
 
 @pytest.mark.slow

@@ -86,7 +86,7 @@ def test_both_processes_save_and_the_stage_ends(folder: Path, sent: signal.Signa
     before = signal.getsignal(sent)
     thread = _send_after(folder, ("ready", sent))
     with pytest.raises(Terminated, match="the runs are saved"):
-        train_in_processes([str(folder), str(code)], _SHARES, [])
+        train_in_processes([str(folder), str(code)], _SHARES, [], lambda: None)
     thread.join()
     for number in (1, 2):
         assert (folder / f"saved{number}").exists()
@@ -98,7 +98,7 @@ def test_both_processes_save_and_the_stage_ends(folder: Path, sent: signal.Signa
 def test_a_second_signal_while_they_save_is_ignored(folder: Path, second: signal.Signals) -> None:
     thread = _send_after(folder, ("ready", signal.SIGINT), ("saving", second))
     with pytest.raises(Terminated, match="the runs are saved"):
-        train_in_processes([str(folder), str(os.EX_TEMPFAIL)], _SHARES, [])
+        train_in_processes([str(folder), str(os.EX_TEMPFAIL)], _SHARES, [], lambda: None)
     thread.join()
     for number in (1, 2):
         assert (folder / f"saved{number}").exists()
@@ -116,7 +116,7 @@ def test_a_signal_between_two_starts_keeps_the_rest_from_it(folder: Path, monkey
 
     monkeypatch.setattr(subprocess, "Popen", interrupted)
     with pytest.raises(Terminated, match="the runs are saved"):
-        train_in_processes([str(folder), str(os.EX_TEMPFAIL)], _SHARES, [])
+        train_in_processes([str(folder), str(os.EX_TEMPFAIL)], _SHARES, [], lambda: None)
     assert len(started) == 1
     assert started[0].poll() is not None
 
@@ -133,7 +133,7 @@ def test_processes_do_not_get_the_signals_of_a_terminal(folder: Path) -> None:
     thread = threading.Thread(target=note_groups)
     thread.start()
     with pytest.raises(Terminated):
-        train_in_processes([str(folder), str(os.EX_TEMPFAIL)], _SHARES, [])
+        train_in_processes([str(folder), str(os.EX_TEMPFAIL)], _SHARES, [], lambda: None)
     thread.join()
     assert len(groups) == 2
     assert os.getpgid(0) not in groups
@@ -149,7 +149,7 @@ def test_a_process_that_is_killed_is_named_and_the_other_saves(folder: Path, cap
     thread = threading.Thread(target=kill_second)
     thread.start()
     with pytest.raises(SystemExit) as ended:
-        train_in_processes([str(folder), str(os.EX_TEMPFAIL)], _SHARES, [])
+        train_in_processes([str(folder), str(os.EX_TEMPFAIL)], _SHARES, [], lambda: None)
     thread.join()
     assert ended.value.code == 128 + signal.SIGKILL
     (line,) = capfd.readouterr().err.splitlines()
