@@ -57,7 +57,7 @@ class Limit:
 
 @dataclass(frozen=True, kw_only=True)
 class FilterSettings:
-    """Settings of a preview. Links store the fields by their aliases.
+    """Settings of a preview. The page stores them as JSON under the names of the fields; links see callbacks/url.py.
 
     Attributes:
         scorer_choice: a key of `SCORER_CHOICES`.
@@ -65,9 +65,9 @@ class FilterSettings:
         per_class: class -> its limit.
     """
 
-    scorer_choice: Annotated[str, AfterValidator(_validate_choice), Field(alias="judge")] = AS_FILTERED
+    scorer_choice: Annotated[str, AfterValidator(_validate_choice)] = AS_FILTERED
     limit: Limit = field(default_factory=Limit)
-    per_class: Annotated[Mapping[int, Limit], Field(alias="own")] = field(default_factory=dict)
+    per_class: Mapping[int, Limit] = field(default_factory=dict)
 
     @property
     def space(self) -> Space | None:

@@ -31,7 +31,7 @@ def in_list(
     dropped_b = np.zeros_like(dropped) if other is None else ~other.preview.keep
     chosen = np.zeros(len(dropped), dtype=np.bool_)
     match which:
-        case "goes":
+        case "dropped":
             chosen = dropped
         case "shown":
             chosen[:] = True
@@ -52,8 +52,8 @@ def sort_rows(state: MapState, rows: NDArray[np.int64], order: str) -> NDArray[n
     points = state.points
     keys = {
         "suspect": -state.preview.scores[rows],
-        "trusted": state.preview.scores[rows],
+        "least_suspect": state.preview.scores[rows],
         "class": points.labels[rows],
-        "sure": -points.confidence[rows],
+        "most_confident": -points.confidence[rows],
     }
     return rows[np.argsort(keys[order], kind="stable")]

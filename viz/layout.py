@@ -28,16 +28,16 @@ WIDTHS = {"map": "embedding", "both": "embedding and images", "pictures": "image
 
 SORTS = {
     "suspect": "most suspect first",
-    "trusted": "least suspect first",
+    "least_suspect": "least suspect first",
     "class": "by class",
-    "sure": "most confident first",
+    "most_confident": "most confident first",
 }
 
 COMPARING_LISTS = {"differ": "A and B differ", "a": "only A drops", "b": "only B drops", "both": "both drop"}
 """Lists of the gallery that compare two settings."""
 
 LISTS = {
-    "goes": "dropped",
+    "dropped": "dropped",
     "selection": "selected",
     "shown": "all shown",
     "hand": "decided by hand",
@@ -89,8 +89,8 @@ def page(
 
 def _stores(edited: str) -> list[Any]:
     initial: dict[str, Any] = {
-        "rule": None,  # filter settings of the first map
-        "rule-b": None,  # filter settings of the second map
+        "settings": None,  # filter settings of the first map
+        "settings-b": None,  # filter settings of the second map
         "map-drawing": empty_drawing(),  # see drawings.py
         "other-drawing": empty_drawing(),
         "plotted": None,  # artifacts that the first map shows
@@ -155,7 +155,7 @@ def _filters(classes: list[Any]) -> list[Any]:
 def _filter_controls(classes: list[Any]) -> list[Any]:
     return [
         html.H2("Filter preview"),
-        *labeled("Scorer", dcc.Dropdown(dict(SCORER_CHOICES), AS_FILTERED, id="judge", clearable=False)),
+        *labeled("Scorer", dcc.Dropdown(dict(SCORER_CHOICES), AS_FILTERED, id="scorer", clearable=False)),
         *labeled("Settings for", dcc.Dropdown([EVERY_CLASS, *classes], ALL, id="scope", clearable=False)),
         html.Label("Threshold", id="unit", htmlFor="threshold-box", className="name"),
         _slider("threshold", 0, 1, 0.01, 1),
@@ -204,7 +204,7 @@ def _compared_settings(networks: Sequence[str]) -> html.Div:
                 [
                     html.B("B"),
                     *named("network of B", dcc.Dropdown(list(networks), networks[-1], id="network-b", clearable=False)),
-                    *named("scorer of B", dcc.Dropdown(dict(SCORER_CHOICES), "dbscan", id="judge-b", clearable=False)),
+                    *named("scorer of B", dcc.Dropdown(dict(SCORER_CHOICES), "dbscan", id="scorer-b", clearable=False)),
                     html.Label("dropped (%)", htmlFor="share-b"),
                     number_box("share-b", "share", 5),
                     html.Label("min_samples", htmlFor="min_samples-b"),
@@ -241,7 +241,7 @@ def _gallery() -> list[Any]:
         html.H2("Images"),
         html.Div(
             [
-                *named("list", dcc.Dropdown(LISTS, "goes", id="list", clearable=False)),
+                *named("list", dcc.Dropdown(LISTS, "dropped", id="list", clearable=False)),
                 *named("order", dcc.Dropdown(SORTS, "suspect", id="sort", clearable=False)),
             ],
             className="row",

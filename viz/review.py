@@ -63,7 +63,7 @@ def review_queue(
 ) -> ReviewQueue:
     """Return the images of a list and the one to show: `focus`, or the first without a decision.
 
-    The list `goes` has what the settings drop without overrides, so that a decision removes no image from it.
+    The list `dropped` has what the settings drop without overrides, so that a decision removes no image from it.
 
     Args:
         state: of the map.
@@ -72,7 +72,7 @@ def review_queue(
         focus: row of the chosen image.
         selection: rows selected on the map.
     """
-    if which == "goes":
+    if which == "dropped":
         rows = sort_rows(state, np.flatnonzero(state.preview.dropped_by_filter & state.shown), order)
     else:
         rows = listed_rows(state, which, order, selection=selection)

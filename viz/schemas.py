@@ -106,8 +106,8 @@ _SETTINGS = _adapter(Annotated[dict[str, Any], AfterValidator(_check_settings)] 
 SCHEMAS: Mapping[str, TypeAdapter[Any]] = {
     "network.value": _TEXT,
     "network-b.value": _TEXT,
-    "rule.data": _SETTINGS,
-    "rule-b.data": _SETTINGS,
+    "settings.data": _SETTINGS,
+    "settings-b.data": _SETTINGS,
     "classes.value": _adapter(list[_Integer] | None),
     "scores.value": _adapter(Annotated[list[_Number], _Pair] | None),
     "search.value": _OPTIONAL_TEXT,
@@ -122,8 +122,8 @@ SCHEMAS: Mapping[str, TypeAdapter[Any]] = {
     "url.search": _OPTIONAL_TEXT,
     # Filter preview. Boxes send None for what is no number, and may hold numbers outside their range.
     "scope.value": _COUNT,
-    "judge.value": _one_of(SCORER_CHOICES),
-    "judge-b.value": _one_of(SCORER_CHOICES),
+    "scorer.value": _one_of(SCORER_CHOICES),
+    "scorer-b.value": _one_of(SCORER_CHOICES),
     "moved.data": _adapter(_Moved | None),
     **dict.fromkeys(
         (

@@ -83,7 +83,7 @@ def _cached_preview(source: Source, points: Points, settings: FilterSettings) ->
 
 def settings_to_json(settings: FilterSettings) -> dict[str, Any]:
     """Return the settings as JSON values, for the page and its links."""
-    values: dict[str, Any] = _SETTINGS.dump_python(settings, mode="json", by_alias=True)
+    values: dict[str, Any] = _SETTINGS.dump_python(settings, mode="json")
     return values
 
 

@@ -194,12 +194,12 @@
 
   const COMPARING = ["differ", "a", "b", "both"];
   // Follows the list of the gallery.
-  let list = "goes";
+  let list = "dropped";
 
   // A comparison opens with the images that differ. Its lists are empty in other views.
   function showListOf(view) {
     if (view === "compare" && !COMPARING.includes(list)) props("list", { value: "differ" });
-    if (view !== "compare" && COMPARING.includes(list)) props("list", { value: "goes" });
+    if (view !== "compare" && COMPARING.includes(list)) props("list", { value: "dropped" });
   }
 
   document.addEventListener("click", (event) => {
@@ -329,10 +329,10 @@
     },
 
     // Write to the address what differs from a new page.
-    remember: (keys, initial, rule, ...values) => {
+    remember: (keys, initial, settings, ...values) => {
       list = values[Object.keys(keys).indexOf("list")];
       if (!initial) return window.dash_clientside.no_update;
-      const query = window.batchsieveAddress(keys, rule, values, initial);
+      const query = window.batchsieveAddress(keys, settings, values, initial);
       history.replaceState(null, "", query ? `?${query}` : location.pathname);
       return window.dash_clientside.no_update;
     },

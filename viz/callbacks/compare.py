@@ -110,7 +110,7 @@ def register(app: Dash, source: Source) -> None:
         },
         inputs={
             "map_controls": tuple(Input(*control) for control in MAP_CONTROLS),
-            "comparison": (Input("view", "value"), Input("network-b", "value"), Input("rule-b", "data")),
+            "comparison": (Input("view", "value"), Input("network-b", "value"), Input("settings-b", "data")),
             "_edited": Input("map-edited", "data"),
             "plotted": (State("plotted", "data"), State("plotted-b", "data")),
             "focus": State("focus", "data"),

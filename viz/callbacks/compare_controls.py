@@ -5,7 +5,7 @@ from typing import Any
 from dash import Dash, Input, Output, no_update
 
 from pipeline.errors import InputError
-from viz.callbacks.filter_controls import changed
+from viz.callbacks.filter_controls import changed_settings
 from viz.data import Source
 from viz.filter_settings import AS_FILTERED, FilterSettings, Limit
 from viz.number_ranges import number_problem
@@ -23,28 +23,28 @@ def settings_b(
     The settings are None outside the view Compare.
     """
     if view != "compare" or not network:
-        return {"rule": None, "problem": ""}
+        return {"settings": None, "problem": ""}
     if problem := number_problem("share", share) or number_problem("min_samples", min_samples):
-        return {"rule": no_update, "problem": problem}
+        return {"settings": no_update, "problem": problem}
     settings = FilterSettings(scorer_choice=scorer_choice, limit=Limit(min_samples=int(min_samples)))
     try:
         points = source.points(network)
         if scorer_choice != AS_FILTERED or abs(share / 100 - points.is_noise.mean()) > _SAME_SHARE:
-            settings = changed(source, points, settings, None, "share", share)
+            settings = changed_settings(source, points, settings, None, "share", share)
     except InputError:
         # The map shows the error.
         pass
-    return {"rule": settings_to_json(settings), "problem": ""}
+    return {"settings": settings_to_json(settings), "problem": ""}
 
 
 def register(app: Dash, source: Source) -> None:
     """Register the callback."""
     app.callback(
-        output={"rule": Output("rule-b", "data"), "problem": Output("number-problem-b", "children")},
+        output={"settings": Output("settings-b", "data"), "problem": Output("number-problem-b", "children")},
         inputs=[
             Input("view", "value"),
             Input("network-b", "value"),
-            Input("judge-b", "value"),
+            Input("scorer-b", "value"),
             Input("share-b", "value"),
             Input("min_samples-b", "value"),
         ],

@@ -50,7 +50,7 @@ class MapControls:
 
 
 MAP_CONTROLS = (
-    ("network", "value"), ("rule", "data"), ("classes", "value"), ("scores", "value"), ("search", "value"),
+    ("network", "value"), ("settings", "data"), ("classes", "value"), ("scores", "value"), ("search", "value"),
 )  # fmt: skip
 """Id and property of each control of the first map."""
 
@@ -249,7 +249,7 @@ def register(app: Dash, source: Source) -> None:
         inputs={
             "map_controls": tuple(Input(*control) for control in MAP_CONTROLS),
             "coloring": Input("coloring", "value"),
-            "comparison": (Input("view", "value"), Input("network-b", "value"), Input("rule-b", "data")),
+            "comparison": (Input("view", "value"), Input("network-b", "value"), Input("settings-b", "data")),
             "_edited": Input("map-edited", "data"),
             "_zoomed": Input("zoomed", "data"),
             "zoom": State("map", "relayoutData"),

@@ -33,7 +33,7 @@ UNITS: Mapping[Space, str] = {"embedding": "units of the embedding", "components
 """Unit of distances in each space."""
 
 
-def changed(
+def changed_settings(
     source: Source, points: Points, settings: FilterSettings, label: int | None, control: str, value: Any
 ) -> FilterSettings:
     """Return the settings after one control has moved.
@@ -43,7 +43,7 @@ def changed(
         points: of the network.
         settings: before.
         label: class of the controls; None for all.
-        control: `judge` (the scorer), `threshold`, `share` (in percent), `min_samples` or `reset`.
+        control: `scorer`, `threshold`, `share` (in percent), `min_samples` or `reset`.
         value: of that control.
 
     Raises:
@@ -53,7 +53,7 @@ def changed(
     match control:
         case "reset":
             return FilterSettings(limit=Limit(min_samples=_filter_min_samples(points)))
-        case "judge":
+        case "scorer":
             return FilterSettings(scorer_choice=value, limit=Limit(min_samples=_filter_min_samples(points)))
         case "threshold":
             return settings.with_limit(label, replace(limit, threshold=value))
@@ -80,8 +80,8 @@ def controls(source: Source, points: Points, settings: FilterSettings, label: in
     chosen = noise if label is None else noise[points.labels == label]
     clustering = dbscan_settings(points, settings, label)
     return {
-        "rule": settings_to_json(settings),
-        "judge": settings.scorer_choice,
+        "settings": settings_to_json(settings),
+        "scorer": settings.scorer_choice,
         # A threshold is greater than 0.
         "min": step,
         "max": math.ceil(greatest / step) * step,
@@ -112,7 +112,7 @@ def adjust(
         network: of the map.
         settings_json: settings so far; None on a new page, where the link may have settings.
         scope: class of the controls, or `layout.ALL`.
-        control: that moved: `network`, `scope` or one of those of `changed`; None if none moved.
+        control: that moved: `network`, `scope` or one of those of `changed_settings`; None if none moved.
         value: of that control.
         link: query of the URL of the page.
     """
@@ -120,29 +120,29 @@ def adjust(
         points = source.points(network)
         label = scope if scope in points.classes else None
         if settings_json is None:
-            return _opened(source, points, label, link)
+            return _initial_controls(source, points, label, link)
         settings = settings_from_json(settings_json)
         if control == "network":
             # A radius has a meaning in one embedding only.
             settings = FilterSettings(
                 scorer_choice=settings.scorer_choice, limit=Limit(min_samples=settings.limit.min_samples)
             )
-        elif control in ("judge", "threshold", "share", "min_samples", "reset"):
-            settings = changed(source, points, settings, label, control, value)
+        elif control in ("scorer", "threshold", "share", "min_samples", "reset"):
+            settings = changed_settings(source, points, settings, label, control, value)
         return {**controls(source, points, settings, label), "scope": _shown_scope(label)}
     except InputError as error:
         # The map reports missing artifacts; errors of this scorer alone are shown here.
         unchanged = dict.fromkeys(_OF_ADJUST, no_update)
-        scorer_choice = (settings_json or {}).get("judge", AS_FILTERED)
+        scorer_choice = (settings_json or {}).get("scorer_choice", AS_FILTERED)
         blank: dict[str, Any] = (
-            _BLANK | {"rule": settings_to_json(FilterSettings(scorer_choice=scorer_choice))}
+            _BLANK | {"settings": settings_to_json(FilterSettings(scorer_choice=scorer_choice))}
             if control == "network"
             else {}
         )
-        return unchanged | blank | {"used": str(error), "judge": scorer_choice}
+        return unchanged | blank | {"used": str(error), "scorer": scorer_choice}
 
 
-def entered(
+def control_outputs(
     source: Source,
     network: str,
     settings_json: Mapping[str, Any] | None,
@@ -164,7 +164,7 @@ def entered(
     moved: Any = no_update
     if control in ("threshold", "share"):
         moved = {"control": control, "value": value}
-    elif control in ("judge", "network", "reset", "min_samples"):
+    elif control in ("scorer", "network", "reset", "min_samples"):
         moved = None
     answer = adjust(source, network, settings_json, scope, control, value, link=link)
     threshold = answer["threshold"]
@@ -177,10 +177,10 @@ def entered(
     }
 
 
-def _opened(source: Source, points: Points, label: int | None, link: str) -> dict[str, Any]:
+def _initial_controls(source: Source, points: Points, label: int | None, link: str) -> dict[str, Any]:
     """Return the controls with the settings of the link, or with those of the filter and the error of the link."""
     problem = ""
-    start = changed(source, points, FilterSettings(), None, "reset", None)
+    start = changed_settings(source, points, FilterSettings(), None, "reset", None)
     try:
         settings = settings_from_json(read_settings(link))
         answer = controls(source, points, start if settings == FilterSettings() else settings, label)
@@ -204,8 +204,8 @@ _UNCHANGED_WHILE_DRAGGED = {
     "min_samples": ("min_samples",),
 }
 _OF_ADJUST = {
-    "rule": Output("rule", "data"),
-    "judge": Output("judge", "value"),
+    "settings": Output("settings", "data"),
+    "scorer": Output("scorer", "value"),
     "min": Output("threshold", "min"),
     "max": Output("threshold", "max"),
     "step": Output("threshold", "step"),
@@ -234,7 +234,7 @@ def register(app: Dash, source: Source) -> None:
             "network": Input("network", "value"),
             "scope": Input("scope", "value"),
             "values": {
-                "judge": Input("judge", "value"),
+                "scorer": Input("scorer", "value"),
                 "threshold": Input("threshold", "value"),
                 "threshold-box": Input("threshold-box", "value"),
                 "share": Input("share", "value"),
@@ -242,7 +242,7 @@ def register(app: Dash, source: Source) -> None:
                 "min_samples": Input("min_samples", "value"),
                 "reset": Input("reset", "n_clicks"),
             },
-            "settings_json": State("rule", "data"),
+            "settings_json": State("settings", "data"),
             "link": State("url", "search"),
         },
     )
@@ -250,7 +250,9 @@ def register(app: Dash, source: Source) -> None:
         triggered = str(ctx.triggered_id) if settings_json is not None else None
         # A slider and its box set the same number.
         control = None if triggered is None else triggered.removesuffix("-box")
-        answer = entered(source, network, settings_json, scope, control, values.get(str(triggered)), link=link or "")
+        answer = control_outputs(
+            source, network, settings_json, scope, control, values.get(str(triggered)), link=link or ""
+        )
         return answer | dict.fromkeys(_UNCHANGED_WHILE_DRAGGED.get(str(triggered), ()), no_update)
 
 

@@ -21,10 +21,10 @@ from viz.gallery import in_list, listed_rows
 from viz.state import MapState, selection_csv
 
 PAGE = 60
-_FIRST_LIST = "goes"
+_FIRST_LIST = "dropped"
 
 _EMPTY = {
-    "goes": "The filter drops no image with these settings.",
+    "dropped": "The filter drops no image with these settings.",
     "selection": "Nothing is selected. Choose the lasso or the box above the embedding and draw around points.",
     "hand": "There are no overrides yet.",
     "planted": "No label was changed on purpose.",
@@ -128,7 +128,7 @@ def register(app: Dash, source: Source) -> None:
             "order": Input("sort", "value"),
             "_triggers": (Input("previous", "n_clicks"), Input("next", "n_clicks"), Input("map-edited", "data")),
             "selection": Input("selection", "data"),
-            "comparison": (Input("view", "value"), Input("network-b", "value"), Input("rule-b", "data")),
+            "comparison": (Input("view", "value"), Input("network-b", "value"), Input("settings-b", "data")),
             "page": State("page-number", "data"),
             "plotted": State("plotted", "data"),
         },
@@ -174,7 +174,7 @@ def register(app: Dash, source: Source) -> None:
             "which": State("list", "value"),
             "order": State("sort", "value"),
             "selection": State("selection", "data"),
-            "comparison": (State("view", "value"), State("network-b", "value"), State("rule-b", "data")),
+            "comparison": (State("view", "value"), State("network-b", "value"), State("settings-b", "data")),
         },
         prevent_initial_call=True,
     )

@@ -56,7 +56,7 @@ def event_row(event: Mapping[str, Any] | None) -> int | None:
 
 def register(app: Dash, source: Source) -> None:
     """Register the callbacks."""
-    network, settings = Input("network", "value"), Input("rule", "data")
+    network, settings = Input("network", "value"), Input("settings", "data")
     for graph, suffix in _MAPS.items():
         app.callback(
             Output(f"tooltip{suffix}", "show"),
@@ -64,7 +64,7 @@ def register(app: Dash, source: Source) -> None:
             Output(f"tooltip{suffix}", "children"),
             Input(graph, "hoverData"),
             State(f"network{suffix}", "value"),
-            State(f"rule{suffix}", "data"),
+            State(f"settings{suffix}", "data"),
             State(f"plotted{suffix}", "data"),
         )(
             lambda event, name, settings_json, plotted: hover(

@@ -126,7 +126,7 @@ def register(app: Dash, source: Source, params: Path) -> None:
         Input("propose", "n_clicks"),
         Input("write-as", "value"),
         State("network", "value"),
-        State("rule", "data"),
+        State("settings", "data"),
         State("moved", "data"),
         prevent_initial_call=True,
     )
@@ -141,7 +141,7 @@ def register(app: Dash, source: Source, params: Path) -> None:
         Output("write", "disabled", allow_duplicate=True),
         Input("write", "n_clicks"),
         State("network", "value"),
-        State("rule", "data"),
+        State("settings", "data"),
         State("write-as", "value"),
         State("difference", "children"),
         State("moved", "data"),

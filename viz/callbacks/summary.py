@@ -46,7 +46,7 @@ def register(app: Dash, source: Source) -> None:
     app.callback(
         Output("curve", "figure"),
         Output("table", "children"),
-        Input("rule", "data"),
+        Input("settings", "data"),
         Input("scope", "value"),
         Input("network", "value"),
         Input("edited", "data"),

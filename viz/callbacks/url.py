@@ -78,13 +78,13 @@ _CONTROLS: Mapping[str, Control] = {
     "classes": Control("classes", "value", [], _list_of(_ROW)),
     "scores": Control("scores", "value", [0, 1], _list_of(_number(0, 1, integer=False), 2)),
     "width": Control("width", "value", "both", _one_of(layout.WIDTHS)),
-    "list": Control("list", "value", "goes", _one_of(layout.LISTS)),
+    "list": Control("list", "value", "dropped", _one_of(layout.LISTS)),
     "sort": Control("sort", "value", "suspect", _one_of(layout.SORTS)),
     "focus": Control("image", "data", None, _ROW),
     "search": Control("search", "value", "", _search),
     "names": Control("names", "value", ["names"], _off),
     "size": Control("size", "value", layout.TILE, _number(48, 240, integer=True)),
-    "judge-b": Control("scorer-b", "value", "dbscan", _one_of(SCORER_CHOICES)),
+    "scorer-b": Control("scorer-b", "value", "dbscan", _one_of(SCORER_CHOICES)),
     "share-b": Control("share-b", "value", 5, _number(0, 100, integer=False)),
     "min_samples-b": Control("min_samples-b", "value", 5, _number(1, MAX_MIN_SAMPLES, integer=True)),
 }
@@ -113,11 +113,11 @@ def read_settings(search: str | None) -> dict[str, Any]:
     min_samples of each class with separate settings. Empty texts and missing keys are those of the filter.
     """
     query = _read(search)
-    own = [part.split(":") for part in query.get("per_class", "").split(",") if part]
+    per_class = [part.split(":") for part in query.get("per_class", "").split(",") if part]
     return {
-        **({"judge": query["scorer"]} if "scorer" in query else {}),
+        **({"scorer_choice": query["scorer"]} if "scorer" in query else {}),
         "limit": _limit([query.get("threshold", ""), query.get("min_samples", "")]),
-        "own": {label: _limit(values) for label, *values in own},
+        "per_class": {label: _limit(values) for label, *values in per_class},
     }
 
 
@@ -164,6 +164,6 @@ def register(app: Dash, params: Path) -> None:
         f"(...values) => window.batchsieve.remember({json.dumps(keys)}, ...values)",
         Output("url", "hash"),
         Input("initial", "data"),
-        Input("rule", "data"),
+        Input("settings", "data"),
         *(Input(name, prop) for name, prop in properties.items()),
     )

@@ -61,7 +61,7 @@ def test_map_legend_hover_and_card(served: Served, page: Page) -> None:
 @pytest.mark.slow
 def test_moving_eps_reclusters(served: Served, page: Page) -> None:
     open_page(page, served.url)
-    pick(page, "judge", "DBSCAN (embedding)")
+    pick(page, "scorer", "DBSCAN (embedding)")
     expect(page.locator("#unit")).to_have_text("eps (units of the embedding)")
     handle = page.locator("#threshold [role=slider]")
     handle.focus()
@@ -209,7 +209,7 @@ def test_a_small_screen_shows_every_view_width_and_line(served: Served, page: Pa
     open_page(page, served.url)
     for scorer in ("scorer of the filter", "DBSCAN (embedding)"):
         if scorer != "scorer of the filter":
-            pick(page, "judge", scorer)
+            pick(page, "scorer", scorer)
             expect(page.locator("#min_samples")).to_be_visible()
         _check_lines(page)
     for view in ("Explore", "Compare", "Training"):
@@ -237,7 +237,7 @@ def _check_content(page: Page, view: str, width: str) -> None:
     expect(page.locator("#network-b")).to_be_visible(visible=view == "Compare")
     expect(page.locator("#threshold-box")).to_be_visible()
     if view == "Compare":
-        expect(page.locator("#judge-b")).to_have_text("DBSCAN (embedding)")
+        expect(page.locator("#scorer-b")).to_have_text("DBSCAN (embedding)")
         # One map shows two settings of one network.
         expect(page.locator("#other")).not_to_be_visible()
 

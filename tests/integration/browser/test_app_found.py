@@ -57,7 +57,7 @@ def _check_that_no_text_of_the_curve_is_cut(page: Page) -> None:
     """Check it for two scorers, and leave the page with that of the filter."""
     for scorer in ("scorer of the filter", "DBSCAN (embedding)"):
         if scorer != "scorer of the filter":
-            pick(page, "judge", scorer)
+            pick(page, "scorer", scorer)
             expect(page.locator("#min_samples")).to_be_visible()
         expect(page.locator("#curve .annotation-text")).to_have_text("distance to neighbor 4 (units of the embedding)")
         assert cut_texts(page.locator("#curve")) == []

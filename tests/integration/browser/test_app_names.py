@@ -21,7 +21,7 @@ _NAMES = {
         "network": f"network {NETWORK}",
         "coloring": "Color by decision",
         "classes": "Classes shown all",
-        "judge": "Scorer scorer of the filter",
+        "scorer": "Scorer scorer of the filter",
         "scope": "Settings for all classes",
         "list": "list dropped",
         "sort": "order most suspect first",
@@ -30,7 +30,7 @@ _NAMES = {
     "spinbutton": {"threshold-box": "eps (units of the embedding)", "share-box": "Dropped (%)"},
 }
 _OF_COMPARE = {
-    "button": {"network-b": f"network of B {NETWORK}", "judge-b": "scorer of B DBSCAN (embedding)"},
+    "button": {"network-b": f"network of B {NETWORK}", "scorer-b": "scorer of B DBSCAN (embedding)"},
     "spinbutton": {"share-b": "dropped (%)", "min_samples-b": "min_samples"},
 }
 

@@ -113,7 +113,7 @@ def test_scorer_inputs_belong_to_the_points(data: DataPaths, source: Source, poi
     write_array(data.embeddings(NETWORK), maps + 1)
     for ask in (
         lambda: source.scorer_inputs(points),
-        lambda: make_map_state(source, NETWORK, {"judge": "dbscan-components"}),
+        lambda: make_map_state(source, NETWORK, {"scorer_choice": "dbscan-components"}),
     ):
         with pytest.raises(InputError) as refused:
             ask()

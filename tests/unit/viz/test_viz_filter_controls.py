@@ -17,7 +17,7 @@ from tests.fixtures.report import CLASS_NAMES, EPS, write_network
 from tests.fixtures.view import points_of, source_of, text_of
 from viz import values
 from viz.callbacks.compare_controls import settings_b
-from viz.callbacks.filter_controls import adjust, changed
+from viz.callbacks.filter_controls import adjust, changed_settings
 from viz.callbacks.summary import summarize
 from viz.data import Points, Source
 from viz.filter_settings import AS_FILTERED, MAX_MIN_SAMPLES, FilterSettings, Limit
@@ -31,7 +31,7 @@ def _opened(source: Source, link: str = "") -> dict[str, Any]:
 
 def test_controls_start_with_the_settings_of_the_filter(source: Source) -> None:
     answer = _opened(source)
-    assert (answer["judge"], answer["threshold"], answer["min_samples"]) == (AS_FILTERED, EPS, 5)
+    assert (answer["scorer"], answer["threshold"], answer["min_samples"]) == (AS_FILTERED, EPS, 5)
     assert answer["share"] == pytest.approx(100 * 6 / 80)
     assert 0 < answer["min"] == answer["step"] <= EPS
     assert answer["max"] >= 2 * EPS
@@ -40,25 +40,25 @@ def test_controls_start_with_the_settings_of_the_filter(source: Source) -> None:
 
 def test_a_link_sets_the_settings(source: Source) -> None:
     answer = _opened(source, "?scorer=dbscan&threshold=0.3&min_samples=7")
-    assert settings_from_json(answer["rule"]) == FilterSettings(
+    assert settings_from_json(answer["settings"]) == FilterSettings(
         scorer_choice="dbscan", limit=Limit(threshold=0.3, min_samples=7)
     )
-    assert (answer["judge"], answer["threshold"], answer["min_samples"]) == ("dbscan", 0.3, 7)
+    assert (answer["scorer"], answer["threshold"], answer["min_samples"]) == ("dbscan", 0.3, 7)
 
 
 @pytest.mark.parametrize("query", ["scorer=nobody", "threshold=-1", "threshold=inf", "min_samples=2.5", "per_class=a"])
 def test_invalid_settings_in_the_link_give_those_of_the_filter(source: Source, query: str) -> None:
     answer = _opened(source, f"?{query}")
-    assert answer["rule"] == _opened(source)["rule"]
+    assert answer["settings"] == _opened(source)["settings"]
     assert answer["used"] != _opened(source)["used"]
-    moved = adjust(source, NETWORK, answer["rule"], ALL, "threshold", 0.5, link=f"?{query}")
-    assert settings_from_json(moved["rule"]).limit.threshold == 0.5
+    moved = adjust(source, NETWORK, answer["settings"], ALL, "threshold", 0.5, link=f"?{query}")
+    assert settings_from_json(moved["settings"]).limit.threshold == 0.5
 
 
 def test_a_linked_scorer_without_inputs_gives_the_filters(data: DataPaths) -> None:
     data.components(NETWORK).unlink()
     answer = _opened(Source(data), "?scorer=dbscan-components")
-    assert answer["judge"] == AS_FILTERED
+    assert answer["scorer"] == AS_FILTERED
     assert f"{data.components(NETWORK)}: " in answer["used"]
 
 
@@ -66,7 +66,7 @@ def test_a_filter_with_more_min_samples_than_the_page_allows_opens(points: Point
     many = replace(points, scorer={"name": "dbscan", "space": "embedding", "min_samples": MAX_MIN_SAMPLES + 1})
     answer = _opened(source_of(many))
     assert (answer["threshold"], answer["min_samples"]) == (EPS, MAX_MIN_SAMPLES)
-    assert settings_from_json(answer["rule"]).limit.min_samples == MAX_MIN_SAMPLES
+    assert settings_from_json(answer["settings"]).limit.min_samples == MAX_MIN_SAMPLES
 
 
 @given(threshold=st.floats(1e-100, 1e100), values=st.sampled_from([0.0, 1e-90, 1.0, 1e90, np.inf]))
@@ -81,7 +81,7 @@ def test_sliders_have_a_range_for_every_threshold(threshold: float, values: floa
 @pytest.mark.parametrize("scorer_choice", [AS_FILTERED, "dbscan", "dbscan-components", "centroid", "margin"])
 @pytest.mark.parametrize("label", [None, 2])
 def test_the_requested_share_is_dropped(source: Source, points: Points, scorer_choice: str, label: int | None) -> None:
-    settings = changed(source, points, FilterSettings(scorer_choice=scorer_choice), label, "share", 15.0)
+    settings = changed_settings(source, points, FilterSettings(scorer_choice=scorer_choice), label, "share", 15.0)
     preview = make_map_state(source, NETWORK, settings_to_json(settings)).preview
     rows = points.labels == label if label is not None else np.ones(80, dtype=bool)
     # Neighbors often have one release radius, and margins repeat.
@@ -92,8 +92,8 @@ def test_the_requested_share_is_dropped(source: Source, points: Points, scorer_c
 
 def test_settings_of_a_class_do_not_change_other_classes(source: Source, points: Points) -> None:
     settings = FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=0.5))
-    settings_json = adjust(source, NETWORK, settings_to_json(settings), 2, "threshold", 0.01)["rule"]
-    settings_json = adjust(source, NETWORK, settings_json, 2, "min_samples", 2)["rule"]
+    settings_json = adjust(source, NETWORK, settings_to_json(settings), 2, "threshold", 0.01)["settings"]
+    settings_json = adjust(source, NETWORK, settings_json, 2, "min_samples", 2)["settings"]
     before, after = (
         make_map_state(source, NETWORK, one).preview.noise for one in (settings_to_json(settings), settings_json)
     )
@@ -105,7 +105,7 @@ def test_settings_of_a_class_do_not_change_other_classes(source: Source, points:
 
 def test_settings_of_all_classes_remove_those_of_single_classes(source: Source, points: Points) -> None:
     settings = FilterSettings(scorer_choice="dbscan", per_class={1: Limit(threshold=0.01, min_samples=30)})
-    after = changed(source, points, settings, None, "share", 10.0)
+    after = changed_settings(source, points, settings, None, "share", 10.0)
     assert after.per_class == {}
     assert make_map_state(source, NETWORK, settings_to_json(after)).preview.noise.sum() == 8
 
@@ -113,13 +113,13 @@ def test_settings_of_all_classes_remove_those_of_single_classes(source: Source, 
 def test_reset_gives_the_settings_of_the_filter(source: Source) -> None:
     settings_json = settings_to_json(FilterSettings(scorer_choice="margin", per_class={1: Limit(threshold=3.0)}))
     answer = adjust(source, NETWORK, settings_json, ALL, "reset", 1)
-    assert answer["rule"] == _opened(source)["rule"]
+    assert answer["settings"] == _opened(source)["settings"]
 
 
 def test_a_threshold_does_not_carry_over_to_another_network(data: DataPaths, source: Source) -> None:
     write_network(data, "resnet34")
     settings_json = settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(threshold=9.0, min_samples=7)))
-    settings = settings_from_json(adjust(source, "resnet34", settings_json, ALL, "network", "resnet34")["rule"])
+    settings = settings_from_json(adjust(source, "resnet34", settings_json, ALL, "network", "resnet34")["settings"])
     assert settings == FilterSettings(scorer_choice="dbscan", limit=Limit(min_samples=7))
 
 
@@ -129,15 +129,15 @@ def test_controls_of_a_network_without_artifacts_are_blank(source: Source) -> No
     )
     answer = adjust(source, "resnet34", settings_json, ALL, "network", "resnet34")
     assert (answer["threshold"], answer["share"], answer["unit"]) == (None, None, "Threshold")
-    assert settings_from_json(answer["rule"]) == FilterSettings(scorer_choice="dbscan")
+    assert settings_from_json(answer["settings"]) == FilterSettings(scorer_choice="dbscan")
     assert f"{source.data.points('resnet34')}: " in answer["used"]
 
 
 def test_a_scorer_without_inputs_changes_nothing_but_an_error(source: Source) -> None:
-    answer = adjust(source, NETWORK, _opened(source)["rule"], ALL, "judge", "knn_agreement")
+    answer = adjust(source, NETWORK, _opened(source)["settings"], ALL, "scorer", "knn_agreement")
     assert answer["used"] != _opened(source)["used"]
-    assert answer["rule"] is no_update
-    assert answer["judge"] == AS_FILTERED
+    assert answer["settings"] is no_update
+    assert answer["scorer"] == AS_FILTERED
 
 
 def test_the_table_counts_dropped_images_next_to_the_filter(source: Source) -> None:
@@ -187,7 +187,7 @@ def test_the_controls_of_a_class_without_images_are_those_of_all() -> None:
 def test_without_artifacts_the_controls_do_not_change(source: Source) -> None:
     answer = adjust(source, "resnet34", None, ALL, None, None)
     assert f"{source.data.points('resnet34')}: " in answer["used"]
-    assert answer["rule"] is no_update
+    assert answer["settings"] is no_update
     curve, table = summarize(source, "resnet34", None, ALL)
     assert not any(len(trace.x) for trace in curve.data)
     assert table is None
@@ -207,8 +207,8 @@ def test_radii_are_computed_once_for_each_min_samples(
     settings_json = settings_to_json(FilterSettings(scorer_choice="dbscan"))
     for min_samples in (3, 4):
         for threshold in (0.1, 0.2, 0.3):
-            settings_json = adjust(source, NETWORK, settings_json, ALL, "min_samples", min_samples)["rule"]
-            settings_json = adjust(source, NETWORK, settings_json, ALL, "threshold", threshold)["rule"]
+            settings_json = adjust(source, NETWORK, settings_json, ALL, "min_samples", min_samples)["settings"]
+            settings_json = adjust(source, NETWORK, settings_json, ALL, "threshold", threshold)["settings"]
             summarize(source, NETWORK, settings_json, ALL)
     assert sorted(computed) == [3, 4]
     write_network(data, NETWORK, seed=1)
@@ -217,10 +217,10 @@ def test_radii_are_computed_once_for_each_min_samples(
 
 
 def test_the_second_settings_drop_their_share(source: Source) -> None:
-    settings_json = settings_b(source, "compare", NETWORK, "dbscan", 10.0, 4)["rule"]
+    settings_json = settings_b(source, "compare", NETWORK, "dbscan", 10.0, 4)["settings"]
     assert make_map_state(source, NETWORK, settings_json).preview.noise.sum() == 8
-    assert settings_b(source, "explore", NETWORK, "dbscan", 10.0, 4)["rule"] is None, "nobody looks at it"
-    as_written = settings_b(source, "compare", NETWORK, AS_FILTERED, 7.5, 5)["rule"]
+    assert settings_b(source, "explore", NETWORK, "dbscan", 10.0, 4)["settings"] is None, "nobody looks at it"
+    as_written = settings_b(source, "compare", NETWORK, AS_FILTERED, 7.5, 5)["settings"]
     np.testing.assert_array_equal(
         make_map_state(source, NETWORK, as_written).preview.noise, source.points(NETWORK).is_noise
     )

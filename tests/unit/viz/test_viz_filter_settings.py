@@ -167,12 +167,12 @@ def test_settings_survive_json(settings: FilterSettings) -> None:
 @pytest.mark.parametrize(
     ("kept", "named"),
     [
-        ({"judge": "nobody"}, "judge"),
+        ({"scorer_choice": "nobody"}, "scorer_choice"),
         ({"limit": {"threshold": 0}}, "limit.threshold"),
         ({"limit": {"threshold": float("inf")}}, "limit.threshold"),
         ({"limit": {"threshold": float("nan")}}, "limit.threshold"),
         ({"limit": {"min_samples": 0}}, "limit.min_samples"),
-        ({"own": {"a": {}}}, "own.a.[key]"),
+        ({"per_class": {"a": {}}}, "per_class.a.[key]"),
     ],
 )
 def test_invalid_settings_name_the_field(kept: Any, named: str) -> None:

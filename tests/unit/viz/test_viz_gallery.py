@@ -63,12 +63,12 @@ def test_pages_partition_the_list(
 def test_lists_have_the_rows_of_their_names(data: DataPaths, source: Source, points: Points) -> None:
     decide(data, points, {79: "keep", 3: "drop"})
     state = _HERE.state(source)
-    assert listed_rows(state, "goes", "suspect").tolist() == [78, 77, 76, 75, 74, 3]
-    assert listed_rows(state, "goes", "trusted").tolist() == [3, 74, 75, 76, 77, 78]
+    assert listed_rows(state, "dropped", "suspect").tolist() == [78, 77, 76, 75, 74, 3]
+    assert listed_rows(state, "dropped", "least_suspect").tolist() == [3, 74, 75, 76, 77, 78]
     assert listed_rows(state, "hand", "suspect").tolist() == [79, 3]
     assert listed_rows(state, "selection", "class", selection=[6, 5, 4, 999]).tolist() == [4, 5, 6]
-    assert listed_rows(state, "shown", "sure")[0] == 79
-    assert len(listed_rows(state, "shown", "sure")) == 80
+    assert listed_rows(state, "shown", "most_confident")[0] == 79
+    assert len(listed_rows(state, "shown", "most_confident")) == 80
     for comparing in ("a", "b", "both"):
         assert len(listed_rows(state, comparing, "suspect")) == 0
 
@@ -76,7 +76,7 @@ def test_lists_have_the_rows_of_their_names(data: DataPaths, source: Source, poi
 def test_lists_respect_the_filters(source: Source, points: Points) -> None:
     map_controls = MapControls(network=NETWORK, classes=[1], scores=[0, 0.5])
     state = map_controls.state(source)
-    assert listed_rows(state, "goes", "suspect").tolist() == []
+    assert listed_rows(state, "dropped", "suspect").tolist() == []
     for which in ("shown", "selection"):
         rows = listed_rows(state, which, "suspect", selection=range(80))
         assert set(points.labels[rows]) == {1}
@@ -107,7 +107,7 @@ def test_an_empty_list_has_no_other_page(source: Source) -> None:
 
 
 def test_the_csv_file_has_all_pages_in_order(source: Source, points: Points) -> None:
-    saved = as_csv(source, _HERE, "shown", "trusted")
+    saved = as_csv(source, _HERE, "shown", "least_suspect")
     assert saved["filename"] == "resnet18-shown.csv"
     lines = list(csv.DictReader(io.StringIO(saved["content"])))
     assert tuple(lines[0]) == COLUMNS
@@ -122,9 +122,9 @@ def test_hostile_class_names_are_text_under_images(source: Source) -> None:
 
 
 def test_missing_artifacts_name_the_command_to_run(source: Source) -> None:
-    answer = browse(source, MapControls(network="resnet34"), "goes", "suspect", 0)
+    answer = browse(source, MapControls(network="resnet34"), "dropped", "suspect", 0)
     with pytest.raises(InputError) as refused:
-        as_csv(source, MapControls(network="resnet34"), "goes", "suspect")
+        as_csv(source, MapControls(network="resnet34"), "dropped", "suspect")
     assert refused.value.key == str(source.data.points("resnet34"))
     assert str(refused.value) in text_of(answer["grid"])
 
@@ -132,7 +132,7 @@ def test_missing_artifacts_name_the_command_to_run(source: Source) -> None:
 def test_a_list_without_a_shown_image_says_which_is_the_reason(data: DataPaths, source: Source, points: Points) -> None:
     decide(data, points, {3: "keep"})
     nothing = MapControls(network=NETWORK, search="no image has this text")
-    for which in ("goes", "hand", "shown"):
+    for which in ("dropped", "hand", "shown"):
         assert "passes the filters" in text_of(browse(source, nothing, which, "suspect", 0)["grid"])
     assert "passes the filters" in text_of(browse(source, nothing, "selection", "suspect", 0, selection=[1])["grid"])
     assert "Nothing is selected" in text_of(browse(source, nothing, "selection", "suspect", 0)["grid"])
@@ -147,5 +147,5 @@ def test_one_image_is_counted_as_one(source: Source, points: Points) -> None:
 
 def test_the_csv_file_of_a_timm_network_has_a_name_without_a_slash(data: DataPaths, source: Source) -> None:
     write_network(data, "timm/resnet10t")
-    saved = as_csv(source, MapControls(network="timm/resnet10t"), "goes", "suspect")
-    assert saved["filename"] == "timm-resnet10t-goes.csv"
+    saved = as_csv(source, MapControls(network="timm/resnet10t"), "dropped", "suspect")
+    assert saved["filename"] == "timm-resnet10t-dropped.csv"

@@ -16,7 +16,7 @@ from viz.layout import COMPARING_LISTS, LISTS
 from viz.state import settings_to_json
 
 
-@pytest.mark.parametrize("before", ["goes", "hand", "shown"])
+@pytest.mark.parametrize("before", ["dropped", "hand", "shown"])
 def test_after_a_selection_is_removed_the_list_before_it_returns(before: str) -> None:
     shown, stored = list_after_selection([3, 4], before, None)
     assert (shown, stored) == ("selection", before)
@@ -26,8 +26,8 @@ def test_after_a_selection_is_removed_the_list_before_it_returns(before: str) ->
 
 
 def test_a_list_chosen_meanwhile_stays() -> None:
-    assert list_after_selection([], "hand", "goes") == (no_update, None)
-    assert list_after_selection([], "selection", None)[0] == "goes", "a link opened the list"
+    assert list_after_selection([], "hand", "dropped") == (no_update, None)
+    assert list_after_selection([], "selection", None)[0] == "dropped", "a link opened the list"
 
 
 def test_two_scorers_of_one_network_list_the_images_that_differ(source: Source) -> None:

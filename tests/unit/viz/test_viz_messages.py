@@ -53,7 +53,7 @@ def test_messages_of_what_cannot_be_shown(data: DataPaths, source: Source, tmp_p
         "no image passes": browse(source, nothing, "shown", "suspect", 0)["grid"],
         "no point was clicked": describe(source, None, _HERE),
         "a network without files": draw(source, _OTHER, "class")["problem"],
-        "its images": browse(source, _OTHER, "goes", "suspect", 0)["grid"],
+        "its images": browse(source, _OTHER, "dropped", "suspect", 0)["grid"],
         "its controls": adjust(source, "resnet34", None, ALL, None, None)["used"],
         "a network that comes": update_notice(source, NETWORK, None),
         "a network that is gone": update_notice(source, "resnet34", plotted),
@@ -98,7 +98,10 @@ def test_texts_of_images_and_settings(data: DataPaths, source: Source, points: P
     params = write_params(tmp_path, filter={"drop_fraction": 0.05})
     own = settings_to_json(FilterSettings(scorer_choice="dbscan", per_class={1: Limit(threshold=0.5)}))
     curve, table = summarize(
-        source, NETWORK, settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(min_samples=3))), ALL
+        source,
+        NETWORK,
+        settings_to_json(FilterSettings(scorer_choice="dbscan", limit=Limit(min_samples=3))),
+        ALL,
     )
     texts = {
         "dropped, kept by hand": describe(source, 79, _HERE),

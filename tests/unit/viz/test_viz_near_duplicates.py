@@ -69,13 +69,13 @@ def test_other_settings_choose_again(data: DataPaths) -> None:
 def test_decisions_by_hand_come_first_and_the_review_stays(data: DataPaths) -> None:
     n = _write_pairs(data)
     source = Source(data)
-    before = review_queue(make_map_state(source, NETWORK, None), "goes", "suspect", None)
+    before = review_queue(make_map_state(source, NETWORK, None), "dropped", "suspect", None)
     assert set(before.rows) == {*_REDUNDANT, *range(n - 6, n)}
     decide(data, source.points(NETWORK), {1: "keep", 4: "drop"})
     state = make_map_state(source, NETWORK, None)
     # 0 goes for 1; 6 or 5 stays for 4.
     assert set(np.flatnonzero(~state.preview.keep)) == {0, 2, 4, 6, *range(n - 6, n)}
-    after = review_queue(state, "goes", "suspect", None)
+    after = review_queue(state, "dropped", "suspect", None)
     assert set(after.rows) == set(before.rows)
 
 

@@ -17,8 +17,8 @@ _SHARE, _THRESHOLD = {"control": "share", "value": 12.0}, {"control": "threshold
 
 def _moved(source: Source, control: str, value: float) -> dict[str, Any]:
     """Return the settings after one control has moved on a new page."""
-    opened = adjust(source, NETWORK, None, ALL, None, None)["rule"]
-    rule: dict[str, Any] = adjust(source, NETWORK, opened, ALL, control, value)["rule"]
+    opened = adjust(source, NETWORK, None, ALL, None, None)["settings"]
+    rule: dict[str, Any] = adjust(source, NETWORK, opened, ALL, control, value)["settings"]
     return rule
 
 
@@ -61,8 +61,8 @@ def test_with_several_networks_the_dialog_opens_with_the_share(tmp_path: Path) -
 
 def test_a_share_that_no_control_moved_is_that_of_the_preview(source: Source, tmp_path: Path) -> None:
     params = _file(tmp_path, drop_fraction=0.05)
-    rule = adjust(source, NETWORK, adjust(source, NETWORK, None, ALL, None, None)["rule"], ALL, "threshold", 3.1)[
-        "rule"
+    rule = adjust(source, NETWORK, adjust(source, NETWORK, None, ALL, None, None)["settings"], ALL, "threshold", 3.1)[
+        "settings"
     ]
     shown, any_change = show_difference(source, params, NETWORK, rule, "share", _THRESHOLD)
     assert any_change

@@ -66,7 +66,7 @@ def test_json_is_bounded_in_depth(client: Any, sent: dict[str, Any]) -> None:
     for url in (_URL, "/decide"):
         _check_refused(client.post(url, data=deep, content_type="application/json"), "nested too deeply")
     request = deepcopy(sent)
-    (rule,) = (control for control in request["inputs"] if control["id"] == "rule")
+    (rule,) = (control for control in request["inputs"] if control["id"] == "settings")
     # The body, the list of inputs, the input and its value are four.
     rule["value"] = {"unread": _nested(46)}
     assert client.post(_URL, json=request).status_code == 200

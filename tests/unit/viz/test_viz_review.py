@@ -24,7 +24,7 @@ from viz.state import settings_to_json
 _HERE = MapControls(network=NETWORK)
 
 
-def _rows(source: Source, focus: int | None = None, which: str = "goes") -> dict[str, Any]:
+def _rows(source: Source, focus: int | None = None, which: str = "dropped") -> dict[str, Any]:
     answer: dict[str, Any] = review(source, _HERE, which, "suspect", focus)["queue"]
     return answer
 
@@ -40,7 +40,7 @@ def test_a_decision_removes_no_image_from_the_list(data: DataPaths, source: Sour
 
 def test_the_progress_counts_the_decided_images_of_the_list(data: DataPaths, source: Source, points: Points) -> None:
     decide(data, points, {79: "keep", 78: "drop", 3: "drop"})
-    assert "2 of 6 reviewed" in plain_text(review(source, _HERE, "goes", "suspect", None)["view"])
+    assert "2 of 6 reviewed" in plain_text(review(source, _HERE, "dropped", "suspect", None)["view"])
     assert "3 of 3 reviewed" in plain_text(review(source, _HERE, "hand", "suspect", None)["view"])
 
 
@@ -57,7 +57,7 @@ def test_an_image_of_another_list_is_not_shown(source: Source) -> None:
 
 
 def test_the_shown_image_has_its_text_and_labeled_neighbors(source: Source, points: Points) -> None:
-    view = review(source, _HERE, "goes", "suspect", 78)["view"]
+    view = review(source, _HERE, "dropped", "suspect", 78)["view"]
     text = text_of(view)
     assert f"/thumbnail/78.png?{points.images_stamp}" in text
     assert "label: " in text
@@ -86,7 +86,7 @@ def test_every_undecided_image_of_the_list_is_reached(n: int, decided: set[int],
     reached: list[int] = []
     while True:
         state = MapControls(network="made-up").state(source_of(points, by_hand))
-        queue = review_queue(state, "goes", "suspect", focus)
+        queue = review_queue(state, "dropped", "suspect", focus)
         with mock.patch("viz.review.AHEAD", 60):
             following, window = queue.undecided(), queue.window()
         assert len(following) <= 60
@@ -123,7 +123,7 @@ def test_every_decision_is_on_one_page_of_the_list(data: DataPaths, source: Sour
     before, found = None, []
     with mock.patch("viz.review.MAX_LISTED", 20):
         for page in range(3):
-            answer = review(source, _HERE, "goes", "suspect", None, before=before, page=page)
+            answer = review(source, _HERE, "dropped", "suspect", None, before=before, page=page)
             before = answer["queue"]
             heading, pages, *listed = answer["decisions"]
             assert plain_text(heading) == "Decisions: 41"
@@ -143,7 +143,7 @@ def test_the_decisions_are_sent_again_only_after_a_change(data: DataPaths, sourc
     def answered(focus: int, before: Any, threshold: float | None = None) -> dict[str, Any]:
         settings = settings_to_json(FilterSettings(limit=Limit(threshold=threshold)))
         controls = MapControls(network=NETWORK, settings_json=settings)
-        answer: dict[str, Any] = review(source, controls, "goes", "suspect", focus, before=before)
+        answer: dict[str, Any] = review(source, controls, "dropped", "suspect", focus, before=before)
         return answer
 
     first = answered(79, None)
@@ -172,14 +172,14 @@ def test_a_command_undoes_any_decision(data: DataPaths, source: Source, points: 
 
 
 def test_missing_artifacts_name_the_command_to_run(source: Source) -> None:
-    answer = review(source, MapControls(network="resnet34"), "goes", "suspect", None)
+    answer = review(source, MapControls(network="resnet34"), "dropped", "suspect", None)
     assert "dvc repro" in plain_text(answer["view"])
     assert answer["queue"] is None
 
 
 def test_search_and_classes_narrow_the_list(source: Source, points: Points) -> None:
     narrowed = MapControls(network=NETWORK, classes=[int(points.labels[78])])
-    rows = review(source, narrowed, "goes", "suspect", None)["queue"]["window"]
+    rows = review(source, narrowed, "dropped", "suspect", None)["queue"]["window"]
     assert rows == [row for row in (79, 78, 77, 76, 75, 74) if points.labels[row] == points.labels[78]]
 
 

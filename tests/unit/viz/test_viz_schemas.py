@@ -20,7 +20,8 @@ _HUGE = 10**400
 # Every kind of JSON, numbers out of range, a half surrogate, and objects with keys of the page.
 _VALUES: list[Any] = [
     None, True, "", "x", "\ud800", -1, 3, 10**9, 2**64, _HUGE, 1.5, float("nan"), float("inf"), [], [3], [_HUGE],
-    [None], ["x"], [[]], [0.2, 0.8], {}, {"a": [1]}, {"judge": "x"}, {"limit": {"threshold": "x"}}, {"own": {"x": {}}},
+    [None], ["x"], [[]], [0.2, 0.8], {}, {"a": [1]}, {"scorer_choice": "x"}, {"limit": {"threshold": "x"}},
+    {"per_class": {"x": {}}},
     {"rows": [-1]}, {"generation": None, "rows": [10**9], "graph": "map"}, {"generation": 1, "rows": []},
     {"points": [None]}, {"points": [{"customdata": 3, "bbox": "\ud800"}]},
     event_at(10**9), {"xaxis.range[0]": "x"}, {"xaxis.range[0]": _HUGE}, {"x": _HUGE},
@@ -49,8 +50,8 @@ def _sent(source: Source, client: Any, view: str) -> dict[str, Any]:
         "view.value": view,
         "plotted.data": plotted["plotted"],
         "plotted-b.data": {key: plotted["plotted"][key] for key in ("network", "generation", "partial", "rows")},
-        "rule.data": settings_to_json(settings),
-        "rule-b.data": settings_to_json(FilterSettings(limit=Limit(threshold=0.7))),
+        "settings.data": settings_to_json(settings),
+        "settings-b.data": settings_to_json(FilterSettings(limit=Limit(threshold=0.7))),
         "selection.data": {"generation": generation, "rows": [1, 2], "graph": "map"},
         "lasso-shapes.data": {"generation": generation, "graph": "map", "outlines": [[[0, 0], [1, 0], [1, 1]]]},
         "matrix-cell.data": {"label": 0, "suggested": 1, "generation": generation, "at": 1},
@@ -58,7 +59,7 @@ def _sent(source: Source, client: Any, view: str) -> dict[str, Any]:
         "other.hoverData": event_at(3),
         "map.relayoutData": {"xaxis.range[0]": 0, "xaxis.range[1]": 1, "yaxis.range[0]": -1.5, "yaxis.range[1]": 2},
         "moved.data": {"control": "share", "value": 12},
-        "list-before.data": "goes",
+        "list-before.data": "dropped",
     }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from viz.state import settings_from_json
 
 _NETWORKS = ["resnet18", "resnet34"]
 _DEFAULTS = restore(None, _NETWORKS)
-_KEYS = {"coloring": "color", "focus": "image", "judge-b": "scorer-b"}
+_KEYS = {"coloring": "color", "focus": "image", "scorer-b": "scorer-b"}
 
 _LIMITS = st.builds(Limit, threshold=st.none() | st.floats(1e-9, 1e9), min_samples=st.integers(1, 100))
 _SETTINGS = st.builds(
@@ -36,7 +36,7 @@ _STATES = st.fixed_dictionaries(
         "sort": st.sampled_from(sorted(SORTS)),
         "focus": st.integers(0, 10**6),
         "network-b": st.sampled_from(_NETWORKS),
-        "judge-b": st.sampled_from(sorted(SCORER_CHOICES)),
+        "scorer-b": st.sampled_from(sorted(SCORER_CHOICES)),
         "share-b": st.floats(0, 100),
         "min_samples-b": st.integers(1, 100),
         "search": st.text(min_size=1, max_size=200).filter(str.isprintable),
@@ -95,7 +95,7 @@ def test_a_link_has_plain_keys_and_values() -> None:
 def test_without_a_link_the_first_and_last_network_are_compared() -> None:
     assert initial_values(_NETWORKS) == _DEFAULTS
     assert (_DEFAULTS["network"], _DEFAULTS["network-b"]) == ("resnet18", "resnet34")
-    assert (_DEFAULTS["view"], _DEFAULTS["list"], _DEFAULTS["focus"]) == ("explore", "goes", None)
+    assert (_DEFAULTS["view"], _DEFAULTS["list"], _DEFAULTS["focus"]) == ("explore", "dropped", None)
 
 
 _ANY_QUERY = st.dictionaries(st.sampled_from(sorted(_DEFAULTS)), st.text())
@@ -120,12 +120,12 @@ def test_a_damaged_link_gives_valid_values(search: str) -> None:
     [
         ("view", "nowhere"), ("network", "../../etc"), ("coloring", "class "), ("classes", "a"), ("classes", "1,,2"),
         ("scores", "0.5"), ("scores", "0,2"), ("scores", "0,nan"), ("width", "null"), ("list", "{}"),
-        ("sort", "1"), ("focus", "-1"), ("focus", "1.5"), ("focus", "true"), ("judge-b", "random"), ("share-b", "101"),
+        ("sort", "1"), ("focus", "-1"), ("focus", "1.5"), ("focus", "true"), ("scorer-b", "random"), ("share-b", "101"),
         ("share-b", "1_0"), ("min_samples-b", "0"), ("min_samples-b", "5.0"),
         ("search", "a" * 201), ("names", "x"), ("size", "1000"),
     ],
 )  # fmt: skip
 def test_an_invalid_value_becomes_the_default_and_the_others_stay(name: str, text: str) -> None:
-    link = _link({"sort": "trusted", "list": "hand", name: text})
-    expected = _DEFAULTS | {"sort": "trusted", "list": "hand"} | {name: _DEFAULTS[name]}
+    link = _link({"sort": "least_suspect", "list": "hand", name: text})
+    expected = _DEFAULTS | {"sort": "least_suspect", "list": "hand"} | {name: _DEFAULTS[name]}
     assert restore(link, _NETWORKS) == expected
