@@ -27,7 +27,7 @@ from pipeline.runs.arm_rows import TrainRows
 from pipeline.runs.execution import LoadedSplits, execute_run
 from pipeline.runs.grid import RunSpec
 from pipeline.stages.harness import StageContext, exit_codes, make_context
-from pipeline.stages.train import recipe_of, resolve_runs
+from pipeline.stages.study_runs import resolve_runs, study_recipe
 from pipeline.stats.formatting import MISSING, aligned_lines, count, number
 from pipeline.training.effective_settings import comm_config_from, launch_plan
 from pipeline.training.run_key import machine_info
@@ -90,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
         if min(arguments.factors) < 1:
             raise InputError(f"--factors {min(arguments.factors)}: too small; give 1 or more")
         context = make_context("critical-batch", "study", arguments)
-        with closing(context.log), distributed.join_process_group(launch_plan(recipe_of(context)).threads) as world:
+        with closing(context.log), distributed.join_process_group(launch_plan(study_recipe(context)).threads) as world:
             result = _measure(context, arguments, world)
         print(json.dumps(asdict(result), allow_nan=False) if arguments.json else "\n".join(text_lines(result)))
     return 0
@@ -152,28 +152,28 @@ def _inputs(context: StageContext, world: World) -> tuple[list[RunSpec], TrainRo
             f"{context.data.manifest('train')}: flags no image `val`, on which the loss is measured; set "
             "prepare.val_size, such as 0.1, and run `dvc repro`"
         )
-    specs, rows, _ = resolve_runs(context, load_prepared(context.data, folder=context.image_folder), world)
-    of_control = [index for index, spec in enumerate(specs) if spec.arm == CONTROL and not spec.skip_reason]
-    if not of_control:
+    runs = resolve_runs(context, load_prepared(context.data, folder=context.image_folder), world)
+    control_runs = [run for run in runs if run.spec.arm == CONTROL and not run.spec.skip_reason]
+    if not control_runs:
         raise InputError(f"studies.{context.item}: every batch is larger than its arm; give a smaller one")
     # The seeds of the first setting: its runs differ in nothing else.
-    first = replace(specs[of_control[0]].settings, seed=0)
-    seeds = [index for index in of_control if replace(specs[index].settings, seed=0) == first]
-    mask = rows[seeds[0]].mask & ~val
+    first = replace(control_runs[0].spec.settings, seed=0)
+    seeds = [run for run in control_runs if replace(run.spec.settings, seed=0) == first]
+    rows = seeds[0].rows
     source = make_trial_data(
         context.data,
         image_folder=context.image_folder,
         digest=prepared_digest(context.data),
         machine=machine_info(world.device),
     )
-    return [specs[index] for index in seeds], replace(rows[seeds[0]], mask=mask), load_splits(source, world.device)
+    return [run.spec for run in seeds], replace(rows, mask=rows.mask & ~val), load_splits(source, world.device)
 
 
 def _train(
     spec: RunSpec, splits: LoadedSplits, rows: TrainRows, context: StageContext, world: World, title: str
 ) -> tuple[float | None, float | None]:
     """Return the loss on the images flagged `val`, None if the run diverged, and the noise scale in images."""
-    recipe = recipe_of(context)
+    recipe = study_recipe(context)
     result = execute_run(
         spec, splits, rows, world=world, log=context.log, weights=None, eval_batch_size=recipe.eval_batch_size,
         options=RunOptions(title=title, micro_batch=recipe.micro_batch, comm=comm_config_from(recipe)),

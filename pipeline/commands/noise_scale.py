@@ -37,7 +37,7 @@ from pipeline.runs.execution import LoadedSplits
 from pipeline.runs.grid import RunSpec
 from pipeline.runs.ledger import Ledger, has_network, load_network
 from pipeline.stages.harness import StageContext, exit_codes, make_context
-from pipeline.stages.train import recipe_of, resolve_runs
+from pipeline.stages.study_runs import resolve_runs, study_recipe
 from pipeline.stats.formatting import MISSING, aligned_lines, count, number
 from pipeline.training.effective_settings import launch_plan
 from pipeline.training.gradients import TrainLoss
@@ -96,7 +96,7 @@ def main(argv: Sequence[str]) -> int:
     with exit_codes():
         check_minimums(arguments, steps=1, parts=3, micro_batch=1, seed=0)
         context = make_context("noise-scale", "study", arguments)
-        with closing(context.log), distributed.join_process_group(launch_plan(recipe_of(context)).threads) as world:
+        with closing(context.log), distributed.join_process_group(launch_plan(study_recipe(context)).threads) as world:
             measured = list(_measurements(context, arguments, world))
         if arguments.json:
             print(json.dumps([asdict(row) for row in measured], allow_nan=False))
@@ -113,8 +113,9 @@ def _measurements(context: StageContext, arguments: argparse.Namespace, world: W
         )
     check_with_note(context.data, stage_inputs("train", context.item, context.params, context.data), context.log.info)
     data = load_prepared(context.data, folder=context.image_folder)
-    specs, rows, _ = resolve_runs(context, data, world)
-    at = {(spec.arm, spec.filter_network): trained for spec, trained in zip(specs, rows, strict=True)}
+    runs = resolve_runs(context, data, world)
+    at = {(run.spec.arm, run.spec.filter_network): run.rows for run in runs}
+    specs = [run.spec for run in runs]
     splits = LoadedSplits(
         train_images=data.train.source,
         test_images=data.test.source,

@@ -28,15 +28,8 @@ from pipeline.processes import describe_signal, set_parent_death_signal
 from pipeline.run_log import RunLog, stderr_log
 from pipeline.runs.ledger import Ledger
 from pipeline.stages.harness import StageContext, add_path_arguments, check_inputs, exit_codes, hold_lock, make_context
-from pipeline.stages.train import (
-    fingerprints,
-    load_study,
-    next_runs,
-    recipe_of,
-    register_plans,
-    resolve_runs,
-    train_runs,
-)
+from pipeline.stages.study_runs import load_study, next_runs, resolve_runs, study_recipe
+from pipeline.stages.train import register_plans, train_runs
 from pipeline.training.effective_settings import launch_plan
 
 # SIGTERM ends a process without a message if it has not begun to train. Nothing is lost then.
@@ -59,7 +52,7 @@ def train_concurrently(context: StageContext, arguments: Sequence[str]) -> None:
         InputError: as the stage.
         Terminated: the processes received SIGTERM; their runs are saved.
     """
-    gpus, recipe = visible_gpus(), recipe_of(context)
+    gpus, recipe = visible_gpus(), study_recipe(context)
     n, plan = n_processes(recipe.concurrent_runs, len(gpus)), launch_plan(recipe)
     if n == 1:
         return
@@ -70,23 +63,23 @@ def train_concurrently(context: StageContext, arguments: Sequence[str]) -> None:
     ):
         check_inputs(context)
         context, data = load_study(context, world)
-        specs, _, run_keys = resolve_runs(context, data, world)
-        keys, ledger, n_test = fingerprints(run_keys), Ledger(context.work.ledger), len(data.test.labels)
+        runs, ledger, n_test = resolve_runs(context, data, world), Ledger(context.work.ledger), len(data.test.labels)
         register_plans(context)
-        for line in ledger.set_aside_damaged(sorted({key for key in keys if key}), data.test.labels):
+        for line in ledger.set_aside_damaged(sorted({run.fingerprint for run in runs if run.key}), data.test.labels):
             log.info(f"{context.name}: {line}")
-        while todo := [
-            i
-            for i in next_runs(context, specs, keys, ledger, n_test)
-            if trains_alone(plan, specs[i].settings.batch_size)
+        while missing := [
+            run
+            for run in (runs[index] for index in next_runs(context, runs, ledger, n_test))
+            if trains_alone(plan, run.spec.settings.batch_size)
         ]:
-            costs = {keys[i]: specs[i].settings.batch_sizes.examples(specs[i].settings.steps) for i in todo}
+            settings = {run.fingerprint: run.spec.settings for run in missing}
+            costs = {key: one.batch_sizes.examples(one.steps) for key, one in settings.items()}
             shares = divide(costs, n)
             log.info(
-                f"{context.name}: {len(todo)} runs, {len(shares)} at a time, each by one process"
+                f"{context.name}: {len(missing)} runs, {len(shares)} at a time, each by one process"
                 f"{' on its GPU' if gpus else f' of {torch.get_num_threads()} threads'} (concurrent_runs)"
             )
-            names = {keys[i]: specs[i].description for i in todo}
+            names = {run.fingerprint: run.spec.description for run in missing}
             monitor = StudyMonitor(replace(context, log=log), ledger, names, costs, n_processes=len(shares))
             train_in_processes(arguments, shares, gpus, monitor.update)
 
@@ -266,7 +259,7 @@ def main() -> None:
     with exit_codes():
         silent = make_context("train", "study", arguments, silent=True)
         context = replace(silent, log=RunLog(None, sys.stderr, bars=False))
-        with distributed.join_process_group(launch_plan(recipe_of(context)).threads) as world:
+        with distributed.join_process_group(launch_plan(study_recipe(context)).threads) as world:
             try:
                 train_runs(context, world, arguments.runs, live_name=f"process-{arguments.process}")
             except Terminated:

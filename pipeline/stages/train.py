@@ -7,79 +7,72 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
-import torch
 
 from pipeline import distributed
 from pipeline.artifacts.files import atomic_path, remove_leftovers, write_array, write_json
 from pipeline.artifacts.plans import register_plan, utc_timestamp, write_run_dates
-from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_digests, prepared_files
+from pipeline.artifacts.prepared import PreparedData, prepared_files
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.stage_inputs import filters_of_study, input_paths
 from pipeline.artifacts.tables import write_parquet
 from pipeline.config.batch_sizes import LARGEST
-from pipeline.config.study import KeepWeights, TrainConfig
 from pipeline.config.study_plan import build_plan, plan_hash
 from pipeline.distributed import World
 from pipeline.energy import UNKNOWN_ENERGY, total_energy
 from pipeline.live import LiveMetrics, StudyProgress, following_stages
 from pipeline.processes import check_space
-from pipeline.runs.arm_rows import TrainRows, check_replicates_differ, read_decisions, train_rows
 from pipeline.runs.checkpoints import clear_finished, has_checkpoints, run_checkpointer, unused_checkpoints
 from pipeline.runs.execution import LoadedSplits, execute_run
-from pipeline.runs.grid import RunSpec, expand_grid, needed_seeds, run_variant
-from pipeline.runs.largest_batch import with_largest_batch
+from pipeline.runs.grid import RunSpec, run_variant
 from pipeline.runs.ledger import Ledger, RunResult
 from pipeline.runs.study_tables import scores_by_variant, study_tables
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
-from pipeline.stats.sequential import SequentialDesign
+from pipeline.stages.study_runs import (
+    ResolvedRun,
+    keeps_weights,
+    load_study,
+    next_runs,
+    resolve_runs,
+    study_recipe,
+    used_runs,
+)
 from pipeline.training.checkpointing import STALE_AFTER_S, remove_stale_checkpoints, stop_and_save_flags
 from pipeline.training.effective_settings import comm_config_from, launch_plan
-from pipeline.training.run_key import RunKey, checkpoint_folder_name, run_key
+from pipeline.training.run_key import checkpoint_folder_name
 from pipeline.training.run_options import RunOptions
-from pipeline.training.settings import DatasetInfo, TrainSettings
+from pipeline.training.settings import TrainSettings
 from pipeline.training.weights import weight_bytes
 
 
 def train_study(context: StageContext, world: World) -> None:
     """Train the missing runs of `context.item`, a study, then write its tables."""
     context, data = load_study(context, world)
-    specs, rows, run_keys = resolve_runs(context, data, world)
-    keys = fingerprints(run_keys)
+    runs = resolve_runs(context, data, world)
+    keys = [run.fingerprint for run in runs]
     if world.is_main:
         register_plans(context)
     ledger, checkpoints = Ledger(context.work.ledger), context.work.checkpoints(context.name)
     if world.is_main:
-        _check_space(context, specs, n_test=len(data.test.labels))
+        _check_space(context, [run.spec for run in runs], n_test=len(data.test.labels))
         damaged = ledger.set_aside_damaged(sorted({key for key in keys if key}), data.test.labels)
         for line in (*damaged, *unused_checkpoints(checkpoints, keys)):
             context.log.info(f"{context.name}: {line}")
-    n_test, ran = len(data.test.labels), []
+    n_test, trained = len(data.test.labels), []
     # The disk of rank 0 is authoritative.
-    while todo := distributed.broadcast(next_runs(context, specs, keys, ledger, n_test) if world.is_main else []):
-        _run(todo, context, world, data, specs, rows, run_keys)
-        ran += [keys[i] for i in todo]
+    while missing := distributed.broadcast(next_runs(context, runs, ledger, n_test) if world.is_main else []):
+        _run(context, world, data, runs, missing)
+        trained += [keys[index] for index in missing]
     if world.is_main:
-        used = used_runs(context, specs, keys, ledger, n_test)
-        specs, keys = [specs[i] for i in used], [keys[i] for i in used]
+        runs = [runs[index] for index in used_runs(context, runs, ledger, n_test)]
         if looks := context.params.studies[str(context.item)].looks:
-            seeds = len({spec.settings.seed for spec in specs})
+            seeds = len({run.spec.settings.seed for run in runs})
             context.log.info(f"{context.name}: complete with {seeds} seeds, of looks at {list(looks)}")
-        _count_work(context, specs, keys, ran, ledger)
-        _write_results(context, specs, keys, ledger)
-        clear_finished(checkpoints, keys)
+        _count_work(context, runs, trained, ledger)
+        _write_results(context, runs, ledger)
+        clear_finished(checkpoints, [run.fingerprint for run in runs])
         # Checkpoints of settings that the study no longer has.
         remove_stale_checkpoints(checkpoints, max_age_s=STALE_AFTER_S)
-
-
-def load_study(context: StageContext, world: World) -> tuple[StageContext, PreparedData]:
-    """Return the images, and the context with a number for `largest` in the study's batch sizes; all ranks call it."""
-    data = load_prepared(context.data, folder=context.image_folder)
-    params = with_largest_batch(
-        context.params, str(context.item), data, paths=context.data, work=context.work, world=world,
-        say=context.log.info,
-    )  # fmt: skip
-    return replace(context, params=params), data
 
 
 def _check_space(context: StageContext, specs: Sequence[RunSpec], *, n_test: int) -> None:
@@ -104,96 +97,18 @@ def register_plans(context: StageContext) -> None:
             context.log.info(f"{context.name}: plan of study {name} registered, SHA-256 {plan_hash(plan)}")
 
 
-def resolve_runs(
-    context: StageContext, data: PreparedData, world: World, *, threads: int | None = None
-) -> tuple[list[RunSpec], list[TrainRows], list[RunKey | None]]:
-    """Return the runs of a study, the images and labels that each trains on, and each run's key.
-
-    Args:
-        threads: CPU threads of each training process; None: as many as this process has.
-
-    Returns:
-        Three lists of one length. The key of a skipped run is None.
-
-    Raises:
-        InputError: a filter's table does not fit the data, two replicates of the filter keep the same images, or a run
-            cannot be trained, see `expand_grid`.
-    """
-    study = context.params.studies[str(context.item)]
-    labels, needs_filter = data.train.labels, set(study.arms) != {"full"}
-    decisions = {
-        network: read_decisions(context.data, data, network, suggestions=study.relabel_above is not None)
-        for network in study.filter_networks
-        if needs_filter
-    }
-    keep = {network: of_filter.keep for network, of_filter in decisions.items()}
-    check_replicates_differ(keep, str(context.item))
-    summary = DatasetInfo(n_classes=len(data.class_names), image_size=data.image_size, mean=data.mean, std=data.std)
-    n_kept = {name: int(kept.sum()) for name, kept in keep.items()}
-    specs = expand_grid(study, context.params.train, summary, len(labels), n_kept)
-    rows = [train_rows(spec, labels, decisions) for spec in specs]
-    changed = [np.flatnonzero(trained.changed(labels)) for trained in rows]
-    specs = [replace(spec, n_relabeled=len(ids)) for spec, ids in zip(specs, changed, strict=True)]
-    data_digest, content = distributed.broadcast(prepared_digests(context.data) if world.is_main else ("", ""))
-    run_keys = [
-        None
-        if spec.skip_reason
-        else run_key(
-            spec.settings, trained.mask, data_digest=data_digest, data_content=content, device=world.device,
-            threads=threads or torch.get_num_threads(),
-            relabeled=dict(zip(ids.tolist(), trained.labels[ids].tolist(), strict=True)),
-        )
-        for spec, trained, ids in zip(specs, rows, changed, strict=True)
-    ]  # fmt: skip
-    return specs, rows, run_keys
-
-
-def fingerprints(run_keys: Sequence[RunKey | None]) -> list[str]:
-    """Return the fingerprint of each run, its name in the ledger; empty for skipped runs."""
-    return [key.fingerprint if key else "" for key in run_keys]
-
-
-def next_runs(context: StageContext, specs: list[RunSpec], keys: list[str], ledger: Ledger, n_test: int) -> list[int]:
-    """Return the indices of the missing runs before the next look, or of all without looks; empty when complete."""
-    keep = context.params.studies[str(context.item)].keep_weights
-    used = set(used_runs(context, specs, keys, ledger, n_test))
-    return [i for i in missing_runs(specs, keys, ledger, keep) if i in used]
-
-
-def used_runs(context: StageContext, specs: list[RunSpec], keys: list[str], ledger: Ledger, n_test: int) -> list[int]:
-    """Return the indices of the runs with seeds up to the next look, or the look that decided; all without looks."""
-    study, report = context.params.studies[str(context.item)], context.params.report
-    design = None
-    if study.looks:
-        design = SequentialDesign(looks=study.looks, margin=report.margin / 100, alpha=report.alpha)
-    seeds = needed_seeds(specs, keys, ledger, design=design, control=report.primary, n_images=n_test)
-    return [i for i, spec in enumerate(specs) if spec.settings.seed in seeds]
-
-
-def missing_runs(specs: list[RunSpec], keys: list[str], ledger: Ledger, keep: KeepWeights) -> list[int]:
-    """Return the indices of the runs to train; runs with equal keys, also of different arms, are trained once."""
-    firsts = sorted({key: i for i, key in reversed(list(enumerate(keys))) if key}.values())
-    return [i for i in firsts if not ledger.has(keys[i], with_weights=_keeps_weights(specs[i], specs, keep))]
-
-
-def _keeps_weights(spec: RunSpec, specs: list[RunSpec], keep: KeepWeights) -> bool:
-    """Return whether a run's weights are saved; one seed suffices for publishing and takes less of the disk."""
-    return keep == "all" or (keep == "first_seed" and spec.settings.seed == specs[0].settings.seed)
-
-
 def _run(
-    todo: list[int],
     context: StageContext,
     world: World,
     data: PreparedData,
-    specs: list[RunSpec],
-    rows: list[TrainRows],
-    run_keys: list[RunKey | None],
+    runs: Sequence[ResolvedRun],
+    missing: Sequence[int],
     live_name: str = "",
 ) -> None:
-    """Train the runs with the indices `todo`, and add each to the ledger when it ends; all ranks call it.
+    """Train the runs with the indices `missing`, and add each to the ledger when it ends; all ranks call it.
 
     Args:
+        runs: all of the study.
         live_name: of the metrics of these runs; empty if no other process trains runs of the study.
     """
     ledger = Ledger(context.work.ledger)
@@ -206,18 +121,16 @@ def _run(
     if world.is_main:
         context.work.ledger.mkdir(parents=True, exist_ok=True)
         remove_leftovers(context.work.ledger)
-    study, recipe, flag_sync = context.params.studies[str(context.item)], recipe_of(context), stop_and_save_flags()
+    study, recipe, flag_sync = context.params.studies[str(context.item)], study_recipe(context), stop_and_save_flags()
     following = following_stages(str(context.item), context.params.studies)
-    study_progress = StudyProgress([_n_images(specs[i].settings) for i in todo], following=following)
+    study_progress = StudyProgress([_n_images(runs[index].spec.settings) for index in missing], following=following)
     live_folder = context.data.live_metrics / live_name
     # Only rank 0 has it, and writes.
-    live = LiveMetrics(live_folder, study=str(context.item), n_runs=len(todo)) if world.is_main else None
-    for i in todo:
-        settings, run_key = specs[i].settings, run_keys[i]
-        assert run_key is not None, "skipped runs are not in todo"
-        name = specs[i].description
-        save_weights = _keeps_weights(specs[i], specs, study.keep_weights)
-        key = run_key.fingerprint
+    live = LiveMetrics(live_folder, study=str(context.item), n_runs=len(missing)) if world.is_main else None
+    for run in (runs[index] for index in missing):
+        assert run.key is not None, "skipped runs are never missing"
+        settings, key = run.spec.settings, run.fingerprint
+        save_weights = keeps_weights(run, runs, study.keep_weights)
         weights = context.work.ledger / f".{key}.weights.{os.getpid()}.tmp" if save_weights else None
         folder = context.work.checkpoints(context.name) / checkpoint_folder_name(key)
         resumed = has_checkpoints(folder)
@@ -226,11 +139,11 @@ def _run(
             kept=context.work.kept_checkpoints(key) if study.keep_checkpoints else None,
         )  # fmt: skip
         if live is not None:
-            live.start_run(name)
+            live.start_run(run.spec.description)
         with checkpointer.stop_at_signals():
             before, begun = context.joules(), time.monotonic()
             result = execute_run(
-                specs[i], splits, rows[i], world=world, log=context.log,
+                run.spec, splits, run.rows, world=world, log=context.log,
                 weights=weights, eval_batch_size=recipe.eval_batch_size,
                 options=RunOptions(
                     title=study_progress.begin_run(), micro_batch=recipe.micro_batch, comm=comm_config_from(recipe),
@@ -243,50 +156,54 @@ def _run(
             joules = UNKNOWN_ENERGY if resumed else used
             result = replace(result, joules=joules, recorded=utc_timestamp(datetime.now(UTC)))
             if live is not None:
-                ledger.add(run_key, result, weights if result.status == "finished" else None)
+                ledger.add(run.key, result, weights if result.status == "finished" else None)
                 checkpointer.clear()
                 live.end_run(result.top1, study_progress.end_run(earlier))
                 # Of a process that trains a part of the study, the stage prints the line.
                 if not live_name:
-                    context.log.info(f"{context.name}: {study_progress.where}; {name}: {result.outcome}")
+                    context.log.info(
+                        f"{context.name}: {study_progress.where}; {run.spec.description}: {result.outcome}"
+                    )
 
 
 def train_runs(context: StageContext, world: World, wanted: Sequence[str], *, live_name: str) -> None:
     """Train the runs of `context.item` with the keys `wanted`, and write no table."""
     context, data = load_study(context, world)
-    specs, rows, run_keys = resolve_runs(context, data, world)
-    keys = fingerprints(run_keys)
-    _run([keys.index(key) for key in wanted], context, world, data, specs, rows, run_keys, live_name=live_name)
+    runs = resolve_runs(context, data, world)
+    keys = [run.fingerprint for run in runs]
+    _run(context, world, data, runs, [keys.index(key) for key in wanted], live_name=live_name)
 
 
 def _n_images(settings: TrainSettings) -> int:
     return settings.batch_sizes.examples(settings.steps)
 
 
-def _count_work(context: StageContext, specs: list[RunSpec], keys: list[str], ran: list[str], ledger: Ledger) -> None:
-    """Count the images, seconds and energy of all runs of the study, including those of the ledger."""
-    results = {key: ledger.get(key) for key in sorted({key for key in keys if key})}
+def _count_work(context: StageContext, runs: Sequence[ResolvedRun], trained: Sequence[str], ledger: Ledger) -> None:
+    """Count the images, seconds and energy of all runs of the study; those with keys in `trained` are new."""
+    results = {key: ledger.get(key) for key in sorted({run.fingerprint for run in runs if run.key})}
     for key, result in results.items():
         context.images.append(result.history[-1].examples if result.history else 0)
-        if key not in ran:
+        if key not in trained:
             context.earlier_seconds.append(result.seconds)
-        if key not in ran or result.joules == UNKNOWN_ENERGY:
+        if key not in trained or result.joules == UNKNOWN_ENERGY:
             context.extra_joules.append(result.joules)
-    for spec, key in zip(specs, keys, strict=True):
-        if key:
+    for run in runs:
+        if run.key:
             # Equal arms share a run, and each counts its full cost.
-            context.arm_seconds[spec.arm] = context.arm_seconds.get(spec.arm, 0.0) + results[key].seconds
-            joules = [context.arm_joules[spec.arm]] if spec.arm in context.arm_joules else []
-            context.arm_joules[spec.arm] = total_energy([*joules, results[key].joules])
+            arm, result = run.spec.arm, results[run.fingerprint]
+            context.arm_seconds[arm] = context.arm_seconds.get(arm, 0.0) + result.seconds
+            joules = [context.arm_joules[arm]] if arm in context.arm_joules else []
+            context.arm_joules[arm] = total_energy([*joules, result.joules])
 
 
-def _write_results(context: StageContext, specs: list[RunSpec], keys: list[str], ledger: Ledger) -> None:
+def _write_results(context: StageContext, runs: Sequence[ResolvedRun], ledger: Ledger) -> None:
     """Write the study's tables, per-image results, metrics, best network and the dates of its runs."""
     name = str(context.item)
     study, paths = context.params.studies[name], context.data
     remove_leftovers(paths.runs(name).parent)
     remove_leftovers(paths.trained_weights(name).parent)
-    results: list[RunResult | None] = [ledger.get(key) if key else None for key in keys]
+    results: list[RunResult | None] = [ledger.get(run.fingerprint) if run.key else None for run in runs]
+    specs, keys = [run.spec for run in runs], [run.fingerprint for run in runs]
     tables = study_tables(name, specs, keys, results)
     write_parquet(paths.runs(name), tables.runs)
     write_parquet(paths.history(name), tables.history)
@@ -296,7 +213,7 @@ def _write_results(context: StageContext, specs: list[RunSpec], keys: list[str],
     write_run_dates(context.work.plans(name), recorded)
     outputs = [paths.runs(name), paths.history(name), paths.correct(name), paths.train_metrics(name)]
     with atomic_path(paths.trained_weights(name)) as temporary:
-        temporary.write_bytes(_best_weights(specs, keys, results, ledger) if study.keep_weights != "none" else b"")
+        temporary.write_bytes(_best_weights(runs, results, ledger) if study.keep_weights != "none" else b"")
     write_provenance(
         paths.provenance("train", name),
         stage=context.name,
@@ -309,17 +226,18 @@ def _write_results(context: StageContext, specs: list[RunSpec], keys: list[str],
     )
 
 
-def _best_weights(specs: list[RunSpec], keys: list[str], results: list[RunResult | None], ledger: Ledger) -> bytes:
+def _best_weights(runs: Sequence[ResolvedRun], results: Sequence[RunResult | None], ledger: Ledger) -> bytes:
     """Return the weights file of the first seed of the variant with the highest mean top-1; empty if no run finished.
 
     A variant whose first seed diverged has no file; then the next best variant is used.
     """
-    scores = scores_by_variant(specs, results)
+    scores = scores_by_variant([run.spec for run in runs], results)
+    seed = runs[0].spec.settings.seed
     files = {
-        run_variant(spec): ledger.weights(key)
-        for spec, key in zip(specs, keys, strict=True)
+        run_variant(run.spec): ledger.weights(run.fingerprint)
+        for run in runs
         # Another study may have left weights of other seeds, which must not change this result.
-        if key and spec.settings.seed == specs[0].settings.seed and ledger.weights(key).exists()
+        if run.key and run.spec.settings.seed == seed and ledger.weights(run.fingerprint).exists()
     }
     best = max(files, key=lambda variant: float(np.mean(scores[variant])), default=None)
     return files[best].read_bytes() if best else b""
@@ -333,14 +251,9 @@ def main() -> None:
         "train",
         train_study,
         item="study",
-        plan=lambda context: launch_plan(recipe_of(context)),
+        plan=lambda context: launch_plan(study_recipe(context)),
         before=train_concurrently,
     )
-
-
-def recipe_of(context: StageContext) -> TrainConfig:
-    """Return the recipe of `context.item`, a study."""
-    return context.params.studies[str(context.item)].effective_recipe(context.params.train)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pipeline.config.batch_sizes import known_sizes
 from pipeline.distributed import World
 from pipeline.errors import InputError
 from pipeline.stages.harness import StageContext, exit_codes, make_context
-from pipeline.stages.train import load_study, resolve_runs
+from pipeline.stages.study_runs import load_study, resolve_runs
 from pipeline.training.effective_settings import comm_config_from, launch_plan
 from pipeline.training.evaluation import load_images
 
@@ -108,22 +108,22 @@ def _training(context: StageContext, world: World, batch_size: int | None) -> Tr
         InputError: the study has no such run, or skips it.
     """
     context, data = load_study(context, world)
-    runs, rows, _ = resolve_runs(context, data, world)
+    runs = resolve_runs(context, data, world)
     sizes = [*known_sizes(context.params.studies[str(context.item)].batch_sizes)]
     if batch_size is not None and batch_size not in sizes:
         raise InputError(f"--batch-size {batch_size}: not a batch size of study {context.item}; give one of {sizes}")
-    candidates = [i for i, run in enumerate(runs) if batch_size in (None, run.settings.batch_size)]
-    trainable = [i for i in candidates if not runs[i].skip_reason]
+    candidates = [run for run in runs if batch_size in (None, run.spec.settings.batch_size)]
+    trainable = [run for run in candidates if not run.spec.skip_reason]
     if not trainable:
-        reason = runs[candidates[0]].skip_reason
+        reason = candidates[0].spec.skip_reason
         raise InputError(f"--study {context.item}: {reason}, so there is nothing to run; lower batch_sizes")
-    settings = runs[trainable[0]].settings
+    settings, rows = trainable[0].spec.settings, trainable[0].rows
     recipe = context.params.studies[str(context.item)].effective_recipe(context.params.train)
     return Training(
         settings=settings,
         images=load_images(data.train.source, settings, training=True, device=world.device),
-        labels=torch.from_numpy(rows[trainable[0]].labels).to(world.device),
-        train_mask=rows[trainable[0]].mask,
+        labels=torch.from_numpy(rows.labels).to(world.device),
+        train_mask=rows.mask,
         world=world,
         micro_batch=recipe.micro_batch,
         comm=comm_config_from(recipe),

@@ -30,7 +30,7 @@ from pipeline.run_log import RunLog
 from pipeline.runs.grid import RunSpec, expand_grid
 from pipeline.runs.ledger import Ledger
 from pipeline.stages.harness import StageContext
-from pipeline.stages.train import fingerprints, missing_runs, next_runs, resolve_runs
+from pipeline.stages.study_runs import missing_runs, next_runs, resolve_runs
 from pipeline.training.effective_settings import launch_plan
 from pipeline.training.settings import DatasetInfo
 
@@ -158,12 +158,14 @@ def plan_from_ledger(params: Params, name: str, data: DataPaths, work: WorkPaths
     workers = worker_count(recipe)
     world = World(rank=0, size=workers, device=planned_device(workers))
     prepared = load_prepared(data, folder=context.image_folder)
-    runs, _, run_keys = resolve_runs(context, prepared, world, threads=thread_count(recipe))
-    keys, ledger = fingerprints(run_keys), Ledger(work.ledger)
-    complete = not next_runs(context, runs, keys, ledger, len(prepared.test.labels))
-    todo = [] if complete else missing_runs(runs, keys, ledger, params.studies[name].keep_weights)
+    runs, ledger = resolve_runs(context, prepared, world, threads=thread_count(recipe)), Ledger(work.ledger)
+    complete = not next_runs(context, runs, ledger, len(prepared.test.labels))
+    missing = [] if complete else missing_runs(runs, ledger, params.studies[name].keep_weights)
     return StudyPlan(
-        total=len(runs), skipped=_skipped(runs), missing=[runs[i] for i in todo], threads=_key_threads(recipe)
+        total=len(runs),
+        skipped=_skipped([run.spec for run in runs]),
+        missing=[runs[index].spec for index in missing],
+        threads=_key_threads(recipe),
     )
 
 

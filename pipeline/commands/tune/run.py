@@ -29,7 +29,7 @@ from pipeline.parallel import task_pool
 from pipeline.paths import TUNING_FIGURES, DataPaths, WorkPaths
 from pipeline.run_log import Progress, RunLog
 from pipeline.stages.harness import StageContext, leaving_at_sigterm
-from pipeline.stages.train import resolve_runs
+from pipeline.stages.study_runs import resolve_runs
 from pipeline.training.checkpointing import STALE_AFTER_S
 from pipeline.training.run_key import machine_info, training_code_digest
 from pipeline.training.settings import DatasetInfo
@@ -97,9 +97,10 @@ def read_inputs(params: Params, tuning: Tuning, data: DataPaths) -> SearchInputs
         stage="train", item=tuning.study, params=reduced, data=data, work=WorkPaths(), log=RunLog.silent()
     )  # fmt: skip
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    _, (arm,), (run_key,) = resolve_runs(context, prepared, World(rank=0, size=1, device=device))
-    assert run_key is not None, "a batch of two fits every arm"
-    digest, machine = str(run_key.job["data"]), machine_info(device)
+    (run,) = resolve_runs(context, prepared, World(rank=0, size=1, device=device))
+    assert run.key is not None, "a batch of two fits every arm"
+    job, arm, machine = run.key.job, run.rows, machine_info(device)
+    digest = str(job["data"])
     return SearchInputs(
         rows=TrainValRows(train=arm.mask & ~val, val=val, labels=arm.labels),
         summary=DatasetInfo(
@@ -111,9 +112,9 @@ def read_inputs(params: Params, tuning: Tuning, data: DataPaths) -> SearchInputs
         source=make_trial_data(data, image_folder=params.prepare.folder, digest=digest, machine=machine),
         identity={
             "data": digest,  # includes the manifest, which flags rows
-            "members": run_key.job["members"],
+            "members": job["members"],
             # Changed labels; without any, searches of earlier versions continue.
-            **{key: run_key.job[key] for key in ("labels",) if key in run_key.job},
+            **{key: job[key] for key in ("labels",) if key in job},
             "code": training_code_digest(),
             "machine": machine,
         },

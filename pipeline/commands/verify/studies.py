@@ -24,7 +24,7 @@ from pipeline.runs.grid import RunSpec
 from pipeline.runs.ledger import RunResult
 from pipeline.runs.study_tables import HISTORY_SCHEMA, RUNS_SCHEMA, StudyTables, study_tables
 from pipeline.stages.harness import StageContext
-from pipeline.stages.train import resolve_runs, used_runs
+from pipeline.stages.study_runs import resolve_runs, used_runs
 from pipeline.training.run_key import RunKey
 from pipeline.training.settings import NEWER, TrainSettings
 
@@ -87,46 +87,51 @@ def check_study(name: str, project: Project, findings: Findings) -> VerifiedStud
     context = StageContext(
         stage="train", item=name, params=project.params, data=project.data, work=project.work, log=RunLog.silent()
     )
-    specs, rows, keys = resolve_runs(context, project.prepared, _ALONE, threads=1)
+    here = resolve_runs(context, project.prepared, _ALONE, threads=1)
+    specs = [run.spec for run in here]
     path = project.data.runs(name)
     table = read_rows(path, RUNS_SCHEMA)
     if missing := sorted(set(RUNS_SCHEMA.names) - set(table[0])) if table else []:
         findings.notes.append(f"{path}: has no columns {', '.join(missing)}; an earlier version wrote it")
     by_identity = _rows_by_identity(table, specs, path, findings)
-    jobs = [json.loads(json.dumps(key.job)) if key else None for key in keys]
-    fingerprints = [
-        "" if key is None or job is None else _fingerprint(by_identity.get(_identity(spec)), job, project, key)
-        for spec, job, key in zip(specs, jobs, keys, strict=True)
+    jobs = [json.loads(json.dumps(run.key.job)) if run.key else None for run in here]
+    # The runs may be of another machine, where their keys have other fingerprints.
+    runs = [
+        replace(run, fingerprint=_fingerprint(by_identity.get(_identity(run.spec)), job, project, run.key))
+        if run.key and job
+        else run
+        for run, job in zip(here, jobs, strict=True)
     ]
     ledger = StoredRuns(project.work.ledger, project.runs)
     n_test = len(project.prepared.test.labels)
-    used = used_runs(context, specs, fingerprints, ledger, n_test)
+    used = used_runs(context, runs, ledger, n_test)
     complete = True
     for i in used:
-        row, job = by_identity.pop(_identity(specs[i]), None), jobs[i]
+        spec, fingerprint, job = runs[i].spec, runs[i].fingerprint, jobs[i]
+        row = by_identity.pop(_identity(spec), None)
         if row is None:
-            findings.differs(path, f"run {described(specs[i])}", "missing", "one row")
+            findings.differs(path, f"run {described(spec)}", "missing", "one row")
         if job is None:
             continue
-        recorded = project.runs.get(fingerprints[i])
+        recorded = project.runs.get(fingerprint)
         if recorded is None:
             if row is not None:
                 findings.differs(
-                    path, f"fingerprint of {described(specs[i])}", row["fingerprint"], "an entry of the ledger"
+                    path, f"fingerprint of {described(spec)}", row["fingerprint"], "an entry of the ledger"
                 )
             complete = False
             continue
-        _check_job(recorded, job, specs[i], findings)
+        _check_job(recorded, job, spec, findings)
     for row in by_identity.values():
         findings.differs(path, f"run {_row_name(row)}", "in the table", "none, since the study is complete without it")
     trained = [
-        StudyRun(study=name, spec=specs[i], rows=rows[i], fingerprint=fingerprints[i])
-        for i in used
-        if fingerprints[i] in project.runs
+        StudyRun(study=name, spec=run.spec, rows=run.rows, fingerprint=run.fingerprint)
+        for run in (runs[i] for i in used)
+        if run.fingerprint in project.runs
     ]
     if not complete:
         return VerifiedStudy(runs=trained, tables=None)
-    used_specs, used_keys = [specs[i] for i in used], [fingerprints[i] for i in used]
+    used_specs, used_keys = [specs[i] for i in used], [runs[i].fingerprint for i in used]
     results = [ledger.get(key) if key else None for key in used_keys]
     tables = study_tables(name, used_specs, used_keys, results)
     _check_tables(name, tables, project, findings)
