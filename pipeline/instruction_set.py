@@ -3,8 +3,6 @@
 import os
 from typing import Literal
 
-import torch
-
 from pipeline import has_avx2
 from pipeline.errors import InputError
 
@@ -38,4 +36,7 @@ def limit_instructions(isa: InstructionSet | None) -> None:
         found = os.environ.setdefault(name, value)
         if found.lower() != value.lower():
             raise InputError(f"train.isa: {isa} needs {name}={value}, but the environment has {found}; unset {name}")
+    # Stages without a network would import torch for nothing.
+    import torch
+
     assert torch.backends.cpu.get_cpu_capability() == "AVX2", "the process had computed before"

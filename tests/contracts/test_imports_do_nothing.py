@@ -53,3 +53,11 @@ def test_no_module_calls_anything_for_its_effect() -> None:
             assert not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)), (
                 f"{path.relative_to(ROOT)}:{statement.lineno}"
             )
+
+
+def test_stages_without_a_network_import_no_torch() -> None:
+    """It takes seconds to import."""
+    stages = [f"pipeline.stages.{name}" for name in ("prepare", "reduce", "filter", "report")]
+    code = f"import importlib, sys; [importlib.import_module(name) for name in {stages}]; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
