@@ -258,15 +258,16 @@ def settings_note(comparison: Comparison) -> str:
     if not short:
         return ""
     which = "any setting" if len(short) == len(tested) else f"{len(short)} of {plural(len(tested), 'setting')}"
-    return f"Too few to claim a difference at {which}: {_at_best(short[0])}"
+    return f"Too few to claim a difference at {which}: {_smallest_p_text(short[0])}"
 
 
-def _at_best(verdict: Verdict) -> str:
+def _smallest_p_text(verdict: Verdict) -> str:
     assert verdict.tests is not None
     pairs, least, alpha = verdict.tests.pairs, verdict.tests.smallest_difference, verdict.levels.difference
     after = f", after Holm for {verdict.comparisons} settings," if verdict.comparisons > 1 else ""
+    units = plural(pairs, UNIT_NAMES[verdict.limiting_unit])
     return (
-        f"with {plural(pairs, UNIT_NAMES[verdict.scarce])} the sign-flip test gives p = {number(least)} at best{after} "
+        f"with {units} the sign-flip test gives p = {number(least)} at best{after} "
         f"and can reach {number(alpha)} from {verdict.pairs_needed} on."
     )
 
@@ -318,7 +319,7 @@ def verdict_values(verdict: Verdict) -> Values:
         "comparisons": verdict.comparisons,
         "pairs_needed": verdict.pairs_needed,
         "too_few_pairs": verdict.too_few_pairs,
-        "scarce": verdict.scarce,
+        "limiting_unit": verdict.limiting_unit,
         "looks": _looks(verdict),
         "p": tests
         and {

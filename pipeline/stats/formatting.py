@@ -157,7 +157,7 @@ def comparison_title(treated: str, control: str, matched: Matched) -> str:
 def _outcome(verdict: Verdict, metric: str = "top-1") -> str:
     margin = f"±{margin_text(100 * verdict.rule.margin)} percentage points"
     if verdict.outcome == "equivalent":
-        small = ", the difference being certain but small" if verdict.certain_but_small else ""
+        small = ", the difference being significant but small" if verdict.significant_but_small else ""
         return f"equivalent within {margin}{small}"
     if verdict.outcome == "undecided":
         return f"undecided, with a margin of {margin}"
@@ -229,7 +229,7 @@ def _limits(verdict: Verdict) -> list[str]:
         limits.append("a single seed, hence no test")
     elif verdict.too_few_pairs:
         pairs, least = verdict.tests.pairs, verdict.tests.smallest_difference
-        counted = plural(pairs, UNIT_NAMES[verdict.scarce])
+        counted = plural(pairs, UNIT_NAMES[verdict.limiting_unit])
         limits.append(
             f"too few to claim a difference: with {counted} the sign-flip test gives {number(least)} at best, and "
             f"reaches {number(verdict.levels.difference)} from {verdict.pairs_needed} on"

@@ -54,9 +54,9 @@ def look_levels(looks: tuple[int, ...], alpha: float) -> Levels:
     both, upper = [], []
     for _ in range(_SIMULATIONS // _CHUNK):
         samples = rng.standard_normal((_CHUNK, looks[-1]))
-        tails = np.stack([_tail(student_mean(samples[:, :n]), alpha) for n in looks])
-        both.append(2 * np.abs(tails).min(axis=0))
-        upper.append(np.where(tails > 0, tails, 1.0).min(axis=0))
+        p = np.stack([_signed_p(student_mean(samples[:, :n]), alpha) for n in looks])
+        both.append(2 * np.abs(p).min(axis=0))
+        upper.append(np.where(p > 0, p, 1.0).min(axis=0))
     spent = (1 - RESERVE) * alpha
     return Levels(*(_rounded_down(float(np.quantile(np.concatenate(minima), spent))) for minima in (both, upper)))
 
@@ -67,13 +67,14 @@ def _rounded_down(level: float) -> float:
     return int(scale * level) / scale
 
 
-def _tail(mean: StudentMean, alpha: float) -> NDArray[np.float64]:
-    """Return P(T > |t|) with the sign of t; 1/2 where it is above alpha and cannot matter."""
+def _signed_p(mean: StudentMean, alpha: float) -> NDArray[np.float64]:
+    """Return the one-sided p-values P(T > |t|) with the sign of t; 1/2 where it is above alpha and cannot matter."""
     t = mean.mean / mean.error
-    tails = np.full(t.shape, 0.5)
+    p = np.full(t.shape, 0.5)
+    # The distribution function is slow, and few of the simulated t are this far out.
     rare = np.abs(t) > scipy.stats.t.isf(alpha, mean.dof[0])
-    tails[rare] = scipy.stats.t.sf(np.abs(t[rare]), mean.dof[0])
-    return np.asarray(np.copysign(tails, t))
+    p[rare] = scipy.stats.t.sf(np.abs(t[rare]), mean.dof[0])
+    return np.asarray(np.copysign(p, t))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +119,7 @@ class SequentialDecision:
 def outcomes(mean: ArrayLike, p_difference: ArrayLike, p_equivalence: ArrayLike, levels: Levels) -> NDArray[np.str_]:
     """Return outcomes (...) from means and p-values (...), adjusted if there are several.
 
-    Equivalence takes precedence: a difference that is certain but smaller than the margin does not matter.
+    Equivalence takes precedence: a difference that is significant but smaller than the margin does not matter.
     """
     means, different = np.asarray(mean), np.asarray(p_difference) <= levels.difference
     conditions = [np.asarray(p_equivalence) <= levels.equivalence, different & (means > 0), different & (means < 0)]

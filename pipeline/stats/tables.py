@@ -170,5 +170,5 @@ def _outcome(verdict: Mapping[str, Any] | None) -> str:
     if verdict["p"] is None:
         return "undecided: no spread"
     if outcome == "undecided" and verdict["too_few_pairs"]:
-        return f"undecided: too few {UNIT_NAMES[verdict['scarce']]}s"
+        return f"undecided: too few {UNIT_NAMES[verdict['limiting_unit']]}s"
     return outcome

@@ -105,7 +105,7 @@ class Verdict:
     """The outcome of one comparison, and its basis. Differences are of accuracies from 0 to 1.
 
     Attributes:
-        outcome: `equivalent` takes precedence over `helps` and `hurts`: a difference that is certain but smaller
+        outcome: `equivalent` takes precedence over `helps` and `hurts`: a difference that is significant but smaller
             than the margin does not matter.
         estimate: mean difference with its interval of confidence 1 - alpha, not adjusted for other comparisons; with
             looks it holds at all of them together. n counts `unit`s.
@@ -137,15 +137,15 @@ class Verdict:
         return self.tests is not None and self.tests.smallest_difference > self.levels.difference
 
     @property
-    def scarce(self) -> Literal["seed", "draw"]:
+    def limiting_unit(self) -> Literal["seed", "draw"]:
         """What limits the sign-flip test: draws only if they are fewer than the seeds."""
         return "draw" if 1 < self.draws < self.seeds else "seed"
 
     @property
-    def certain_but_small(self) -> bool:
+    def significant_but_small(self) -> bool:
         """Whether an equivalent arm still differs significantly from its control."""
-        certain = self.tests is not None and self.tests.adjusted_difference <= self.levels.difference
-        return certain and self.outcome == "equivalent"
+        significant = self.tests is not None and self.tests.adjusted_difference <= self.levels.difference
+        return significant and self.outcome == "equivalent"
 
 
 def pooled_verdict(differences: ArrayLike, rule: DecisionRule, *, step: float = 0.0) -> Verdict:

@@ -28,13 +28,13 @@ def test_each_outcome(shift: float, scale: float, outcome: Outcome) -> None:
     found = pooled_verdict(_one_draw(shift + scale * NOISE), RULE)
     assert found.outcome == outcome
     assert not found.too_few_pairs
-    assert not found.certain_but_small
+    assert not found.significant_but_small
     assert found.estimate == mean_estimate(shift + scale * NOISE, 0.95)
 
 
 def test_a_certain_difference_below_the_margin_is_equivalent() -> None:
     found = pooled_verdict(_one_draw(0.0018 + 0.5 * NOISE), RULE)
-    assert (found.outcome, found.certain_but_small) == ("equivalent", True)
+    assert (found.outcome, found.significant_but_small) == ("equivalent", True)
 
 
 @given(st.lists(st.floats(-0.01, 0.01).map(lambda value: round(value, 4)), min_size=2, max_size=8))
