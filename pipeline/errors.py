@@ -27,7 +27,7 @@ _FIX_HINTS = {
 }
 
 # Temporary files, which are gone when the error is printed, and lock files: what they are for.
-_STANDS_FOR = re.compile(r"\.(.+)\.(?:[0-9]+\.tmp|lock)")
+_TEMPORARY_NAME = re.compile(r"\.(.+)\.(?:[0-9]+\.tmp|lock)")
 
 # Out-of-memory messages of CUDA and cuBLAS, of cuDNN before and since version 9, of torch's allocator on CPUs, of the
 # system, of C++, of threads and of libraries that are loaded. torch has an error class only for its allocator on GPUs.
@@ -115,10 +115,10 @@ def fix_hint(error: BaseException) -> str | None:
         return None
     code = error.errno or 0
     # Other libraries put more than the reason into `strerror`.
-    return f"{_file_of(error)}: {os.strerror(code)}; {_FIX_HINTS[code]}" if code in _FIX_HINTS else None
+    return f"{_target_file(error)}: {os.strerror(code)}; {_FIX_HINTS[code]}" if code in _FIX_HINTS else None
 
 
-def _file_of(error: OSError) -> str:
+def _target_file(error: OSError) -> str:
     """Return the file that was to be written or read. Of a copy or a renaming it is the second file."""
     name = error.filename2 or error.filename
     if not isinstance(name, str | bytes | os.PathLike):
@@ -126,9 +126,9 @@ def _file_of(error: OSError) -> str:
     path = Path(os.fsdecode(name))
     for parent in path.parents:
         # A folder that is renamed when it is complete.
-        if parent.suffix == ".tmp" and (match := _STANDS_FOR.fullmatch(parent.name)):
+        if parent.suffix == ".tmp" and (match := _TEMPORARY_NAME.fullmatch(parent.name)):
             return str(parent.with_name(match[1]) / path.relative_to(parent))
-    if not (match := _STANDS_FOR.fullmatch(path.name)):
+    if not (match := _TEMPORARY_NAME.fullmatch(path.name)):
         return str(path)
     meant = path.with_name(match[1])
     # A lock file may protect the folder that it is in.

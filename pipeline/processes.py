@@ -34,13 +34,13 @@ def set_parent_death_signal(sent: signal.Signals) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, sent)
 
 
-def is_adopted(starter: str) -> bool:
+def is_orphaned(launcher: str) -> bool:
     """Return whether process 1 has adopted this process, because the one that started it has ended.
 
     In a container process 1 may itself be the one that started it.
 
     Args:
-        starter: file name or module of the program that starts processes such as this one.
+        launcher: file name or module of the program that starts processes such as this one.
     """
     if os.getppid() != 1:
         return False
@@ -48,7 +48,7 @@ def is_adopted(starter: str) -> bool:
         words = Path("/proc/1/cmdline").read_bytes().split(b"\0")
     except OSError:  # hidden from this user, who then did not start it
         return True
-    return starter not in {Path(os.fsdecode(word)).name for word in words}
+    return launcher not in {Path(os.fsdecode(word)).name for word in words}
 
 
 def describe_signal(number: int) -> str:

@@ -63,11 +63,11 @@ def unrecorded_note(writers: Sequence[str]) -> str:
     return f"no provenance.json of {', '.join(writers)}: their files were not checked"
 
 
-def check_with_note(data: DataPaths, inputs: Sequence[StageFiles], say: Callable[[str], object] | None = None) -> None:
+def check_with_note(data: DataPaths, inputs: Sequence[StageFiles], log: Callable[[str], object] | None = None) -> None:
     """Check as `check_recorded`, and say which stages have no provenance file: each once in a process.
 
     Args:
-        say: takes the note, such as a log; None: it is printed to standard error.
+        log: takes the note, such as `RunLog.info`; None: it is printed to standard error.
 
     Raises:
         DataError: as `check_recorded`.
@@ -76,7 +76,7 @@ def check_with_note(data: DataPaths, inputs: Sequence[StageFiles], say: Callable
     new = [writer for writer in dict.fromkeys(check_recorded(data, inputs)) if (root, writer) not in _noted]
     _noted.update((root, writer) for writer in new)
     if new:
-        (say or _print)(f"{data.root}: {unrecorded_note(new)}")
+        (log or _print)(f"{data.root}: {unrecorded_note(new)}")
 
 
 def _print(note: str) -> None:

@@ -128,7 +128,7 @@ def with_largest_batch(
     paths: DataPaths,
     work: WorkPaths,
     world: World,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> Params:
     """Return the parameters with a number in place of the study's `largest`; all ranks call it.
 
@@ -171,7 +171,7 @@ def with_largest_batch(
             torch.cuda.empty_cache()  # processes of `concurrent_runs` train on this GPU next
         if world.is_main:
             write_json(record, {"batch_size": size, "digest": digest})
-            say(f"train@{name}: the largest batch is {size}, recorded in {record}")
+            log(f"train@{name}: the largest batch is {size}, recorded in {record}")
     # The configuration has checked the stated sizes.
     check_batch_stages(f"studies.{name}.recipe" if study.recipe else "train", size, recipe)
     return with_found_size(params, name, size)

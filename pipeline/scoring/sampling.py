@@ -86,11 +86,11 @@ def make_ccs(registry: Mapping[str, Scorer]) -> Scorer:
         return dropping_order(difficulty, beta, bins, seed)
 
     def reasons(scored: ScoredImages) -> list[str]:
-        name, beta, bins = (scored.options[key] for key in ("scorer", "beta", "bins"))
-        sampled = f"in its stratum of {bins} by {name['name']} (seed {scored.options['seed']})"
+        beta, bins, seed = (scored.options[key] for key in ("beta", "bins", "seed"))
+        name = scored.options["scorer"]["name"]
+        sampled = f"in its stratum of {bins} by {name} (seed {seed})"
         return [
-            f"{'among' if value > threshold else 'kept, although among'} the most suspect {100 * beta:g} % by "
-            f"{name['name']}"
+            f"{'among' if value > threshold else 'kept, although among'} the most suspect {100 * beta:g} % by {name}"
             if value > 1
             else f"{'not sampled' if value > threshold else 'sampled'} {sampled}"
             for value, threshold in scored.pairs

@@ -24,7 +24,7 @@ from pipeline.processes import (
     check_memory_limit,
     check_space,
     freeze_imported_objects,
-    is_adopted,
+    is_orphaned,
     set_parent_death_signal,
 )
 from pipeline.run_log import ResourceMeter, RunLog, stderr_log
@@ -35,7 +35,7 @@ _STAGES_WITH_TASKS = ("reduce", "filter")
 EX_TEMPFAIL = os.EX_TEMPFAIL
 """Exit status of a run that can resume."""
 
-FILES_ARE_KEPT = "finished files are kept"
+FILES_KEPT = "finished files are kept"
 """What a stage says at SIGTERM outside a training."""
 
 
@@ -96,7 +96,7 @@ def run_stage(
     Exit codes: 0; 2 with one line for bad input; 75 (EX_TEMPFAIL) with one line after SIGTERM, and after SIGINT in a
     training, when finished files and the state of a training are kept; 130 after SIGINT elsewhere.
     """
-    with exit_codes(), leaving_at_sigterm(FILES_ARE_KEPT):
+    with exit_codes(), exit_at_sigterm(FILES_KEPT):
         exit_with_dvc()
         arguments = parse_arguments(stage, item, argv)
         back_up_dvc_lock(WorkPaths(root=arguments.work))
@@ -214,7 +214,7 @@ def exit_codes() -> Iterator[None]:
 
 
 @contextmanager
-def leaving_at_sigterm(kept: str) -> Iterator[None]:
+def exit_at_sigterm(kept: str) -> Iterator[None]:
     """Leave the block at SIGTERM as at Ctrl-C, so that temporary files and workers go; a training in it saves first.
 
     Args:
@@ -275,7 +275,7 @@ def exit_with_dvc() -> None:
         # Every file is written atomically, so an immediate exit loses nothing.
         set_parent_death_signal(signal.SIGKILL)
         # DVC may have died during the imports of this process.
-        if is_adopted("dvc"):
+        if is_orphaned("dvc"):
             sys.exit("DVC has ended; run `dvc repro` again")
 
 

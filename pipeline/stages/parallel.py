@@ -13,14 +13,14 @@ from pipeline.distributed import LaunchPlan, World
 from pipeline.energy import Energy, measure_energy, node_id, total_energy
 from pipeline.paths import WorkPaths
 from pipeline.stages.harness import (
-    FILES_ARE_KEPT,
+    FILES_KEPT,
     StageContext,
     back_up_dvc_lock,
     check_inputs,
+    exit_at_sigterm,
     exit_codes,
     exit_with_dvc,
     hold_lock,
-    leaving_at_sigterm,
     log_unrecorded,
     make_context,
     parse_arguments,
@@ -50,8 +50,8 @@ def run_parallel_stage(
     """
     argv = sys.argv[1:]
     # torchrun ends the other ranks by SIGTERM when one has failed and said why: they print nothing.
-    leaving = nullcontext() if distributed.launched_by_torchrun() else leaving_at_sigterm(FILES_ARE_KEPT)
-    with exit_codes(), leaving:
+    at_sigterm = nullcontext() if distributed.launched_by_torchrun() else exit_at_sigterm(FILES_KEPT)
+    with exit_codes(), at_sigterm:
         arguments = parse_arguments(stage, item, argv)
         if not distributed.launched_by_torchrun():
             exit_with_dvc()

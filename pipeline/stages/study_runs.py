@@ -42,7 +42,7 @@ def load_study(context: StageContext, world: World) -> tuple[StageContext, Prepa
     data = load_prepared(context.data, folder=context.image_folder)
     params = with_largest_batch(
         context.params, str(context.item), data, paths=context.data, work=context.work, world=world,
-        say=context.log.info,
+        log=context.log.info,
     )  # fmt: skip
     return replace(context, params=params), data
 

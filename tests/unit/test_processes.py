@@ -36,7 +36,7 @@ def test_freed_memory_is_used_again_without_page_faults() -> None:
 
 _PROCESS_1 = """
 import subprocess, sys
-code = "from pipeline.processes import is_adopted; print(is_adopted('dvc'))"
+code = "from pipeline.processes import is_orphaned; print(is_orphaned('dvc'))"
 sys.exit(subprocess.run([sys.executable, "-c", code]).returncode)
 """
 _IN_A_CONTAINER = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]

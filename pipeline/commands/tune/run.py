@@ -28,7 +28,7 @@ from pipeline.errors import InputError
 from pipeline.parallel import task_pool
 from pipeline.paths import TUNING_FIGURES, DataPaths, WorkPaths
 from pipeline.run_log import Progress, RunLog
-from pipeline.stages.harness import StageContext, leaving_at_sigterm
+from pipeline.stages.harness import StageContext, exit_at_sigterm
 from pipeline.stages.study_runs import resolve_runs
 from pipeline.training.checkpointing import STALE_AFTER_S
 from pipeline.training.run_key import machine_info, training_code_digest
@@ -195,7 +195,7 @@ def run_search(
     storage = TrialStorage(journal)
     epochs = (count_trials(tuning) * tuning.epochs - len(storage.epoch_times)) * tuning.seeds
     with (
-        leaving_at_sigterm("the results of the trials are kept"),
+        exit_at_sigterm("the results of the trials are kept"),
         _task_map(params, tuning) as map_epochs,
         # Pruned and failed trials train fewer.
         log.progress(f"tune {name}", epochs, "epochs at most") as progress,

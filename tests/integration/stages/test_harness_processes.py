@@ -17,7 +17,7 @@ from pipeline.errors import InputError, Terminated
 from pipeline.locks import file_lock
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import RunLog
-from pipeline.stages.harness import StageContext, hold_lock, leaving_at_sigterm, run_stage
+from pipeline.stages.harness import StageContext, exit_at_sigterm, hold_lock, run_stage
 from tests.fixtures.printed_errors import printed_error
 
 _ROOT = Path(__file__).parents[3]
@@ -175,7 +175,7 @@ def _alive(process: int) -> bool:
 
 
 def _clean_up_after_sigterm(cleaned: list[int]) -> None:
-    with leaving_at_sigterm("kept"):
+    with exit_at_sigterm("kept"):
         try:
             os.kill(os.getpid(), signal.SIGTERM)
         finally:

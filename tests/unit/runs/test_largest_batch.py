@@ -166,7 +166,7 @@ def test_its_memory_is_free_for_the_runs(device: str, tmp_path: Path, monkeypatc
     found = with_largest_batch(
         load_params(tmp_path / "params.yaml"), "tiny", load_prepared(data, folder=None), paths=data,
         work=WorkPaths(root=tmp_path / "work"), world=World(rank=0, size=1, device=torch.device(device)),
-        say=lambda _: None,
+        log=lambda _: None,
     )  # fmt: skip
     assert found.studies["tiny"].batch_sizes == (_FITTING,)
     assert events == ["training images", "test images", "measured", *["freed"] * (device == "cuda")]
