@@ -94,11 +94,11 @@ def _too_deep(path: Path) -> InputError:
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise _AmbiguousError(f"has the key {twice[:80]} twice in one object")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise _AmbiguousError(f"has the key {name[:80]} twice in one object")
+        found[name] = value
     return found
 
 

@@ -28,6 +28,14 @@ def test_what_parsers_read_differently_is_refused(tmp_path: Path, text: str, rea
         read_untrusted_json(tmp_path / "x.json", max_bytes=50 if "bytes" in reason else 1_000_000)
 
 
+@pytest.mark.timeout(60)  # comparing each key with all others takes hours
+def test_a_key_twice_among_200_000_is_refused(tmp_path: Path) -> None:
+    keys = [*range(200_000), 199_999]
+    (tmp_path / "x.json").write_text("{" + ", ".join(f'"k{key}": 1' for key in keys) + "}")
+    with pytest.raises(InputError, match="has the key k199999 twice in one object"):
+        read_untrusted_json(tmp_path / "x.json")
+
+
 def test_values_are_read(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"a": [1, 2.5, null, "\\u00e9"], "b": {}}')
     assert read_untrusted_json(tmp_path / "x.json") == {"a": [1, 2.5, None, "é"], "b": {}}
