@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.artifacts.files import open_array, read_json
-from pipeline.artifacts.metrics import FilterKeys, FinetuneKeys, PrepareKeys, ReduceKeys, read_metrics
+from pipeline.artifacts.files import open_array
+from pipeline.artifacts.metrics import FilterKeys, FinetuneKeys, OptionalKeys, PrepareKeys, ReduceKeys, read_metrics
 from pipeline.artifacts.plans import RegisteredPlan, read_registered_plans, read_run_dates
 from pipeline.artifacts.prepared import PreparedData, load_prepared, read_true_labels
 from pipeline.artifacts.provenance import file_digest, read_provenance
@@ -128,7 +128,7 @@ def result_files(params: Params, paths: DataPaths) -> list[Path]:
     for name in params.networks:
         files += [paths.finetune_metrics(name), paths.embedding(name, "test"), paths.reduce_metrics(name)]
         files += [paths.points(name), paths.filter_metrics(name)]
-        if read_json(paths.filter_metrics(name)).get("near_duplicates"):
+        if read_metrics(paths.filter_metrics(name), OptionalKeys).get("near_duplicates"):
             files.append(paths.near_duplicates(name))
     for name in params.studies:
         files += [paths.runs(name), paths.history(name), paths.correct(name)]

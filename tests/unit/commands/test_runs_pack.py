@@ -21,6 +21,7 @@ from pipeline.paths import DataPaths, WorkPaths
 from pipeline.reporting.inputs import report_input_files
 from pipeline.stages.harness import run_stage
 from pipeline.stages.report import report
+from tests.fixtures.damages import KINDS, damage
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.report import params_tree, params_with, write_artifacts
 from tests.fixtures.source_tree import ROOT
@@ -114,3 +115,18 @@ def test_errors_are_one_line(
     assert printed_error(shown).key == str(tmp_path / key)
     assert shown.count("\n") == 1
     assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("a row less", "of another network")])
+def test_damaged_metrics_of_a_filter_are_refused(
+    kind: str, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy, packed = tmp_path / "copy", tmp_path / "results.tar.xz"
+    shutil.copytree(project, copy)
+    path = DataPaths(root=copy / "data").filter_metrics("resnet18")
+    assert damage(path, kind)
+    assert _pack(copy, packed) == 2
+    shown = capsys.readouterr().err
+    assert printed_error(shown).key == str(path)
+    assert shown.count("\n") == 1
+    assert not packed.exists()
