@@ -15,6 +15,7 @@ from pipeline.arms import arm_mask
 from pipeline.artifacts.files import read_json
 from pipeline.artifacts.prepared import PreparedData, count_planted, load_prepared, planted_note
 from pipeline.artifacts.recorded import check_with_note
+from pipeline.artifacts.resources import read_costs
 from pipeline.artifacts.stage_inputs import network_results
 from pipeline.artifacts.tables import list_column, read_parquet
 from pipeline.config.params import Params, load_params
@@ -143,8 +144,7 @@ class Results:
         Raises:
             InputError: the file is missing or damaged.
         """
-        costs: dict[str, dict[str, Any]] = read_json(self.data.resources)
-        return costs
+        return read_costs(self.data.resources)
 
     def network(self, name: str | None = None) -> NetworkResults:
         """Read the results of a network; None for the first one.

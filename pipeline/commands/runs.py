@@ -18,9 +18,11 @@ With --ledger it also has the runs of the studies as they were recorded, so that
 
 import argparse
 import io
+import sys
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from pipeline.artifacts.files import atomic_path
 from pipeline.artifacts.plans import copy_registered_plans, plan_files
 from pipeline.artifacts.prepared import prepared_digests, prepared_files
 from pipeline.artifacts.recorded import check_with_note
+from pipeline.artifacts.resources import read_resources
 from pipeline.artifacts.stage_inputs import report_inputs
 from pipeline.artifacts.tables import read_parquet
 from pipeline.commands import command_parser, folder_options
@@ -71,10 +74,9 @@ def pack(target: Path, *, params: Path, data: DataPaths, work: WorkPaths, ledger
         raise InputError(f"{missing[0]}: missing; run `dvc repro`, which makes the inputs of the report")
     # A damaged file would be packed as if it were a result.
     check_with_note(data, report_inputs(config, data))
-    records = {
-        Path(".work/resources") / work.resources(name).name: work.resources(name) for name in stage_names(config)
-    }
-    files |= {name: path for name, path in records.items() if path.exists()}
+    records = {name: work.resources(name) for name in stage_names(config)}
+    sound = read_resources(records, partial(print, file=sys.stderr))
+    files |= {Path(".work/resources") / path.name: path for name, path in records.items() if name in sound}
     plans = [path for name in config.studies for path in plan_files(work.plans(name))]
     recorded = _recorded_files(config, data, work) if ledger else []
     files |= {Path(".work") / path.relative_to(work.root): path for path in [*plans, *recorded]}

@@ -272,7 +272,7 @@ def resource_table(resources: Records) -> Table:
             stage,
             f"{record['wall_s']:,.1f}",
             *energy.cells(joules[stage]),
-            _megabytes(record["peak_memory_mb"]),
+            _megabytes(record.get("peak_memory_mb")),
             _megabytes(record.get("peak_gpu_memory_mb")),
             f"{record['images_per_s']:,.0f}" if "images_per_s" in record else MISSING,
             record.get("python", MISSING),

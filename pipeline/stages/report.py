@@ -4,8 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts.files import atomic_path, read_json, remove_leftovers, write_json, write_text
+from pipeline.artifacts.files import atomic_path, remove_leftovers, write_json, write_text
 from pipeline.artifacts.provenance import write_provenance
+from pipeline.artifacts.resources import read_resources
 from pipeline.reporting import figures as reporting_figures
 from pipeline.reporting.data_quality import pair_pictures, planted_headline, planted_sentences
 from pipeline.reporting.embedding_hover import embedding_pictures
@@ -105,7 +106,7 @@ def _write_costs(context: StageContext, inputs: ReportInputs) -> None:
 def _collect_resources(context: StageContext) -> dict[str, Any]:
     """Return the resources of each stage's last run on this machine; stages that ran elsewhere are missing."""
     records = {name: context.work.resources(name) for name in stage_names(context.params)}
-    return {name: read_json(path) for name, path in records.items() if path.exists()}
+    return read_resources(records, context.log.info)
 
 
 def main() -> None:

@@ -130,11 +130,13 @@ def _run_rounds(arguments: argparse.Namespace, params: Params, rounds_dir: Round
     processes = StageProcesses(network)
     with closing(stderr_log(rounds_dir.work.log(f"iterate@{network}"))) as log, processes.forwarding_signals():
         first, inputs = _inputs(params, rounds_dir)
+        seconds = {0: rounds_dir.seconds(0, log.info)}
         copied = rounds_dir.begin(arguments.params, inputs, log)
 
         def next_round(number: int, keep: NDArray[np.bool_]) -> RoundResult:
             result = rounds_dir.run_round(number, keep, params=copied, processes=processes, log=log)
-            log.info(round_line(number, arguments.rounds, rounds_dir.seconds(number)))
+            seconds[number] = rounds_dir.seconds(number, log.info)
+            log.info(round_line(number, arguments.rounds, seconds[number]))
             return result
 
         results = iterate(first.result, next_round, rounds=arguments.rounds, min_jaccard=min_jaccard)
@@ -147,7 +149,7 @@ def _run_rounds(arguments: argparse.Namespace, params: Params, rounds_dir: Round
     n_planted = count_planted(data)
     copy = shlex.join(["cp", str(data.recursive_overrides(network)), str(data.overrides)])
     return [
-        *table([{**row, "seconds": rounds_dir.seconds(row["round"])} for row in rows]),
+        *table([{**row, "seconds": seconds[row["round"]]} for row in rows]),
         f"converged in round {last}"
         if has_converged(results, min_jaccard)
         else f"not converged: Jaccard index {agreement:.3f} is below {min_jaccard:g}; try --rounds {last + 1}",

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,7 @@ from pipeline.artifacts.files import open_array, read_json, write_array, write_b
 from pipeline.artifacts.metrics import read_dynamics, write_dynamics
 from pipeline.artifacts.overrides import Override, write_overrides
 from pipeline.artifacts.prepared import count_planted, planted_note
+from pipeline.artifacts.resources import read_resources
 from pipeline.artifacts.tables import read_parquet
 from pipeline.commands.iterate.rounds import (
     STAGES,
@@ -306,11 +307,15 @@ class RoundsDir:
                 processes.run(stage, params, data, work)
         return read_round(all_images, self.network)
 
-    def seconds(self, number: int) -> float:
-        """Return the wall time (s) of a round's stages when they last ran; outputs from DVC's cache count 0."""
+    def seconds(self, number: int, say: Callable[[str], object]) -> float:
+        """Return the wall time (s) of a round's stages when they last ran.
+
+        Outputs from DVC's cache count 0. `say` takes a note of each damaged record, which counts 0 too.
+        """
         work = self._round_paths(number)[2] if number else self.work
-        files = [work.resources(f"{stage}@{self.network}") for stage in STAGES]
-        return sum(float(read_json(file)["wall_s"]) for file in files if file.exists())
+        names = [f"{stage}@{self.network}" for stage in STAGES]
+        records = read_resources({name: work.resources(name) for name in names}, say)
+        return float(sum(record["wall_s"] for record in records.values()))
 
     def _round_paths(self, number: int) -> tuple[DataPaths, DataPaths, WorkPaths]:
         """Return a round's data folder of kept images, its data folder of all images, and its work folder."""
@@ -330,6 +335,13 @@ class RoundsDir:
         return self.work.iteration(self.network) / "overrides.csv"
 
 
-def changed_inputs(recorded: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
-    """Return the names of the inputs that differ, separated by commas, or an empty text."""
+def changed_inputs(recorded: object, inputs: Mapping[str, Any]) -> str:
+    """Return the names of the inputs that differ, separated by commas, or an empty text.
+
+    Args:
+        recorded: of a JSON file; if it is no object, all inputs count as changed.
+        inputs: name -> value.
+    """
+    if not isinstance(recorded, dict):
+        return ", ".join(inputs)
     return ", ".join(name for name in {**inputs, **recorded} if inputs.get(name) != recorded.get(name))

@@ -24,6 +24,7 @@ from pipeline.artifacts.metrics import read_dynamics, write_dynamics
 from pipeline.artifacts.overrides import Override, locate_overrides, read_overrides, write_overrides
 from pipeline.artifacts.plans import copy_registered_plans, read_run_dates, register_plan, write_run_dates
 from pipeline.artifacts.provenance import read_provenance, write_provenance
+from pipeline.artifacts.resources import read_costs, read_resources
 from pipeline.artifacts.tables import write_parquet
 from pipeline.commands.check_lock import parse_lock
 from pipeline.commands.compare.run_table import read_runs
@@ -34,6 +35,7 @@ from pipeline.config.params import load_params
 from pipeline.datasets.image_folder import open_image_folder
 from pipeline.datasets.labels import locate_labels, read_label_file
 from pipeline.errors import InputError
+from pipeline.reporting.render import render_costs
 from pipeline.run_analysis.bit_comparison import read_recorded_run
 from pipeline.runs.ledger import Ledger
 from pipeline.runs.record import CHECKSUMS
@@ -180,6 +182,20 @@ def _dynamics(folder: Path) -> None:
     write_dynamics(folder / "d.parquet", np.zeros(3, np.float32), np.ones(3, np.float32))
 
 
+def _resources(folder: Path) -> None:
+    joules = {"cpu": None, "gpu": 1.5}
+    record = {"wall_s": 1.5, "images": 3, "images_per_s": 2.0, "peak_memory_mb": 9, "joules": joules, "python": "3"}
+    study = record | {"arms_wall_s": {"full": 1.0}, "arms_joules": {"full": joules}, "peak_gpu_memory_mb": 1.0}
+    write_json(folder / "train.json", study)
+    write_json(folder / "all.json", {"prepare": record})
+
+
+def _read_resources(folder: Path) -> object:
+    """Read both files, and make the page of the costs."""
+    records = read_resources({"train@digits": folder / "train.json"}, str)
+    return render_costs("digits", {**read_costs(folder / "all.json"), **records}, [])
+
+
 def _copied(source: Path, name: str) -> Callable[[Path], object]:
     return lambda folder: shutil.copy(source, folder / name)
 
@@ -213,6 +229,7 @@ _READERS = {
     "torch.save": _Reader(_weights, partial(_read_weights, name="w.pt"), ("w.pt",)),
     "provenance": _Reader(_provenance, lambda at: read_provenance(at / "p.json"), ("p.json",)),
     "table of a study": _Reader(_table, lambda at: read_rows(at / "rows.parquet", _SCHEMA), ("rows.parquet",)),
+    "resources": _Reader(_resources, _read_resources, ("train.json", "all.json")),
     "training dynamics": _Reader(_dynamics, lambda at: read_dynamics(at / "d.parquet", 3), ("d.parquet",)),
 }
 

@@ -17,6 +17,7 @@ from tests.fixtures.forked import run_forked
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.progress import progress_of, show_every_update
 from tests.fixtures.report import ROOT, default_outcome, params_tree, params_with, write_artifacts, write_study
+from tests.unit.artifacts.test_resources import DAMAGED
 
 
 @pytest.fixture
@@ -112,6 +113,21 @@ def test_equal_inputs_give_equal_bytes_of_what_dvc_tracks(
     assert json.loads((project / "data/report/resources.json").read_text()) == {
         "extract@resnet18": {"wall_s": 2.5, "peak_memory_mb": 9}
     }
+
+
+def test_damaged_records_of_resources_are_left_out_of_the_costs(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = {"wall_s": 2.5, "peak_memory_mb": 9}
+    records = project / ".work/resources"
+    names = ("prepare", "extract@resnet18", "reduce@resnet18", "filter@resnet18", "train@digits")
+    for name, text in zip(names, DAMAGED, strict=True):
+        write_json(records / f"{name}.json", whole)
+        (records / f"{name}.json").write_text(text)
+    write_json(records / "extract@resnet34.json", whole)
+    run()
+    assert read_json(project / "data/report/resources.json") == {"extract@resnet34": whole}
+    assert capsys.readouterr().err.count("left out of the costs") == len(DAMAGED)
 
 
 def test_a_missing_file_is_one_line_and_exit_code_2(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from batchsieve.study_results import read_study
 from pipeline.arms import arm_mask
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.tables import read_parquet
+from pipeline.paths import DataPaths
 from pipeline.reporting.inputs import load_report_inputs
 from pipeline.reporting.summary import build_summary
 from pipeline.stats.study import study_summary
@@ -163,6 +164,16 @@ def test_files_without_a_record_are_noted_once(
 def test_costs_are_those_of_the_stages(results: Results) -> None:
     write_json(results.data.resources, {"prepare": {"wall_s": 1.5}})
     assert results.costs["prepare"]["wall_s"] == 1.5
+
+
+@pytest.mark.parametrize("text", ["[]", "null", '{"prepare": 3}', '{"prepare": {"wall_s": 1.0, "joules": 3}}'])
+def test_damaged_costs_are_refused(results: Results, text: str, tmp_path: Path) -> None:
+    data = DataPaths(root=tmp_path)
+    data.resources.parent.mkdir(parents=True)
+    data.resources.write_text(text)
+    with pytest.raises(InputError) as raised:
+        Results(params=results.params, data=data).costs  # noqa: B018 - it reads the file
+    assert raised.value.key == str(data.resources)
 
 
 def test_the_example_runs(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.__main__ import main
-from pipeline.artifacts.files import read_json
+from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.overrides import read_overrides, write_overrides
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.commands.iterate.rounds import RoundResult, read_first_round, read_round, round_inputs
@@ -27,10 +27,12 @@ from tests.fixtures.iteration import (
     round_folder,
     write_project,
 )
+from tests.fixtures.params import PRESET
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK
 from tests.fixtures.records import record
 from tests.fixtures.slow import quick_first
+from tests.unit.artifacts.test_resources import DAMAGED
 
 
 def _begun(folder: Path) -> tuple[Callable[[], list[str]], Path]:
@@ -62,6 +64,32 @@ def test_equal_inputs_resume(tmp_path: Path) -> None:
     begin, made = _begun(tmp_path)
     assert begin() == []
     assert made.exists()
+
+
+@pytest.mark.parametrize("text", ["[]", "3", '"x"', '[["seed", 0]]'])
+def test_a_damaged_record_of_inputs_starts_again(tmp_path: Path, text: str) -> None:
+    write_project(tmp_path)
+    pretend_first_round(tmp_path)
+    begin, made = _begun(tmp_path)
+    (record_file,) = (tmp_path / "work").rglob("inputs.json")
+    recorded = record_file.read_bytes()
+    record_file.write_text(text)
+    (line,) = begin()
+    assert line.startswith("starting over: ")
+    assert not made.exists()
+    assert record_file.read_bytes() == recorded
+
+
+@pytest.mark.parametrize("text", DAMAGED)
+def test_a_damaged_record_of_a_stage_takes_no_time(tmp_path: Path, text: str) -> None:
+    work = WorkPaths(root=tmp_path)
+    finetune = load_params(PRESET).finetune
+    place = RoundsDir(data=DataPaths(root=tmp_path), work=work, network=NETWORK, finetune=finetune)
+    write_json(work.resources(f"finetune@{NETWORK}"), {"wall_s": 2})
+    damaged, notes = work.resources(f"reduce@{NETWORK}"), list[str]()
+    damaged.write_text(text)
+    assert place.seconds(0, notes.append) == 2
+    assert [note.startswith(f"{damaged}: ") for note in notes] == [True]
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,19 @@ def test_packed_twice_it_has_the_same_bytes_and_no_images(project: Path, tmp_pat
         assert not [name for name in archive.getnames() if "prepare/" in name or name.endswith(".pt")]
 
 
+def test_a_damaged_record_of_resources_is_not_packed(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record, packed = project / ".work/resources/prepare.json", tmp_path / "results.tar.xz"
+    record.write_text("[]")
+    assert _pack(project, packed) == 0
+    record.unlink()
+    assert str(record) in capsys.readouterr().err
+    with tarfile.open(packed) as archive:
+        names = [name for name in archive.getnames() if name.startswith(".work/resources/")]
+    assert names == [".work/resources/extract@resnet18.json"]
+
+
 @pytest.mark.parametrize("packed", _PACKED, ids=lambda packed: packed.parent.name)
 def test_an_earlier_archive_has_the_inputs_of_report_and_compare(packed: Path, tmp_path: Path) -> None:
     with tarfile.open(packed) as archive:
