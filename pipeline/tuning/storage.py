@@ -1,6 +1,7 @@
 """Trials of a search on disk, in Optuna's journal format, and the sampler that suggests their values."""
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import Trial, TrialState, create_trial
 
 from pipeline.config.tuning import Domain, Tuning
-from pipeline.errors import InputError
+from pipeline.errors import InputError, is_out_of_memory, short_reason
 from pipeline.tuning.scheduler import TrialStatus, TrialStep
 
 _NAME = "search"
@@ -22,6 +23,21 @@ _REASON = "reason"
 _AFTERWARDS = "afterwards"
 _SECONDS = "seconds"
 _STATES = {"finished": TrialState.COMPLETE, "eliminated": TrialState.PRUNED, "failed": TrialState.FAIL}
+
+
+# Optuna's number of each operation that it writes -> the keys that it always has, next to worker_id.
+_OPERATION_KEYS: Mapping[int, tuple[str, ...]] = {
+    0: ("study_name", "directions"),
+    1: ("study_id",),
+    2: ("study_id", "user_attr"),
+    3: ("study_id", "system_attr"),
+    4: ("study_id", "datetime_start"),
+    5: ("trial_id", "param_name", "param_value_internal", "distribution"),
+    6: ("trial_id", "state", "values"),
+    7: ("trial_id", "step", "intermediate_value"),
+    8: ("trial_id", "user_attr"),
+    9: ("trial_id", "system_attr"),
+}
 
 
 class StepResult(NamedTuple):
@@ -50,10 +66,13 @@ class TrialStorage:
         self._path = path
         try:
             self._read(path)
-        except (LookupError, TypeError, ValueError, AssertionError) as error:
+        except Exception as error:
+            # Optuna passes on whatever an invalid value raises in its code.
+            if isinstance(error, OSError) or is_out_of_memory(error):
+                raise
             raise InputError(
-                f"{path}: a line is missing or invalid ({type(error).__name__}: {error}); remove its folder to restart "
-                "the search"
+                f"{path}: a line is missing or invalid ({type(error).__name__}: {short_reason(error)}); remove its "
+                "folder to restart the search"
             ) from None
 
     def _read(self, path: Path) -> None:
@@ -72,18 +91,18 @@ class TrialStorage:
         self._results: dict[TrialStep, StepResult] = {}
         for trial in trials:
             for epoch, accuracy in trial.intermediate_values.items():
-                self._results[TrialStep(trial.number, epoch)] = StepResult(accuracy)
+                self._results[TrialStep(trial.number, epoch)] = _result(_number(accuracy))
             if trial.state == TrialState.FAIL:
                 failed_in = max(trial.intermediate_values, default=0) + 1
-                self._results[TrialStep(trial.number, failed_in)] = StepResult(None, trial.user_attrs[_REASON])
+                self._results[TrialStep(trial.number, failed_in)] = _result(None, trial.user_attrs[_REASON])
         self._epoch_times: dict[TrialStep, tuple[float, float]] = {}
         for key, (first, second) in self._study.user_attrs.items():
             kind, trial_text, epoch_text = key.split()
             step = TrialStep(int(trial_text), int(epoch_text))
             if kind == _SECONDS:
-                self._epoch_times[step] = (first, second)
+                self._epoch_times[step] = (_number(first), _number(second))
             else:
-                self._results[step] = StepResult(first, second)
+                self._results[step] = _result(first, second)
         # Seconds are written before the accuracy.
         measured = [step for step, result in self._results.items() if result.accuracy is not None]
         if missing := [step for step in measured if step not in self._epoch_times]:
@@ -169,20 +188,63 @@ class _NoLock(JournalFileOpenLock):
 
 
 def _check_lines(path: Path) -> None:
-    """Remove an incomplete last line, as after a power failure: Optuna would append the next line to it."""
+    """Remove an incomplete last line, as after a power failure: Optuna would append the next line to it.
+
+    Raises:
+        InputError: a complete line is not JSON, or no operation with its keys.
+    """
     if not path.exists():
         return
     content = path.read_bytes()
     complete = content.rfind(b"\n") + 1
     for number, line in enumerate(content[:complete].splitlines(), start=1):
         try:
-            json.loads(line)
-        except ValueError:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            entry = None
+        if not _is_operation(entry):
             raise InputError(
                 f"{path}: line {number} is damaged; remove it with all lines after it, or the folder to restart the "
                 "search"
-            ) from None
+            )
     os.truncate(path, complete)
+
+
+def _is_operation(entry: object) -> bool:
+    """Return whether an object has the keys of its operation, with whole numbers where Optuna looks something up."""
+    if not isinstance(entry, dict) or type(entry.get("op_code")) is not int:
+        return False
+    keys = _OPERATION_KEYS.get(entry["op_code"])
+    if keys is None or not entry.keys() >= {"worker_id", *keys}:
+        return False
+    return all(type(entry[key]) is int for key in ("study_id", "trial_id", "step") if key in entry)
+
+
+def _result(accuracy: object, reason: object = "") -> StepResult:
+    """Return a result of the file.
+
+    Raises:
+        ValueError: the accuracy is not 0 to 1, or the reason no text.
+    """
+    if not isinstance(reason, str):
+        raise ValueError(f"{reason!r} is no reason")
+    if accuracy is None:
+        return StepResult(None, reason)
+    value = _number(accuracy)
+    if value > 1:
+        raise ValueError(f"{accuracy!r} is no accuracy")
+    return StepResult(value, reason)
+
+
+def _number(value: object) -> float:
+    """Return a finite number of the file that is not negative.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
+        raise ValueError(f"{value!r} is no number that a search writes")
+    return value
 
 
 def to_distributions(space: Mapping[str, Domain]) -> dict[str, BaseDistribution]:

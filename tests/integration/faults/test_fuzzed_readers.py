@@ -43,12 +43,14 @@ from pipeline.simulator.fitting import load_all_reduce_times
 from pipeline.simulator.machine import load_machine
 from pipeline.training.pretrained import read_weights
 from pipeline.training.weights import extract_state_dict
+from pipeline.tuning.scheduler import TrialStep
 from tests.fixtures.fuzzing import assert_read_or_refused, fuzz_file
 from tests.fixtures.hub_folders import clone
 from tests.fixtures.images import dataset_options, photo, write_folder
 from tests.fixtures.params import PRESET
 from tests.fixtures.projects import ROOT
 from tests.unit.runs.test_ledger import FINISHED, KEY
+from tests.unit.tuning.test_storage import search, take_up, write_search
 
 _PATHS = ["train/cat/0.png", "train/dog/1.png"]
 
@@ -196,6 +198,15 @@ def _read_resources(folder: Path) -> object:
     return render_costs("digits", {**read_costs(folder / "all.json"), **records}, [])
 
 
+def _search(folder: Path) -> None:
+    write_search(folder / "journal.log", search())
+
+
+def _read_search(folder: Path) -> object:
+    journal = take_up(folder / "journal.log", search())
+    return sum(map(sum, journal.epoch_times)), [journal.result(TrialStep(trial, 1)) for trial in range(2)]
+
+
 def _copied(source: Path, name: str) -> Callable[[Path], object]:
     return lambda folder: shutil.copy(source, folder / name)
 
@@ -230,6 +241,7 @@ _READERS = {
     "provenance": _Reader(_provenance, lambda at: read_provenance(at / "p.json"), ("p.json",)),
     "table of a study": _Reader(_table, lambda at: read_rows(at / "rows.parquet", _SCHEMA), ("rows.parquet",)),
     "resources": _Reader(_resources, _read_resources, ("train.json", "all.json")),
+    "journal of a search": _Reader(_search, _read_search, ("journal.log",)),
     "training dynamics": _Reader(_dynamics, lambda at: read_dynamics(at / "d.parquet", 3), ("d.parquet",)),
 }
 

@@ -1,6 +1,7 @@
 """Samplers repeat the values of a search; the journal keeps the results of a killed one."""
 
 import errno
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -118,7 +119,7 @@ def test_the_journal_is_read_back_even_after_half_a_line(tmp_path: Path) -> None
 def test_optuna_reads_a_copy_of_the_journal(tmp_path: Path) -> None:
     """As docs/guides/tuning.md says, while the search runs."""
     tuning, path = search(), tmp_path / "journal.log"
-    journal = _take_up(path, tuning)
+    journal = take_up(path, tuning)
     journal.add(TrialStep(0, 1), StepResult(0.25), seconds=2.0, switch_seconds=0.5)
     journal.end(0, "eliminated", 0.25)
     copy = shutil.copy(path, tmp_path / "copy.log")
@@ -132,13 +133,13 @@ def test_optuna_reads_a_copy_of_the_journal(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO])
 def test_an_error_of_the_disk_names_the_journal(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tuning, path = search(), tmp_path / "journal.log"
-    journal = _take_up(path, tuning)
+    journal = take_up(path, tuning)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", Mock(side_effect=OSError(number, os.strerror(number))))
         with pytest.raises(OSError) as raised:  # noqa: PT011 - its file is checked below
             journal.add(TrialStep(0, 1), StepResult(0.5), seconds=2.0, switch_seconds=0.5)
     assert raised.value.filename == str(path)
-    again = _take_up(path, tuning)
+    again = take_up(path, tuning)
     again.add(TrialStep(0, 1), StepResult(0.5), seconds=2.0, switch_seconds=0.5)
     assert TrialStorage(path).result(TrialStep(0, 1)) == StepResult(0.5)
 
@@ -159,16 +160,16 @@ def test_a_journal_damaged_in_the_middle_is_named_with_the_line(damaged: bytes, 
     TrialStorage(path)
 
 
-def _take_up(path: Path, tuning: Tuning) -> TrialStorage:
+def take_up(path: Path, tuning: Tuning) -> TrialStorage:
     sampler, journal = TrialSampler(tuning), TrialStorage(path)
     for trial in range(2):
         journal.start(trial, sampler.ask(), to_distributions(tuning.space))
     return journal
 
 
-def _whole(path: Path, tuning: Tuning) -> None:
+def write_search(path: Path, tuning: Tuning) -> None:
     """A search of two trials, of which one failed."""
-    journal = _take_up(path, tuning)
+    journal = take_up(path, tuning)
     journal.add(TrialStep(0, 1), StepResult(0.5), seconds=2.0, switch_seconds=0.5)
     journal.add(TrialStep(1, 1), StepResult(None, "the loss stopped being finite"), seconds=2.0, switch_seconds=0.5)
     journal.end(0, "finished", 0.5)
@@ -176,14 +177,14 @@ def _whole(path: Path, tuning: Tuning) -> None:
 
 def test_a_journal_without_one_of_its_lines_is_refused_or_resumes(tmp_path: Path) -> None:
     tuning, path = search(), tmp_path / "journal.log"
-    _whole(path, tuning)
+    write_search(path, tuning)
     lines = path.read_bytes().splitlines(keepends=True)
     known = {TrialStep(0, 1): StepResult(0.5), TrialStep(1, 1): StepResult(None, "the loss stopped being finite")}
     refused = []
     for number in range(len(lines)):
         path.write_bytes(b"".join(lines[:number] + lines[number + 1 :]))
         try:
-            journal = _take_up(path, tuning)
+            journal = take_up(path, tuning)
         except InputError:
             refused.append(number)
         else:
@@ -192,14 +193,61 @@ def test_a_journal_without_one_of_its_lines_is_refused_or_resumes(tmp_path: Path
     assert 0 in refused
 
 
-@pytest.mark.parametrize("line", [b"1\n", b"{}\n", b"[]\n", b'{"op_code": 99, "worker_id": "a"}\n'])
-def test_json_other_than_a_journal_line_is_refused(line: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        "1",
+        "null",
+        "{}",
+        "[]",
+        "[" * 5000,
+        '{"op_code": 7}',
+        '{"op_code": [], "worker_id": "a"}',
+        '{"op_code": true, "worker_id": "a", "study_id": 0}',
+        '{"op_code": 4, "worker_id": "a", "study_id": [], "datetime_start": null}',
+        '{"op_code": 6, "worker_id": "a", "trial_id": 0, "state": 1}',
+        '{"op_code": 7, "worker_id": "a", "trial_id": 0, "step": "x", "intermediate_value": 0.5}',
+        '{"op_code": 99, "worker_id": "a"}',
+    ],
+)
+def test_json_other_than_a_journal_line_is_named(line: str, tmp_path: Path) -> None:
     path = tmp_path / "journal.log"
-    _whole(path, search())
-    path.write_bytes(path.read_bytes() + line)
+    write_search(path, search())
+    before = path.read_bytes()
+    path.write_bytes(before + f"{line}\n".encode())
     with pytest.raises(InputError) as raised:
         TrialStorage(path)
     assert raised.value.key == str(path)
+    assert f"line {len(before.splitlines()) + 1} is damaged; remove it" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "changes"),
+    [
+        (2, {"distributions": []}),
+        (2, {"user_attrs": 3, "state": 3}),
+        (4, {"intermediate_value": "x"}),
+        (4, {"intermediate_value": None}),
+        (4, {"intermediate_value": 1.5}),
+        (3, {"user_attr": {"seconds 0 1": [None, 0.5]}}),
+        (3, {"user_attr": {"seconds 0 1": ["a", "b"]}}),
+        (3, {"user_attr": {"seconds 0 1 9": [2.0, 0.5]}}),
+        (3, {"user_attr": {"afterwards 0 2": [0.5, 7]}}),
+        (3, {"user_attr": {"afterwards 0 2": ["x", ""]}}),
+        (5, {"user_attr": {"reason": 3}}),
+    ],
+    ids=str,
+)
+def test_lines_that_no_search_writes_are_refused(line: int, changes: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "journal.log"
+    write_search(path, search())
+    lines = path.read_text().splitlines()
+    lines[line] = json.dumps(json.loads(lines[line]) | changes)
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(InputError) as raised:
+        TrialStorage(path)
+    assert raised.value.key == str(path)
+    assert "a line is missing or invalid" in str(raised.value)
 
 
 def test_a_trial_cannot_take_other_values_than_before(tmp_path: Path) -> None:
