@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from batchsieve.study_results import StudyResults, read_study
 from pipeline.arms import arm_mask
-from pipeline.artifacts.files import read_json
+from pipeline.artifacts.metrics import CurveKeys, FinetuneKeys, ReduceKeys, read_metrics
 from pipeline.artifacts.prepared import PreparedData, count_planted, load_prepared, planted_note
 from pipeline.artifacts.recorded import check_with_note
 from pipeline.artifacts.resources import read_costs
@@ -160,9 +160,9 @@ class Results:
         return NetworkResults(
             name=name,
             scorer=self.params.filter.scorer.name,
-            finetune=read_json(self.data.finetune_metrics(name)),
-            reduce=read_json(self.data.reduce_metrics(name)),
-            filter=read_json(self.data.filter_metrics(name)),
+            finetune=read_metrics(self.data.finetune_metrics(name), FinetuneKeys),
+            reduce=read_metrics(self.data.reduce_metrics(name), ReduceKeys),
+            filter=read_metrics(self.data.filter_metrics(name), CurveKeys),
             points=points,
             coordinates=_coordinates(points),
             test_coordinates=_coordinates(test),

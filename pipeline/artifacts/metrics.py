@@ -47,10 +47,15 @@ class PrepareKeys(ClassKeys):
     std: list[float] = Field(min_length=3, max_length=3)
 
 
-class FinetuneKeys(_Metrics):
-    """Of `finetune`: accuracies on the test images."""
+class AccuracyKeys(_Metrics):
+    """Of `finetune`: what `iterate` compares."""
 
     top1: _Share
+
+
+class FinetuneKeys(AccuracyKeys):
+    """Of `finetune`: accuracies on the test images."""
+
     balanced_accuracy: _Share
 
 
@@ -72,6 +77,20 @@ class ReduceKeys(_Metrics):
     knn_label_accuracy: _LabelAccuracy
 
 
+class _Tsne(_Metrics):
+    requested: dict[str, Any]
+
+
+class _Map(_Metrics):
+    tsne: _Tsne
+
+
+class MapKeys(_Metrics):
+    """Of `reduce`: the settings of each embedding; the first is that of `reduce.tsne`."""
+
+    maps: list[_Map] = Field(min_length=1)
+
+
 class _Scorer(_Metrics):
     name: str
 
@@ -86,15 +105,20 @@ class _Curve(_Metrics):
     share: list[float | None]
 
 
-class FilterKeys(_Metrics):
+class CurveKeys(_Metrics):
+    """Of `filter`: its threshold, and the share that it drops at others."""
+
+    eps: float | None
+    curve: _Curve
+
+
+class FilterKeys(CurveKeys):
     """Of `filter`: its settings, threshold, and the share that it drops."""
 
     settings: _FilterSettings
-    eps: float | None
     requested_share: float | None
     share_note: str | None
     stability_over_maps: list[float]
-    curve: _Curve
 
 
 def read_metrics(

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.artifacts.files import read_json, write_text
+from pipeline.artifacts.files import write_text
+from pipeline.artifacts.metrics import MapKeys, read_metrics
 from pipeline.artifacts.recorded import StageFiles, check_with_note
 from pipeline.artifacts.stage_inputs import filter_inputs
 from pipeline.commands import command_parser
 from pipeline.config.filter import TunedEps
 from pipeline.config.params import load_params
-from pipeline.errors import InputError
+from pipeline.errors import DataError, InputError
 from pipeline.filtering.inputs import load_filter_inputs
 from pipeline.paths import DataPaths
 from pipeline.run_log import RunLog, stderr_log
@@ -74,7 +75,14 @@ def main(argv: Sequence[str]) -> int:
     inputs = load_filter_inputs(data, arguments.network).scorer_inputs
     if not inputs.has("classes"):
         raise InputError("calibrate: there is only one class, and planted images need another; set filter.eps: knee")
-    embedding_metrics = read_json(data.reduce_metrics(arguments.network))["maps"]
+    path = data.reduce_metrics(arguments.network)
+    embedding_metrics = read_metrics(path, MapKeys)["maps"]
+    assert inputs.embeddings is not None, "the stage `reduce` always writes them"
+    if len(embedding_metrics) != len(inputs.embeddings):
+        raise DataError(
+            f"{path}: has {len(embedding_metrics)} embeddings, not those of {data.embeddings(arguments.network)}; "
+            "run `dvc repro`"
+        )
     rows = _rows(inputs, embedding_metrics, arguments.min_samples, fraction, stderr_log(None))
     rows.sort(key=lambda row: -row["average_precision"])
     if not rows:
@@ -102,12 +110,11 @@ def _rows(
         min_samples: the numbers to try.
         fraction: of the images to plant.
     """
-    assert inputs.embeddings is not None
     main = embedding_metrics[0]["tsne"]["requested"]
     spaces: list[tuple[str, Space, ScorerInputs]] = [("components", "components", inputs)]
-    for index in range(len(inputs.embeddings)):
-        requested = embedding_metrics[index]["tsne"]["requested"]
-        changes = {key: value for key, value in requested.items() if value != main[key]}
+    for index, metrics in enumerate(embedding_metrics):
+        requested = metrics["tsne"]["requested"]
+        changes = {key: value for key, value in requested.items() if value != main.get(key)}
         spaces.append((_embedding_name(changes), "embedding", inputs.with_embedding(index)))
     rows = []
     with log.progress("calibrate", len(spaces) * len(min_samples), "settings") as bar:

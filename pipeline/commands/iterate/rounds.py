@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.artifacts.files import create_array, open_array, read_json, remove_leftovers, write_json
+from pipeline.artifacts.files import create_array, open_array, remove_leftovers, write_json
+from pipeline.artifacts.metrics import AccuracyKeys, ClassKeys, read_metrics
 from pipeline.artifacts.overrides import Override, apply_labels, locate_overrides, read_overrides
 from pipeline.artifacts.prepared import count_planted, prepared_digest
-from pipeline.artifacts.provenance import code_digest, sha256_of_file
+from pipeline.artifacts.provenance import code_digest, read_provenance, sha256_of_file
 from pipeline.artifacts.recorded import check_with_note
 from pipeline.artifacts.stage_inputs import iteration_inputs
 from pipeline.artifacts.tables import read_parquet, write_parquet
@@ -140,7 +141,7 @@ def read_first_round(params: Params, data: DataPaths, network: str) -> FirstRoun
     result = read_round(data, network)
     for stage, parameters in _sections(params).items():
         path = data.provenance(stage, None if stage == "prepare" else network)
-        if read_json(path).get("parameters") != parameters:
+        if read_provenance(path)["parameters"] != parameters:
             raise InputError(f"{path}: made with another section `{stage}` than the current one; run `dvc repro`")
     columns = ["path", "sha256"]
     images = read_parquet(data.manifest("train"), columns)
@@ -168,7 +169,7 @@ def read_round(data: DataPaths, network: str) -> RoundResult:
     return RoundResult(
         is_noise=points["is_noise"].to_numpy(),
         keep=points["keep"].to_numpy(),
-        top1=read_json(data.finetune_metrics(network))["top1"],
+        top1=read_metrics(data.finetune_metrics(network), AccuracyKeys)["top1"],
     )
 
 
@@ -192,7 +193,7 @@ def read_corrected_labels(data: DataPaths, network: str) -> NDArray[np.int64]:
 
 
 def _class_names(data: DataPaths) -> list[str]:
-    names: list[str] = read_json(data.prepare_metrics)["class_names"]
+    names: list[str] = read_metrics(data.prepare_metrics, ClassKeys)["class_names"]
     return names
 
 
@@ -237,7 +238,7 @@ def write_kept_images(source: DataPaths, subset: DataPaths, keep: NDArray[np.boo
     remove_leftovers(subset.prepare_metrics.parent)
     rows = np.flatnonzero(keep)
     _copy_rows(open_array(source.images("train"), dtype=np.uint8, ndim=4, rows=len(keep)), rows, subset.images("train"))
-    metrics = read_json(source.prepare_metrics)
+    metrics = read_metrics(source.prepare_metrics, ClassKeys)
     if missing := [key for key in _SHARED_METRICS if key not in metrics]:
         raise InputError(f"{source.prepare_metrics}: has no key {missing[0]}; run `dvc repro --force`")
     manifest = read_parquet(source.manifest("train"), _COLUMNS).filter(pa.array(keep))

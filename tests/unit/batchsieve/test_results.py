@@ -166,6 +166,19 @@ def test_costs_are_those_of_the_stages(results: Results) -> None:
     assert results.costs["prepare"]["wall_s"] == 1.5
 
 
+@pytest.mark.parametrize("stage", ["finetune", "reduce", "filter"])
+@pytest.mark.parametrize("text", ["[]", "null", '["top1"]', "{}"])
+def test_damaged_metrics_without_a_record_are_refused(stage: str, text: str, results: Results, tmp_path: Path) -> None:
+    shutil.copytree(results.data.root, tmp_path / "data")
+    data = DataPaths(root=tmp_path / "data")
+    data.provenance(stage, "resnet18").unlink()
+    path = getattr(data, f"{stage}_metrics")("resnet18")
+    path.write_text(text)
+    with pytest.raises(InputError) as raised:
+        Results(params=results.params, data=data).network("resnet18")
+    assert raised.value.key == str(path)
+
+
 @pytest.mark.parametrize("text", ["[]", "null", '{"prepare": 3}', '{"prepare": {"wall_s": 1.0, "joules": 3}}'])
 def test_damaged_costs_are_refused(results: Results, text: str, tmp_path: Path) -> None:
     data = DataPaths(root=tmp_path)

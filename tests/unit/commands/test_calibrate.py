@@ -119,3 +119,32 @@ def test_every_setting_counts_also_one_without_an_eps(
     assert main([*_project(tmp_path), "--min-samples", "5", "200"]) == 0
     shown = progress_of(capsys.readouterr().err)
     assert shown == {"calibrate": [(done, 6, "settings") for done in range(1, 7)]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "null",
+        '["maps"]',
+        '{"maps": {}}',
+        '{"maps": []}',
+        '{"maps": [3, 4]}',
+        '{"maps": [{"tsne": {}}, {"tsne": {}}]}',
+        '{"maps": [{"tsne": {"requested": {}}}]}',
+    ],
+)
+def test_damaged_metrics_of_the_embedding_are_one_line(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, path = _project(tmp_path), DataPaths(root=tmp_path / "data").reduce_metrics(NETWORK)
+    path.write_text(text)
+    assert main(command) == 2
+    assert printed_error(capsys.readouterr().err.splitlines()[-1]).key == str(path)
+
+
+def test_settings_that_only_one_embedding_has_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command, path = _project(tmp_path), DataPaths(root=tmp_path / "data").reduce_metrics(NETWORK)
+    write_json(path, {"maps": [{"tsne": {"requested": value}} for value in ({}, {"perplexity": 50.0})]})
+    assert main([*command, "--min-samples", "5"]) == 0
+    assert "embedding, perplexity 50.0" in capsys.readouterr().out

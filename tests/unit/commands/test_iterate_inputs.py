@@ -17,6 +17,7 @@ from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.commands.iterate.rounds import RoundResult, read_first_round, read_round, round_inputs
 from pipeline.commands.iterate.running import RoundsDir
 from pipeline.config.params import load_params
+from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import RunLog
 from tests.fixtures.iteration import (
@@ -78,6 +79,16 @@ def test_a_damaged_record_of_inputs_starts_again(tmp_path: Path, text: str) -> N
     assert line.startswith("starting over: ")
     assert not made.exists()
     assert record_file.read_bytes() == recorded
+
+
+@pytest.mark.parametrize("text", ["[]", "null", '["top1"]', "{}", '{"top1": "x"}', '{"top1": 2.0}'])
+def test_damaged_metrics_of_the_extractor_are_refused(tmp_path: Path, text: str) -> None:
+    data = write_project(tmp_path)
+    pretend_first_round(tmp_path)
+    data.finetune_metrics(NETWORK).write_text(text)
+    with pytest.raises(InputError) as refused:
+        read_round(data, NETWORK)
+    assert refused.value.key == str(data.finetune_metrics(NETWORK))
 
 
 @pytest.mark.parametrize("text", DAMAGED)
