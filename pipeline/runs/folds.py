@@ -19,6 +19,7 @@ from pipeline.distributed import World
 from pipeline.live import StudyProgress
 from pipeline.models import build_network
 from pipeline.models.resnet import Network
+from pipeline.processes import check_space
 from pipeline.run_log import RunLog
 from pipeline.runs.checkpoints import RunCheckpoints, has_checkpoints, run_checkpointer, unused_checkpoints
 from pipeline.runs.record import damaged
@@ -31,6 +32,10 @@ from pipeline.training.loop import TrainData, train
 from pipeline.training.run_key import checkpoint_folder_name, run_key
 from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import TrainSettings
+from pipeline.training.weights import weight_bytes
+
+BYTES_PER_IMAGE = 12
+"""Bytes of the confidence, the margin and the forgetting events of a training image."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +89,7 @@ class NetworkCache:
             InputError: the entry is damaged, or is that of another key.
         """
         folder, reasons = self.folder(key), list[str]()
-        if not any(folder.glob("step-*.pt")):
+        if not self._has(key):
             return None
         latest = RunCheckpoints(folder, key).load_latest(reasons.append)
         # Entries of earlier versions have no dynamics.
@@ -98,6 +103,22 @@ class NetworkCache:
             "dynamics": TrainingDynamics(**dynamics) if dynamics else None,
         }
         return CachedNetwork(**saved)
+
+    def check_space(self, keys: Sequence[str], settings: TrainSettings, n: int) -> None:
+        """Check that there is room for the networks of `keys` that are missing; only rank 0 calls it.
+
+        Args:
+            settings: of any of the networks, which are of one size.
+            n: number of training images.
+
+        Raises:
+            InputError: with the bytes and the fix.
+        """
+        if n_missing := sum(not self._has(key) for key in keys):
+            check_space(self._root, n_missing * (weight_bytes(settings) + BYTES_PER_IMAGE * n))
+
+    def _has(self, key: str) -> bool:
+        return any(self.folder(key).glob("step-*.pt"))
 
     def folder(self, key: str) -> Path:
         """Return the folder of an entry."""
@@ -163,7 +184,7 @@ def train_folds(
         options: of every run; a run gets a separate checkpointer, and its title says where it is.
 
     Raises:
-        InputError, Terminated: as `loop.train`.
+        InputError, Terminated: as `loop.train`; or the disk has no room for the finished networks.
     """
     flag_sync = stop_and_save_flags()
     progress = StudyProgress([one.batch_sizes.examples(one.steps) for one in settings], unit="network")
@@ -174,6 +195,7 @@ def train_folds(
     ]
     keys = [one.fingerprint for one in run_keys]
     if world.is_main:
+        store.cache.check_space(keys, settings[0], len(data[0].train_mask))
         for line in unused_checkpoints(store.checkpoints, keys):
             log.info(line)
     for key, fold_settings, fold_data in zip(keys, settings, data, strict=True):

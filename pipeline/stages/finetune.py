@@ -29,7 +29,7 @@ from pipeline.models import full_name, is_timm
 from pipeline.models.resnet import Network
 from pipeline.models.timm_networks import timm_format
 from pipeline.processes import check_space
-from pipeline.runs.folds import CachedNetwork, FoldStore, NetworkCache, train_folds
+from pipeline.runs.folds import BYTES_PER_IMAGE, CachedNetwork, FoldStore, NetworkCache, train_folds
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
 from pipeline.training.checkpointing import STALE_AFTER_S, remove_stale_checkpoints
@@ -41,9 +41,6 @@ from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings
 from pipeline.training.state import IMAGENET_MEAN, IMAGENET_STD
 from pipeline.training.weights import Resizing, check_weights_path, save_fold_networks, save_trained, weight_bytes
-
-# Confidence, margin and forgetting events.
-_BYTES_PER_IMAGE = 12
 
 
 def finetune(context: StageContext, world: World) -> None:
@@ -139,7 +136,7 @@ def _n_bytes(context: StageContext, data: PreparedData) -> int:
     """Return the bytes of the networks and of what is kept for each training image, without file headers."""
     config, n = context.params.finetune, len(data.train.labels)
     weights = weight_bytes(_settings(context, data, n))
-    return config.folds * weights + _BYTES_PER_IMAGE * n
+    return config.folds * weights + BYTES_PER_IMAGE * n
 
 
 def _seed(context: StageContext) -> int:
@@ -246,6 +243,8 @@ def _fit_heads(
         for rows, network in zip(train_masks, cached, strict=True):
             yield _head_extractor(network, settings, rows, world)
         return
+    if world.is_main:
+        cache.check_space(keys, settings, n)
     start = time.monotonic()
     initialize = _weight_initializer(context, world)
     assert initialize is not None, "the configuration requires weights"
