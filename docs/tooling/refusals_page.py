@@ -45,7 +45,9 @@ def refusals_page(folder: Path) -> str:
 
 def _row(line: str) -> str:
     case, _, message = line.rpartition(" -> ")
-    return f"| {case.replace('|', chr(92) + '|')} | {_code(message.removeprefix('error: '))} |"
+    # An input that is a setting is code, and another one words.
+    shown = _code(case) if "=" in case else case.replace("|", "\\|")
+    return f"| {shown} | {_code(message.removeprefix('error: '))} |"
 
 
 def _code(text: str) -> str:

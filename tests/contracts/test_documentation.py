@@ -114,6 +114,7 @@ def test_the_page_of_refused_input_is_current() -> None:
     page = program["refusals_page"](program["GOLDEN"])
     assert program["PAGE"].read_text(encoding="utf-8") == page, "run `python docs/tooling/refusals_page.py`"
     assert page.count("\n| ") - 2 * page.count("\n|---") >= 150
+    assert "\n|  |" not in page, "each line has its input"
     # No file of refusals is left out.
     names = {path.stem for path in program["GOLDEN"].glob("*.txt") if "refus" in path.stem}
     assert names <= {name for files in program["_SECTIONS"].values() for name in files}

@@ -211,7 +211,11 @@ def test_weights_of_another_network(tmp_path: Path, capsys: pytest.CaptureFixtur
     lines = [assert_refused("finetune", tmp_path, capsys, str(tmp_path / "w.pth"))]
     torch.save(build_network(NETWORK, 4, stem="cifar", seed=0).state_dict(), tmp_path / "w.pth")
     lines.append(assert_refused("finetune", tmp_path, capsys, str(tmp_path / "w.pth")))
-    check_golden("weights_errors.txt", "\n".join(lines).replace(str(tmp_path), "FOLDER") + "\n")
+    text = "".join(
+        f"{case} -> {line}\n"
+        for case, line in zip(("weights of another network", "weights of another stem"), lines, strict=True)
+    )
+    check_golden("weights_errors.txt", text.replace(str(tmp_path), "FOLDER"))
 
 
 class _Code:

@@ -327,4 +327,6 @@ def test_images_that_decisions_cannot_name(tmp_path: Path, capsys: pytest.Captur
         write_csv(tmp_path / "y.csv", pa.Table.from_pylist([{**records[0], **change}, *records[1:]]))
         assert main(command) == 2
         lines += capsys.readouterr().err.splitlines()
-    check_golden("filter_features_images.txt", "\n".join(lines).replace(str(tmp_path), "FOLDER") + "\n")
+    cases = ("overrides, and labels without paths and digests", "a path in two rows", "a digest that is none")
+    text = "".join(f"{case} -> {line}\n" for case, line in zip(cases, lines, strict=True))
+    check_golden("filter_features_images.txt", text.replace(str(tmp_path), "FOLDER"))

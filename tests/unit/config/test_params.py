@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from pipeline.config.params import check_params, load_params
 from pipeline.errors import InputError
-from tests.fixtures.golden import check_golden
+from tests.fixtures.golden import check_golden, setting
 from tests.fixtures.params import PRESET, digits_tree, digits_with
 from tests.fixtures.printed_errors import key_within
 
@@ -226,7 +226,7 @@ def test_bad_values_are_explained() -> None:
     for path, value, _ in _BAD:
         with pytest.raises(InputError) as raised:
             check_params(digits_with(path, value), source="params.yaml")
-        lines.append(f"{raised.value}\n")
+        lines.append(f"{setting(path, value)} -> {raised.value}\n")
     check_golden("params_errors.txt", "".join(line for line in lines if " is not allowed: " not in line))
 
 

@@ -12,7 +12,7 @@ from pipeline.config.search_checks import check_space
 from pipeline.config.study import Study
 from pipeline.config.tuning import Domain, apply_values
 from pipeline.errors import InputError
-from tests.fixtures.golden import check_golden
+from tests.fixtures.golden import check_golden, setting
 from tests.fixtures.params import digits_tree
 from tests.fixtures.printed_errors import key_within
 
@@ -180,7 +180,8 @@ def test_what_cannot_be_meant_is_explained() -> None:
     for changes, _ in _BAD:
         with pytest.raises(InputError) as refused:
             _params(**changes)
-        lines.append(f"{refused.value}\n")
+        given = ", ".join(setting(key, ... if value is None else value) for key, value in changes.items())
+        lines.append(f"{given} -> {refused.value}\n")
     check_golden("tuning_errors.txt", "".join(line for line in lines if " is not allowed: " not in line))
 
 

@@ -97,7 +97,7 @@ def test_unreadable_images_are_counted_and_the_first_named(tmp_path: Path) -> No
     (tmp_path / "stale").write_bytes(b"earlier")
     with pytest.raises(InputError) as raised:
         _store(tmp_path, bad="train/3 train/0 test/1")
-    check_golden("refused_unreadable_images.txt", f"{raised.value}\n")
+    check_golden("refused_unreadable_images.txt", f"three images that cannot be read -> {raised.value}\n")
     _check_untouched(tmp_path)
 
 
