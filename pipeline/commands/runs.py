@@ -164,7 +164,7 @@ def import_runs(source: Path, target: Path, params: Params, data: DataPaths) -> 
         )
     work = WorkPaths(root=target)
     ours, other = Ledger(work.ledger), Ledger(source_ledger)
-    run_keys = list(other.run_keys())
+    run_keys = list(other.run_keys(to_import=True))
     usable = [key for key in run_keys if is_of_this_code(key)]
     if run_keys and not usable:
         raise InputError(

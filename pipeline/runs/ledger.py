@@ -5,6 +5,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -134,14 +135,19 @@ class Ledger:
         write_json(folder / "identity.json", dataclasses.asdict(run_key))
         write_checksums(folder)
 
-    def run_keys(self) -> Iterator[RunKey]:
+    def run_keys(self, *, to_import: bool = False) -> Iterator[RunKey]:
         """Yield the keys of all entries, in the order of their names.
+
+        Args:
+            to_import: whether the entries are those of another machine, which an error says how to mend.
 
         Raises:
             InputError: an entry is damaged, or is not under its key.
         """
         for folder in sorted(path for path in self._root.glob("[0-9a-f]*") if path.is_dir()):
-            yield _read_named_key(folder)
+            with _of_another_machine(folder) if to_import else nullcontext():
+                run_key = _read_named_key(folder)
+            yield run_key
 
     def import_run(
         self, other: "Ledger", run_key: RunKey, local_key: RunKey, *, labels: NDArray[np.int64] | None = None
@@ -159,22 +165,26 @@ class Ledger:
         weights = other.weights(run_key.fingerprint) if other.weights(run_key.fingerprint).exists() else None
         if self.has(local_key.fingerprint, with_weights=weights is not None):
             return False
-        check_checksums(other.folder(run_key.fingerprint), may_lack_weights=True)
-        result = other.get(run_key.fingerprint)
-        if labels is not None:
-            _check_evaluation(other.folder(run_key.fingerprint), result, labels)
+        folder = other.folder(run_key.fingerprint)
+        with _of_another_machine(folder):
+            check_checksums(folder, may_lack_weights=True)
+            result = other.get(run_key.fingerprint)
+            if labels is not None:
+                _check_evaluation(folder, result, labels)
+            if weights is not None:
+                check_bounded(weights)
         if run_key.machine != local_key.machine and result.imported_from is None:
             result = replace(result, imported_from=run_key.machine)
         if weights is None:
             self.add(local_key, result)
             return True
-        check_bounded(weights)
         self._root.mkdir(parents=True, exist_ok=True)
         copy = self._root / f".{local_key.fingerprint}.weights.{os.getpid()}.tmp"
         try:
             # The copy is checked, since the owner of the other folder may replace the file meanwhile.
             shutil.copyfile(weights, copy)
-            _check_weights(copy, source=weights)
+            with _of_another_machine(folder):
+                _check_weights(copy, source=weights)
             self.add(local_key, result, copy)
         finally:
             copy.unlink(missing_ok=True)
@@ -221,6 +231,16 @@ class Ledger:
                 reason = str(error).partition(": ")[2].partition("; ")[0]
                 lines.append(f"{folder}: {reason}; moved to {free}, and trained again")
         return lines
+
+
+@contextmanager
+def _of_another_machine(folder: Path) -> Iterator[None]:
+    """Replace the fix of errors about an entry: nothing that is run here mends the folder of another machine."""
+    try:
+        yield
+    except InputError as error:
+        problem = str(error).rpartition("; ")[0] or str(error)
+        raise InputError(f"{problem}; copy the run again, or delete {folder} and import again") from None
 
 
 def _check_evaluation(folder: Path, result: RunResult, labels: NDArray[np.int64]) -> None:

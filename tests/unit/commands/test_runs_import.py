@@ -239,7 +239,11 @@ def test_what_cannot_be_used_is_refused(
     harm(tmp_path / "theirs")
     assert _import(tmp_path / "theirs", tmp_path) == 2
     result = next((tmp_path / "theirs").glob(file)) if file else tmp_path / "theirs"
-    assert printed_error(capsys.readouterr().err).key == str(result)
+    error = printed_error(capsys.readouterr().err)
+    assert error.key == str(result)
+    damaged_entry = next((tmp_path / "theirs").glob("cells/[0-9a-f]*"), None) if file else None
+    fix = f"; copy the run again, or delete {damaged_entry} and import again"
+    assert str(error).endswith(fix) == bool(file)
     assert not (tmp_path / "work" / "cells").exists() or not list((tmp_path / "work" / "cells").iterdir())
 
 

@@ -142,7 +142,7 @@ _CHANGED: dict[str, Harm] = {
 
 def import_all(ours: Ledger, theirs: Ledger) -> None:
     """Import as the command does on an equal machine."""
-    for key in theirs.run_keys():
+    for key in theirs.run_keys(to_import=True):
         ours.import_run(theirs, key, key)
 
 
