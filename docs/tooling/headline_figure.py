@@ -2,7 +2,10 @@
 
     python docs/tooling/headline_figure.py
 
-Dots are seeds; bars are 95 % t intervals over them. The crosses are the paper's numbers, of another recipe.
+It has the runs of the studies `slopes` and `batch_6272` in params.yaml next to the searches of the rate: 600,000
+images, by one process. All others of the ledger are left out. Dots are seeds; bars are t intervals over them, 95 %,
+and of differences at the size with looks 1 - level of each look. The crosses are the paper's numbers, of another
+recipe.
 """
 
 from __future__ import annotations
@@ -10,11 +13,15 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import json
 import sys
 import tarfile
 import tempfile
 from collections import defaultdict
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
@@ -22,47 +29,120 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
+from numpy.typing import NDArray  # noqa: E402
 
+from pipeline.arms import arm_mask  # noqa: E402
+from pipeline.config.params import Params, load_params  # noqa: E402
+from pipeline.errors import InputError  # noqa: E402
 from pipeline.figures.palette import ARMS  # noqa: E402
 from pipeline.replication.published import PUBLISHED  # noqa: E402
+from pipeline.runs.grid import expand_grid  # noqa: E402
 from pipeline.runs.ledger import Ledger  # noqa: E402
-from pipeline.stats.estimates import mean_estimate  # noqa: E402
+from pipeline.stats.estimates import Estimate, mean_estimate, rounding_sd  # noqa: E402
+from pipeline.stats.sequential import look_levels  # noqa: E402
+from pipeline.training.settings import DatasetInfo, recorded_settings  # noqa: E402
 
 _RESULTS = ROOT / "docs" / "results" / "headline"
-_N_IMAGES = 50_000
-_CONFIDENCE = 0.95
+_STUDIES = ("slopes", "batch_6272")
+_N_CLASSES = 10
+_N_TEST = 10_000
 _SHIFTS = {"full": 0.93, "filtered": 1.0, "random": 1.075}
 
 Accuracies = dict[tuple[int, str], dict[int, float]]
 
 
-def read_accuracies() -> Accuracies:
-    """Return (batch size, arm) -> seed -> top-1 in percent."""
-    arms = _arms_by_digest()
+@cache
+def params() -> Params:
+    """Return the parameters of the runs."""
+    return load_params(_RESULTS / "2026-11-25-rates" / "params.yaml")
+
+
+def unpack_ledger(folder: Path) -> Ledger:
+    """Unpack the recorded runs to a folder, and return them."""
+    with tarfile.open(_RESULTS / "2026-11-25-runs" / "ledger.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return Ledger(folder / ".work" / "cells")
+
+
+def read_accuracies(ledger: Ledger) -> Accuracies:
+    """Return (batch size, arm) -> seed -> top-1 in percent, of the runs of the studies in the figure.
+
+    Raises:
+        InputError: a run has images of no arm, or a second one has its batch size, arm and seed.
+    """
+    expected = _expected_settings()
     found: Accuracies = defaultdict(dict)
-    with tempfile.TemporaryDirectory() as folder:
-        with tarfile.open(_RESULTS / "2026-11-25-runs" / "ledger.tar.xz") as archive:
-            archive.extractall(folder, filter="data")
-        ledger = Ledger(Path(folder, ".work", "cells"))
-        for key in ledger.run_keys():
-            settings = key.job["settings"]
-            arm = arms.get(str(key.job["members"]), "random")
-            top1 = ledger.get(key.fingerprint).top1
-            assert top1 is not None, key.fingerprint
-            found[settings["batch_size"], arm][settings["seed"]] = 100 * top1
+    for key in ledger.run_keys():
+        settings = key.job["settings"]
+        size, seed = settings["batch_size"], settings["seed"]
+        result = ledger.get(key.fingerprint)
+        # A run of two processes has the settings of one.
+        if _without_statistics(settings) != expected.get((size, seed)) or result.workers != 1:
+            continue
+        run = f"run {key.fingerprint}, batch {size}, seed {seed}"
+        arm = _arms_by_digest(seed).get(str(key.job["members"]))
+        if arm is None:
+            raise InputError(f"{run}: its images are those of none of {', '.join(_SHIFTS)}; remove it from the ledger")
+        if seed in found[size, arm]:
+            raise InputError(f"{run}: is the second one of arm {arm}; remove one of them from the ledger")
+        assert result.top1 is not None, run
+        found[size, arm][seed] = 100 * result.top1
     return found
 
 
-def _arms_by_digest() -> dict[str, str]:
-    """Return the digest of the images of the arms that are the same for all seeds, as a run's key has it."""
-    with tarfile.open(_RESULTS / "2026-11-25-filter" / "filter.tar.xz") as archive:
-        kept = archive.extractfile("data/filter/resnet101/kept.csv")
-        assert kept is not None
-        rows = [int(row["sample_id"]) for row in csv.DictReader(io.TextIOWrapper(kept, encoding="utf-8"))]
-    filtered = np.zeros(_N_IMAGES, dtype=np.bool_)
-    filtered[rows] = True
-    masks = {"full": np.ones(_N_IMAGES, dtype=np.bool_), "filtered": filtered}
+@cache
+def _arms_by_digest(seed: int) -> dict[str, str]:
+    """Return the digest of the images of each arm of a seed, as a run's key has it."""
+    labels, keep = _filtered_images()
+    masks = {arm: arm_mask(arm, labels, keep, seed=seed) for arm in _SHIFTS}
     return {hashlib.sha256(np.packbits(mask).tobytes()).hexdigest(): arm for arm, mask in masks.items()}
+
+
+@cache
+def _filtered_images() -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the class of each training image, as its number in the order of the names, and the filter's decision."""
+    names: dict[int, str] = {}
+    kept: list[int] = []
+    with tarfile.open(_RESULTS / "2026-11-25-filter" / "filter.tar.xz") as archive:
+        for table in ("kept", "dropped"):
+            stored = archive.extractfile(f"data/filter/resnet101/{table}.csv")
+            assert stored is not None
+            rows = {int(row["sample_id"]): row["label_name"] for row in
+                    csv.DictReader(io.TextIOWrapper(stored, encoding="utf-8"))}  # fmt: skip
+            names |= rows
+            kept += rows if table == "kept" else []
+    labels = np.unique([names[row] for row in range(len(names))], return_inverse=True)[1]
+    keep = np.zeros(len(names), dtype=np.bool_)
+    keep[kept] = True
+    return labels, keep
+
+
+@cache
+def _expected_settings() -> dict[tuple[int, int], Any]:
+    """Return (batch size, seed) -> settings of the studies' runs, which are the same for all arms."""
+    keep = _filtered_images()[1]
+    info = DatasetInfo(n_classes=_N_CLASSES, image_size=params().prepare.image_size, mean=(), std=())
+    specs = [
+        spec.settings
+        for study in (params().studies[name] for name in _STUDIES)
+        for spec in expand_grid(study, params().train, info, len(keep), {"resnet101": int(keep.sum())})
+    ]
+    return {
+        (one.batch_size, one.seed): _without_statistics(json.loads(json.dumps(recorded_settings(one)))) for one in specs
+    }
+
+
+def _without_statistics(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings without the mean and standard deviation of the images, which no table here has."""
+    image_format = {name: value for name, value in settings["format"].items() if name not in ("mean", "std")}
+    return {**settings, "format": image_format}
+
+
+def confidence_of_differences(size: int) -> float:
+    """Return the confidence of the intervals of differences at a batch size: 1 - level of a look where it has looks."""
+    confidence = params().report.confidence
+    looks = [study.looks for name in _STUDIES if (study := params().studies[name]).looks and size in study.batch_sizes]
+    return 1 - look_levels(tuple(looks[0]), 1 - confidence).difference if looks and looks[0] else confidence
 
 
 def draw(found: Accuracies) -> Figure:
@@ -71,16 +151,14 @@ def draw(found: Accuracies) -> Figure:
     figure = Figure(figsize=(10, 3.8), layout="constrained")
     accuracy, gain = figure.subplots(1, 2)
     for arm, color in ((arm, ARMS[arm]) for arm in _SHIFTS):
-        _points(accuracy, {size: list(found[size, arm].values()) for size in sizes}, _SHIFTS[arm], color, arm)
+        accuracies = {size: list(found[size, arm].values()) for size in sizes}
+        estimates = [mean_estimate(of_seeds, params().report.confidence) for of_seeds in accuracies.values()]
+        _points(accuracy, accuracies, estimates, shift=_SHIFTS[arm], color=color, label=arm)
     accuracy.set_ylabel("top-1 (%)")
     for control, color in (("full", ARMS["full"]), ("random", ARMS["random"])):
-        differences = {
-            size: [
-                found[size, "filtered"][seed] - found[size, control][seed] for seed in sorted(found[size, "filtered"])
-            ]
-            for size in sizes
-        }
-        _points(gain, differences, _SHIFTS[control], color, f"filtered − {control}")
+        differences = {size: differences_of(found, size, control) for size in sizes}
+        estimates = [difference_estimate(found, size, control) for size in sizes]
+        _points(gain, differences, estimates, shift=_SHIFTS[control], color=color, label=f"filtered − {control}")
     gain.axhline(0, color="0.6", linewidth=1, zorder=0)
     gain.set_ylabel("difference (points of top-1)")
     paper = {point.arm: point for point in PUBLISHED["gahlot-2020-fig7"].points}
@@ -97,10 +175,23 @@ def draw(found: Accuracies) -> Figure:
     return figure
 
 
-def _points(axes: Axes, values: dict[int, list[float]], shift: float, color: str, label: str) -> None:
+def differences_of(found: Accuracies, size: int, control: str) -> list[float]:
+    """Return filtered - control in percentage points, of the seeds that have both."""
+    filtered, others = found[size, "filtered"], found[size, control]
+    return [filtered[seed] - others[seed] for seed in sorted(filtered.keys() & others.keys())]
+
+
+def difference_estimate(found: Accuracies, size: int, control: str) -> Estimate:
+    """Return the mean of filtered - control in percentage points, with the interval that the report has."""
+    rounding = 100 * rounding_sd(1 / _N_TEST) * 2**0.5
+    return mean_estimate(differences_of(found, size, control), confidence_of_differences(size), rounding=rounding)
+
+
+def _points(
+    axes: Axes, values: dict[int, list[float]], estimates: list[Estimate], *, shift: float, color: str, label: str
+) -> None:
     """Draw the seeds of each batch size, their mean and its interval."""
     sizes = [size * shift for size in values]
-    estimates = [mean_estimate(of_seeds, _CONFIDENCE) for of_seeds in values.values()]
     means = [estimate.mean for estimate in estimates]
     half = [estimate.mean - estimate.low if estimate.low is not None else 0.0 for estimate in estimates]
     axes.errorbar(sizes, means, half, color=color, label=label, linewidth=1.2, capsize=2)
@@ -108,5 +199,17 @@ def _points(axes: Axes, values: dict[int, list[float]], shift: float, color: str
         axes.plot([size] * len(of_seeds), of_seeds, ".", color=color, alpha=0.4, markersize=4)
 
 
+def main() -> int:
+    """Draw the figure; returns 2 with one line for runs that it refuses."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            found = read_accuracies(unpack_ledger(Path(folder)))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    draw(found).savefig(ROOT / "docs" / "images" / "headline.png", dpi=110, metadata={"Software": None})
+    return 0
+
+
 if __name__ == "__main__":
-    draw(read_accuracies()).savefig(ROOT / "docs" / "images" / "headline.png", dpi=110, metadata={"Software": None})
+    sys.exit(main())
