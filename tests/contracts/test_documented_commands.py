@@ -114,6 +114,22 @@ def test_the_batch_script_is_requeued_after_its_ranks_saved(signalled: bool, cod
     assert lines[1:] == (["saved", "scontrol requeue 12"] if signalled else [])
 
 
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize("page", ["headline", "law"])
+def test_a_queue_of_studies_ends_with_an_error_at_one_that_fails(page: str, tmp_path: Path) -> None:
+    """A fake `dvc` fails at the second study."""
+    texts = _fences(ROOT / "docs" / "guides" / f"{page}.md", "")
+    (queue,) = (text for text in texts if "for study in" in text)
+    fakes = {"python": "exit 0", "dvc": 'echo "$*" >> studies.txt\ntest "$(wc -l < studies.txt)" -lt 2'}
+    for name, body in fakes.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", f"{queue}\nexit $?"], cwd=tmp_path, env=environ, check=False)
+    assert done.returncode == 1
+    assert len((tmp_path / "studies.txt").read_text().splitlines()) == 2
+
+
 def test_documented_yaml_can_be_parsed() -> None:
     for page in PAGES:
         for text in _fences(page, "yaml"):
