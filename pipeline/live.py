@@ -1,6 +1,6 @@
 """The progress of several runs while they train: the time left, a page, and metrics as files.
 
-DVC's plots, its extension for VS Code and Studio follow the files. Their layout is DVCLive's: metrics.json,
+DVC's plots and its extension for VS Code follow the files. Their layout is DVCLive's: metrics.json,
 plots/metrics/<group>/<name>.tsv with the columns step and <name>, and report.html, a page that refreshes itself. No
 result depends on them.
 """
