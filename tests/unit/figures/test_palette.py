@@ -109,6 +109,17 @@ def test_lines_stand_out_from_light_and_dark_pages(group: str) -> None:
         assert min(_contrast(color, page) for page in (_WHITE, *_DARK_PAGES)) > 2.2, color
 
 
+@pytest.mark.parametrize(
+    ("group", "least"), [("decisions", 1.8), ("comparison", 1.8), ("agreement", 1.8), ("marks", 3.5), ("classes", 1.4)]
+)
+def test_points_stand_out_from_the_map_in_light_and_dark(group: str, least: float) -> None:
+    """Classes are too many: the lightest of the scheme has 1.6 on white paper."""
+    maps = re.findall(r"#[0-9a-f]{6}", dict(_declared("viz/assets/base.css"))["map"])
+    assert len(maps) == 2
+    for color, background in product(_GROUPS[group], maps):
+        assert _contrast(color, background) > least, (color, background)
+
+
 def test_verdicts_are_legible_on_their_pages() -> None:
     for outcome, (light, dark) in palette.OUTCOMES.items():
         assert _contrast(light, _WHITE) > 4.5, outcome
