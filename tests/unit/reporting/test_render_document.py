@@ -87,6 +87,19 @@ def test_claims_are_in_a_document_that_has_a_published_figure(figure: str | None
     assert (markdown_table(content["tables"]["sentences"]) in document) == (figure is not None)
 
 
+@pytest.mark.parametrize("figure", [None, "gahlot-2020-fig4"])
+def test_the_paper_is_named_where_a_study_is_about_it(figure: str | None, tmp_path: Path) -> None:
+    grid = {"batch_sizes": [32, 128], "learning_rates": [0.05, 0.1], "seeds": [0, 1]}
+    data, params = DataPaths(root=tmp_path), params_with(["resnet18"], paper_figure=figure, **grid)
+    write_artifacts(data, params)
+    summary = build_summary(load_report_inputs(params, data))
+    document = render_document(params, summary, FIGURES)
+    assert "A slope above 0 means that" in document
+    assert "The size with the highest top-1" in document
+    for text in ("the paper's claim is tested at equal steps", "show this as fig. 4", "Gahlot", "paper'"):
+        assert (text in document) == (figure is not None), text
+
+
 class Notes(HTMLParser):
     """Paragraphs of a page: those of class `muted` in `muted`."""
 
