@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 expect = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed").expect
+
+# Of the background of a card, and of its text: 0 to 255.
+_LUMINANCES = """() => {
+    const luminance = (color) => {
+        const [red, green, blue] = color.match(/[0-9.]+/g).map(Number);
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+    };
+    const style = getComputedStyle(document.querySelector(".look-card"));
+    return [luminance(style.backgroundColor), luminance(style.color)];
+}"""
 
 _SCRIPT = "<img src=x onerror=alert(1)>"
 
@@ -86,6 +96,11 @@ def test_near_duplicates_with_different_labels_are_open(opened: Page) -> None:
 
 
 @pytest.mark.slow
-def test_on_a_phone_nothing_is_wider_than_the_screen(opened: Page) -> None:
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone_nothing_is_wider_than_the_screen(opened: Page, scheme: Literal["light", "dark"]) -> None:
+    opened.emulate_media(color_scheme=scheme)
     opened.set_viewport_size({"width": 420, "height": 900})
     opened.wait_for_function("document.documentElement.scrollWidth <= 420")
+    page, text = opened.evaluate(_LUMINANCES)
+    assert (page < 60 and text > 180) if scheme == "dark" else (page > 200 and text < 60)
+    assert opened.locator(".look-card").first.is_visible()
