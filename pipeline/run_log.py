@@ -121,8 +121,8 @@ class _LineProgress:
 
 
 def rounded_time(seconds: float) -> str:
-    """Return a time in the unit that people use for it: `50 s`, `3 min` or `2.8 h`."""
-    if seconds < 90:
+    """Return a time in the unit that people use for it: `50 s`, `3 min` or `2.8 h`; seconds below two minutes."""
+    if round(seconds) < 120:
         return f"{max(1, round(seconds))} s"
     return f"{round(seconds / 60)} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 

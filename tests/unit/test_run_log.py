@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.energy import UNKNOWN_ENERGY, Energy
 from pipeline.processes import peak_memory_kib
-from pipeline.run_log import ResourceMeter, RunLog
+from pipeline.run_log import ResourceMeter, RunLog, rounded_time
 
 _ROOT = Path(__file__).parents[2]
 
@@ -196,3 +196,12 @@ def test_peak_memory_is_found_where_linux_tells_none(monkeypatch: pytest.MonkeyP
             place.write_text(status)
         monkeypatch.setattr("pipeline.processes._STATUS", place)
         assert peak_memory_kib() >= expected / 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "1 s"), (89, "89 s"), (90, "90 s"), (119, "119 s"), (119.6, "2 min"), (120, "2 min"), (5399, "90 min"),
+     (5400, "1.5 h")],
+)  # fmt: skip
+def test_a_time_below_two_minutes_is_in_seconds(seconds: float, text: str) -> None:
+    assert rounded_time(seconds) == text
