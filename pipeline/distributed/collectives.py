@@ -41,11 +41,15 @@ def local_world_size() -> int:
 
 
 def arrivals() -> int:
-    """Return how many collectives of this module the process has come to; equal on all ranks that wait together."""
+    """Return how many counted collectives the process has come to; equal on all ranks that wait together."""
     return _arrivals[0]
 
 
-def _arrive() -> None:
+def arrive() -> None:
+    """Count a collective, or an exchange of several, that the process has come to; all ranks call it before it.
+
+    A rank that has come to fewer than the others keeps them waiting, see `liveness`.
+    """
     _arrivals[0] += 1
 
 
@@ -53,7 +57,7 @@ def broadcast(value: T) -> T:
     """Return rank 0's `value`, any picklable object, on all ranks."""
     if not is_distributed():
         return value
-    _arrive()
+    arrive()
     box = [value]
     dist.broadcast_object_list(box, src=0)
     return box[0]
@@ -63,7 +67,7 @@ def all_gather(value: T) -> list[T]:
     """Return every rank's `value`, any picklable object, in rank order on all ranks."""
     if not is_distributed():
         return [value]
-    _arrive()
+    arrive()
     box: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(box, value)
     return box
@@ -77,14 +81,14 @@ def any_rank(value: bool) -> bool:
 def barrier() -> None:
     """Wait for all ranks."""
     if is_distributed():
-        _arrive()
+        arrive()
         dist.barrier()
 
 
 def all_reduce_sum_(tensor: Tensor) -> Tensor:
     """Sum over ranks, in place."""
     if is_distributed():
-        _arrive()
+        arrive()
         dist.all_reduce(tensor)
     return tensor
 
@@ -97,7 +101,7 @@ def rank_ordered_sum_(tensor: Tensor) -> Tensor:
     """
     if not is_distributed():
         return tensor
-    _arrive()
+    arrive()
     for chunk in tensor.split(_CHUNK):
         gathered = [torch.empty_like(chunk) for _ in range(dist.get_world_size())]
         dist.all_gather(gathered, chunk)
@@ -147,7 +151,7 @@ class FlagSync:
         """Send this rank's flags and return which of the last call's flags any rank raised; all ranks call it."""
         if not is_distributed():
             return list(flags)
-        _arrive()
+        arrive()
         if self._pending is not None:
             self._pending.wait()
         reduced = self._flags.bool().tolist()

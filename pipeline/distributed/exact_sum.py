@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipeline.distributed.collectives import all_gather, all_reduce_sum_, is_distributed, pairwise_sum
+from pipeline.distributed.collectives import all_gather, all_reduce_sum_, arrive, is_distributed, pairwise_sum
 from pipeline.distributed.hierarchical import NodeGroups
 
 HEADROOM = 6
@@ -95,6 +95,7 @@ def sum_over_ranks_(total: Tensor, *, bucket_elements: int | None = None, nodes:
     """
     if not is_distributed():
         return
+    arrive()
     pending = []
     for bucket in total.split(bucket_elements or len(total)):
         if nodes is None:
@@ -136,6 +137,7 @@ class OverlappedSum:
     def wait(self) -> None:
         """Wait until all parts are summed; all of them are complete."""
         assert len(self._pending) == len(self._buckets), "a part was not completed"
+        arrive()  # sending has waited for no other rank
         for work in self._pending:
             work.wait()
 
@@ -156,6 +158,7 @@ def _buckets_from_the_end(sizes: Sequence[int], most: int) -> list[tuple[range, 
 def max_over_ranks_(values: Tensor) -> None:
     """Replace each value by its largest over all ranks; values are finite."""
     if is_distributed():
+        arrive()
         dist.all_reduce(values, op=dist.ReduceOp.MAX)
 
 

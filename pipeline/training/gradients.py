@@ -167,7 +167,9 @@ class AveragedGradients:
         with compile_disabled():
             for _ in range(2):
                 pair = BatchSlice(rows=slice(0, 2), group_sizes=(2,))
-                train_loss.summed_loss(self.model, batch, pair).backward()
+                loss = train_loss.summed_loss(self.model, batch, pair)
+                distributed.arrive()
+                loss.backward()
                 self.model.zero_grad(set_to_none=True)
 
 
@@ -265,8 +267,12 @@ def accumulate_gradients(
     total = torch.zeros((), dtype=torch.float64, device=train_loss.labels.device)
     weight = 1 / sum(micro_batch.size for micro_batch in micro_batches) if local else world_size / batch.size
     for index, micro_batch in enumerate(micro_batches):
-        with distributed.defer_reduction(model, defer=local or index < len(micro_batches) - 1):
+        exchanges = not local and index == len(micro_batches) - 1
+        with distributed.defer_reduction(model, defer=not exchanges):
             loss = train_loss.summed_loss(model, batch, micro_batch)
+            if exchanges:
+                # The backward pass waits for ranks that have not come to it.
+                distributed.arrive()
             (loss * weight * loss_scale).backward()
         total += loss.detach()
     return total

@@ -203,6 +203,18 @@ def test_a_stopped_rank_is_named_and_the_run_resumes(tmp_path: Path, victim: int
     assert f"resumed from step {saved[-1]}, workers: 2" in again.read_text()
 
 
+@pytest.mark.parametrize("reduction", ["ddp", "exact"])
+def test_a_rank_that_hangs_in_a_step_is_named(tmp_path: Path, reduction: str) -> None:
+    """It answers, and keeps the others waiting for its gradient; over gloo the exchange ends with an error there."""
+    study = StudyProject.write(tmp_path, study={"seeds": [0]}, workers=2, timeout_seconds=6, reduction=reduction)
+    code, said = _with_fault(study, "sleep", rank=1)
+    assert code == 2, said
+    notice, error = (line for line in _lines(said) if "rank" in line)
+    assert re.match(r"rank 1 \(process \d+ on \S+\) has not come to the others for \d+ s; the others wait", notice), said
+    assert re.match(r"error: rank 1 \(process \d+ on \S+\) has not come to the others within 6 s; run", error), said
+    assert "Traceback" not in said
+
+
 def test_a_rank_is_named_after_a_minute_and_may_go_on(tmp_path: Path) -> None:
     """With the default `timeout_seconds`, 300: the run ends as if nothing had been."""
     steps: dict[str, Any] = {**_LONG, "budget": {"steps": 300}, "arms": ["full"]}
