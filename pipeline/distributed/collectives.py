@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -15,6 +16,8 @@ _CHUNK = 1 << 22
 groups_without_timeout: list[Any] = []
 """Process groups that wait as long as the default one; `set_collective_timeout` shortens both."""
 
+# NCCL's own end is a trace of many lines, so the watch of the ranks, see `liveness`, comes first.
+_NCCL_FACTOR = 3.0
 # Collectives that this process has come to, like torch's process group one of a process.
 _arrivals = [0]
 
@@ -33,6 +36,16 @@ def is_distributed() -> bool:
     if launched_by_torchrun() and not dist.is_initialized():
         raise RuntimeError("started by torchrun outside `distributed.join_process_group()`")
     return dist.is_initialized() and dist.get_world_size() > 1
+
+
+def ends_by_nccl() -> bool:
+    """Return whether the ranks exchange by NCCL, which blocks the GPU where another rank does not come."""
+    return str(dist.get_backend()) == "nccl"
+
+
+def collective_timeout(seconds: float) -> timedelta:
+    """Return the timeout of a process group whose ranks are lost after `seconds`."""
+    return timedelta(seconds=_NCCL_FACTOR * seconds if ends_by_nccl() else seconds)
 
 
 def local_world_size() -> int:

@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipeline.distributed.collectives import all_gather
+from pipeline.distributed.collectives import all_gather, collective_timeout
 from pipeline.distributed.compression import Bucket, Compression
 
 AsyncRunner = Callable[[Tensor, Callable[[], None]], torch.futures.Future[Tensor]]
@@ -81,7 +80,7 @@ def ranks_by_node() -> list[list[int]]:
 
 
 def node_groups(timeout_seconds: float) -> NodeGroups:
-    """Build the node groups of all ranks, whose collectives fail after the timeout; all ranks call it."""
+    """Build the node groups of all ranks, whose collectives fail like those of all ranks; all ranks call it."""
     world = dist.group.WORLD
     assert world is not None
     return _build_node_groups(world, timeout_seconds)
@@ -90,7 +89,7 @@ def node_groups(timeout_seconds: float) -> NodeGroups:
 @lru_cache(maxsize=1)
 def _build_node_groups(_world: dist.ProcessGroup, timeout_seconds: float) -> NodeGroups:
     """Build the groups once per process group: a study trains many runs, and groups are not released before the end."""
-    nodes, rank, timeout = ranks_by_node(), dist.get_rank(), timedelta(seconds=timeout_seconds)
+    nodes, rank, timeout = ranks_by_node(), dist.get_rank(), collective_timeout(timeout_seconds)
     # Every rank makes every group, in one order.
     groups: list[Any] = [dist.new_group(ranks, timeout) for ranks in nodes]
     leaders: Any = dist.new_group([ranks[0] for ranks in nodes], timeout)

@@ -16,7 +16,13 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 
-from pipeline.distributed.collectives import groups_without_timeout, is_distributed, launched_by_torchrun
+from pipeline.distributed.collectives import (
+    collective_timeout,
+    ends_by_nccl,
+    groups_without_timeout,
+    is_distributed,
+    launched_by_torchrun,
+)
 from pipeline.distributed.launch import LAUNCHER, SHARED_GPU, shares_gpus
 from pipeline.distributed.liveness import RankWatch, is_lost_connection, lost_line, watch_store
 from pipeline.errors import InputError, MachineError, Terminated
@@ -27,7 +33,6 @@ _CONNECT_TIMEOUT = timedelta(minutes=5)
 _AGENT_STOP_TIMEOUT_S = 60
 _POLL_INTERVAL_S = 0.01
 _FINISHED = "finished"
-_NCCL_FACTOR = 3.0
 _NO_TIMEOUT = timedelta(days=365)
 # The watch of this process, like torch's process group one of a process.
 _watches: list[RankWatch] = []
@@ -99,11 +104,11 @@ def join_process_group(
 
     Products and convolutions are in IEEE single precision, see `float32_arithmetic`.
 
-    A rank that does not answer is named after a minute. See `liveness`.
+    A rank that does not answer at all is named after half a minute, and lost after a minute. See `liveness`.
 
     Args:
         choose_world_size: maps the number of processes that torchrun started to the number that take part.
-        lost_after_s: time without an answer after which a rank counts as lost, and the others end.
+        lost_after_s: time after which a rank that does not come to the others counts as lost, and they end.
 
     Raises:
         InputError: torchrun started more processes than this machine has GPUs.
@@ -201,13 +206,11 @@ def set_collective_timeout(seconds: float) -> None:
     if is_distributed():
         # Before torch 2.12 or so it had no public name.
         set_timeout = getattr(dist, "set_timeout", None) or distributed_c10d._set_pg_timeout
-        by_nccl = dist.get_backend() == "nccl"
-        # NCCL's own end is a trace of many lines, so the watch comes first.
-        set_timeout(timedelta(seconds=_NCCL_FACTOR * seconds if by_nccl else seconds))
+        set_timeout(collective_timeout(seconds))
         for group in groups_without_timeout:
             set_timeout(timedelta(seconds=seconds), group)
         for watch in _watches:
-            watch.set_timeout(seconds, ends_absent=by_nccl)
+            watch.set_timeout(seconds, ends_absent=ends_by_nccl())
 
 
 def _fresh_store(store: Any, rank: int, world_size: int) -> tuple[str, Any]:  # torch's types leave dist.Store out
