@@ -34,7 +34,7 @@ class CommConfig:
             which the first bucket, whose gradients are ready first, holds 1 MiB.
         overlap: False sends everything in one message after the backward pass.
         hierarchical: sum on one rank of each node, average between these ranks, and broadcast inside the node.
-        timeout_seconds: time without an answer after which a rank fails because others are lost, > 0.
+        timeout_seconds: time after which a rank fails because another has not come to it, > 0.
     """
 
     library: Literal["ddp", "horovod"] = "ddp"

@@ -2,8 +2,9 @@
 
 Each rank has a thread that counts in the store of the launcher. A count that stands still means that the process was
 killed, is stopped, or has lost its connection. With it the thread writes how many collectives the process has come to:
-a rank that answers and has come to fewer than the others keeps them waiting. Clocks of machines are not compared. Rank
-0 watches all others, and they watch rank 0.
+a rank that answers and has come to fewer than the others keeps them waiting. It may have a reason, such as a slow disk,
+so it has `timeout_seconds`. A rank that does not answer at all has a minute at most. Clocks of machines are not compared.
+Rank 0 watches all others, and they watch rank 0.
 """
 
 import os
@@ -23,7 +24,9 @@ from pipeline.distributed.collectives import arrivals
 from pipeline.errors import MachineError, is_out_of_memory
 
 NOTICE_AFTER_S = 60.0
-"""Time after which a rank that does not answer is named."""
+"""Time after which a rank that does not come to the others is named, unless half of its limit is shorter."""
+SILENT_AFTER_S = 60.0
+"""Time after which a rank that does not answer at all is lost, unless `timeout_seconds` is shorter."""
 
 _LOST_CODE = 2
 _LEFT = "left"
@@ -81,7 +84,8 @@ class RankWatch:
 
     Args:
         store: a client of its own: one that waits for a key answers no other thread.
-        timeout_s: time without an answer after which the process ends with one line and exit code 2.
+        timeout_s: time that a rank may take to come to the others. Without any answer for this time or for
+            `SILENT_AFTER_S`, whichever is shorter, the process ends with one line and exit code 2.
     """
 
     def __init__(self, store: Any, *, rank: int, size: int, timeout_s: float) -> None:
@@ -101,6 +105,10 @@ class RankWatch:
     @property
     def _interval(self) -> float:
         return min(_MAX_INTERVAL_S, self._timeout_s / 10)
+
+    @property
+    def _silent_limit_s(self) -> float:
+        return min(SILENT_AFTER_S, self._timeout_s)
 
     def set_timeout(self, seconds: float, *, ends_absent: bool = False) -> None:
         """Set the time after which a rank counts as lost.
@@ -150,7 +158,7 @@ class RankWatch:
         last = time.monotonic()
         while not self._stopped.wait(self._interval):
             now = time.monotonic()
-            if now - last > max(3 * self._interval, self._timeout_s / 4):
+            if now - last > max(3 * self._interval, self._silent_limit_s / 4):
                 # This process was stopped itself, perhaps with all others, and has seen no count since.
                 self._seen.clear()
                 self._store_answered = now
@@ -177,22 +185,23 @@ class RankWatch:
             if int(arrived) != seen.arrived or arrivals() <= int(arrived):
                 seen.arrived, seen.arrived_at = int(arrived), now
             silent, absent = now - seen.answered_at, now - seen.arrived_at
-            if silent > self._timeout_s + _GRACE_S:
+            if silent > self._silent_limit_s + _GRACE_S:
                 self._end(f"{self._describe(other)} has not answered for {silent:.0f} s")
             if self._ends_absent and absent > self._timeout_s + _GRACE_S:
                 self._end(f"{self._describe(other)} has not come to the others within {self._timeout_s:g} s")
             # A rank may have come as far as this one, and be stopped inside a collective that is not counted.
-            late = max(silent, absent)
-            if late <= min(NOTICE_AFTER_S, self._timeout_s / 2):
+            if silent <= self._silent_limit_s / 2 and absent <= min(NOTICE_AFTER_S, self._timeout_s / 2):
                 seen.named = False
             elif not seen.named:
                 seen.named = True
-                what = "answered" if silent > 2 * self._interval else "come to the others"
-                self._say(
-                    f"{self._describe(other)} has not {what} for {late:.0f} s; the others wait until "
-                    f"{self._timeout_s:g} s (timeout_seconds)",
-                    key=f"named {other} at {arrived}",
-                )
+                self._say(self._late_line(other, silent, absent), key=f"named {other} at {arrived}")
+
+    def _late_line(self, rank: int, silent: float, absent: float) -> str:
+        what, late, limit_s = "come to the others", absent, self._timeout_s
+        if silent > 2 * self._interval:
+            what, late, limit_s = "answered", silent, self._silent_limit_s
+        of = " (timeout_seconds)" if limit_s == self._timeout_s else ""
+        return f"{self._describe(rank)} has not {what} for {late:.0f} s; the others wait until {limit_s:g} s{of}"
 
     def _counts(self) -> dict[int, str]:
         here = [other for other in self._watched if other in self._seen or self._store.check([f"count {other}"])]
@@ -203,7 +212,7 @@ class RankWatch:
 
     def _without_store(self, error: Exception) -> None:
         silent = time.monotonic() - self._store_answered
-        if silent > self._timeout_s + _GRACE_S and not self._stopped.is_set():
+        if silent > self._silent_limit_s + _GRACE_S and not self._stopped.is_set():
             reason = (str(error).splitlines() or [""])[0][:160]
             self._end(f"the store of the launcher on {os.environ.get('MASTER_ADDR')} does not answer ({reason})")
 

@@ -215,8 +215,8 @@ def test_a_rank_that_hangs_in_a_step_is_named(tmp_path: Path, reduction: str) ->
     assert "Traceback" not in said
 
 
-def test_a_rank_is_named_after_a_minute_and_may_go_on(tmp_path: Path) -> None:
-    """With the default `timeout_seconds`, 300: the run ends as if nothing had been."""
+def test_a_rank_is_named_after_half_a_minute_and_may_go_on(tmp_path: Path) -> None:
+    """A rank that does not answer at all has a minute: the run ends as if nothing had been."""
     steps: dict[str, Any] = {**_LONG, "budget": {"steps": 300}, "arms": ["full"]}
     undisturbed = StudyProject.write(tmp_path / "undisturbed", study=steps, workers=2)
     undisturbed.finish()
@@ -234,6 +234,6 @@ def test_a_rank_is_named_after_a_minute_and_may_go_on(tmp_path: Path) -> None:
     found = re.match(r"rank 1 \(process \d+ on \S+\) is stopped: it has not answered for (\d+) s;", notice)
     assert found, notice
     # It looks once a second.
-    assert 60 <= int(found[1]) <= 75
-    assert notice.endswith("the others wait until 300 s (timeout_seconds)")
+    assert 30 <= int(found[1]) <= 40
+    assert notice.endswith("the others wait until 60 s")
     study.assert_equals(undisturbed)
