@@ -1,8 +1,8 @@
 """`python -m pipeline canonical-runs`: check that the training code computes the same bits as listed versions of it.
 
-Trains small networks for 20 steps each on one CPU thread, half a minute in total, and compares their hashes with
-`pipeline/training/canonical_runs.json`. Versions with equal hashes form a code family, whose finished runs stay valid.
---record adds this code to the family with its hashes, or to a new one; commit the list with the code.
+Trains networks on small images for up to 20 steps each on one CPU thread, about a minute in total, and compares their
+hashes with `pipeline/training/canonical_runs.json`. Versions with equal hashes form a code family, whose finished runs
+stay valid. --record adds this code to the family with its hashes, or to a new one; commit the list with the code.
 
 With --isa, on a processor that is not in the list, it says whether this processor gives the bits that are recorded
 with the same instructions.

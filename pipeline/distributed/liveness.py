@@ -3,8 +3,8 @@
 Each rank has a thread that counts in the store of the launcher. A count that stands still means that the process was
 killed, is stopped, or has lost its connection. With it the thread writes how many collectives the process has come to:
 a rank that answers and has come to fewer than the others keeps them waiting. It may have a reason, such as a slow disk,
-so it has `timeout_seconds`. A rank that does not answer at all has a minute at most. Clocks of machines are not compared.
-Rank 0 watches all others, and they watch rank 0.
+so it has `timeout_seconds`. A rank that does not answer at all has a minute at most. Clocks of machines are not
+compared. Rank 0 watches all others, and they watch rank 0.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Short runs whose hashes show whether two versions of the training code compute the same bits.
 
-Together they use every optimizer, schedule and reduction, both stems, basic blocks and bottlenecks, images in memory
-and in files. They run on one process and one CPU thread, so that the hashes do not depend on the number of cores. A
-changed job needs a new name: hashes of equal names are compared.
+Together they use every network but those of timm and torchvision, every optimizer, schedule and reduction, both stems,
+images in memory and in files. They run on one process and one CPU thread, so that the hashes do not depend on the
+number of cores. A changed job needs a new name: hashes of equal names are compared.
 """
 
 import dataclasses
@@ -49,6 +49,8 @@ _COMMON: Mapping[str, Any] = {
     "label_smoothing": 0.0, "seed": 1,
 }  # fmt: skip
 _MOMENTS = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6}
+# For networks that differ from those of other jobs in numbers of layers and channels alone.
+_FEW_STEPS: Mapping[str, Any] = {"steps": 4, "batch_size": 8}
 # Side of the images, and the settings that differ from `_COMMON`.
 _JOBS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "resnet18 sgd": (28, {
@@ -105,6 +107,10 @@ _JOBS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
         "network": "resnet9", "learning_rate": 0.1, "schedule": "one_cycle",
         "schedule_options": {"rise": 0.2, "initial_factor": 0.0}, "label_smoothing": 0.1, "ema_decay": 0.9,
     }),
+    "resnet9_wide": (16, {"network": "resnet9_wide", "learning_rate": 0.1, **_FEW_STEPS}),
+    "resnet34, 20 px": (20, {"network": "resnet34", **_FEW_STEPS}),
+    "resnet101, 20 px": (20, {"network": "resnet101", **_FEW_STEPS}),
+    "resnet152, 20 px": (20, {"network": "resnet152", **_FEW_STEPS}),
     _IN_FILES: (24, {"crop_area": 0.25, "crop_padding": 0, "accuracy_examples": 100}),
 }  # fmt: skip
 

@@ -24,6 +24,6 @@ def test_groups_of_nodes_wait_as_long_as_that_of_all(
     monkeypatch.setattr(hierarchical, "ranks_by_node", lambda: [[0, 1], [2, 3]])
     for name, value in {"get_rank": lambda: 2, "get_backend": lambda: backend, "new_group": new_group}.items():
         monkeypatch.setattr(dist, name, value)
-    groups = hierarchical._build_node_groups.__wrapped__(world, 7.0)
+    groups: Any = hierarchical._build_node_groups.__wrapped__(world, 7.0)
     assert made == [(ranks, timedelta(seconds=7 * factor)) for ranks in ([0, 1], [2, 3], [0, 2])]
     assert (groups.local, groups.leaders, groups.n_nodes) == ((2, 3), (0, 2), 2)

@@ -1,13 +1,15 @@
 """The watch of other ranks names one that is late, and ends a process whose main thread no collective wakes."""
 
+import os
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
 import torch.distributed as dist
 
-from pipeline.distributed import collectives, liveness
+from pipeline.distributed import collectives
 from pipeline.distributed.liveness import NOTICE_AFTER_S, SILENT_AFTER_S, RankWatch, is_lost_connection
 from tests.fixtures.projects import ROOT
 
@@ -15,7 +17,7 @@ from tests.fixtures.projects import ROOT
 _SCRIPT = """
 import os, sys, threading, time
 import torch.distributed as dist
-from pipeline.distributed import collectives, liveness
+from pipeline.distributed import collectives
 
 liveness._GRACE_S = 0.2
 store, collectives._arrivals[0] = dist.HashStore(), 1
@@ -79,12 +81,10 @@ def test_a_late_rank_is_named_once_and_says_what_the_limit_is(
     assert said == ["", "", line, ""]
 
 
-def _watch_of_rank_1(
-    monkeypatch: pytest.MonkeyPatch, *, timeout_s: float, arrivals: int
-) -> tuple[RankWatch, Any]:
+def _watch_of_rank_1(monkeypatch: pytest.MonkeyPatch, *, timeout_s: float, arrivals: int) -> tuple[RankWatch, Any]:
     """Return the watch of rank 0 without its thread, and the store; the end of the process is an exception."""
     monkeypatch.setattr(collectives, "_arrivals", [arrivals])
-    monkeypatch.setattr(liveness.os, "_exit", sys.exit)
+    monkeypatch.setattr(os, "_exit", sys.exit)
     store = dist.HashStore()  # type: ignore[attr-defined]
     watch = RankWatch(store, rank=0, size=2, timeout_s=timeout_s)
     watch.stop()  # ends the thread, not the watch
@@ -115,9 +115,9 @@ def test_a_store_that_does_not_answer_is_lost_after_a_minute(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch, _ = _watch_of_rank_1(monkeypatch, timeout_s=300.0, arrivals=1)
-    monkeypatch.setattr(liveness.time, "monotonic", lambda: watch._store_answered + 64)
+    monkeypatch.setattr(time, "monotonic", lambda: watch._store_answered + 64)
     watch._without_store(RuntimeError("no route to host"))
-    monkeypatch.setattr(liveness.time, "monotonic", lambda: watch._store_answered + 66)
+    monkeypatch.setattr(time, "monotonic", lambda: watch._store_answered + 66)
     with pytest.raises(SystemExit, match="2"):
         watch._without_store(RuntimeError("no route to host"))
     assert "does not answer (no route to host)" in capsys.readouterr().err

@@ -13,6 +13,7 @@ from torch import nn
 from pipeline import batching, distributed
 from pipeline.commands.canonical_runs import CanonicalHashes, earlier_hashes, run_local
 from pipeline.config.recipe import Recipe
+from pipeline.models import NETWORKS
 from pipeline.optim import OPTIMIZERS
 from pipeline.schedules import SCHEDULES
 from pipeline.training import canonical_runs, dynamics, evaluation, step
@@ -41,8 +42,16 @@ def test_every_choice_that_they_stand_for_is_in_one() -> None:
         assert any(getattr(job, name) for job in settings), name
     for name in ("noise_scale_steps", "accuracy_steps", "accuracy_examples", "bn_group", "local_from_step"):
         assert any(getattr(job, name) is not None for job in settings), name
-    assert {job.steps for job in settings} == {STEPS}
     assert all(canonical_runs_cover(vars(job)) for job in settings)
+
+
+def test_every_network_whose_code_they_are_to_cover_is_in_one() -> None:
+    plain = vars(JOBS["small_cnn muon"])
+    covered = {name for name in NETWORKS if canonical_runs_cover({**plain, "network": name})}
+    assert covered == set(NETWORKS)
+    assert {job.network for job in JOBS.values()} >= covered
+    # The networks of few steps differ from others in their numbers of layers and channels alone.
+    assert {job.network for job in JOBS.values() if job.steps == STEPS} >= {"resnet18", "resnet50", "resnet9"}
 
 
 def _quick_hashes() -> dict[str, str]:
