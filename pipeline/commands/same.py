@@ -57,12 +57,13 @@ def main(argv: Sequence[str]) -> int:
             in common.
     """
     arguments = make_parser().parse_args(argv)
-    sides = [_runs(name, arguments.work) for name in (arguments.a, arguments.b)]
-    if len(sides[0]) == len(sides[1]) == 1:
-        comparison = compare_bits(*(read_recorded_run(folder) for (folder,) in sides))
+    named = [_named_run(name, arguments.work) for name in (arguments.a, arguments.b)]
+    if None not in named:
+        comparison = compare_bits(*(read_recorded_run(folder) for folder in named if folder))
         print("\n".join(text_lines(comparison)))
         return int(comparison.differ_at is not None)
-    pairs, n_alone = _pairs(*sides)
+    sides = zip(named, (arguments.a, arguments.b), strict=True)
+    pairs, n_alone = _pairs(*([run] if run else _runs_of_experiment(name, arguments.work) for run, name in sides))
     if not pairs:
         raise InputError(
             f"{arguments.a} and {arguments.b}: no run of equal settings, images and seed; give the folders of two runs"
@@ -73,7 +74,8 @@ def main(argv: Sequence[str]) -> int:
         n_same += comparison.differ_at is None
         print("\n  ".join([f"{one.name} and {other.name}:", *text_lines(comparison)]))
     alone = f"; {n_alone[0]} runs only in A, {n_alone[1]} only in B" if any(n_alone) else ""
-    print(f"{len(pairs)} pairs: {n_same} the same in every bit, {len(pairs) - n_same} differ{alone}")
+    counted = f"{len(pairs)} {'pair' if len(pairs) == 1 else 'pairs'}"
+    print(f"{counted}: {n_same} the same in every bit, {len(pairs) - n_same} differ{alone}")
     return int(n_same < len(pairs))
 
 
@@ -106,26 +108,32 @@ def _listed(differences: Sequence[Difference]) -> str:
     return ", ".join(map(str, differences))
 
 
-def _runs(name: str, work: Path) -> list[Path]:
-    """Return the folders of the finished runs that an argument names."""
+def _named_run(name: str, work: Path) -> Path | None:
+    """Return the folder of the run that an argument names, by folder or fingerprint; None if it names none."""
     path = Path(name)
     if path.name == _RESULT and path.is_file():
         path = path.parent
     if (path / _RESULT).is_file():
-        return [path]
+        return path
+    cells = WorkPaths(root=work).ledger
+    if path.exists() or len(name) < _MIN_DIGITS or not set(name) <= set("0123456789abcdef"):
+        return None
+    found = sorted(cells.glob(f"{name}*/"))
+    if len(found) > 1:
+        raise InputError(f"{name}: {len(found)} runs in {cells} begin with it; give more digits")
+    return found[0] if found else None
+
+
+def _runs_of_experiment(name: str, work: Path) -> list[Path]:
+    """Return the folders of the finished runs of the experiment that an argument names."""
+    path = Path(name)
     for root in (WorkPaths(root=path).ledger, WorkPaths(root=path / ".work").ledger, path):
         # Names such as `cells` and `data` begin with a digit of a fingerprint.
         if any(root.glob("[0-9a-f]*/identity.json")):
             return [root / key.fingerprint for key in Ledger(root).run_keys()]
-    cells = WorkPaths(root=work).ledger
-    if not path.exists() and len(name) >= _MIN_DIGITS and set(name) <= set("0123456789abcdef"):
-        found = sorted(cells.glob(f"{name}*/"))
-        if len(found) > 1:
-            raise InputError(f"{name}: {len(found)} runs in {cells} begin with it; give more digits")
-        if found:
-            return found
     raise InputError(
-        f"{name}: no finished run; give the folder of a run, its fingerprint in {cells}, or the folder of an experiment"
+        f"{name}: no finished run; give the folder of a run, its fingerprint in {WorkPaths(root=work).ledger}, or the "
+        "folder of an experiment"
     )
 
 

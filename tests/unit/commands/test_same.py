@@ -141,6 +141,21 @@ def test_experiments_are_compared_run_by_run(tmp_path: Path, capsys: pytest.Capt
     assert _same(capsys, ours, ours)[0] == 0
 
 
+def test_experiments_of_one_run_each_are_paired_by_job_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of another seed they have no run in common. Two runs that are named are compared whatever their jobs."""
+    for name, seed in (("a", 3), ("b", 4), ("c", 3)):
+        record_run(tmp_path / name / ".work", replace(RECORDED, seed=seed))
+    a, b, c = (tmp_path / name for name in "abc")
+    assert main(["same", str(a), str(b)]) == 2
+    assert "no run of equal settings, images and seed" in printed_error(capsys.readouterr().err).args[0]
+    code, lines = _same(capsys, a, c)
+    assert (code, lines[-1]) == (0, "1 pair: 1 the same in every bit, 0 differ")
+    (run,) = (b / ".work" / "cells").iterdir()
+    assert main(["same", str(a), str(run)]) == 2
+    (own,) = (a / ".work" / "cells").iterdir()
+    assert "settings that differ: seed (3, 4)" in _same(capsys, own, run)[1]
+
+
 def test_runs_are_named_by_the_first_digits(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     work = base.parents[1]
     assert _same(capsys, base.name[:8], base / "result.json", "--work", work)[0] == 0
