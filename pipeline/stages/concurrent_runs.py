@@ -67,19 +67,20 @@ def train_concurrently(context: StageContext, arguments: Sequence[str]) -> None:
         register_plans(context)
         for line in ledger.set_aside_damaged(sorted({run.fingerprint for run in runs if run.key}), data.test.labels):
             log.info(f"{context.name}: {line}")
-        while missing := [
-            run
-            for run in (runs[index] for index in next_runs(context, runs, ledger, n_test))
-            if trains_alone(plan, run.spec.settings.batch_size)
-        ]:
-            settings = {run.fingerprint: run.spec.settings for run in missing}
+        while True:
+            missing = [runs[index] for index in next_runs(context, runs, ledger, n_test)]
+            alone = [run for run in missing if trains_alone(plan, run.spec.settings.batch_size)]
+            if not alone:
+                return
+            settings = {run.fingerprint: run.spec.settings for run in alone}
             costs = {key: one.batch_sizes.examples(one.steps) for key, one in settings.items()}
             shares = divide(costs, n)
-            log.info(
-                f"{context.name}: {len(missing)} runs, {len(shares)} at a time, each by one process"
-                f"{' on its GPU' if gpus else f' of {torch.get_num_threads()} threads'} (concurrent_runs)"
-            )
-            names = {run.fingerprint: run.spec.description for run in missing}
+            line = opening_line(
+                plan, n_runs=len(alone), n_at_a_time=len(shares), n_gpus=len(gpus), n_larger=len(missing) - len(alone),
+                threads=torch.get_num_threads(),
+            )  # fmt: skip
+            log.info(f"{context.name}: {line}")
+            names = {run.fingerprint: run.spec.description for run in alone}
             monitor = StudyMonitor(replace(context, log=log), ledger, names, costs, n_processes=len(shares))
             train_in_processes(arguments, shares, gpus, monitor.update)
 
@@ -142,6 +143,21 @@ def trains_alone(plan: LaunchPlan, batch_size: int) -> bool:
     if choose_workers(plan.workers, plan.valid_world_sizes) == 1:
         return True
     return plan.workers == "auto" and 1 in plan.valid_world_sizes and batch_size <= MAX_BATCH_PER_GPU
+
+
+def opening_line(plan: LaunchPlan, *, n_runs: int, n_at_a_time: int, n_gpus: int, n_larger: int, threads: int) -> str:
+    """Return a line: how many runs train at a time, and what decides which of them do.
+
+    Args:
+        n_larger: number of runs that do not train alone.
+        threads: of each process, without GPUs.
+    """
+    each = "each by one process on its GPU" if n_gpus else f"each by one process of {threads} threads"
+    if plan.workers == "auto" and n_gpus > 1:
+        each = f"batches of up to {MAX_BATCH_PER_GPU:,} images one GPU each"
+        if n_larger:
+            each += f", {n_larger} larger {'runs' if n_larger > 1 else 'run'} on all GPUs afterwards"
+    return f"{n_runs} runs, {n_at_a_time} at a time, {each} (concurrent_runs)"
 
 
 def divide(costs: Mapping[str, int], n: int) -> list[list[str]]:

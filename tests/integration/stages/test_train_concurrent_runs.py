@@ -5,6 +5,7 @@ import re
 import signal
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import stderr_log
 from pipeline.runs.grid import RunSpec
 from pipeline.runs.ledger import Ledger
-from pipeline.stages.concurrent_runs import StudyMonitor, divide, n_processes, trains_alone
+from pipeline.stages.concurrent_runs import StudyMonitor, divide, n_processes, opening_line, trains_alone
 from pipeline.stages.harness import StageContext
 from pipeline.training.run_key import RunKey
 from tests.fixtures.made_up_runs import MadeUpRuns
@@ -149,3 +150,20 @@ def test_small_batches_get_one_gpu_and_large_ones_all(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     plan = LaunchPlan(workers=workers, valid_world_sizes=valid, threads=1)
     assert trains_alone(plan, batch) == alone
+
+
+@pytest.mark.parametrize(
+    ("workers", "gpus", "larger", "expected"),
+    [
+        ("auto", 4, 3, "batches of up to 1,024 images one GPU each, 3 larger runs on all GPUs afterwards"),
+        ("auto", 4, 1, "batches of up to 1,024 images one GPU each, 1 larger run on all GPUs afterwards"),
+        ("auto", 4, 0, "batches of up to 1,024 images one GPU each"),
+        ("auto", 1, 0, "each by one process on its GPU"),
+        (1, 4, 0, "each by one process on its GPU"),
+        ("auto", 0, 0, "each by one process of 3 threads"),
+    ],
+)
+def test_the_first_line_says_which_runs_get_one_gpu(workers: Any, gpus: int, larger: int, expected: str) -> None:
+    plan = LaunchPlan(workers=workers, valid_world_sizes=[1, 2, 4], threads=3)
+    line = opening_line(plan, n_runs=6, n_at_a_time=2, n_gpus=gpus, n_larger=larger, threads=3)
+    assert line == f"6 runs, 2 at a time, {expected} (concurrent_runs)"
