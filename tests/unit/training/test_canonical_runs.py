@@ -10,15 +10,22 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline import batching, distributed
-from pipeline.commands.canonical_runs import CanonicalHashes, earlier_hashes, run_local
+from pipeline import batching, distributed, has_avx2
+from pipeline.commands.canonical_runs import CanonicalHashes, earlier_hashes, processor_verdict, run_local
 from pipeline.config.recipe import Recipe
 from pipeline.models import NETWORKS
 from pipeline.optim import OPTIMIZERS
 from pipeline.schedules import SCHEDULES
 from pipeline.training import canonical_runs, dynamics, evaluation, step
 from pipeline.training.canonical_runs import STEPS, canonical_hashes, canonical_jobs
-from pipeline.training.code_families import FAMILIES_FILE, canonical_runs_cover, find_family, read_families
+from pipeline.training.code_families import (
+    FAMILIES_FILE,
+    Family,
+    MachineHashes,
+    canonical_runs_cover,
+    find_family,
+    read_families,
+)
 from pipeline.training.run_key import machine_info, training_code_digest
 from tests.fixtures.projects import ROOT
 
@@ -151,16 +158,81 @@ def test_short_runs_have_the_listed_hashes(hashes: dict[str, str]) -> None:
     _assert_listed(CanonicalHashes(code=training_code_digest(), machine=machine, hashes=hashes))
 
 
+# Arithmetic and versions of a process with limited instructions; torch must not have computed before.
+_LIMITED_MACHINE = """
+import json
+import torch
+from pipeline.instruction_set import limit_instructions
+limit_instructions("avx2")
+from pipeline.training.run_key import machine_info
+print(json.dumps(machine_info(torch.device("cpu"))))
+"""
+_WITH_AVX2 = pytest.mark.skipif(not has_avx2(), reason="this processor lacks AVX2")
+
+
+def _listing_family() -> Family:
+    family = find_family(training_code_digest(), read_families())
+    if family is None:
+        pytest.skip("the training code is not listed, as another test says")
+    return family
+
+
+@_WITH_AVX2
+@pytest.mark.subprocess
+def test_limited_instructions_give_a_listed_arithmetic() -> None:
+    """The full check takes a minute; see the next test."""
+    command = [sys.executable, "-c", _LIMITED_MACHINE]
+    machine = json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
+    assert machine["device"] == "AVX2"
+    if _listing_family().hashes_on(machine) is None:
+        pytest.skip(
+            f"no record has this processor's arithmetic under AVX2 ({machine['arithmetic']}); "
+            "`python -m pipeline canonical-runs --isa avx2` prints whether it gives the recorded bits"
+        )
+
+
+@_WITH_AVX2
 @pytest.mark.slow
 @pytest.mark.subprocess
 def test_limited_instructions_give_the_listed_hashes() -> None:
-    """Passes where this processor agrees with those of the list, and is skipped where its arithmetic is another."""
+    """Fails where the arithmetic is listed with other hashes; skipped where that of this processor is another one."""
     command = [sys.executable, "-m", "pipeline", "canonical-runs", "--isa", "avx2", "--json"]
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     limited = CanonicalHashes(**json.loads(done.stdout))
     assert limited.machine["device"] == "AVX2"
     assert limited.hashes.keys() == JOBS.keys()
-    _assert_listed(limited)
+    _assert_agrees(limited, _listing_family())
+
+
+def _assert_agrees(limited: CanonicalHashes, family: Family) -> None:
+    verdict = processor_verdict(family, limited)
+    if family.hashes_on(limited.machine) is None and not verdict.startswith("this processor gives"):
+        pytest.skip(verdict)
+    assert verdict.startswith("this processor gives"), verdict
+
+
+@pytest.mark.parametrize(
+    ("arithmetic", "hashes", "outcome"),
+    [
+        ("listed", {"sgd": "01"}, None),
+        ("listed", {"sgd": "99"}, "1 of 1 hashes differ"),
+        ("new", {"sgd": "01"}, None),
+        ("new", {"sgd": "99"}, "this processor does not give the recorded bits: 1 of 1 hashes differ"),
+    ],
+)
+def test_an_unlisted_arithmetic_is_judged_by_records_alone(
+    arithmetic: str, hashes: dict[str, str], outcome: str | None
+) -> None:
+    """Earlier members are not run: they would say nothing about the processor."""
+    record = MachineHashes(machine={"device": "AVX2", "arithmetic": "listed"}, hashes={"sgd": "01"})
+    family = Family(members=("a", "b"), records=(record,))
+    limited = CanonicalHashes(code="b", machine={"device": "AVX2", "arithmetic": arithmetic}, hashes=hashes)
+    if outcome is None:
+        _assert_agrees(limited, family)
+        return
+    kind: type[BaseException] = AssertionError if arithmetic == "listed" else pytest.skip.Exception
+    with pytest.raises(kind, match=outcome):
+        _assert_agrees(limited, family)
 
 
 @pytest.mark.slow
