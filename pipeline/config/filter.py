@@ -83,7 +83,8 @@ class LabelOddsScorer(Section):
     """Ratio of the probability of the strongest other class to that of the label.
 
     The label's probability is the mean of the trained network's prediction and of the predictions during training.
-    With `finetune.folds` all probabilities are those of the network that did not train on the image.
+    With `finetune.folds` all probabilities are those of the network that did not train on the image, and no record of
+    the training is needed.
     """
 
     name: Literal["label_odds"]
@@ -196,7 +197,17 @@ def scorer_names(scorer: _Single | EnsembleScorer | CcsScorer) -> list[str]:
 
 
 NEEDS_TRAINING = ("aum", "forgetting", "label_odds", "mean_confidence")
-"""Scorers that need what fine-tuning records of each label."""
+"""Scorers that need what fine-tuning records of each label, some only without folds, see `needs_training`."""
+_ONLY_WITHOUT_FOLDS = ("label_odds",)
+
+
+def needs_training(scorer: str, *, folds: int) -> bool:
+    """Return whether a scorer needs what fine-tuning records of each label.
+
+    Args:
+        folds: `finetune.folds`; with more than one, `label_odds` reads out-of-fold probabilities alone.
+    """
+    return scorer in NEEDS_TRAINING and not (folds > 1 and scorer in _ONLY_WITHOUT_FOLDS)
 
 
 class TunedEps(Section):

@@ -15,7 +15,7 @@ from pipeline.config.extractors import (
     is_timm,
     replicate_number,
 )
-from pipeline.config.filter import NEEDS_TRAINING, CcsScorer, EnsembleScorer
+from pipeline.config.filter import CcsScorer, EnsembleScorer, needs_training
 from pipeline.config.optimization import order_conflict
 from pipeline.config.prepare import PrepareConfig
 from pipeline.config.recipe import Augmentation, Recipe
@@ -172,11 +172,12 @@ def _check_head(key: str, params: "Params") -> None:
     elif isinstance(scorer, CcsScorer):
         scorers = (scorer.scorer,)
     if params.finetune.trainable == "head" and (
-        missing := [single.name for single in scorers if single.name in NEEDS_TRAINING]
+        missing := [single.name for single in scorers if needs_training(single.name, folds=params.finetune.folds)]
     ):
+        folds = "" if needs_training(missing[0], folds=2) else ", or set finetune.folds: 5"
         raise InputError(
             f"{key}: {missing[0]} needs a record of the training, which finetune.trainable: head does not "
-            "make; use smoothed_confidence"
+            f"make; use smoothed_confidence{folds}"
         )
 
 

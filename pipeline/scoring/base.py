@@ -116,6 +116,7 @@ class Scorer:
             does not choose images: any rule of `thresholds` can follow.
         reasons: function that returns N phrases, which say what the values mean.
         needs: the inputs without which it cannot work; with an option `space`, that space too.
+        needs_without_folds: further ones where one network trained on all images.
         min_per_class: options that give a minimum number of images for every class.
         clusters: function of inputs, thresholds (N,) and options. It returns clusters (N,) int32, numbered from 0
             within each class, noise -1. None for scorers without clusters, or whose clusters need no threshold.
@@ -126,9 +127,14 @@ class Scorer:
     values: Callable[..., NDArray[np.float64]]
     reasons: Callable[[ScoredImages], list[str]]
     needs: frozenset[Need] = field(default=frozenset())
+    needs_without_folds: frozenset[Need] = field(default=frozenset())
     min_per_class: tuple[str, ...] = ()
     clusters: Callable[..., NDArray[np.int32]] | None = None
     values_and_clusters: Callable[..., tuple[NDArray[np.float64], NDArray[np.int32]]] | None = None
+
+    def needs_of(self, inputs: ScorerInputs) -> frozenset[Need]:
+        """Return the inputs without which it cannot work, where these are given."""
+        return self.needs | self.needs_without_folds if inputs.folds is None else self.needs
 
 
 def each_class(

@@ -204,7 +204,8 @@ def _odds_phrase(odds: float, label: str, *, dropped: bool) -> str:
 LABEL_ODDS_SCORER = Scorer(
     values=_label_odds_scores,
     reasons=_label_odds_reasons,
-    needs=frozenset({"classes", "probabilities", "training_confidence"}),
+    needs=frozenset({"classes", "probabilities"}),
+    needs_without_folds=frozenset({"training_confidence"}),
 )
 
 

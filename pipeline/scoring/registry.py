@@ -121,7 +121,7 @@ def check_scorer(inputs: ScorerInputs, scorer: Mapping[str, Any], class_names: S
     name, options = split_options(scorer)
     for member_key, member in member_scorers(options).items():
         check_scorer(inputs, member, class_names, f"{key}.{member_key}")
-    needs = sorted(SCORERS[name].needs | ({options["space"]} if "space" in options else set()))
+    needs = sorted(SCORERS[name].needs_of(inputs) | ({options["space"]} if "space" in options else set()))
     for need in needs:
         if not inputs.has(need):
             raise InputError(f"{key}: {name} needs {need}, but {_FIX_HINTS[need]}")

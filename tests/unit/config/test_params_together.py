@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.config.filter import NEEDS_TRAINING
+from pipeline.config.filter import NEEDS_TRAINING, needs_training
 from pipeline.config.params import check_params
 from pipeline.config.study import TrainConfig
 from pipeline.errors import InputError
@@ -152,10 +152,27 @@ def test_a_fitted_head_has_no_training_to_read(scorer: dict[str, Any]) -> None:
     assert key_within(raised.value, "params.yaml") == "filter.scorer"
 
 
-def test_scorers_that_read_the_training_are_those_that_say_so() -> None:
-    assert set(NEEDS_TRAINING) == {
-        name for name, scorer in SCORERS.items() if any(need.startswith("training_") for need in scorer.needs)
+def test_with_folds_a_fitted_head_has_all_that_label_odds_reads() -> None:
+    """Its probabilities are those of heads that were not fitted to the image."""
+    tree = digits_tree()
+    tree["finetune"] |= {"weights": "own.pth", "trainable": "head", "folds": 5}
+    for scorer in ({"name": "label_odds"}, {"name": "ccs", "scorer": {"name": "label_odds"}}):
+        tree["filter"]["scorer"] = scorer
+        assert check_params(tree, source="params.yaml").finetune.folds == 5
+    tree["filter"]["scorer"] = {"name": "ensemble", "scorers": [{"name": "label_odds"}, {"name": "mean_confidence"}]}
+    with pytest.raises(InputError, match="mean_confidence needs a record of the training"):
+        check_params(tree, source="params.yaml")
+
+
+@pytest.mark.parametrize("folds", [1, 5])
+def test_scorers_that_read_the_training_are_those_that_say_so(folds: int) -> None:
+    read = {
+        name: scorer.needs | (scorer.needs_without_folds if folds == 1 else set()) for name, scorer in SCORERS.items()
     }
+    assert {name for name in SCORERS if needs_training(name, folds=folds)} == {
+        name for name, needs in read.items() if any(need.startswith("training_") for need in needs)
+    }
+    assert folds > 1 or set(NEEDS_TRAINING) == {name for name in SCORERS if needs_training(name, folds=1)}
 
 
 def test_a_warm_up_is_compared_only_with_equal_batches_and_data() -> None:

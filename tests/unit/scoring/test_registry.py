@@ -100,7 +100,7 @@ def test_how_tasks_run_changes_no_bit(scorer: dict[str, Any]) -> None:
 def test_what_is_not_needed_may_be_missing(scorer: dict[str, Any]) -> None:
     evidence, _ = _planted(0)
     name, options = split_options(scorer)
-    needs = set(SCORERS[name].needs) | {options.get("space")}
+    needs = set(SCORERS[name].needs_of(evidence)) | {options.get("space")}
     needs |= {"ensemble": {"embedding", "probabilities"}, "ccs": {"probabilities"}}.get(name, set())
     arrays = set(get_args(Need)) - {"classes"}
     missing = {{"embedding": "embeddings"}.get(need, need): None for need in arrays - needs}

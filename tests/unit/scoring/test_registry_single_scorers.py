@@ -1,6 +1,7 @@
 """Each scorer against figures worked out by hand or by its library."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import HDBSCAN
 
+from pipeline.errors import InputError
 from pipeline.scoring import density, distances
 from pipeline.scoring.base import ScoredImages, ScorerInputs
-from pipeline.scoring.registry import SCORERS, relative_ranks
+from pipeline.scoring.registry import SCORERS, check_scorer, relative_ranks
 
 _PROBABILITIES = np.array([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5]], dtype=np.float32)
 _BELIEFS = ScorerInputs(labels=np.array([0, 0, 2]), probabilities=_PROBABILITIES)
@@ -185,6 +187,16 @@ def test_with_folds_the_odds_are_out_of_fold() -> None:
         labels=_BELIEFS.labels, probabilities=_PROBABILITIES, training_confidence=trained, folds=folds
     )
     np.testing.assert_allclose(SCORERS["label_odds"].values(evidence), [0.2 / 0.7, 0.6 / 0.1, 0.25 / 0.5], rtol=1e-6)
+
+
+def test_only_without_folds_the_odds_need_a_record_of_training() -> None:
+    evidence = ScorerInputs(
+        labels=_BELIEFS.labels, probabilities=_PROBABILITIES, folds=np.array([0, 1, 1], dtype=np.int32)
+    )
+    check_scorer(evidence, {"name": "label_odds"}, ("a", "b", "c"), "filter.scorer")
+    assert np.isfinite(SCORERS["label_odds"].values(evidence)).all()
+    with pytest.raises(InputError, match="label_odds needs training_confidence"):
+        check_scorer(replace(evidence, folds=None), {"name": "label_odds"}, ("a", "b", "c"), "filter.scorer")
 
 
 def test_mean_confidence_is_of_training_or_else_of_the_network() -> None:
