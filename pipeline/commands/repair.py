@@ -1,6 +1,7 @@
 """`python -m pipeline repair`: repair dvc.lock and .dvc/tmp/rwlock after DVC was killed while it wrote them.
 
-Unfinished copies of outputs below data/ are removed. Prints a line for each file. No finished stage is lost.
+Unfinished copies of outputs below data/ are removed, and so is git's index.lock. Prints a line for each file. No
+finished stage is lost.
 """
 
 import argparse
@@ -24,13 +25,18 @@ from pipeline.processes import git_output, hides_working_folder, processes_in_fo
 # DVC writes both files in place. Killed or interrupted while it writes, it leaves them empty or cut short, and refuses
 # to run. An older dvc.lock loses no finished stage: DVC enters each stage in its run cache before it writes dvc.lock,
 # and the next `dvc repro` restores the outputs from there. Killed while it copies outputs from its cache, it leaves a
-# copy under a temporary name next to them. This module needs only `dvc` and git.
+# copy under a temporary name next to them. With `core.autostage` it writes git's index, and git and DVC refuse to write
+# the index while there is an index.lock. This module needs only `dvc` and git.
 _RWLOCK = Path(".dvc/tmp/rwlock")
 _LOCK = Path("dvc.lock")
 # The names of dvc_objects.fs.utils.tmp_fname.
 _UNFINISHED_COPY = re.compile(r"\.[A-Za-z0-9_-]{22}\.tmp")
 # Equal to the time that DVC waits for its lock.
 _LOCK_TIMEOUT_S = 3.0
+# An index is written within milliseconds. Younger locks may be of a process that cannot be seen, as another user's.
+_INDEX_LOCK_AGE_S = 3.0
+# These run as long as the computer and write no index.
+_GIT_DAEMONS = {"fsmonitor--daemon", "credential-cache--daemon", "daemon"}
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -70,9 +76,10 @@ class Repair:
 
 
 def repair_dvc_files(project: Path, work: WorkPaths) -> list[Repair]:
-    """Repair dvc.lock and DVC's rwlock if they are damaged, and remove unfinished copies below data/.
+    """Repair dvc.lock and DVC's rwlock if they are damaged; remove unfinished copies below data/ and git's index.lock.
 
-    Readable files stay as they are. So do copies while DVC runs, which may be writing them.
+    Readable files stay as they are. So do copies while DVC runs, and index.lock while DVC or git runs, which may be
+    writing them. Waits until an index.lock is `_INDEX_LOCK_AGE_S` old.
 
     Args:
         project: the folder with dvc.yaml.
@@ -86,6 +93,7 @@ def repair_dvc_files(project: Path, work: WorkPaths) -> list[Repair]:
     if root is None:
         return []
     rwlock = Path(os.path.relpath(root / _RWLOCK, project))
+    index_locks = _old_index_locks(project)
     with _dvc_lock_held(root / ".dvc/tmp/lock"):
         running = _running_dvc(root)
         damaged = [] if _is_readable_rwlock(root, running) else [rwlock]
@@ -95,7 +103,9 @@ def repair_dvc_files(project: Path, work: WorkPaths) -> list[Repair]:
         repairs = [
             _remove_rwlock(project, path) if path == rwlock else _replace_lock(project, work) for path in damaged
         ]
-        return repairs if running else [*repairs, *_remove_unfinished_copies(project)]
+        if running:
+            return repairs
+        return [*repairs, *_remove_unfinished_copies(project), *_remove_index_locks(project, index_locks)]
 
 
 def is_readable_lock(lock: Path) -> bool:
@@ -174,6 +184,39 @@ def _remove_unfinished_copies(project: Path) -> list[Repair]:
         else:
             (project / copy).unlink()
     return [Repair(file=copy, done="an unfinished copy of a DVC that was killed; removed") for copy in copies]
+
+
+def _old_index_locks(project: Path) -> list[Path]:
+    """Return git's index.lock if it is old enough to be left by a killed process; waits for that age."""
+    # A worktree has its own, elsewhere.
+    name = os.fsdecode(git_output(project, "rev-parse", "--git-path", "index.lock") or b"").rstrip("\n")
+    path = project / name
+    deadline = time.monotonic() + _INDEX_LOCK_AGE_S
+    while name and path.is_file():
+        if time.time() - path.stat().st_mtime >= _INDEX_LOCK_AGE_S:
+            return [path]
+        if time.monotonic() > deadline or _git_runs(project):
+            break
+        time.sleep(0.05)
+    return []
+
+
+def _git_runs(project: Path) -> bool:
+    """Return whether a git runs in the repository of the project."""
+    top = os.fsdecode(git_output(project, "rev-parse", "--show-toplevel") or os.fsencode(project)).rstrip("\n")
+    return any(
+        Path(command[0]).name == "git" and _GIT_DAEMONS.isdisjoint(command)
+        for command in processes_in_folder(Path(top)).values()
+    )
+
+
+def _remove_index_locks(project: Path, paths: list[Path]) -> list[Repair]:
+    if not paths or _git_runs(project):
+        return []
+    for path in paths:
+        path.unlink(missing_ok=True)
+    done = "left by a git or by a DVC that was killed; removed, since neither runs here"
+    return [Repair(file=Path(os.path.relpath(path, project)), done=done) for path in paths]
 
 
 def _restore(lock: Path, copy: Path, *, label: str) -> str:

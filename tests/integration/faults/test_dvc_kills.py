@@ -166,8 +166,8 @@ def _wait_for_a_moment(make: Process, project: Path, rng: random.Random, longest
 
 
 def _written(project: Path) -> list[int]:
-    """Return a value that changes whenever DVC writes."""
-    paths = [project / ".dvc/tmp/rwlock", project / "dvc.lock"]
+    """Return a value that changes whenever DVC writes, which includes git's index."""
+    paths = [project / ".dvc/tmp/rwlock", project / "dvc.lock", *(project / ".git").glob("index*")]
     return [path.stat().st_mtime_ns for path in paths if path.exists()]
 
 
