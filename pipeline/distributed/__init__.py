@@ -37,6 +37,7 @@ from pipeline.distributed.launch import (
     participating_ranks,
     visible_gpus,
 )
+from pipeline.distributed.openmp import check_openmp
 from pipeline.distributed.process_group import (
     World,
     alone_in_process,
@@ -64,6 +65,7 @@ __all__ = [
     "arrive",
     "barrier",
     "broadcast",
+    "check_openmp",
     "choose_workers",
     "data_parallel",
     "defer_reduction",

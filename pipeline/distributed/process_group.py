@@ -25,6 +25,7 @@ from pipeline.distributed.collectives import (
 )
 from pipeline.distributed.launch import LAUNCHER, SHARED_GPU, shares_gpus
 from pipeline.distributed.liveness import RankWatch, is_lost_connection, lost_line, watch_store
+from pipeline.distributed.openmp import check_openmp
 from pipeline.errors import InputError, MachineError, Terminated
 from pipeline.processes import disable_malloc_trim, set_parent_death_signal
 
@@ -83,7 +84,11 @@ def alone_in_process() -> Iterator[World]:
 
     The caller's threads, memory allocator and process group stay as they are. Products and convolutions are in IEEE
     single precision.
+
+    Raises:
+        InputError: a variable limits the threads, see `check_openmp`.
     """
+    check_openmp(torch.get_num_threads())
     with float32_arithmetic(tf32=False):
         yield World(rank=0, size=1, device=_default_device())
 
@@ -111,7 +116,8 @@ def join_process_group(
         lost_after_s: time after which a rank that does not come to the others counts as lost, and they end.
 
     Raises:
-        InputError: torchrun started more processes than this machine has GPUs.
+        InputError: torchrun started more processes than this machine has GPUs, or a variable limits the threads, see
+            `check_openmp`.
         MachineError: another rank is lost.
     """
     with float32_arithmetic(tf32=False), _joined(threads_per_worker, choose_world_size, lost_after_s) as world:
@@ -126,6 +132,7 @@ def _joined(
         disable_malloc_trim()
     if not launched_by_torchrun():
         torch.set_num_threads(threads_per_process(threads_per_worker, 1))
+        check_openmp(torch.get_num_threads())
         yield World(rank=0, size=1, device=_default_device())
         return
     _die_with_agent()
@@ -136,6 +143,7 @@ def _joined(
         torch.cuda.set_device(device)
     store, rank, n_launched = next(rendezvous("env://", timeout=_CONNECT_TIMEOUT))
     with _raise_first_failure_only(store, f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT')}"):
+        check_openmp(torch.get_num_threads())
         world_size = choose_world_size(n_launched)
     if rank >= world_size:
         store.wait([_FINISHED], _NO_TIMEOUT)

@@ -12,7 +12,7 @@ import torch
 from pipeline.commands.verify.differences import differences, differing_part
 from pipeline.commands.verify.recorded import Project, StoredRun
 from pipeline.commands.verify.studies import StudyRun, VerifiedStudy, described
-from pipeline.distributed import World
+from pipeline.distributed import World, check_openmp
 from pipeline.errors import InputError, OutOfMemory
 from pipeline.run_log import RunLog
 from pipeline.runs.checkpoints import has_kept
@@ -200,6 +200,7 @@ def retrainer(project: Project, world: World, log: RunLog) -> Trainer:
         recorded = project.runs[run.fingerprint]
         recipe = project.params.studies[run.study].effective_recipe(project.params.train)
         torch.set_num_threads(_threads(recorded))
+        check_openmp(torch.get_num_threads())
         return execute_run(
             run.spec, splits, run.rows, world=world, log=log, weights=None,
             eval_batch_size=recipe.eval_batch_size,
