@@ -31,19 +31,16 @@ def planted_note(n_planted: int) -> str:
     return f"labels changed on purpose: {n_planted:,}"
 
 
-def count_planted(data: DataPaths, among: NDArray[np.bool_] | None = None) -> int | None:
+def count_planted(data: DataPaths) -> int | None:
     """Return the number of training labels that `prepare` changed on purpose; None if it changed none.
 
-    Args:
-        among: (N,) mask of the training images to count; None for all. A mask needs the manifest too.
+    In a round of `iterate` it is the number among all images, not among those kept: that would need the true labels.
 
     Raises:
-        InputError: a file of `prepare` is missing or damaged.
+        InputError: the metrics of `prepare` are missing or damaged.
     """
     n_planted: int | None = read_metrics(data.prepare_metrics, OptionalKeys).get("n_planted")
-    if n_planted is None or among is None:
-        return n_planted
-    return int((_read_wrong(data, n_planted)[1] & among).sum()) or None
+    return n_planted
 
 
 def read_true_labels(data: DataPaths) -> NDArray[np.int64] | None:
@@ -55,25 +52,17 @@ def read_true_labels(data: DataPaths) -> NDArray[np.int64] | None:
         InputError: the manifest is missing, damaged or contradicts the metrics of `prepare`.
     """
     n_planted = count_planted(data)
-    return None if n_planted is None else _read_wrong(data, n_planted)[0]
-
-
-def _read_wrong(data: DataPaths, n_planted: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the true labels (N,), and whether the label differs (N,), which is true for `n_planted` of them.
-
-    Raises:
-        InputError: another number of labels differs.
-    """
+    if n_planted is None:
+        return None
     file = data.manifest("train")
     manifest = read_parquet(file, {"label": pa.int64(), TRUE_LABEL: pa.int64()})
     true_labels: NDArray[np.int64] = manifest[TRUE_LABEL].to_numpy()
-    wrong: NDArray[np.bool_] = true_labels != manifest["label"].to_numpy()
-    if (n_wrong := int(wrong.sum())) != n_planted:
+    if (n_wrong := int((true_labels != manifest["label"].to_numpy()).sum())) != n_planted:
         raise InputError(
             f"{file}: {n_wrong} labels differ from their {TRUE_LABEL}, and {data.prepare_metrics} says {n_planted}; "
             "run `dvc repro --force prepare`"
         )
-    return true_labels, wrong
+    return true_labels
 
 
 class ImageFiles:

@@ -23,8 +23,8 @@ _OWNERS = {"pipeline.artifacts.prepared", "pipeline.stages.prepare"}
 _READERS = ("pipeline.reporting.", "viz.")
 
 
-def _names(module: ast.Module) -> Iterator[str]:
-    """Yield every name, attribute, argument, imported name and string of a module, without docstrings."""
+def _names(module: ast.AST) -> Iterator[str]:
+    """Yield every name, attribute, argument, imported name and string of a syntax tree, without docstrings."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docstrings = {
         id(node.body[0].value)
@@ -45,6 +45,28 @@ def test_no_other_module_names_true_labels() -> None:
     naming = {name for name, path in modules().items() if any("true_label" in n.lower() for n in _names(tree(path)))}
     assert naming >= _OWNERS | {"pipeline.reporting.inputs", "viz.data"}
     assert [name for name in sorted(naming - _OWNERS) if not name.startswith(_READERS)] == []
+
+
+def _functions_that_read(module: ast.Module) -> set[str]:
+    """Return the functions that name true labels, or that name another such function of the module."""
+    named = {node.name: set(_names(node)) for node in ast.walk(module) if isinstance(node, ast.FunctionDef)}
+    reading = {name for name, names in named.items() if any("true_label" in n.lower() for n in names)}
+    while more := {name for name, names in named.items() if names & reading} - reading:
+        reading |= more
+    return reading
+
+
+def test_no_other_module_calls_what_reads_true_labels() -> None:
+    """Also by a function whose own name does not say so."""
+    reading = _functions_that_read(tree(modules()["pipeline.artifacts.prepared"]))
+    calling = {name for name, path in modules().items() if reading.intersection(_names(tree(path)))}
+    assert calling >= {"pipeline.reporting.inputs", "viz.data"}
+    assert [name for name in sorted(calling - _OWNERS) if not name.startswith(_READERS)] == []
+
+
+def test_callers_of_callers_are_recognized() -> None:
+    lines = ["def a():", "    return table[TRUE_LABEL]", "def b():", "    return a()", "def c():", "    return b()"]
+    assert _functions_that_read(ast.parse("\n".join([*lines, "def d():", "    return e()"]))) == {"a", "b", "c"}
 
 
 def _reads_of_all_columns(module: ast.Module) -> list[int]:

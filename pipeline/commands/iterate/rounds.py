@@ -254,7 +254,7 @@ def write_kept_images(source: DataPaths, subset: DataPaths, keep: NDArray[np.boo
         {
             **{key: metrics[key] for key in _SHARED_METRICS},
             "files_in": metrics.get("files_in"),
-            "n_planted": count_planted(source, among=keep),
+            "n_planted": count_planted(source),
             "n_train": len(rows),
             "n_val": int(np.count_nonzero(manifest["val"])),
             "class_counts": {"train": dict(zip(metrics["class_names"], counts.tolist(), strict=True))},
