@@ -23,6 +23,7 @@ from pipeline.datasets.table_labels import (
     card_class_names,
     folder_split,
     list_images,
+    refuse_planted,
     split_of_folders,
 )
 from pipeline.errors import InputError
@@ -61,7 +62,8 @@ def find_tables(source: FileSource, tree: FileTree) -> MetadataTables | None:
 
     Raises:
         InputError: a table cannot be read, or is neither UTF-8 with commas nor UTF-8 with a JSON object on each line;
-            tables of both kinds; or tables in folders that are no splits.
+            tables of both kinds; tables in folders that are no splits; or a table with labels changed on
+            purpose.
     """
     names = {name for name in tree.files if PurePosixPath(name).name in (_CSV, _JSON_LINES)}
     if not names:
@@ -74,6 +76,7 @@ def find_tables(source: FileSource, tree: FileTree) -> MetadataTables | None:
             raise InputError(f"{where}: cannot be read ({content}); split or fix it")
         columns[name] = _columns(name, content, where)
         if _FILE_NAME in columns[name]:
+            refuse_planted(columns[name], where)
             contents[name] = content
     if not contents:
         return None

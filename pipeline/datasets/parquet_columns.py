@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.datasets.table_labels import DEFAULT_COLUMN, checked_class_names
+from pipeline.datasets.table_labels import DEFAULT_COLUMN, checked_class_names, refuse_planted
 from pipeline.errors import InputError
 
 _LISTED = 8
@@ -40,9 +40,11 @@ def find_columns(schema: pa.Schema, source: str, label_column: str | None) -> Sh
     """Return the columns of images and labels.
 
     Raises:
-        InputError: a column is missing or repeated, or several could be that of the images.
+        InputError: a column is missing or repeated, or several could be that of the images; or the labels were
+            changed on purpose.
     """
     where = f"prepare.path: {source}"
+    refuse_planted(schema.names, where)
     images = image_columns(schema)
     named: list[str] = [name for name in ("image", "img") if name in images]
     candidates = named[:1] or [*images]

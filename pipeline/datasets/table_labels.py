@@ -13,6 +13,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from pipeline.artifacts.prepared import PLANTED_COLUMN
 from pipeline.config.yaml_reading import check_limits
 from pipeline.datasets.file_tree import check_name
 from pipeline.datasets.image_set import Sample
@@ -210,6 +211,23 @@ class Listing:
     class_names: tuple[str, ...]
     splits: dict[str, list[Sample]]
     notes: tuple[str, ...] = ()
+
+
+def refuse_planted(columns: Sequence[str], where: str) -> None:
+    """Refuse a table that `export` wrote of a project whose labels were changed on purpose.
+
+    Args:
+        columns: of the table.
+        where: the table, in the message.
+
+    Raises:
+        InputError: one of the columns says so.
+    """
+    if PLANTED_COLUMN in columns:
+        raise InputError(
+            f"{where}: has the column {PLANTED_COLUMN}: its labels are wrong on purpose, by "
+            "prepare.plant_label_noise of the project that exported it; put the labels of the source back"
+        )
 
 
 def list_images(splits: Mapping[str, LabeledRows], names: Sequence[str] | None, source: str) -> Listing:

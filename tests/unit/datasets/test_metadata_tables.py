@@ -236,3 +236,13 @@ def test_refusals(tmp_path: Path) -> None:
         "a path of Windows": opened(*lines, "train\\9.png,a"),
     }
     check_golden("metadata_csv_refusals.txt", refusals(cases, hidden={str(tmp_path): "PHOTOS"}))
+
+
+@pytest.mark.parametrize("writer", [write_folder, write_tar])
+def test_exported_labels_that_were_changed_on_purpose_are_refused(writer: Callable[..., Path], tmp_path: Path) -> None:
+    header = "file_name,label,keep,labels_changed_on_purpose"
+    table = _table(*(f"train/{i}.png,cat,true,1" for i in range(4)), header=header)
+    images = {f"train/{i}.png": photo(i) for i in range(4)}
+    with pytest.raises(InputError, match=r"metadata\.csv: has the column labels_changed_on_purpose: .*") as raised:
+        _open(writer(tmp_path / "source", {**images, "metadata.csv": table}), test_size=0.25)
+    assert raised.value.key == "prepare.path"

@@ -34,3 +34,13 @@ def test_shards_at_the_top_and_in_a_folder_are_two_subsets(tmp_path: Path) -> No
     write_shard(clone(tmp_path) / "train.parquet", rows(0, 4), [0, 1, 0, 1])
     with pytest.raises(InputError, match=r"has several subsets \(the top, data\); give the folder of one"):
         open_image_folder(dataset_options(tmp_path))
+
+
+def test_exported_labels_that_were_changed_on_purpose_are_refused(tmp_path: Path) -> None:
+    shard = write_shard(tmp_path / "train.parquet", rows(0, 4), [0, 1, 0, 1])
+    table = pyarrow.parquet.read_table(shard)
+    pyarrow.parquet.write_table(table.append_column("labels_changed_on_purpose", pa.array([2] * 4)), shard)
+    with pytest.raises(InputError, match=r"has the column labels_changed_on_purpose: .*; put the labels") as raised:
+        open_image_folder(dataset_options(tmp_path, test_size=0.25))
+    assert raised.value.key == "prepare.path"
+    assert str(shard) in str(raised.value)
