@@ -43,6 +43,13 @@ def count_planted(data: DataPaths) -> int | None:
     return n_planted
 
 
+def with_planted_column(table: pa.Table, n_planted: int | None) -> pa.Table:
+    """State in every row how many labels were changed on purpose; the same table if none was."""
+    if n_planted is None:
+        return table
+    return table.append_column(PLANTED_COLUMN, pa.array(np.full(len(table), n_planted)))
+
+
 def read_true_labels(data: DataPaths) -> NDArray[np.int64] | None:
     """Return the true labels (N,) of the training images; None if no label was changed on purpose.
 

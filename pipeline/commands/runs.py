@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from pipeline.artifacts.files import atomic_path
 from pipeline.artifacts.plans import copy_registered_plans, plan_files
-from pipeline.artifacts.prepared import prepared_digests, prepared_files
+from pipeline.artifacts.prepared import count_planted, planted_note, prepared_digests, prepared_files
 from pipeline.artifacts.recorded import check_with_note
 from pipeline.artifacts.resources import read_resources
 from pipeline.artifacts.stage_inputs import report_inputs
@@ -51,12 +51,15 @@ from pipeline.runs.record import CHECKED_FILES, CHECKSUMS, WEIGHTS, lacks_weight
 from pipeline.training.code_families import code_name
 from pipeline.training.run_key import RunKey, is_of_this_code, machine_info, small_images_code, worker_machine_info
 
+_NOTE = Path("labels_changed_on_purpose.txt")
+
 
 def pack(target: Path, *, params: Path, data: DataPaths, work: WorkPaths, ledger: bool = False) -> int:
     """Write the inputs of the report to `target`, a tar archive compressed by xz.
 
     Names in it are relative to the project's folder. It includes the plans of the studies and has no images, features
     or weights: `prepare` makes the images again. Equal results give equal bytes.
+    A note is added if labels were changed on purpose.
 
     Args:
         ledger: include the records of the studies' runs, with their keys, hash chains and dates.
@@ -81,13 +84,15 @@ def pack(target: Path, *, params: Path, data: DataPaths, work: WorkPaths, ledger
     recorded = _recorded_files(config, data, work) if ledger else []
     files |= {Path(".work") / path.relative_to(work.root): path for path in [*plans, *recorded]}
     files[Path("params.yaml")] = params
+    n_planted = count_planted(data)
+    notes = {} if n_planted is None else {_NOTE: f"{planted_note(n_planted)}\n".encode()}
     with atomic_path(target) as temporary, tarfile.open(temporary, "w:xz") as archive:
-        for name in sorted(files):
-            content = files[name].read_bytes()
+        for name in sorted([*files, *notes]):
+            content = notes[name] if name in notes else files[name].read_bytes()
             entry = tarfile.TarInfo(name.as_posix())  # no owner, no time
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
-    return len(files)
+    return len(files) + len(notes)
 
 
 def _recorded_files(params: Params, data: DataPaths, work: WorkPaths) -> list[Path]:
@@ -138,6 +143,8 @@ def main(argv: Sequence[str]) -> int:
     data, work = DataPaths(root=arguments.data), WorkPaths(root=arguments.work)
     count = pack(arguments.file, params=arguments.params, data=data, work=work, ledger=arguments.ledger)
     print(f"{arguments.file}: {count} files, {arguments.file.stat().st_size / 1e6:.1f} MB")
+    if (n_planted := count_planted(data)) is not None:
+        print(planted_note(n_planted))
     return 0
 
 

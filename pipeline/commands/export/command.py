@@ -10,6 +10,8 @@ label_issues.csv              cleanlab's columns (Datalab): is_label_issue, labe
                               An apostrophe precedes a text that a spreadsheet could run as a formula
 networks/<study>/             the best network of each trained study: best.pt, model.safetensors, config.json and
                               README.md, a model card
+README.txt                    only if labels were changed on purpose (`prepare.plant_label_noise`): how many. The
+                              tables, config.json and the metadata of model.safetensors state it too
 """
 
 import argparse
@@ -49,6 +51,7 @@ from pipeline.run_log import Progress, RunLog, stderr_log
 
 _SHARD = "data/{split}-00000-of-00001.parquet"
 _METADATA = "metadata"
+_NOTE = "README.txt"
 _LOCK = ".export.lock"
 
 
@@ -117,6 +120,7 @@ def _write_images(
     out: Path, decisions: DecidedImages, readers: dict[str, ImageReader], source: SourceFolder | None, *, log: RunLog
 ) -> None:
     """Write everything but the networks."""
+    _write_note(out / _NOTE, decisions.n_planted)
     n_test = len(decisions.images["test"])
     masks = {"kept": decisions.keep, "dropped": ~decisions.keep}
     rows = {name: np.flatnonzero(mask).astype(np.int64) for name, mask in masks.items()}
@@ -146,6 +150,14 @@ def _write_images(
             path.unlink()
 
 
+def _write_note(path: Path, n_planted: int | None) -> None:
+    """State changed labels for files that cannot: lists of sample ids. A note of an earlier export is removed."""
+    if n_planted is not None:
+        write_text(path, f"{planted_note(n_planted)}\nThis holds for every file of this folder.\n")
+    elif path.exists() and path.read_bytes().startswith(planted_note(0)[:-1].encode()):
+        path.unlink()
+
+
 def _is_of_export(table: Path) -> bool:
     """Return whether a metadata.csv begins with the columns of `metadata_tables`."""
     with table.open("rb") as file:
@@ -154,9 +166,8 @@ def _is_of_export(table: Path) -> bool:
 
 def _write_networks(out: Path, decisions: DecidedImages, params: Params, data: DataPaths) -> list[str]:
     """Write the networks, and return their studies."""
-    note = "" if decisions.n_planted is None else f"{planted_note(decisions.n_planted)}."
     n_test = len(decisions.images["test"])
-    return write_networks(data, list(params.studies), out / "networks", n_test=n_test, note=note)
+    return write_networks(data, list(params.studies), out / "networks", n_test=n_test, n_planted=decisions.n_planted)
 
 
 def _network(params: Params, given: str | None) -> str:

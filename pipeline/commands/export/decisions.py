@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from pipeline.artifacts.files import atomic_path, read_json
-from pipeline.artifacts.prepared import PLANTED_COLUMN, count_planted
+from pipeline.artifacts.prepared import count_planted, with_planted_column
 from pipeline.artifacts.tables import read_parquet
 from pipeline.datasets.image_set import ImageSet
 from pipeline.errors import InputError
@@ -119,7 +119,7 @@ def metadata_tables(decisions: DecidedImages, images: ImageSet) -> dict[str, pa.
         rows = [{"file_name": s.path, "label": images.class_names[s.label], "keep": True} for s in others]
         table = pa.table(columns)
         table = pa.concat_tables([table, pa.Table.from_pylist(rows, schema=table.schema)])
-        by_split[split] = _with_note(table, decisions.n_planted)
+        by_split[split] = with_planted_column(table, decisions.n_planted)
     folders = {split: _own_folder(table["file_name"].to_pylist()) for split, table in by_split.items()}
     if None in folders.values() or folders["train"] == folders["test"]:
         return {"": pa.concat_tables(by_split.values())}
@@ -151,14 +151,7 @@ def cleanlab_table(decisions: DecidedImages) -> pa.Table:
         "given_label": points["label_name"],
         "predicted_label": points[_SUGGESTION],
     })  # fmt: skip
-    return _with_note(table, decisions.n_planted)
-
-
-def _with_note(table: pa.Table, n_planted: int | None) -> pa.Table:
-    """State in every row how many labels were changed on purpose, as the filter's tables do."""
-    if n_planted is None:
-        return table
-    return table.append_column(PLANTED_COLUMN, pa.array(np.full(len(table), n_planted)))
+    return with_planted_column(table, decisions.n_planted)
 
 
 def shard_columns(decisions: DecidedImages, rows: NDArray[np.int64], split: str) -> pa.Table:
@@ -170,14 +163,14 @@ def shard_columns(decisions: DecidedImages, rows: NDArray[np.int64], split: str)
     """
     if split == "test":
         table = pa.table({"label": decisions.images["test"]["label"].take(rows)})
-        return _with_note(table, decisions.n_planted)
+        return with_planted_column(table, decisions.n_planted)
     points = decisions.points.take(rows)
     # A dropped image keeps the label of the data, which is the suspect one.
     label = pc.if_else(points["keep"], points["corrected_label"], points["label"])
     table = pa.table({
         "label": label, "score": points["score"], "reason": points["reason"], "suggested_label": points[_SUGGESTION],
     })  # fmt: skip
-    return _with_note(table, decisions.n_planted)
+    return with_planted_column(table, decisions.n_planted)
 
 
 def write_shard(

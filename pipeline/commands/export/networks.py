@@ -11,6 +11,7 @@ import numpy as np
 from safetensors.torch import save
 
 from pipeline.artifacts.files import atomic_path, write_bytes, write_json, write_text
+from pipeline.artifacts.prepared import PLANTED_COLUMN, planted_note
 from pipeline.artifacts.tables import read_parquet
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
@@ -24,12 +25,14 @@ _VARIANT = ("model", "arm", "filter_network", "batch_size", "learning_rate", "we
 _MAX_LISTED = 1_000  # classes in the card; config.json has all
 
 
-def write_networks(data: DataPaths, studies: Sequence[str], out: Path, *, n_test: int, note: str) -> list[str]:
+def write_networks(
+    data: DataPaths, studies: Sequence[str], out: Path, *, n_test: int, n_planted: int | None = None
+) -> list[str]:
     """Write `out`/<study>/ of each study that has a trained network.
 
     Args:
         n_test: number of test images.
-        note: what the reader must know of the labels, one sentence; may be empty.
+        n_planted: number of training labels that were changed on purpose, which all files state; None if none was.
 
     Returns:
         The studies whose network was written.
@@ -37,7 +40,7 @@ def write_networks(data: DataPaths, studies: Sequence[str], out: Path, *, n_test
     Raises:
         InputError: a file of a study is damaged, or its table has another network than its weights.
     """
-    written = []
+    written, note = [], "" if n_planted is None else f"{planted_note(n_planted)}."
     for study in studies:
         weights = data.trained_weights(study)
         # A study of which no run finished has an empty file.
@@ -48,7 +51,8 @@ def write_networks(data: DataPaths, studies: Sequence[str], out: Path, *, n_test
         run = best_run(rows)
         if run is None or run["model"] != network.network:
             raise InputError(f"{data.runs(study)}: has no run of the network in {weights}; run `dvc repro --force`")
-        _write(out / study, weights, network, _card(study, network, run, rows, n_test=n_test, note=note))
+        card = _card(study, network, run, rows, n_test=n_test, note=note)
+        _write(out / study, weights, network, card, {} if n_planted is None else {PLANTED_COLUMN: n_planted})
         written.append(study)
     return written
 
@@ -67,17 +71,19 @@ def best_run(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     return None if best is None else firsts[best]
 
 
-def _write(folder: Path, weights: Path, network: TrainedNetwork, card: str) -> None:
+def _write(folder: Path, weights: Path, network: TrainedNetwork, card: str, planted: Mapping[str, int]) -> None:
+    """Write the files of a network; `planted` is added to what they state of it."""
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_path(folder / "best.pt") as temporary:
         shutil.copyfile(weights, temporary)
     state = {name: tensor.contiguous() for name, tensor in network.model.state_dict().items()}
-    write_bytes(folder / "model.safetensors", save(state))
+    write_bytes(folder / "model.safetensors", save(state, {name: str(n) for name, n in planted.items()} or None))
     config = {
         "architecture": network.network,
         "class_names": list(network.class_names),
         **dataclasses.asdict(network.format),
         "resizing": network.resizing,
+        **planted,
     }
     write_json(folder / "config.json", config)
     write_text(folder / "README.md", card)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.artifacts.files import write_bytes, write_json, write_text
-from pipeline.artifacts.prepared import count_planted, planted_note
+from pipeline.artifacts.prepared import count_planted, planted_note, with_planted_column
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_csv
 from pipeline.commands.tune.report import page, search_figures
@@ -47,8 +47,8 @@ def write_outputs(result: SearchResult, params: Params, tuned: str, name: str, d
     """
     tuning, n_planted = result.tuning, count_planted(data)
     note = None if n_planted is None else planted_note(n_planted)
-    write_csv(data.leaderboard(name), result.leaderboard())
-    write_csv(data.tuning_curves(name), result.curves())
+    write_csv(data.leaderboard(name), with_planted_column(result.leaderboard(), n_planted))
+    write_csv(data.tuning_curves(name), with_planted_column(result.curves(), n_planted))
     write_json(data.tuning_summary(name), result.summary())
     write_text(data.tuned(name), tuned)
     write_text(data.tuning_page(name), page(result, name, note))
@@ -183,7 +183,9 @@ def write_comparison(searches: Mapping[str, SearchResult], data: DataPaths) -> I
             }
         )
     rows.sort(key=lambda row: -1.0 if row["accuracy"] is None else row["accuracy"], reverse=True)
-    write_csv(data.tuning_comparison, pa.Table.from_pylist(rows, schema=_COLUMNS))
+    table = pa.Table.from_pylist(rows, schema=_COLUMNS)
+    n_planted = count_planted(data) if data.prepare_metrics.exists() else None
+    write_csv(data.tuning_comparison, with_planted_column(table, n_planted))
     for row in rows:
         accuracy_text = "its winner failed before the last epoch, so it is not compared"
         if row["accuracy"] is not None:

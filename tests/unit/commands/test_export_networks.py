@@ -46,8 +46,8 @@ def _settings(network: str) -> TrainSettings:
     return replace(TINY, network=network)
 
 
-def _write(data: DataPaths, out: Path, note: str = "") -> list[str]:
-    return write_networks(data, ["digits", "untrained"], out, n_test=90, note=note)
+def _write(data: DataPaths, out: Path, n_planted: int | None = None) -> list[str]:
+    return write_networks(data, ["digits", "untrained"], out, n_test=90, n_planted=n_planted)
 
 
 def test_the_weights_are_those_of_the_study_in_both_formats(data: DataPaths, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_the_weights_are_those_of_the_study_in_both_formats(data: DataPaths, tmp
 
 
 def test_the_card_states_the_run_whose_weights_these_are(data: DataPaths, tmp_path: Path) -> None:
-    _write(data, tmp_path / "out", note="labels changed on purpose: 3.")
+    _write(data, tmp_path / "out", n_planted=3)
     rows = read_parquet(data.runs("digits")).to_pylist()
     run = best_run(rows)
     assert run is not None

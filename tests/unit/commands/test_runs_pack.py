@@ -10,7 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from pipeline.__main__ import main
-from pipeline.artifacts.files import write_json
+from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.plans import register_plan, write_run_dates
 from pipeline.artifacts.recorded import check_recorded
 from pipeline.artifacts.stage_inputs import report_inputs
@@ -23,6 +23,7 @@ from pipeline.stages.harness import run_stage
 from pipeline.stages.report import report
 from tests.fixtures.damages import KINDS, damage
 from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.records import record
 from tests.fixtures.report import params_tree, params_with, write_artifacts
 from tests.fixtures.source_tree import ROOT
 
@@ -94,6 +95,28 @@ def test_a_damaged_record_of_resources_is_not_packed(
     with tarfile.open(packed) as archive:
         names = [name for name in archive.getnames() if name.startswith(".work/resources/")]
     assert names == [".work/resources/extract@resnet18.json"]
+
+
+@pytest.mark.parametrize("n_planted", [None, 4])
+def test_a_note_says_that_labels_were_changed_on_purpose(
+    n_planted: int | None, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy, packed = tmp_path / "copy", tmp_path / "results.tar.xz"
+    shutil.copytree(project, copy)
+    data = DataPaths(root=copy / "data")
+    write_json(data.prepare_metrics, {**read_json(data.prepare_metrics), "n_planted": n_planted})
+    record(data, "prepare")
+    assert _pack(copy, packed) == 0
+    with tarfile.open(packed) as archive:
+        names = archive.getnames()
+        assert ("labels_changed_on_purpose.txt" in names) == (n_planted is not None)
+        if n_planted is not None:
+            note = archive.extractfile("labels_changed_on_purpose.txt")
+            assert note is not None
+            assert note.read() == b"labels changed on purpose: 4\n"
+    printed = capsys.readouterr().out
+    assert ("labels changed on purpose: 4\n" in printed) == (n_planted is not None)
+    assert f": {len(names)} files" in printed
 
 
 @pytest.mark.parametrize("packed", _PACKED, ids=lambda packed: packed.parent.name)

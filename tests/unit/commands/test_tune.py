@@ -112,6 +112,7 @@ def test_page_figure_and_print_state_the_number_of_planted_labels(
     note = "abels changed on purpose: 7"
     texts = [data.tuning_page(NAME).read_text(), data.tuning_figure(NAME, "curves").read_text()]
     assert [text.count(note) for text in [*texts, capsys.readouterr().out]] == [1, 1, 1]
+    assert all(b"labels_changed_on_purpose" in results_of(data)[name] for name in ("leaderboard.csv", "curves.csv"))
 
 
 def test_a_value_lies_on_its_keys_axis_where_its_ticks_say() -> None:
