@@ -25,7 +25,7 @@ from benchmarks.measuring import print_results
 from benchmarks.printing import Row
 from pipeline.batching import RankBatch, merge_micro_batches, worker_slices
 from pipeline.distributed import World
-from pipeline.models.layers import GroupedBatchNorm2d, drops
+from pipeline.models.layers import GroupedBatchNorm2d, has_dropout
 from pipeline.run_log import RunLog
 from pipeline.training.evaluation import load_images
 from pipeline.training.gradients import GlobalBatch, TrainLoss
@@ -106,13 +106,13 @@ def _on_meta(settings: TrainSettings) -> tuple[TrainStep, Iterator[GlobalBatch]]
     with patch("pipeline.training.state.OPTIMIZERS", {settings.optimizer: _plain_sgd}):
         state = start_state(settings, world)
     parts = worker_slices(size, settings.simulated_workers, settings.bn_group)
-    rank_batch = RankBatch(leaves=parts, micro_batches=merge_micro_batches(parts, size))
+    rank_batch = RankBatch(slices=parts, micro_batches=merge_micro_batches(parts, size))
     batches = (
         GlobalBatch(sample_ids=np.arange(start, start + size), epochs=np.zeros(size, dtype=np.int64))
         for start in range(0, n, size)
     )
     train_step = TrainStep(
-        settings, state, replace(train_loss, drops=drops(state.model)), batches={size: rank_batch},
+        settings, state, replace(train_loss, has_dropout=has_dropout(state.model)), batches={size: rank_batch},
         track_from_step=settings.steps, world=world, options=RunOptions(graph_capture=None), log=RunLog.silent(),
     )  # fmt: skip
     train_step.warm_up(next(batches))

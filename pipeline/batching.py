@@ -34,11 +34,11 @@ class RankBatch:
     """How one rank computes its share of a global batch.
 
     Attributes:
-        leaves: the slices whose gradients are computed one by one, where that is needed.
+        slices: those whose gradients are computed one by one, where that is needed.
         micro_batches: the same samples in the slices that pass forward together.
     """
 
-    leaves: Sequence[BatchSlice]
+    slices: Sequence[BatchSlice]
     micro_batches: Sequence[BatchSlice]
 
 

@@ -49,7 +49,7 @@ from pipeline.reporting.inputs import report_input_files, stage_names
 from pipeline.runs.ledger import Ledger
 from pipeline.runs.record import CHECKED_FILES, CHECKSUMS, WEIGHTS, lacks_weights
 from pipeline.training.code_families import code_name
-from pipeline.training.run_key import RunKey, is_of_this_code, machine_info, small_images_code, worker_machine_info
+from pipeline.training.run_key import RunKey, machine_info, matches_current_code, small_images_code, worker_machine_info
 
 _NOTE = Path("labels_changed_on_purpose.txt")
 
@@ -172,7 +172,7 @@ def import_runs(source: Path, target: Path, params: Params, data: DataPaths) -> 
     work = WorkPaths(root=target)
     ours, other = Ledger(work.ledger), Ledger(source_ledger)
     run_keys = list(other.run_keys(to_import=True))
-    usable = [key for key in run_keys if is_of_this_code(key)]
+    usable = [key for key in run_keys if matches_current_code(key)]
     if run_keys and not usable:
         raise InputError(
             f"{source}: its {len(run_keys)} runs were trained by another version of the training code, and would be "

@@ -165,7 +165,7 @@ class RankWatch:
             last = now
             try:
                 self._beat()
-                self._look(now)
+                self._check_ranks(now)
                 self._store_answered = time.monotonic()
             except Exception as error:  # noqa: BLE001 - the store has many errors, all of the connection to it
                 self._without_store(error)
@@ -174,7 +174,7 @@ class RankWatch:
         self._count += 1
         self._store.set(f"count {self._rank}", f"{self._count} {arrivals()}")
 
-    def _look(self, now: float) -> None:
+    def _check_ranks(self, now: float) -> None:
         for other, value in self._counts().items():
             if value == _LEFT:
                 continue
@@ -194,7 +194,7 @@ class RankWatch:
                 seen.named = False
             elif not seen.named:
                 seen.named = True
-                self._say(self._late_line(other, silent, absent), key=f"named {other} at {arrived}")
+                self._print_once(self._late_line(other, silent, absent), key=f"named {other} at {arrived}")
 
     def _late_line(self, rank: int, silent: float, absent: float) -> str:
         what, late, limit_s = "come to the others", absent, self._timeout_s
@@ -236,7 +236,7 @@ class RankWatch:
                 break
         return found
 
-    def _say(self, line: str, *, key: str) -> None:
+    def _print_once(self, line: str, *, key: str) -> None:
         """Print a line that no other rank has printed."""
         try:
             first = self._store.add(key, 1) == 1
@@ -249,7 +249,7 @@ class RankWatch:
         """End the process from this thread: the main thread waits inside a collective, which nothing interrupts."""
         if self._stopped.is_set():
             return
-        self._say(f"error: {lost_line(reason)}", key="ended")
+        self._print_once(f"error: {lost_line(reason)}", key="ended")
         os._exit(_LOST_CODE)
 
 

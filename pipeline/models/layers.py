@@ -82,7 +82,7 @@ def _unfolded(images: Tensor, n_groups: int) -> Tensor:
     return by_group.permute(3, 0, 1, 2, 4).flatten(0, 1).permute(0, 3, 1, 2)
 
 
-def take_over_batch_norm(grouped: GroupedBatchNorm2d, norm: nn.BatchNorm2d) -> GroupedBatchNorm2d:
+def convert_batch_norm(grouped: GroupedBatchNorm2d, norm: nn.BatchNorm2d) -> GroupedBatchNorm2d:
     """Return `grouped` with the settings, parameters and buffers of `norm`; the tensors stay the same."""
     grouped.eps, grouped.momentum = norm.eps, norm.momentum
     grouped.weight, grouped.bias = norm.weight, norm.bias
@@ -178,7 +178,7 @@ def _shifted(z: Tensor, bits: int) -> Tensor:
     return (z >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def drops(model: nn.Module) -> bool:
+def has_dropout(model: nn.Module) -> bool:
     """Return whether training needs dropout keys: a layer of `model` drops elements or residuals."""
     return any(isinstance(module, KeyedDropout) and module.p > 0 for module in model.modules())
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pipeline.errors import InputError
-from pipeline.models.layers import GroupedBatchNorm2d, take_over_batch_norm
+from pipeline.models.layers import GroupedBatchNorm2d, convert_batch_norm
 from pipeline.models.resnet import Network
 from pipeline.models.weight_names import as_timm_names
 
@@ -267,7 +267,7 @@ def _with_grouped_batch_norm(model: nn.Module) -> nn.Module:
                 if isinstance(child, BatchNormAct2d)
                 else GroupedBatchNorm2d(child.num_features)
             )
-            setattr(model, name, take_over_batch_norm(grouped, child))
+            setattr(model, name, convert_batch_norm(grouped, child))
         else:
             _with_grouped_batch_norm(child)
     return model

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.errors import InputError
-from pipeline.models.layers import GroupedBatchNorm2d, KeyedDropout, KeyedStochasticDepth, take_over_batch_norm
+from pipeline.models.layers import GroupedBatchNorm2d, KeyedDropout, KeyedStochasticDepth, convert_batch_norm
 from pipeline.models.resnet import Network
 
 TORCHVISION_PREFIX = "torchvision/"
@@ -133,7 +133,7 @@ def _with_own_layers(model: nn.Module) -> nn.Module:
     for layer, (name, module) in enumerate(list(model.named_modules())):
         own: nn.Module
         if type(module) is nn.BatchNorm2d:
-            own = take_over_batch_norm(GroupedBatchNorm2d(module.num_features), module)
+            own = convert_batch_norm(GroupedBatchNorm2d(module.num_features), module)
         elif isinstance(module, StochasticDepth):
             # A mask for each sample, as in all networks of torchvision.
             assert module.mode == "row", module.mode

@@ -45,7 +45,7 @@ class RunCheckpoints(Checkpoints):
         Checkpoints of earlier versions name no run.
 
         Raises:
-            DataError: the latest sound checkpoint is of another run.
+            DataError: the latest valid checkpoint is of another run.
         """
         named = {file.path for file in self._files()}
         for path in sorted(self._folder.iterdir()) if self._folder.is_dir() else []:
@@ -116,7 +116,7 @@ def load_kept(folder: Path, step: int) -> dict[str, object]:
     if latest is None or latest[0] != step:
         reason = "".join(f" ({line})" for line in reasons[:1])
         raise InputError(
-            f"{folder}: no sound checkpoint of step {step}{reason}; restore it from a copy, or verify without "
+            f"{folder}: no valid checkpoint of step {step}{reason}; restore it from a copy, or verify without "
             "--segments"
         )
     return latest[1]

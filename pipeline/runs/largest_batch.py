@@ -27,7 +27,7 @@ from pipeline.config.section_checks import check_batch_stages
 from pipeline.distributed import CommConfig, World
 from pipeline.errors import InputError, OutOfMemory
 from pipeline.host_memory import memory_limit
-from pipeline.models.layers import drops
+from pipeline.models.layers import has_dropout
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.runs.arm_rows import read_decisions
 from pipeline.runs.execution import LoadedSplits
@@ -91,7 +91,7 @@ def largest_batch(
     state = start_state(settings, world)
     train_loss = TrainLoss(
         images=data.images, labels=data.labels, label_smoothing=settings.label_smoothing, precision=settings.precision,
-        seed=settings.seed, drops=drops(state.model),
+        seed=settings.seed, has_dropout=has_dropout(state.model),
     )  # fmt: skip
     stream = SampleStream(data.train_mask, settings.seed)
 

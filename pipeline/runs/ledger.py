@@ -32,7 +32,7 @@ from pipeline.training.weights import TrainedNetwork, load_trained
 
 # Stored in a separate file, since it differs between equal results.
 _TIMING = ("seconds", "joules", "recorded")
-_NOT_ITS_KEY = "identity.json is not that of this entry"
+_KEY_MISMATCH = "identity.json is not that of this entry"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,7 +275,7 @@ def read_run_key(folder: Path) -> RunKey:
     except TypeError:
         whole = False
     if not whole:
-        raise damaged(folder, _NOT_ITS_KEY)
+        raise damaged(folder, _KEY_MISMATCH)
     return run_key
 
 
@@ -290,7 +290,7 @@ def _is_settings(settings: Any) -> bool:
 def _read_named_key(folder: Path) -> RunKey:
     run_key = read_run_key(folder)
     if run_key.fingerprint != folder.name:
-        raise damaged(folder, _NOT_ITS_KEY)
+        raise damaged(folder, _KEY_MISMATCH)
     return run_key
 
 

@@ -120,7 +120,7 @@ def plan_batches(
     if settings.reduction == "exact":
         # Over all ranks, so that it depends on no division.
         largest = max(part.size for parts in workers.values() for part in parts)
-        batches = {size: RankBatch(leaves=parts, micro_batches=parts) for size, parts in slices.items()}
+        batches = {size: RankBatch(slices=parts, micro_batches=parts) for size, parts in slices.items()}
         return BatchPlan(batches=batches, micro_batch=largest)
     probe = MemoryProbe(settings, state, train_loss, first_batch, slices[first_batch.size], comm)
     chosen = choose_micro_batch(
@@ -144,7 +144,7 @@ def _worker_slices(settings: TrainSettings) -> dict[int, list[BatchSlice]]:
 def _rank_batch(workers: Sequence[BatchSlice], micro_batch: int) -> RankBatch:
     # The noise of gradients is measured between the finest parts that have a gradient: the BatchNorm groups.
     groups = [group for worker in workers for group in split_groups(worker)]
-    return RankBatch(leaves=groups, micro_batches=merge_micro_batches(workers, micro_batch))
+    return RankBatch(slices=groups, micro_batches=merge_micro_batches(workers, micro_batch))
 
 
 class MemoryProbe:
@@ -180,13 +180,13 @@ class MemoryProbe:
         settings = self._settings
         key = (settings.network, settings.stem, settings.n_classes, settings.format, settings.precision, device)
         if key not in _BYTES_PER_SAMPLE:
-            pair = BatchSlice(rows=slice(0, 2), group_sizes=(2,))
-            forward = partial(self._train_loss.summed_loss, self._model, self._batch, pair)
-            _BYTES_PER_SAMPLE[key] = activation_bytes(self._model, forward) / pair.size
+            warmup_slice = BatchSlice(rows=slice(0, 2), group_sizes=(2,))
+            forward = partial(self._train_loss.summed_loss, self._model, self._batch, warmup_slice)
+            _BYTES_PER_SAMPLE[key] = activation_bytes(self._model, forward) / warmup_slice.size
         return _BYTES_PER_SAMPLE[key]
 
 
-def too_large_to_begin(settings: TrainSettings) -> str:
+def setup_oom_message(settings: TrainSettings) -> str:
     """Return the error message for memory that runs out before a micro-batch has been chosen."""
     return (
         f"network {settings.network}: does not fit the memory, before the first step of a batch of "
@@ -195,7 +195,7 @@ def too_large_to_begin(settings: TrainSettings) -> str:
     )
 
 
-def too_large(settings: TrainSettings, micro_batch: int) -> str:
+def step_oom_message(settings: TrainSettings, micro_batch: int) -> str:
     """Return the error message for memory that runs out in passes of `micro_batch` samples."""
     if settings.reduction == "exact":  # passes all images of a simulated worker, whatever its groups
         return (

@@ -1,4 +1,4 @@
-"""Save a run's state while it trains, and resume it from the latest sound checkpoint.
+"""Save a run's state while it trains, and resume it from the latest valid checkpoint.
 
 A checkpoint is one plain `torch.save` file, `step-<step>.<sha256>.pt`, named after the SHA-256 of its bytes. File and
 digest appear by the same rename, and any tool can check or load it.
@@ -93,7 +93,7 @@ class Checkpoints:
                 file.path.unlink()
 
     def load_latest(self, log: Callable[[str], None]) -> tuple[int, dict[str, Any]] | None:
-        """Load step and state of the latest sound checkpoint; None if there is none.
+        """Load step and state of the latest valid checkpoint; None if there is none.
 
         Nothing is unpickled before its digest is verified, and only data is ever unpickled.
 
@@ -162,7 +162,7 @@ def _load(file: _File) -> dict[str, Any]:
         loaded = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         step, state = loaded["step"], loaded["state"]
     except Exception as error:
-        # Bytes of any kind can provoke any error in the unpickler. A sound checkpoint without memory for it stays.
+        # Bytes of any kind can provoke any error in the unpickler. A valid checkpoint without memory for it stays.
         if is_out_of_memory(error):
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
@@ -271,7 +271,7 @@ class CheckpointScheduler:
             raise Terminated("stopped after the last step")
 
     def resume(self, state: TrainState, world: World, log: RunLog) -> None:
-        """Load the latest sound checkpoint into `state`, if there is one; all ranks call it."""
+        """Load the latest valid checkpoint into `state`, if there is one; all ranks call it."""
         latest = distributed.broadcast(self._checkpoints.load_latest(log.info) if world.is_main else None)
         if latest is not None:
             step, saved = latest

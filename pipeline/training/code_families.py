@@ -17,7 +17,7 @@ from pipeline.errors import InputError
 FAMILIES_FILE = Path(__file__).with_name("canonical_runs.json")
 COMMAND = "python -m pipeline canonical-runs --record"
 _PRECISIONS = ("fp32", "bf16")  # the others are of GPUs
-_FOREIGN = ("timm/", "torchvision/")  # prefixes of networks that no canonical job has
+_EXTERNAL_NETWORKS = ("timm/", "torchvision/")  # prefixes of networks that no canonical job has
 
 Hashes = Mapping[str, str]
 """Name of a job -> its hash."""
@@ -101,7 +101,7 @@ def canonical_runs_cover(settings: Mapping[str, Any]) -> bool:
         settings: the items of `TrainSettings`.
     """
     plain = not settings.get("compile") and not settings.get("fast") and settings.get("compression") == "none"
-    own = not str(settings.get("network")).startswith(_FOREIGN)
+    own = not str(settings.get("network")).startswith(_EXTERNAL_NETWORKS)
     return plain and own and settings.get("precision") in _PRECISIONS
 
 
@@ -157,8 +157,8 @@ def add_to_families(
         line = f"{code[:12]} joins family {same.name[:12]}: its {len(hashes)} hashes are equal; runs stay valid"
         joined = _with_record(replace(same, members=(*same.members, code)), machine, hashes)
         return _replaced(families, same, joined), line
-    begun = Family(members=(code,), records=(MachineHashes(machine=machine, hashes=hashes),))
-    return [*families, begun], f"{code[:12]} begins a new family{_changes(families, machine, hashes)}"
+    new_family = Family(members=(code,), records=(MachineHashes(machine=machine, hashes=hashes),))
+    return [*families, new_family], f"{code[:12]} begins a new family{_changes(families, machine, hashes)}"
 
 
 def _check_listed(code: str, hashes: Hashes, listed: Hashes) -> None:

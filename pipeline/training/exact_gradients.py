@@ -1,8 +1,8 @@
 """The gradient of a global batch in the same bits for every number of processes and every collective.
 
-The leaves are the simulated workers. Each leaf's gradient is rounded to a grid and added in float64, which is exact
-(`distributed.exact_sum`). The loss, the squared norms of the leaves and their number are added in the same way. Ranks
-exchange sums during the backward pass of their last leaf.
+The gradient of each simulated worker's slice is rounded to a grid and added in float64, which is exact
+(`distributed.exact_sum`). The loss, the squared norms of these gradients and the number of slices are added in the same
+way. Ranks exchange sums during the backward pass of their last slice.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from pipeline import distributed
 from pipeline.batching import BatchSlice, RankBatch
 from pipeline.distributed import CommConfig, Grids, OverlappedSum, World
-from pipeline.training.gradients import GlobalBatch, TrainLoss, part_of_rank
+from pipeline.training.gradients import GlobalBatch, TrainLoss, rank_share
 from pipeline.training.noise_scale import NoiseSample
 
 _BUCKET_ELEMENTS_PER_MIB = (1 << 20) // 8
-# Loss, squared norm and number of the leaves.
+# Loss, squared norm and number of the slices.
 _N_SCALARS = 3
 
 
@@ -32,7 +32,7 @@ class ExactGradients:
     training change no buffer, and the labels' probabilities are tracked once.
 
     Args:
-        simulated_workers: the most leaves of a global batch.
+        simulated_workers: the most slices of a global batch.
         grids: those of the previous step; None before the first.
 
     Attributes:
@@ -67,17 +67,17 @@ class ExactGradients:
         grids = self.grids
         while True:
             largest = torch.zeros(len(sizes), dtype=torch.float64, device=self._world.device)
-            leaf_sum, own_losses = _LeafSum(views, grids), list[Tensor]()
-            last = rank_batch.leaves[-1]
-            for leaf in rank_batch.leaves:
-                if leaf is last and self._overlaps and grids is not None:
+            slice_sum, own_losses = _SliceSum(views, grids), list[Tensor]()
+            last = rank_batch.slices[-1]
+            for batch_slice in rank_batch.slices:
+                if batch_slice is last and self._overlaps and grids is not None:
                     assert self._bucket_elements is not None
-                    leaf_sum.exchange = OverlappedSum(total, sizes, bucket_elements=self._bucket_elements)
-                summands = _summands(self._model, train_loss, batch, leaf, loss_scale, parameters, leaf_sum.add)
+                    slice_sum.exchange = OverlappedSum(total, sizes, bucket_elements=self._bucket_elements)
+                summands = _summands(self._model, train_loss, batch, batch_slice, loss_scale, parameters, slice_sum.add)
                 own_losses.append(summands[0])
                 largest = torch.maximum(largest, distributed.largest_finite(summands))
-            if leaf_sum.exchange is not None:
-                leaf_sum.exchange.wait()
+            if slice_sum.exchange is not None:
+                slice_sum.exchange.wait()
             distributed.max_over_ranks_(largest)
             values = largest.tolist()  # waits for the device, once a pass
             found = Grids.for_largest(values, self._n_leaves, previous=grids)
@@ -87,7 +87,7 @@ class ExactGradients:
             grids, train_loss = found, replace(train_loss, tracker=None, dynamics=None)
             total.zero_()
         self.grids = found
-        if leaf_sum.exchange is None:
+        if slice_sum.exchange is None:
             distributed.sum_over_ranks_(total, bucket_elements=self._bucket_elements, nodes=self._nodes)
 
         loss, gradients = views[0], views[_N_SCALARS:]
@@ -96,18 +96,18 @@ class ExactGradients:
             parameter.grad = torch.empty_like(parameter).copy_(gradient.view_as(parameter))
         self._noise = _Noise(total, batch.size, loss_scale)
         # The sum is over all ranks already, and history records add up over ranks.
-        return part_of_rank(loss[0], torch.cat(own_losses).sum(), self._world)
+        return rank_share(loss[0], torch.cat(own_losses).sum(), self._world)
 
     def noise_sample(self) -> NoiseSample:
         """Return the noise of the last batch's gradient; it waits for the device."""
         assert self._noise is not None, "compute() comes first"
         total, size, loss_scale = self._noise
-        _, leaf_sq_norm, n_leaves = total[:_N_SCALARS].tolist()
+        _, slice_sq_norm, n_leaves = total[:_N_SCALARS].tolist()
         mean = total[_N_SCALARS:] / loss_scale
         return NoiseSample(
             small_batch=size / int(n_leaves),
             big_batch=size,
-            mean_small_sq_norm=leaf_sq_norm,
+            mean_small_sq_norm=slice_sq_norm,
             big_sq_norm=float(mean.square().sum()),
         )
 
@@ -126,15 +126,15 @@ class _Noise(NamedTuple):
     loss_scale: float | Tensor
 
 
-class _LeafSum:
-    """Adds the summands of this rank's leaves to their totals, and starts the exchange of those that are complete.
+class _SliceSum:
+    """Adds the summands of this rank's slices to their totals, and starts the exchange of those that are complete.
 
     Args:
         totals: of each summand, (n,) float64.
         grids: None adds nothing: the pass only finds the largest elements.
 
     Attributes:
-        exchange: set while the last leaf is added, if sums are exchanged during its backward pass.
+        exchange: set while the last slice is added, if sums are exchanged during its backward pass.
     """
 
     def __init__(self, totals: Sequence[Tensor], grids: Grids | None) -> None:
@@ -142,7 +142,7 @@ class _LeafSum:
         self.exchange: OverlappedSum | None = None
 
     def add(self, index: int, summand: Tensor) -> None:
-        """Add one summand of a leaf, (n,)."""
+        """Add one summand of a slice, (n,)."""
         if self._grids is not None:
             self._grids.add_rounded_(index, self._totals[index], summand)
         if self.exchange is not None:
@@ -153,12 +153,12 @@ def _summands(
     model: nn.Module,
     train_loss: TrainLoss,
     batch: GlobalBatch,
-    leaf: BatchSlice,
+    batch_slice: BatchSlice,
     loss_scale: float | Tensor,
     parameters: Sequence[nn.Parameter],
     add: Callable[[int, Tensor], None],
 ) -> list[Tensor]:
-    """Return a leaf's summands: loss, squared norm and a one, each (1,), and the gradient of each parameter.
+    """Return a slice's summands: loss, squared norm and a one, each (1,), and the gradient of each parameter.
 
     Args:
         add: called with the index of each summand and the flat summand, as soon as it is known.
@@ -169,15 +169,15 @@ def _summands(
 
     hooks = [parameter.register_hook(partial(take, index)) for index, parameter in enumerate(parameters)]
     try:
-        loss = train_loss.summed_loss(model, batch, leaf)
+        loss = train_loss.summed_loss(model, batch, batch_slice)
         # Divided before the backward pass: a scaled sum over the batch would overflow in half precision.
         gradients = torch.autograd.grad(loss * (loss_scale / batch.size), parameters)
     finally:
         for hook in hooks:
             hook.remove()
     norms = torch.stack(torch._foreach_norm(list(gradients))).double()
-    # Of the mean gradient of the leaf's samples, weighted by their share of the batch.
-    sq_norm = norms.square().sum() * (batch.size / (leaf.size * loss_scale**2))
+    # Of the mean gradient of the slice's samples, weighted by their share of the batch.
+    sq_norm = norms.square().sum() * (batch.size / (batch_slice.size * loss_scale**2))
     scalars = [scalar.view(1) for scalar in (loss.detach().double(), sq_norm, torch.ones_like(sq_norm))]
     for index, scalar in enumerate(scalars):
         add(index, scalar)

@@ -1,8 +1,8 @@
 """The gradient of a global batch, the same up to rounding for any number of processes, by one of four strategies.
 
 `AveragedGradients` averages over the ranks by DistributedDataParallel, by Horovod, compressed or in two levels.
-`LocalGradients` keeps each rank's gradient (post-local SGD). `LeafGradients` computes each leaf's gradient separately,
-to measure their noise. `ExactGradients` (`exact_gradients`) sums without rounding.
+`LocalGradients` keeps each rank's gradient (post-local SGD). `SliceGradients` computes the gradient of each slice
+separately, to measure their noise. `ExactGradients` (`exact_gradients`) sums without rounding.
 """
 
 from collections.abc import Iterator, Sequence
@@ -75,7 +75,7 @@ class TrainLoss:
         labels: (N,) int64 of all samples of the data set, on the device.
         label_smoothing: 0 to 1.
         seed: of dropout.
-        drops: whether the network has dropout, which needs a key of each sample.
+        has_dropout: whether the network has dropout, which needs a key of each sample.
         tracker: records the probabilities of the labels; None records nothing.
         dynamics: records margins and forgotten labels; None records nothing.
     """
@@ -85,26 +85,26 @@ class TrainLoss:
     label_smoothing: float = 0.0
     precision: Precision = "fp32"
     seed: int = 0
-    drops: bool = True
+    has_dropout: bool = True
     tracker: ConfidenceTracker | None = None
     dynamics: DynamicsTracker | None = None
 
     def summed_loss(self, model: nn.Module, batch: GlobalBatch, part: BatchSlice) -> Tensor:
         """Sum the cross-entropy of the samples of `part`, 0-dimensional; `model` is in training mode."""
-        return self.loss_of(model, self.load(batch, part), part.group_sizes)
+        return self.loss_from_inputs(model, self.load(batch, part), part.group_sizes)
 
     def load(self, batch: GlobalBatch, part: BatchSlice) -> PassInputs:
         """Load the samples of `part` to the device."""
         sample_ids, epochs = batch.sample_ids[part.rows], batch.epochs[part.rows]
         device = self.labels.device
-        keys = upload(sample_keys(self.seed, sample_ids, epochs).numpy(), device) if self.drops else None
+        keys = upload(sample_keys(self.seed, sample_ids, epochs).numpy(), device) if self.has_dropout else None
         images, rows = self.images.training_batch(sample_ids, epochs), upload(sample_ids, device)
         return PassInputs(
             images=images, sample_ids=rows, targets=self.labels[rows], keys=keys,
             epochs=None if self.dynamics is None else upload(epochs, device),
         )  # fmt: skip
 
-    def loss_of(self, model: nn.Module, inputs: PassInputs, group_sizes: Sequence[int]) -> Tensor:
+    def loss_from_inputs(self, model: nn.Module, inputs: PassInputs, group_sizes: Sequence[int]) -> Tensor:
         """Sum the cross-entropy of loaded samples, 0-dimensional; `model` is in training mode."""
         set_batch_context(model, group_sizes=group_sizes, keys=inputs.keys)
         with autocast(self.precision, self.labels.device):
@@ -166,8 +166,8 @@ class AveragedGradients:
             return
         with compile_disabled():
             for _ in range(2):
-                pair = BatchSlice(rows=slice(0, 2), group_sizes=(2,))
-                loss = train_loss.summed_loss(self.model, batch, pair)
+                warmup_slice = BatchSlice(rows=slice(0, 2), group_sizes=(2,))
+                loss = train_loss.summed_loss(self.model, batch, warmup_slice)
                 distributed.arrive()
                 loss.backward()
                 self.model.zero_grad(set_to_none=True)
@@ -195,22 +195,22 @@ class LocalGradients:
         )  # fmt: skip
 
 
-class LeafGradients:
-    """Sums the gradients of the leaves one by one, which measures their noise; `model` is not wrapped."""
+class SliceGradients:
+    """Sums the gradients of the slices one by one, which measures their noise; `model` is not wrapped."""
 
     def __init__(self, model: nn.Module, world: World) -> None:
         self._model, self._world = model, world
-        self._sums: tuple[LeafSums, float, int] | None = None
+        self._sums: tuple[SliceGradientSums, float, int] | None = None
 
     def compute(
         self, train_loss: TrainLoss, batch: GlobalBatch, rank_batch: RankBatch, *, loss_scale: float | Tensor
     ) -> Tensor:
         """See `GradientStrategy`."""
-        leaves = rank_batch.leaves
-        sums = leaf_gradients(self._model, train_loss, batch, leaves, loss_scale=loss_scale)
-        self._sums = sums, batch.size / (len(leaves) * self._world.size), batch.size
+        slices = rank_batch.slices
+        sums = slice_gradients(self._model, train_loss, batch, slices, loss_scale=loss_scale)
+        self._sums = sums, batch.size / (len(slices) * self._world.size), batch.size
         # The sum is over all ranks already, and history records add up over ranks.
-        return part_of_rank(sums.loss, sums.own_loss, self._world)
+        return rank_share(sums.loss, sums.own_loss, self._world)
 
     def noise_sample(self) -> NoiseSample:
         """Return the noise of the last batch's gradient; it waits for the device."""
@@ -219,12 +219,12 @@ class LeafGradients:
         return NoiseSample(
             small_batch=small_batch,
             big_batch=big_batch,
-            mean_small_sq_norm=float(sums.leaf_sq_norm),
+            mean_small_sq_norm=float(sums.slice_sq_norm),
             big_sq_norm=float(sums.sq_norm),
         )
 
 
-def part_of_rank(total: Tensor, own: Tensor, world: World) -> Tensor:
+def rank_share(total: Tensor, own: Tensor, world: World) -> Tensor:
     """Return this rank's part of a loss that is summed over all ranks: all of it on rank 0.
 
     If the sum is not finite, the part is `own`, that of this rank's samples, which shows on which rank it arose.
@@ -279,60 +279,60 @@ def accumulate_gradients(
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeafSums:
-    """Results of `leaf_gradients`; 0-dimensional, the same bits on all ranks.
+class SliceGradientSums:
+    """Results of `slice_gradients`; 0-dimensional, the same bits on all ranks.
 
     Attributes:
         loss: sum over the samples of the global batch.
         own_loss: sum over the samples of this rank; differs between ranks.
-        leaf_sq_norm: mean over the samples of the squared norm of their leaf's mean gradient.
+        slice_sq_norm: mean over the samples of the squared norm of their slice's mean gradient.
         sq_norm: squared norm of the gradient.
     """
 
     loss: Tensor
     own_loss: Tensor
-    leaf_sq_norm: Tensor
+    slice_sq_norm: Tensor
     sq_norm: Tensor
 
 
-def leaf_gradients(
+def slice_gradients(
     model: nn.Module,
     train_loss: TrainLoss,
     batch: GlobalBatch,
-    leaves: Sequence[BatchSlice],
+    slices: Sequence[BatchSlice],
     *,
     loss_scale: float | Tensor = 1.0,
-) -> LeafSums:
-    """Set the parameters' `grad` to the gradient of the mean loss, and measure its leaves.
+) -> SliceGradientSums:
+    """Set the parameters' `grad` to the gradient of the mean loss, and measure that of each slice.
 
-    The gradients of the leaves are computed one at a time and added in pairs, first on each rank and then over ranks.
+    The gradients of the slices are computed one at a time and added in pairs, first on each rank and then over ranks.
 
     Args:
         model: not wrapped, in training mode.
-        leaves: this rank's parts of the batch.
+        slices: this rank's slices of the batch.
         loss_scale: multiplies the gradient that is set, and nothing that is returned.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     own_losses: list[Tensor] = []
 
     def flat_gradients() -> Iterator[Tensor]:
-        for leaf in leaves:
-            loss = train_loss.summed_loss(model, batch, leaf)
+        for batch_slice in slices:
+            loss = train_loss.summed_loss(model, batch, batch_slice)
             # Divided before the backward pass: a scaled sum over the batch would overflow in half precision.
             gradients = torch.autograd.grad(loss * (loss_scale / batch.size), parameters)
             flat = torch.cat([gradient.flatten() for gradient in gradients])
-            leaf_mean = flat * (batch.size / (leaf.size * loss_scale))
-            sq_norm = leaf_mean.square().sum() * (leaf.size / batch.size)
+            slice_mean = flat * (batch.size / (batch_slice.size * loss_scale))
+            sq_norm = slice_mean.square().sum() * (batch_slice.size / batch.size)
             own_losses.append(loss.detach())
             yield torch.cat([flat, torch.stack([own_losses[-1], sq_norm])])
 
     total = distributed.rank_ordered_sum_(distributed.pairwise_sum(flat_gradients()))
-    mean, (loss, leaf_sq_norm) = total[:-2], total[-2:]
+    mean, (loss, slice_sq_norm) = total[:-2], total[-2:]
     sizes = [parameter.numel() for parameter in parameters]
     for parameter, gradient in zip(parameters, mean.split(sizes), strict=True):
         # With the parameter's strides: fused optimizers walk both in memory order.
         parameter.grad = torch.empty_like(parameter).copy_(gradient.view_as(parameter))
-    return LeafSums(
-        loss=loss, own_loss=torch.stack(own_losses).sum(), leaf_sq_norm=leaf_sq_norm,
+    return SliceGradientSums(
+        loss=loss, own_loss=torch.stack(own_losses).sum(), slice_sq_norm=slice_sq_norm,
         sq_norm=(mean / loss_scale).square().sum(),
     )  # fmt: skip

@@ -15,10 +15,10 @@ from pipeline.batching import SampleStream
 from pipeline.datasets.sources import TrainingImages
 from pipeline.distributed import CommConfig, World
 from pipeline.errors import explain_out_of_memory
-from pipeline.models.layers import drops
+from pipeline.models.layers import has_dropout
 from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
-from pipeline.training.batch_plan import check_ranks, plan_batches, too_large, too_large_to_begin
+from pipeline.training.batch_plan import check_ranks, plan_batches, setup_oom_message, step_oom_message
 from pipeline.training.dynamics import TrainingDynamics, first_tracked_step
 from pipeline.training.eval_weights import EvalWeights
 from pipeline.training.evaluation import Evaluation
@@ -117,7 +117,7 @@ def train(
     check_ranks(settings, world, options.comm)
     distributed.set_collective_timeout(options.comm.timeout_seconds)
     precision = distributed.float32_arithmetic(tf32=settings.precision == "tf32", fast=settings.fast)
-    with precision, explain_out_of_memory(too_large_to_begin(settings)):
+    with precision, explain_out_of_memory(setup_oom_message(settings)):
         return _train(
             settings, data, world=world, log=log, options=options, initialize=initialize, eval_fn=eval_fn,
             track_confidence=track_confidence,
@@ -151,7 +151,7 @@ def _train(
         label_smoothing=settings.label_smoothing,
         precision=settings.precision,
         seed=settings.seed,
-        drops=drops(state.model),
+        has_dropout=has_dropout(state.model),
     )
     stream, sizes = SampleStream(data.train_mask, settings.seed), settings.batch_sizes
     first_batch = GlobalBatch.from_stream(stream, start=0, size=settings.batch_size)
@@ -177,7 +177,7 @@ def _train(
     divergence: str | None = None
     record_every = max(1, settings.steps // _HISTORY_RECORDS)
     with (
-        explain_out_of_memory(too_large(settings, plan.micro_batch)),
+        explain_out_of_memory(step_oom_message(settings, plan.micro_batch)),
         data.images.prefetch(plan.requests(stream, settings, state.step)),
         log.progress(options.title, settings.steps, "steps") as progress,
     ):
@@ -197,7 +197,7 @@ def _train(
                 chain.add()
             if evaluate_now and divergence is None:
                 assert eval_fn is not None
-                train_step.make_room()
+                train_step.release_graph()
                 with eval_weights.swapped_in():
                     state.history[-1] = _with_evaluation(state.history[-1], eval_fn(state.model))
             if record_now and options.on_record is not None:
@@ -209,9 +209,9 @@ def _train(
 
     noise_scale = estimate_noise_scale(state.noise) if settings.noise_scale_steps is not None else None
     confidence = state.tracker.means() if state.tracker else None
-    train_step.make_room()
+    train_step.release_graph()
     if divergence is None:
-        with explain_out_of_memory(too_large(settings, plan.micro_batch)):
+        with explain_out_of_memory(step_oom_message(settings, plan.micro_batch)):
             eval_weights.swap_in()
     return TrainedRun(
         model=state.model,

@@ -109,7 +109,7 @@ def run_key(
     return RunKey(job=job, machine=machine, content=data_content)
 
 
-def is_of_this_code(key: RunKey) -> bool:
+def matches_current_code(key: RunKey) -> bool:
     """Return whether family and number of the code that trained a run are those of this code."""
     job, settings = key.job, key.job.get("settings", {})
     try:

@@ -17,8 +17,8 @@ from pipeline.training.gradients import (
     AveragedGradients,
     GlobalBatch,
     GradientStrategy,
-    LeafGradients,
     LocalGradients,
+    SliceGradients,
     TrainLoss,
     average_weights,
 )
@@ -54,7 +54,7 @@ class TrainStep:
         self._train_loss = replace(train_loss, dynamics=state.dynamics)
         self._tracked_loss, self._track_from_step = replace(self._train_loss, tracker=state.tracker), track_from_step
         self._batches = batches
-        self._leaves = LeafGradients(state.model, world)
+        self._leaves = SliceGradients(state.model, world)
         self._exact = None
         if settings.reduction == "exact":
             self._exact = ExactGradients(
@@ -100,7 +100,7 @@ class TrainStep:
         train_loss = self._tracked_loss if state.step >= self._track_from_step else self._train_loss
         rank_batch = self._batches[batch.size]
         if samples_noise:
-            self.make_room()
+            self.release_graph()
         replayed = None if samples_noise else self._graphs.run(train_loss, batch, rank_batch.micro_batches)
         if replayed is not None:
             loss = replayed
@@ -108,7 +108,7 @@ class TrainStep:
             strategy = self._strategy(local=local, samples_noise=samples_noise)
             loss = strategy.compute(train_loss, batch, rank_batch, loss_scale=self._loss_scale())
             if samples_noise:
-                assert isinstance(strategy, LeafGradients | ExactGradients)
+                assert isinstance(strategy, SliceGradients | ExactGradients)
                 state.noise.append(strategy.noise_sample())
             if self._exact is not None:
                 state.grids = self._exact.grids
@@ -123,9 +123,9 @@ class TrainStep:
         if local and self.weights_in_sync_after(state.step):
             average_weights(state.model, self._world)
 
-    def make_room(self) -> None:
+    def release_graph(self) -> None:
         """Release memory that captured steps keep and that other work may need."""
-        self._graphs.make_room()
+        self._graphs.release_graph()
 
     def weights_in_sync_after(self, step: int) -> bool:
         """Return whether all ranks have the same weights after the first `step` steps."""

@@ -88,7 +88,7 @@ class StepGraphs:
             return None
         return self._graph.run(inputs)
 
-    def make_room(self) -> None:
+    def release_graph(self) -> None:
         """Release a graph that keeps much memory; a later step captures it again."""
         if self._graph is not None and self._graph.is_large():
             self._graph = None
@@ -99,7 +99,7 @@ class StepGraphs:
         """Capture a step; None if its memory, or the memory for the rest of the training next to it, is not there."""
 
         def work(own: PassInputs) -> Tensor:
-            loss = train_loss.loss_of(self._model, own, part.group_sizes)
+            loss = train_loss.loss_from_inputs(self._model, own, part.group_sizes)
             (loss * (1 / part.size)).backward()
             if self._update is not None:
                 self._update()
@@ -112,7 +112,7 @@ class StepGraphs:
             if not is_out_of_memory(error):
                 raise
         # Outside the handler, whose exception keeps tensors alive.
-        if graph is not None and graph.leaves_room():
+        if graph is not None and graph.fits_memory():
             return graph
         self._model.zero_grad(set_to_none=True)
         return None
@@ -143,7 +143,7 @@ class _StepGraph:
             parameter.grad = gradient
         return self._loss
 
-    def leaves_room(self) -> bool:
+    def fits_memory(self) -> bool:
         """Return whether the GPU has memory left for the rest of the training."""
         return self._device.type != "cuda" or torch.cuda.mem_get_info(self._device)[0] >= self._needed
 

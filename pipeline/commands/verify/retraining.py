@@ -24,7 +24,7 @@ from pipeline.training.canonical_runs import canonical_hashes
 from pipeline.training.checkpointing import CheckpointScheduler
 from pipeline.training.code_families import Hashes, find_family, read_families
 from pipeline.training.effective_settings import comm_config_from
-from pipeline.training.run_key import is_of_this_code, machine_info, training_code_digest
+from pipeline.training.run_key import machine_info, matches_current_code, training_code_digest
 from pipeline.training.run_options import RunOptions
 
 ALPHA = 0.01
@@ -130,7 +130,7 @@ def _obstacle(run: StoredRun, world: World) -> str:
     """Return why this machine cannot train a run to the same bits; empty if it can."""
     if run.key is None or run.machine is None:
         return "there is no ledger, which has the machine of each run"
-    if not is_of_this_code(run.key):
+    if not matches_current_code(run.key):
         return (
             f"trained by code of family {str(run.key.job.get('code'))[:12]} that gives other bits than this; check out "
             "a commit of the run's date"

@@ -23,7 +23,7 @@ from pipeline.config.study_plan import build_plan, diff_plans, plan_hash
 from pipeline.errors import InputError
 from pipeline.stats.formatting import plural
 from pipeline.training import hash_chain
-from pipeline.training.run_key import is_of_this_code
+from pipeline.training.run_key import matches_current_code
 from pipeline.training.settings import TrainSettings
 
 _DECIDES_BITS = ("network", "seed", "batch_size", "learning_rate", "weight_decay")
@@ -82,7 +82,7 @@ def _check_steps(run: StoredRun, settings: TrainSettings, findings: Findings) ->
             if not _close(getattr(record, name), value):
                 findings.differs(run.folder, f"{name} at step {record.step}", getattr(record, name), value)
     # Another family may have had links at other steps. A table has the last link alone.
-    if run.key is None or not result.links or not is_of_this_code(run.key):
+    if run.key is None or not result.links or not matches_current_code(run.key):
         return
     # A run that diverges at a step with a link has two of them.
     steps = [*link_steps(settings, last), last]

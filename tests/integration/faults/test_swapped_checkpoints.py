@@ -1,6 +1,6 @@
 """Checkpoints of interrupted runs that are damaged, swapped or renamed: each is named, and no result is another.
 
-A run resumes from its own sound checkpoints alone. The line names a folder; without it the same command ends in the
+A run resumes from its own valid checkpoints alone. The line names a folder; without it the same command ends in the
 bytes of an undisturbed study.
 """
 

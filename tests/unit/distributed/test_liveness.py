@@ -76,7 +76,7 @@ def test_a_late_rank_is_named_once_and_says_what_the_limit_is(
     said = []
     for number, passed in enumerate((0.0, named_after_s - 1, named_after_s + 1, named_after_s + 5)):
         store.set("count 1", f"{number if counts else 0} 0")
-        watch._look(1000.0 + passed)
+        watch._check_ranks(1000.0 + passed)
         said.append(capsys.readouterr().err)
     assert said == ["", "", line, ""]
 
@@ -101,10 +101,10 @@ def test_a_rank_that_does_not_answer_at_all_is_lost_after_a_minute(
     watch, store = _watch_of_rank_1(monkeypatch, timeout_s=timeout_s, arrivals=1)
     for number, passed in enumerate((0.0, ends_after_s - 1, ends_after_s + 1)):
         store.set("count 1", f"{number} 0")
-        watch._look(1000.0 + passed)
-    watch._look(1000.0 + 2 * ends_after_s)
+        watch._check_ranks(1000.0 + passed)
+    watch._check_ranks(1000.0 + 2 * ends_after_s)
     with pytest.raises(SystemExit, match="2"):
-        watch._look(1000.0 + 2 * ends_after_s + 2)
+        watch._check_ranks(1000.0 + 2 * ends_after_s + 2)
     assert capsys.readouterr().err.splitlines()[-1] == (
         f"error: rank 1 (process 7 on another-host) has not answered for {ends_after_s + 1:.0f} s; run the same "
         "command again, which resumes at the last checkpoint"

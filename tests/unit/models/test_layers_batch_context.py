@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from pipeline.models import set_batch_context
-from pipeline.models.layers import GroupedBatchNorm2d, KeyedDropout, drops
+from pipeline.models.layers import GroupedBatchNorm2d, KeyedDropout, has_dropout
 
 
 def test_every_layer_that_needs_it_gets_the_batch_context() -> None:
@@ -24,7 +24,7 @@ def test_groups_that_are_not_the_batch_are_a_bug(sizes: tuple[int, ...]) -> None
 
 
 def test_a_network_needs_keys_only_if_a_layer_drops() -> None:
-    assert drops(nn.Sequential(nn.Sequential(KeyedDropout(0.1, layer=0))))
-    assert not drops(nn.Sequential(KeyedDropout(0.0, layer=0), GroupedBatchNorm2d(3)))
+    assert has_dropout(nn.Sequential(nn.Sequential(KeyedDropout(0.1, layer=0))))
+    assert not has_dropout(nn.Sequential(KeyedDropout(0.0, layer=0), GroupedBatchNorm2d(3)))
     set_batch_context(norm := GroupedBatchNorm2d(3), group_sizes=(2, 3), keys=None)
     assert list(norm.group_sizes) == [2, 3]

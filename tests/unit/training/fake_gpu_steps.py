@@ -25,11 +25,11 @@ from benchmarks.loop_speed import random_images
 from benchmarks.step_operations import _plain_sgd
 from pipeline.batching import RankBatch, SampleStream, merge_micro_batches, split_groups, worker_slices
 from pipeline.distributed import World
-from pipeline.models.layers import drops
+from pipeline.models.layers import has_dropout
 from pipeline.run_log import RunLog
 from pipeline.training.eval_weights import recompute_batch_norm_statistics
 from pipeline.training.evaluation import load_images
-from pipeline.training.gradients import GlobalBatch, TrainLoss, leaf_gradients
+from pipeline.training.gradients import GlobalBatch, TrainLoss, slice_gradients
 from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import start_state
@@ -84,7 +84,7 @@ def _move(model: nn.Module, *arguments: Any, **options: Any) -> nn.Module:
 
 
 def run(settings: TrainSettings) -> dict[str, Any]:
-    """Take two steps, the gradients of leaves, and the statistics of BatchNorm; return what was seen."""
+    """Take two steps, the gradients of slices, and the statistics of BatchNorm; return what was seen."""
     size = settings.batch_size
     pixels, labels = random_images(4 * size, settings.format.image_size)
     world = World(rank=0, size=1, device=_DEVICE)
@@ -95,11 +95,11 @@ def run(settings: TrainSettings) -> dict[str, Any]:
         parameters += state.model.parameters()
         train_loss = TrainLoss(
             images=images, labels=torch.from_numpy(labels).to(_DEVICE), label_smoothing=settings.label_smoothing,
-            precision=settings.precision, seed=settings.seed, drops=drops(state.model),
+            precision=settings.precision, seed=settings.seed, has_dropout=has_dropout(state.model),
         )  # fmt: skip
         parts = worker_slices(size, settings.simulated_workers, settings.bn_group)
         rank_batch = RankBatch(
-            leaves=[group for part in parts for group in split_groups(part)],
+            slices=[group for part in parts for group in split_groups(part)],
             micro_batches=merge_micro_batches(parts, max(size // 2, parts[0].group_sizes[0])),
         )
         stream = SampleStream(np.ones(4 * size, dtype=np.bool_), settings.seed)
@@ -112,7 +112,7 @@ def run(settings: TrainSettings) -> dict[str, Any]:
         step.warm_up(batches[0])
         for batch in batches:
             step.run_step(batch)
-        leaf_gradients(state.model, train_loss, batches[0], rank_batch.leaves)
+        slice_gradients(state.model, train_loss, batches[0], rank_batch.slices)
         with patch("pipeline.training.eval_weights.int", return_value=2, create=True):
             recompute_batch_norm_statistics(state.model, train_loss, batches[:1], rank_batch.micro_batches)
         state.model.eval()

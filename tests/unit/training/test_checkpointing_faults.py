@@ -85,7 +85,7 @@ def _saved(content: Any) -> bytes:
     return buffer.getvalue()
 
 
-_FOREIGN = {
+_EXTERNAL_NETWORKS = {
     "another program's": b"GIF89a",
     "nothing": b"",
     "a state without a step": _saved({"x": 1}),
@@ -96,14 +96,14 @@ _FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("kind", _FOREIGN)
+@pytest.mark.parametrize("kind", _EXTERNAL_NETWORKS)
 def test_foreign_files_with_a_right_digest_are_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Checkpoints(tmp_path).save(1, state_of(1))
-    foreign = tmp_path / f"step-9.{hashlib.sha256(_FOREIGN[kind]).hexdigest()}.pt"
-    foreign.write_bytes(_FOREIGN[kind])
+    foreign = tmp_path / f"step-9.{hashlib.sha256(_EXTERNAL_NETWORKS[kind]).hexdigest()}.pt"
+    foreign.write_bytes(_EXTERNAL_NETWORKS[kind])
     lines: list[str] = []
     newest = Checkpoints(tmp_path).load_latest(lines.append)
     assert newest is not None

@@ -12,7 +12,7 @@ from pipeline.distributed import CommConfig, Grids, World
 from pipeline.models import build_network
 from pipeline.training.dynamics import ConfidenceTracker
 from pipeline.training.exact_gradients import ExactGradients
-from pipeline.training.gradients import GlobalBatch, TrainLoss, leaf_gradients
+from pipeline.training.gradients import GlobalBatch, TrainLoss, slice_gradients
 from tests.fixtures.training import NAMES, distance, gradient_of, random_train_loss
 
 N, SIZE, WORKERS = 50, 26, 5
@@ -36,7 +36,7 @@ def _strategy(model: nn.Module, grids: Grids | None = None) -> ExactGradients:
 def _compute(
     exact: ExactGradients, train_loss: TrainLoss, parts: list[BatchSlice], *, loss_scale: float = 1.0
 ) -> Tensor:
-    return exact.compute(train_loss, _batch(), RankBatch(leaves=parts, micro_batches=parts), loss_scale=loss_scale)
+    return exact.compute(train_loss, _batch(), RankBatch(slices=parts, micro_batches=parts), loss_scale=loss_scale)
 
 
 def _float32_loss() -> TrainLoss:
@@ -48,13 +48,13 @@ def test_gradient_loss_and_noise_are_those_of_plain_sums() -> None:
     exact = _strategy(model)
     loss = _compute(exact, train_loss, _PARTS)
     found = gradient_of(model)
-    sums = leaf_gradients(model, train_loss, _batch(), _PARTS)
-    # In float32 every addition of a leaf rounds by at most 2**-24 of the sum so far, and a square twice as much.
+    sums = slice_gradients(model, train_loss, _batch(), _PARTS)
+    # In float32 every addition of a slice rounds by at most 2**-24 of the sum so far, and a square twice as much.
     rounding = WORKERS * 2.0**-24
     assert distance(found, gradient_of(model)) < rounding
     assert float(loss) == pytest.approx(float(sums.loss), rel=rounding)
     sample = exact.noise_sample()
-    assert sample.mean_small_sq_norm == pytest.approx(float(sums.leaf_sq_norm), rel=2 * rounding)
+    assert sample.mean_small_sq_norm == pytest.approx(float(sums.slice_sq_norm), rel=2 * rounding)
     assert sample.big_sq_norm == pytest.approx(float(sums.sq_norm), rel=2 * rounding)
     assert (sample.small_batch, sample.big_batch) == (SIZE / WORKERS, SIZE)
 

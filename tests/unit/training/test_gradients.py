@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from pipeline.batching import BatchSlice, merge_micro_batches, rank_slices, worker_slices
 from pipeline.distributed import World
 from pipeline.models import build_network
-from pipeline.training.gradients import GlobalBatch, TrainLoss, accumulate_gradients, leaf_gradients, part_of_rank
+from pipeline.training.gradients import GlobalBatch, TrainLoss, accumulate_gradients, rank_share, slice_gradients
 from tests.fixtures.training import NAMES, distance, gradient_of, random_train_loss
 
 N = 50
@@ -70,7 +70,7 @@ def _exact(
     return accumulate_gradients(model, train_loss, batch, parts, **{"world_size": 1, **options})
 
 
-_FINDERS = pytest.mark.parametrize("find", [_exact, leaf_gradients], ids=["accumulated", "leaves"])
+_FINDERS = pytest.mark.parametrize("find", [_exact, slice_gradients], ids=["accumulated", "slices"])
 
 
 @st.composite
@@ -135,7 +135,7 @@ def test_a_local_gradient_is_of_this_ranks_images() -> None:
     assert distance(actual, expected) <= 1e-12
 
 
-@pytest.mark.parametrize("find", [_exact, leaf_gradients], ids=["accumulated", "leaves"])
+@pytest.mark.parametrize("find", [_exact, slice_gradients], ids=["accumulated", "slices"])
 def test_loss_scale_multiplies_the_gradient_and_no_reported_value(find: Callable[..., Any]) -> None:
     model, batch, parts = _small_cnn(), _batch(12), worker_slices(12, 3)
     plain = find(model, _TRAIN_LOSS, batch, parts)
@@ -143,32 +143,32 @@ def test_loss_scale_multiplies_the_gradient_and_no_reported_value(find: Callable
     model.zero_grad()
     scaled = find(model, _TRAIN_LOSS, batch, parts, loss_scale=torch.tensor(1024.0))
     torch.testing.assert_close(gradient_of(model), 1024 * expected)
-    for one, other in zip(vars(plain).values(), vars(scaled).values(), strict=True) if find is leaf_gradients else ():
+    for one, other in zip(vars(plain).values(), vars(scaled).values(), strict=True) if find is slice_gradients else ():
         torch.testing.assert_close(one, other)
     if find is _exact:
         assert plain == scaled
 
 
-# Leaf by leaf
+# Slice by slice
 
 
 def test_leaf_sums_are_those_of_the_leaves_by_hand() -> None:
     model, batch, parts = _small_cnn(), _batch(13), worker_slices(13, 3)
-    sums = leaf_gradients(model, _TRAIN_LOSS, batch, parts)
+    sums = slice_gradients(model, _TRAIN_LOSS, batch, parts)
     whole, loss = _plain(model, batch)
     squares = 0.0
     for part in parts:
         mine = GlobalBatch(sample_ids=batch.sample_ids[part.rows], epochs=batch.epochs[part.rows])
         squares += float(_plain(model, mine)[0].square().sum()) * part.size / 13
     assert float(sums.loss) == pytest.approx(loss)
-    assert float(sums.leaf_sq_norm) == pytest.approx(squares)
+    assert float(sums.slice_sq_norm) == pytest.approx(squares)
     assert float(sums.sq_norm) == pytest.approx(float(whole.square().sum()))
 
 
 def test_leaf_gradients_lie_in_memory_as_their_parameters() -> None:
     """Fused optimizers walk both in memory order."""
     model = _small_cnn().to(memory_format=torch.channels_last)
-    leaf_gradients(model, _TRAIN_LOSS, _batch(8), worker_slices(8, 2))
+    slice_gradients(model, _TRAIN_LOSS, _batch(8), worker_slices(8, 2))
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None
         assert parameter.grad.stride() == parameter.stride(), name
@@ -178,7 +178,7 @@ def test_leaf_gradients_replace_those_that_are_there() -> None:
     model, batch = _small_cnn(), _batch(12)
     expected, _ = _plain(model, batch)
     for _ in range(2):
-        leaf_gradients(model, _TRAIN_LOSS, batch, worker_slices(12, 3))
+        slice_gradients(model, _TRAIN_LOSS, batch, worker_slices(12, 3))
     assert distance(gradient_of(model), expected) <= 1e-12
 
 
@@ -209,7 +209,7 @@ def test_groups_in_one_pass_have_the_gradient_of_separate_passes(max_size: int) 
     parts = worker_slices(24, 3)
     expected = _groups_alone(24, (8, 8, 8))
     assert distance(_resnet_gradient(merge_micro_batches(parts, max_size)), expected) <= 1e-12
-    assert distance(_resnet_gradient(parts, leaf_gradients), expected) <= 1e-12
+    assert distance(_resnet_gradient(parts, slice_gradients), expected) <= 1e-12
 
 
 @pytest.mark.slow
@@ -294,6 +294,6 @@ def test_an_exchange_at_every_micro_batch_is_caught(monkeypatch: pytest.MonkeyPa
 def test_the_loss_of_all_ranks_is_that_of_rank_0_unless_not_finite(rank: int) -> None:
     """A record adds the parts of all ranks; one that is not finite shows on which rank it arose."""
     world, own = World(rank=rank, size=2, device=torch.device("cpu")), torch.tensor(1.5)
-    assert float(part_of_rank(torch.tensor(4.0), own, world)) == (4.0 if rank == 0 else 0.0)
+    assert float(rank_share(torch.tensor(4.0), own, world)) == (4.0 if rank == 0 else 0.0)
     for total in (torch.nan, torch.inf):
-        assert float(part_of_rank(torch.tensor(total), own, world)) == 1.5
+        assert float(rank_share(torch.tensor(total), own, world)) == 1.5

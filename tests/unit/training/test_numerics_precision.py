@@ -45,7 +45,7 @@ def test_the_loss_is_not_added_up_in_half_precision(precision: Precision) -> Non
 def _gradient(precision: Precision) -> torch.Tensor:
     model = build_resnet().train()
     batch = GlobalBatch(sample_ids=_IDS, epochs=_EPOCHS)
-    train_loss = random_train_loss(20, dtype=torch.float32, precision=precision, drops=False)
+    train_loss = random_train_loss(20, dtype=torch.float32, precision=precision, has_dropout=False)
     accumulate_gradients(model, train_loss, batch, worker_slices(20, 2), world_size=1)
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
     return gradient_of(model)

@@ -14,7 +14,7 @@ from pipeline.commands.runs import _job_here
 from pipeline.models import build_network, small_maps
 from pipeline.training import run_key as module
 from pipeline.training.canonical_runs import canonical_jobs
-from pipeline.training.run_key import RunKey, is_of_this_code, run_key, small_images_code
+from pipeline.training.run_key import RunKey, matches_current_code, run_key, small_images_code
 from pipeline.training.settings import TrainSettings, recorded_settings
 from tests.fixtures.slow import quick_first
 from tests.fixtures.training import TINY
@@ -69,8 +69,8 @@ def test_keys_without_the_number_are_of_this_code_elsewhere(monkeypatch: pytest.
     others = [key_of(_on(16), "cuda"), key_of(_on(17)), key_of(_on(16, replace(TINY, network="resnet9")))]
     for key in others:
         assert "small_images_code" not in key.job
-        assert is_of_this_code(key)
-        assert not is_of_this_code(replace(key, job={**key.job, "small_images_code": 1}))
+        assert matches_current_code(key)
+        assert not matches_current_code(replace(key, job={**key.job, "small_images_code": 1}))
 
 
 def test_an_imported_run_has_the_number_of_this_kind_of_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,5 +95,5 @@ def test_canonical_runs_of_small_images_have_the_number() -> None:
 def test_a_run_of_other_code_is_known_by_its_key(changes: Mapping[str, Any]) -> None:
     """Runs before the number had none. A file of another machine may hold anything."""
     key = key_of(_on(16))
-    assert is_of_this_code(key)
-    assert not is_of_this_code(replace(key, job={**key.job, **changes}))
+    assert matches_current_code(key)
+    assert not matches_current_code(replace(key, job={**key.job, **changes}))

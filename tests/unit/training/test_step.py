@@ -46,7 +46,7 @@ def _start(
             state.average.module.double()
     workers = worker_slices(settings.batch_size, settings.simulated_workers)
     pair = GlobalBatch(sample_ids=np.arange(2), epochs=np.zeros(2, dtype=np.int64))
-    rank_batch = RankBatch(leaves=workers, micro_batches=merge_micro_batches(workers, max_size))
+    rank_batch = RankBatch(slices=workers, micro_batches=merge_micro_batches(workers, max_size))
     train_step = TrainStep(
         settings,
         state,

@@ -72,7 +72,7 @@ def _train(
     state = start_state(settings, ALONE, n_tracked_samples=tracked, n_tracked_epochs=STEPS if tracked else 0)
     capture = _Capture(state)
     workers = worker_slices(settings.batch_size, settings.simulated_workers)
-    rank_batch = RankBatch(leaves=workers, micro_batches=merge_micro_batches(workers, pass_size))
+    rank_batch = RankBatch(slices=workers, micro_batches=merge_micro_batches(workers, pass_size))
     pair = GlobalBatch(sample_ids=np.arange(2), epochs=np.zeros(2, dtype=np.int64))
     options = RunOptions(graph_capture=wrap(capture) if captures else None)
     step = TrainStep(
@@ -83,7 +83,7 @@ def _train(
     for number in range(STEPS):
         rng = np.random.default_rng(number)
         step.run_step(GlobalBatch(sample_ids=rng.permutation(N)[:24], epochs=np.full(24, number)))
-        step.make_room()
+        step.release_graph()
     return state, capture.replayed
 
 
@@ -195,7 +195,7 @@ def test_a_graph_whose_memory_is_needed_is_captured_again() -> None:
 
 def test_a_graph_that_leaves_too_little_memory_is_given_up() -> None:
     said = StringIO()
-    with patch.object(step_graph._StepGraph, "leaves_room", return_value=False):
+    with patch.object(step_graph._StepGraph, "fits_memory", return_value=False):
         given_up, n_replayed = _train(SETTINGS, captures=True, said=said)
     plain, _ = _train(SETTINGS, captures=False)
 
