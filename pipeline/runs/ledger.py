@@ -139,7 +139,7 @@ class Ledger:
         """Yield the keys of all entries, in the order of their names.
 
         Args:
-            to_import: whether the entries are those of another machine, which an error says how to mend.
+            to_import: whether the entries are those of another machine, which an error says how to repair.
 
         Raises:
             InputError: an entry is damaged, or is not under its key.
@@ -235,7 +235,7 @@ class Ledger:
 
 @contextmanager
 def _of_another_machine(folder: Path) -> Iterator[None]:
-    """Replace the fix of errors about an entry: nothing that is run here mends the folder of another machine."""
+    """Replace the fix of errors about an entry: no command here repairs the folder of another machine."""
     try:
         yield
     except InputError as error:

@@ -59,7 +59,7 @@ def _paths(stage: str, *kinds: str) -> list[str]:
 
 
 def test_stages_are_modules_of_the_same_name() -> None:
-    harness = {f"pipeline.stages{name}" for name in ("", ".harness", ".parallel", ".concurrent_runs")}
+    harness = {f"pipeline.stages{name}" for name in ("", ".harness", ".parallel", ".study_runs", ".concurrent_runs")}
     assert {f"pipeline.stages.{name}" for name in _STAGES} == {
         name for name in modules() if name.startswith("pipeline.stages") and name not in harness
     }

@@ -16,7 +16,6 @@ _OTHERS = {
     "config/test_presets.py",
     "stats/test_statsmodels.py",
     "test_openblas.py",
-    "test_openmp.py",
     "tuning/test_tuning_processes.py",
 }
 # Those of viz drive the whole page, by topic.
