@@ -78,8 +78,8 @@ test-all: setup ## all tests, including the slow ones
 	@$(PYTEST) -n 3 -m ""
 
 # Takes an hour or more on two cores; KILL_SEED chooses other moments.
-campaign-kills: setup ## kill `make repro` on a tiny project 200 times at random; the result must be the same
-	@KILLS=200 pytest -m "" tests/integration/faults/test_dvc_kills.py
+campaign-kills: setup ## kill `make repro` on a tiny project 200 times at random, and searches and exports 20 times each; the result must be the same
+	@KILLS=200 pytest -m "" tests/integration/faults/test_dvc_kills.py tests/integration/faults/test_tune_kills.py tests/integration/faults/test_export_kills.py
 
 # Takes half an hour on a core.
 campaign-fuzz: setup ## change bytes and values of every kind of input 5,000 times; no reader may end in a traceback

@@ -5,7 +5,8 @@ killed until a run finishes, and its result is compared; then the next clone fol
 recipe are forks, which start in milliseconds.
 
 One clone in four runs its stages. The others have the cache of the uninterrupted run, from which DVC takes finished
-stages. Their runs take seconds, mostly while DVC writes its own files, where a kill does damage.
+stages. Their runs take seconds, mostly while DVC writes its own files, where a kill does damage. A quarter of the kills
+is SIGTERM, after which a process may still write.
 
 tests/unit/commands/test_repair.py shows single cases: a kill inside a write of a real DVC, at a selected byte, does
 damage and is repaired.
@@ -32,6 +33,7 @@ __all__ = ["reproduced"]
 _TIMEOUT_S = 1800  # for one run, while other jobs use the machine
 _KILLS = int(os.environ.get("KILLS", "20"))
 _ONE_IN = 4
+_TERMINATED = 0.25  # share of the kills that are SIGTERM
 _SEED = int(os.environ.get("KILL_SEED", "0"))
 _FORKED = [sys.executable, "-m", "tests.fixtures.make_repro"]
 _MAKE = ["make", "--silent", "repro"]
@@ -129,10 +131,11 @@ def _run(project: Path, rng: random.Random | None, *, longest: float) -> tuple[s
     else:
         _wait_for_a_moment(make, project, rng, longest)
         killed = make.poll() is None
-        _kill(make, project, dvc_alone=rng.random() < 0.5)
+        sent = signal.SIGTERM if rng.random() < _TERMINATED else signal.SIGKILL
+        _kill(make, project, sent, dvc_alone=rng.random() < 0.5)
         make.wait(timeout=60)
         _wait_for_the_end_of_all(project)
-        if killed:
+        if killed and make.returncode:
             return log.read_text(), None
     return log.read_text(), make.returncode
 
@@ -171,15 +174,18 @@ def _written(project: Path) -> list[int]:
     return [path.stat().st_mtime_ns for path in paths if path.exists()]
 
 
-def _kill(make: Process, project: Path, *, dvc_alone: bool) -> None:
-    """Kill all descendants of `make`, as a power cut does, or DVC alone, as the out-of-memory killer does."""
+def _kill(make: Process, project: Path, sent: signal.Signals, *, dvc_alone: bool) -> None:
+    """Send a signal to all descendants of `make`, or to DVC alone.
+
+    SIGKILL comes to all in a power cut, and to one from the out-of-memory killer. SIGTERM comes from a batch system.
+    """
     running = [
         pid for pid, command in processes_in_folder(project).items() if "dvc" in (Path(part).name for part in command)
     ]
     if dvc_alone and running:
-        os.kill(running[0], signal.SIGKILL)
+        os.kill(running[0], sent)
     elif make.poll() is None:
-        os.killpg(make.pid, signal.SIGKILL)
+        os.killpg(make.pid, sent)
 
 
 def _wait_for_the_end_of_all(project: Path) -> None:

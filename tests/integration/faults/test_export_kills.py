@@ -1,6 +1,7 @@
 """A killed export ends, with --force, in the bytes of an undisturbed one; a page is the old one or the new one."""
 
 import hashlib
+import random
 import signal
 import sys
 from pathlib import Path
@@ -10,13 +11,19 @@ from ruamel.yaml import YAML
 
 from pipeline.__main__ import main
 from pipeline.paths import DataPaths
-from tests.fixtures.interrupted_study import HOOKS
+from tests.fixtures.interrupted_study import HOOKS, KILL_SEED, MORE_KILLS
 from tests.fixtures.projects import NETWORK, folder_arguments
 from tests.fixtures.report import params_tree, params_with, write_artifacts
 from tests.fixtures.training import run
 from viz.__main__ import main as show
 
 pytestmark = pytest.mark.subprocess
+
+
+def _seeded_moments(count: int) -> list[tuple[signal.Signals, int]]:
+    """Return signals, and the numbers of the calls before which they come."""
+    rng = random.Random(KILL_SEED)
+    return [(rng.choice([signal.SIGKILL, signal.SIGTERM]), rng.randint(1, 20)) for _ in range(count)]
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +68,7 @@ def _digests(folder: Path) -> dict[str, str]:
     [
         (signal.SIGKILL, 12), (signal.SIGTERM, 7),
         (signal.SIGKILL, 1), (signal.SIGKILL, 5), (signal.SIGKILL, 20), (signal.SIGTERM, 16),
+        *_seeded_moments(MORE_KILLS),
     ],
 )  # fmt: skip
 def test_a_folder(project: Path, whole: dict[str, str], sent: signal.Signals, kill_at: int, tmp_path: Path) -> None:

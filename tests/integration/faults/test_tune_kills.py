@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.paths import DataPaths
 from tests.fixtures.forked import Process
-from tests.fixtures.interrupted_study import HOOKS, kill_one
+from tests.fixtures.interrupted_study import HOOKS, KILL_SEED, MORE_KILLS, kill_one
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.process_tree import alive
 from tests.fixtures.training import files_below, kill, run, start, wait_until
@@ -26,6 +26,8 @@ SEARCH: dict[str, Any] = {
     "resume_pruned": 1,
 }
 _SHORT: dict[str, Any] = {"trials": 2, "epochs": 2, "max_concurrent_trials": 1}
+# Signal and part of a path -> the last call of a short search before which it is sent.
+_FAULTS = {("SIGKILL", "journal.log"): 9, ("SIGTERM", "/.step-"): 4, ("SIGKILL", "/.step-"): 5}
 _REPORT = 7  # Optuna's operation code of an accuracy after an epoch
 
 
@@ -35,6 +37,16 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> DataPaths:
     data = write_search(folder, **SEARCH)
     finish(folder)
     return data
+
+
+def _seeded_faults(count: int) -> list[tuple[str, int]]:
+    """Return faults at random moments, and the exit code of each."""
+    rng = random.Random(KILL_SEED)
+    faults = []
+    for _ in range(count):
+        (sent, file), last = rng.choice(list(_FAULTS.items()))
+        faults.append((f"{sent} self {file} {rng.randint(1, last)}", 75 if sent == "SIGTERM" else -signal.SIGKILL))
+    return faults
 
 
 def begin(folder: Path) -> Process:
@@ -85,6 +97,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
         ("SIGKILL self journal.log 9", -signal.SIGKILL),
         ("SIGTERM self /.step- 4", 75),
         ("SIGKILL self /.step- 5", -signal.SIGKILL),
+        *_seeded_faults(MORE_KILLS),
     ],
 )
 def test_a_short_search_ends_in_the_same_bytes(fault: str, code: int, short: dict[str, bytes], tmp_path: Path) -> None:
