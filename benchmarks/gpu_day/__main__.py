@@ -49,8 +49,12 @@ STUDIES = replace(
 )  # fmt: skip
 """Needs a project, and the last seconds of its time to save its run."""
 
+_LARGEST_MIB = 16
+"""A larger file does not come back from a machine that is lent by the minute."""
+
 STEPS = [
     _step("smoke", 300, "steps:smoke", "every network in every precision trains a few steps"),
+    _step("padding", 200, "padding:padding", "images of four channels in bf16 against three in float32"),
     _step("throughput-28px-bf16", 240, "steps:throughput", _BARE, **_28PX, precision="bf16"),
     _step("throughput-32px-cifar-bf16", 240, "steps:throughput", _BARE, **_32PX, precision="bf16"),
     _step(
@@ -67,7 +71,6 @@ STEPS = [
     _step("extraction", 120, "features:extraction", "the extraction of features against bare forward passes"),
     _slow_cases(_step("tsne", 300, "features:tsne", "t-SNE on the processor")),
     _step("small-maps-bf16", 300, "steps:small_maps", _MAPS, precision="bf16"),
-    _step("padding", 200, "padding:padding", "images of four channels in bf16 against three in float32"),
     _step("profile-32px-cifar-bf16", 120, "profiling:profiling", "the same", **_32PX, precision="bf16"),
     _step("workers-32px-cifar-bf16", 420, "steps:throughput", _WORKERS, **_32PX, precision="bf16", workers=(8, 32)),
     _step("small-maps-fp32", 300, "steps:small_maps", _MAPS, precision="fp32"),
@@ -179,6 +182,11 @@ def _pack(folder: Path, target: Path) -> None:
     with atomic_path(target) as temporary, tarfile.open(temporary, "w:gz") as archive:
         for path in sorted(folder.iterdir()):
             archive.add(path, arcname=path.name)
+    for path in (*sorted(folder.iterdir()), target):
+        if path.stat().st_size > _LARGEST_MIB << 20:
+            size = f"{path.stat().st_size / 2**20:.1f} MiB, is larger than the {_LARGEST_MIB} MiB"
+            fix = "up to which a file comes back from a lent machine; give fewer --studies"
+            print(f"error: {path}: {size} {fix}", file=sys.stderr)
 
 
 def _unpack(source: Path, folder: Path) -> None:

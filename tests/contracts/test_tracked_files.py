@@ -35,6 +35,17 @@ def test_a_topic_of_the_results_is_small(topic: Path) -> None:
     assert sum(sizes) <= _LARGEST
 
 
+def test_a_lent_gpu_can_be_sent_what_the_guide_counts() -> None:
+    """Tracked files, images and wheels travel together; the guide states the size of each, in MB."""
+    guide = " ".join((ROOT / "docs/guides/gpu-day.md").read_text(encoding="utf-8").split())
+    found = re.search(r"wheels take (\d+) MB, the repository's files (\d+) MB, .*? ([\d.]+) MB", guide)
+    assert found, "the sentence is missing"
+    wheels, stated, images = (1e6 * float(number) for number in found.groups())
+    tracked = sum(path.stat().st_size for path in _tracked())
+    assert abs(tracked - stated) < 1e6, tracked
+    assert tracked + images + wheels < 64 << 20
+
+
 def test_no_file_names_a_path_of_one_machine() -> None:
     for path in _tracked():
         try:
