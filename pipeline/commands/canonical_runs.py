@@ -41,7 +41,7 @@ _PROJECT = Path(__file__).resolve().parents[2]
 # The newest members of a family are the most similar to the current code; a family may have many.
 _MAX_TRIES = 3
 _TIMEOUT_S = 600
-_LACKS = f"{FAMILIES_FILE.name}: lacks this code or machine; add --record to write it"
+_LACKS = f"{FAMILIES_FILE.name}: lacks this code, this machine or a job; add --record to write it"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the canonical runs, and compare them with the list or add them to it.
 
     Returns:
-        0; 1 if the list lacks this code or machine and --record is not set.
+        0; 1 if the list lacks this code, this machine or a job, and --record is not set.
 
     Raises:
         InputError: the list is damaged, the code of an earlier member fails, or the processor lacks the instructions.

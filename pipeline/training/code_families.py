@@ -146,19 +146,31 @@ def add_to_families(
         if listed is None and len(current.members) > 1:
             listed = _historical_hashes(current, run_family)
         _check_listed(code, hashes, listed or hashes)
-        line = f"{code[:12]} is listed in family {current.name[:12]}; its {len(hashes)} hashes are "
-        line += "as recorded" if current.hashes_on(machine) else "now recorded for this machine"
+        line = f"{code[:12]} is listed in family {current.name[:12]}; its "
+        recorded = current.hashes_on(machine)
+        line += (
+            _counted(recorded, hashes, "as recorded")
+            if recorded
+            else f"{len(hashes)} hashes are now recorded for this machine"
+        )
         return _replaced(families, current, _with_record(current, machine, hashes)), line
     same = next((family for family in families if _equal(family.hashes_on(machine), hashes)), None)
+    compared = same.hashes_on(machine) if same else None
     if same is None and families and not any(family.hashes_on(machine) for family in families):
-        last = families[-1]
-        same = last if _equal(_historical_hashes(last, run_family), hashes) else None
-    if same is not None:
-        line = f"{code[:12]} joins family {same.name[:12]}: its {len(hashes)} hashes are equal; runs stay valid"
+        compared = _historical_hashes(families[-1], run_family)
+        same = families[-1] if _equal(compared, hashes) else None
+    if same is not None and compared is not None:
+        line = f"{code[:12]} joins family {same.name[:12]}: its {_counted(compared, hashes, 'equal')}; runs stay valid"
         joined = _with_record(replace(same, members=(*same.members, code)), machine, hashes)
         return _replaced(families, same, joined), line
     new_family = Family(members=(code,), records=(MachineHashes(machine=machine, hashes=hashes),))
     return [*families, new_family], f"{code[:12]} begins a new family{_changes(families, machine, hashes)}"
+
+
+def _counted(listed: Hashes, hashes: Hashes, equal: str) -> str:
+    """Say how many hashes are equal, and how many are of jobs that the list lacks."""
+    n = len(listed.keys() & hashes.keys())
+    return f"{n} hashes are {equal}" + (f", and {len(hashes) - n} are of new jobs" if n < len(hashes) else "")
 
 
 def _check_listed(code: str, hashes: Hashes, listed: Hashes) -> None:

@@ -49,6 +49,23 @@ def test_what_is_recorded_is_listed_the_next_time(place: Path, capsys: pytest.Ca
     assert capsys.readouterr().out == "cccccccccccc is listed in family aaaaaaaaaaaa; its 1 hashes are as recorded\n"
 
 
+def test_jobs_that_the_list_lacks_are_counted_apart(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = dataclasses.replace(HERE, hashes={"sgd": "01", "wide": "02", "deep": "03"})
+    monkeypatch.setattr(module, "run_local", lambda: more)
+    assert main(["canonical-runs", "--record"]) == 0
+    assert capsys.readouterr().out == (
+        "cccccccccccc joins family aaaaaaaaaaaa: its 1 hashes are equal, and 2 are of new jobs; runs stay valid\n"
+    )
+    newest = dataclasses.replace(HERE, hashes={**more.hashes, "lars": "04"})
+    monkeypatch.setattr(module, "run_local", lambda: newest)
+    assert main(["canonical-runs"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "cccccccccccc is listed in family aaaaaaaaaaaa; its 3 hashes are as recorded, and 1 are of new jobs", _LACKS,
+    ]  # fmt: skip
+
+
 @pytest.mark.usefixtures("place")
 def test_json_is_an_outcome(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["canonical-runs", "--json"]) == 0
@@ -63,7 +80,7 @@ _LISTED = (
     MachineHashes(machine={**_AVX2, "device": "AVX512", "arithmetic": "c"}, hashes={"sgd": "21", "lars": "22"}),
     MachineHashes(machine={**_AVX2, "torch": "1", "arithmetic": "d"}, hashes={"sgd": "21", "lars": "22"}),
 )
-_LACKS = "canonical_runs.json: lacks this code or machine; add --record to write it"
+_LACKS = "canonical_runs.json: lacks this code, this machine or a job; add --record to write it"
 
 
 def _give(monkeypatch: pytest.MonkeyPatch, path: Path, machine: dict[str, Any], hashes: dict[str, str]) -> None:
