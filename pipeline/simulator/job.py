@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from pipeline.distributed import float32_arithmetic
 from pipeline.errors import InputError
 
 _BYTES_PER_PARAMETER = 4
@@ -142,14 +143,17 @@ def assumed_job(network: str, *, image_size: int, n_classes: int, local_batch: i
 def measured_job(network: str, *, image_size: int, n_classes: int, local_batch: int, device: torch.device) -> Job:
     """Measure a step on this machine, with the time at which each parameter's gradient is ready; the median of five.
 
-    It trains in float32, channels last, with SGD with momentum, on random images.
+    It trains in IEEE float32, channels last, with SGD with momentum, on random images.
     """
-    model = _model(network, n_classes=n_classes).to(device).to(memory_format=torch.channels_last)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
-    images = torch.randn(local_batch, 3, image_size, image_size, device=device).to(memory_format=torch.channels_last)
-    labels = torch.zeros(local_batch, dtype=torch.int64, device=device)
-    jobs = [_timed_step(model, optimizer, images, labels) for _ in range(_N_WARMUP + _N_REPEATS)][_N_WARMUP:]
-    return sorted(jobs, key=lambda job: job.ready_seconds[-1] + job.optimizer_seconds)[_N_REPEATS // 2]
+    with float32_arithmetic(tf32=False):
+        model = _model(network, n_classes=n_classes).to(device).to(memory_format=torch.channels_last)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+        images = torch.randn(local_batch, 3, image_size, image_size, device=device).to(
+            memory_format=torch.channels_last
+        )
+        labels = torch.zeros(local_batch, dtype=torch.int64, device=device)
+        jobs = [_timed_step(model, optimizer, images, labels) for _ in range(_N_WARMUP + _N_REPEATS)][_N_WARMUP:]
+        return sorted(jobs, key=lambda job: job.ready_seconds[-1] + job.optimizer_seconds)[_N_REPEATS // 2]
 
 
 def local_device() -> torch.device:

@@ -49,6 +49,8 @@ class PlannedRun:
             crop_size=self.settings.format.crop_size,
             n_classes=self.settings.n_classes,
             threads=self.threads,
+            tf32=self.settings.precision == "tf32",
+            fast=self.settings.fast,
         )
 
 

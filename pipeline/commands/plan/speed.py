@@ -13,6 +13,8 @@ from torch import nn
 from pipeline.batching import BatchSlice
 from pipeline.datasets.resident import ResidentImages
 from pipeline.datasets.sources import TrainingImages
+from pipeline.distributed import float32_arithmetic
+from pipeline.errors import explain_out_of_memory
 from pipeline.models import build_network
 from pipeline.optim import OPTIMIZERS, parameter_groups
 from pipeline.run_log import RunLog
@@ -35,6 +37,7 @@ class Workload:
     Attributes:
         crop_size: side of the network's input in pixels.
         threads: CPU threads of a process.
+        tf32, fast: the arithmetic of a GPU, see `float32_arithmetic`.
     """
 
     network: str
@@ -42,6 +45,8 @@ class Workload:
     crop_size: int
     n_classes: int
     threads: int
+    tf32: bool = False
+    fast: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +85,20 @@ def measure(workload: Workload, sizes: Collection[int], device: torch.device, *,
 
     Args:
         seconds: time after which no further size is measured; the size nearest to 32 always is.
+
+    Raises:
+        OutOfMemory: a pass of one of the sizes does not fit the memory.
     """
+    largest = subsample_sizes({min(size, _MAX_MICRO_BATCH[device.type]) for size in sizes})[-1]
+    too_large = (
+        f"micro_batch: passes of up to {largest:,} images of {workload.crop_size} pixels through {workload.network} do "
+        "not fit the memory; lower it, or give a smaller image_size"
+    )
+    with float32_arithmetic(tf32=workload.tf32, fast=workload.fast), explain_out_of_memory(too_large):
+        return _measured(workload, sizes, device, seconds)
+
+
+def _measured(workload: Workload, sizes: Collection[int], device: torch.device, seconds: float) -> Speed:
     torch.set_num_threads(workload.threads)
     start = time.perf_counter()
     model = build_network(workload.network, workload.n_classes, stem=workload.stem, seed=0)

@@ -1,6 +1,6 @@
 """TF32 is on while a recipe that asks for it trains, and nowhere else. The flags can be set without a GPU."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from pipeline import distributed
+from pipeline.commands.plan import speed
 from pipeline.distributed import float32_arithmetic
 from pipeline.landscape import study as landscape
 from pipeline.landscape.curvature import DISTANCES, LandscapeMeasurement, TopEigenvalue
 from pipeline.models import build_network
+from pipeline.simulator import job
 from pipeline.training.evaluation import Evaluation, evaluate, load_images
 from pipeline.training.weights import TrainedNetwork
 from tests.fixtures.loop import train_bright
@@ -117,6 +119,37 @@ def test_predictions_are_in_full_precision_in_a_users_process() -> None:
     network = TrainedNetwork(model=model, network="small_cnn", class_names=NAMES, format=TINY.format)
     network.predict(np.zeros((3, 16, 16, 3), np.uint8))
     assert model.seen == [_IEEE]
+
+
+@pytest.mark.parametrize(
+    ("arithmetic", "expected"),
+    [({}, _IEEE), ({"tf32": True}, _TF32), ({"fast": True}, _FAST)],
+    ids=str,
+)
+def test_plan_times_a_network_in_the_precision_of_its_recipe(
+    arithmetic: dict[str, Any], expected: tuple[bool, bool, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: set[tuple[bool, bool, bool]] = set()
+
+    def time_call(function: Callable[[], object], _: torch.device) -> float:
+        function()
+        seen.add(_flags())
+        return 1.0
+
+    monkeypatch.setattr(speed, "_time_call", time_call)
+    workload = speed.Workload(
+        network="small_cnn", stem="imagenet", crop_size=16, n_classes=10, threads=torch.get_num_threads(), **arithmetic
+    )
+    speed.measure(workload, {2}, torch.device("cpu"), seconds=0.0)
+    assert seen == {expected}
+
+
+def test_the_simulator_times_a_network_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = _Noting()
+    monkeypatch.setattr(job, "_model", lambda *_, **__: model)
+    monkeypatch.setattr(torch.nn.functional, "cross_entropy", lambda scores, _: scores.sum())
+    job.measured_job("", image_size=16, n_classes=len(NAMES), local_batch=2, device=torch.device("cpu"))
+    assert set(model.seen) == {_IEEE}
 
 
 def test_landscapes_are_in_full_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
