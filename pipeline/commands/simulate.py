@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from pipeline.commands import command_parser, float_or_nan, packaged_path, positive_float
-from pipeline.errors import InputError
+from pipeline.errors import InputError, explain_out_of_memory
 from pipeline.paths import WorkPaths
 from pipeline.simulator import AllReduceTiming, Job, LinkFit, fit
 from pipeline.simulator.fitting import load_all_reduce_times
@@ -256,8 +256,12 @@ def _job(arguments: argparse.Namespace, device: torch.device | None) -> Job:
 
 
 def _timed(arguments: argparse.Namespace, network: Mapping[str, int], device: torch.device) -> Job:
+    too_large = f"--local-batch {arguments.local_batch}: so many images do not fit the memory; lower it"
     try:
-        return measured_job(arguments.network, **network, device=device)
+        with explain_out_of_memory(too_large):
+            return measured_job(arguments.network, **network, device=device)
+    except InputError:
+        raise
     # BatchNorm over a single value, and too little memory, raise different errors.
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]

@@ -7,6 +7,7 @@ from typing import Any
 from pipeline.artifacts.files import atomic_path, remove_leftovers, write_json, write_text
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.resources import read_resources
+from pipeline.errors import explain_out_of_memory
 from pipeline.reporting import figures as reporting_figures
 from pipeline.reporting.data_quality import pair_pictures, planted_headline, planted_sentences
 from pipeline.reporting.embedding_hover import embedding_pictures
@@ -28,7 +29,11 @@ def report(context: StageContext) -> None:
     write_json(paths.report_metrics, chosen_metrics(summary))
     # Each study and each network has figures in files, and on the page.
     n_sets = 2 * (len(inputs.studies) + len(inputs.networks))
-    with context.log.progress(context.name, n_sets, "sets of figures") as bar:
+    too_large = (
+        f"report.gallery_images: {context.params.report.gallery_images} images per network, and the figures, do not "
+        "fit the memory; lower it, or end other programs"
+    )
+    with explain_out_of_memory(too_large), context.log.progress(context.name, n_sets, "sets of figures") as bar:
         figures = _write_figures(paths.figures, inputs, summary, bar.update)
         drawn = page_figures(inputs, summary, bar.update)
     landscapes, plans = load_landscapes(inputs.studies, paths), load_plans(context.params, context.work)

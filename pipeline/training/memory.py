@@ -58,6 +58,8 @@ def choose_micro_batch(
     by_rank = distributed.all_gather([[size for part in batch for size in part.group_sizes] for batch in slices])
     group_sizes = [sizes for batches in by_rank for sizes in batches]
     group, largest = max(map(max, group_sizes)), max(map(sum, group_sizes))
+    # The first with the largest group, for messages.
+    batch = next(sum(map(sum, of_ranks)) for of_ranks in zip(*by_rank, strict=True) if group == max(map(max, of_ranks)))
     if requested != "auto":
         if requested < group:
             raise InputError(
@@ -68,9 +70,9 @@ def choose_micro_batch(
     if device.type != "cuda":
         n_fit = images_that_fit(_free_at_start(), bytes_per_image(), local_world_size)
         if distributed.any_rank(n_fit < group):
-            raise _does_not_fit(group)
+            raise _does_not_fit(group, batch)
         return min(*distributed.all_gather(n_fit), max(group, CPU_MICRO_BATCH), largest)
-    return halve_until_fits(largest, group, try_pass)
+    return halve_until_fits(largest, group, try_pass, batch)
 
 
 def images_that_fit(free: int, bytes_per_image: float, local_world_size: int) -> int:
@@ -95,12 +97,19 @@ def pass_fits(try_pass: Callable[[], None]) -> bool:
     return fits
 
 
-def halve_until_fits(largest: int, group: int, try_pass: Callable[[int], None]) -> int:
-    """Return the most samples, of largest, largest / 2, ..., group, for which `try_pass` runs on every rank."""
+def halve_until_fits(largest: int, group: int, try_pass: Callable[[int], None], batch: int | None = None) -> int:
+    """Return the most samples, of largest, largest / 2, ..., group, for which `try_pass` runs on every rank.
+
+    Args:
+        batch: the batch with the group, in the error's message.
+
+    Raises:
+        OutOfMemory: it runs for none.
+    """
     max_size = largest
     while not pass_fits(partial(try_pass, max_size)):
         if max_size == group:
-            raise _does_not_fit(group)
+            raise _does_not_fit(group, batch)
         max_size = max(group, max_size // 2)
     return max_size
 
@@ -121,8 +130,9 @@ def activation_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> int:
     return sum(kept.values())
 
 
-def _does_not_fit(group: int) -> OutOfMemory:
+def _does_not_fit(group: int, batch: int | None) -> OutOfMemory:
+    of_batch = "" if batch is None else f" of a batch of {batch}"
     return OutOfMemory(
-        f"micro_batch: auto, but one BatchNorm group of {group} images does not fit the memory; "
+        f"micro_batch: auto, but one BatchNorm group of {group} images{of_batch} does not fit the memory; "
         "give more simulated_workers or a smaller bn_group, which change the result, or more memory"
     )

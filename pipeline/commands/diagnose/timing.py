@@ -1,7 +1,7 @@
 """Time steps of a study's training: unchanged, without exchange of gradients, and with synthetic images."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +18,7 @@ from pipeline.batching import rank_slices, worker_slices
 from pipeline.commands.diagnose.bottleneck import StepTimes
 from pipeline.datasets.sources import SyntheticImages, TrainingImages
 from pipeline.distributed import CommConfig, World
+from pipeline.errors import explain_out_of_memory
 from pipeline.run_log import Progress, RunLog
 from pipeline.simulator.job import elapsed_seconds, record_event
 from pipeline.training.loop import TrainData, train
@@ -90,7 +91,7 @@ def step_seconds(training: Training, n_steps: int, on_step: Callable[[], object]
     # More steps than are run: the trainer reduces losses over ranks after each twentieth of a run, outside these steps.
     steps = max(training.settings.steps, 20 * (_WARM_UP + n_steps + 1))
     distributed.barrier()
-    with suppress(_AllStepsTimed):
+    with _explain_memory(training), suppress(_AllStepsTimed):
         train(
             # Without steps that differ: those that sample gradient noise or measure accuracy, or have smaller batches.
             replace(
@@ -108,6 +109,14 @@ def step_seconds(training: Training, n_steps: int, on_step: Callable[[], object]
         torch.cuda.synchronize(world.device)
     timed = clock.moments[_WARM_UP:]
     return np.array([elapsed_seconds(*pair) for pair in pairwise(timed)])
+
+
+def _explain_memory(training: Training) -> AbstractContextManager[None]:
+    """Name the command's own setting where the trainer's messages, of a study's settings, do not."""
+    batch = training.settings.batch_size
+    return explain_out_of_memory(
+        f"--batch-size {batch}: steps of so many images do not fit the memory; give a smaller one of the study"
+    )
 
 
 def without_communication(training: Training) -> Training:
@@ -140,7 +149,8 @@ def without_communication(training: Training) -> Training:
 def with_synthetic_images(training: Training) -> Training:
     """Return a training without reading, augmenting or copying images to the device."""
     crop_size = training.settings.format.crop_size
-    images = SyntheticImages(len(training.images), crop_size=crop_size, device=training.world.device)
+    with _explain_memory(training):
+        images = SyntheticImages(len(training.images), crop_size=crop_size, device=training.world.device)
     return replace(training, images=images)
 
 

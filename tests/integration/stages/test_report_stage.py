@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.paths import DataPaths
+from pipeline.reporting import figures as reporting_figures
 from pipeline.stages.harness import run_stage
 from pipeline.stages.report import report
 from tests.fixtures.forked import run_forked
@@ -51,6 +52,20 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patches.chdir(folder)
         run()
     return folder
+
+
+def test_figures_too_large_for_the_memory_name_the_setting(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(reporting_figures, "dropped_images", fail)
+    monkeypatch.setattr(reporting_figures, "figure_files", lambda *_: [])
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code not in (None, 0)
+    assert printed_error(capsys.readouterr().err).key == "report.gallery_images"
 
 
 def test_it_writes_page_summary_and_figures(reported: Path) -> None:

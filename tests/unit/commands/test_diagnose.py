@@ -26,6 +26,7 @@ from pipeline.commands.diagnose.timing import (
 )
 from pipeline.datasets.sources import SyntheticImages
 from pipeline.distributed import World
+from pipeline.errors import OutOfMemory
 from pipeline.optim import OPTIMIZERS
 from pipeline.training.settings import TrainSettings
 from tests.fixtures.golden import check_golden
@@ -105,6 +106,18 @@ def test_a_rank_alone_differs_from_the_study_in_its_images_alone(monkeypatch: py
     measure(training, 1.0)
     assert all(replace(one, images=training.images) == training for one in timed)
     assert any(isinstance(one.images, SyntheticImages) for one in timed)
+
+
+@pytest.mark.parametrize("full", ["train", "SyntheticImages"])
+def test_steps_too_large_for_the_memory_name_the_option(full: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("made up")
+
+    monkeypatch.setattr(timing, full, fail)
+    monkeypatch.setattr(timing, "steps_in", lambda *_: 3)
+    with pytest.raises(OutOfMemory) as raised:
+        measure(_training(TINY), 1.0)
+    assert raised.value.key == f"--batch-size {TINY.batch_size}"
 
 
 @pytest.mark.parametrize("period", [4, 1000])

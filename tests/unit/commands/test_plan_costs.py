@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.commands.plan import cost, jobs
+from pipeline.commands.plan import speed as speed_module
 from pipeline.commands.plan.size import plan_from_sizes
 from pipeline.commands.plan.speed import Workload, measure, subsample_sizes
 from pipeline.config.extractors import ExtractConfig
 from pipeline.config.reduce import ReduceConfig
 from pipeline.durations import BatchStage
+from pipeline.errors import OutOfMemory
 from pipeline.training.settings import TrainSettings
 from tests.fixtures.plan import DIGITS, SPEED, digits_params
 from tests.fixtures.projects import NETWORK
@@ -179,6 +181,19 @@ def test_thinned_sizes_keep_both_ends(sizes: set[int], max_sizes: int) -> None:
     assert chosen == sorted(set(chosen) & sizes)
     assert (chosen[0], chosen[-1]) == (min(sizes), max(sizes))
     assert len(chosen) <= max_sizes
+
+
+def test_a_network_too_large_to_be_measured_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> float:
+        raise torch.OutOfMemoryError("made up")
+
+    monkeypatch.setattr(speed_module, "_time_call", full)
+    workload = Workload(
+        network="small_cnn", stem="imagenet", crop_size=16, n_classes=10, threads=torch.get_num_threads()
+    )
+    with pytest.raises(OutOfMemory, match=" up to 256 images of 16 pixels through small_cnn ") as raised:
+        measure(workload, {2, 100_000}, torch.device("cpu"), seconds=0.0)
+    assert raised.value.key == "micro_batch"
 
 
 def test_a_network_is_measured_by_real_steps() -> None:

@@ -171,6 +171,7 @@ def test_a_group_that_does_not_fit_a_cpu_is_an_error(monkeypatch: pytest.MonkeyP
     with pytest.raises(OutOfMemory) as raised:
         _choose()
     assert raised.value.key == "micro_batch"
+    assert " of a batch of 64 " in str(raised.value)
 
 
 @given(batch=st.integers(2, 3000), workers=st.integers(1, 16), room=st.integers(2, 3000))
