@@ -195,7 +195,11 @@ def _matrices(x: Tensor, weight: Tensor, y: Tensor, stride: int) -> Iterator[tup
 
 
 def _sum_products(total: Tensor, products: Iterable[tuple[Tensor, Tensor, Tensor]]) -> None:
-    """Set `total` to the sum of the products: each a @ b is added to its part of `total`."""
+    """Set `total` to the sum of the products: each a @ b is added to its part of `total`.
+
+    A first product that covers all of `total` overwrites it. Otherwise `total` is filled with zeros, and the first
+    product is added like the others: so for weights of 3x3 kernels, and for y of 3x3 kernels on maps of 2x2.
+    """
     for index, (part, a, b) in enumerate(products):
         covers_total = index == 0 and part.numel() == total.numel()
         if index == 0 and not covers_total:

@@ -217,6 +217,8 @@ def test_all_but_the_first_convolution_of_a_resnet_is_replaced(network: str) -> 
     ("resnet18", "cifar", 8),
     *itertools.product(["resnet18"], ["imagenet"], [16, 28, 48, 64]),
     *itertools.product(["resnet50"], ["imagenet"], [16, 32]),
+    *itertools.product(["resnet18", "resnet50"], ["cifar"], [16]),
+    *itertools.product(["resnet34"], ["imagenet"], [16]),
     *itertools.product(["resnet34", "resnet101", "resnet152"], ["imagenet"], [32]),
 ]))  # fmt: skip
 def test_a_resnet_is_the_plain_one(monkeypatch: pytest.MonkeyPatch, network: str, stem: Any, size: int) -> None:
