@@ -1,8 +1,8 @@
 """A process that imports torch and computes nothing itself: forks of it train for a step on the CPU.
 
-Each line of standard input is a list of CPU threads and environment variables in JSON. The answer is a line with the
-key, the machine and a digest of the trained bits, empty if the fork failed. torch, oneDNN and MKL read their variables
-at the first computation.
+Each line of standard input is a list of CPU threads, environment variables and network in JSON. The answer is a line
+with the key, the machine and a digest of the trained bits, empty if the fork failed. torch, oneDNN and MKL read their
+variables at the first computation.
 """
 
 import hashlib
@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,21 +26,22 @@ def main() -> None:
     importlib.import_module("torchvision")  # which networks import late
     training_code_digest()
     for line in sys.stdin:
-        threads, variables = json.loads(line)
+        threads, variables, network = json.loads(line)
         if os.fork() == 0:
             os.environ.update(variables)
-            print(json.dumps(trained(threads)), flush=True)
+            print(json.dumps(trained(threads, network)), flush=True)
             os._exit(0)
         _, status = os.wait()
         if status:
             print("{}", flush=True)
 
 
-def trained(threads: int) -> dict[str, Any]:
+def trained(threads: int, network: str) -> dict[str, Any]:
+    settings = replace(TINY, network=network)
     with distributed.join_process_group(threads_per_worker=threads):
         members = np.ones(N, dtype=np.bool_)
-        key = run_key(TINY, members, data_digest="", device=ALONE.device, threads=torch.get_num_threads())
-        weights = weights_of(train_bright(TINY))
+        key = run_key(settings, members, data_digest="", device=ALONE.device, threads=torch.get_num_threads())
+        weights = weights_of(train_bright(settings))
     bits = hashlib.sha256(weights.numpy().tobytes()).hexdigest()
     return {"key": key.fingerprint, "machine": key.machine, "bits": bits}
 

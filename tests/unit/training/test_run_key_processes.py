@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.projects import ROOT
+from tests.fixtures.projects import NETWORK, ROOT
+from tests.fixtures.slow import quick_first
 from tests.fixtures.training import environment
 
 SCRIPT = Path(__file__).with_name("run_key_process.py")
@@ -33,18 +34,22 @@ class KeyProcess:
         self._process = process
         self._known: dict[str, Mapping[str, Any]] = {}
 
-    def known(self, environ: Mapping[str, str] | None = None, *, threads: int = 1) -> Mapping[str, Any]:
+    def known(
+        self, environ: Mapping[str, str] | None = None, *, threads: int = 1, network: str = NETWORK
+    ) -> Mapping[str, Any]:
         """Return the same as `run`, which runs once for each environment."""
-        words = json.dumps([threads, environ or {}])
+        words = json.dumps([threads, environ or {}, network])
         if words not in self._known:
-            self._known[words] = self.run(environ, threads=threads)
+            self._known[words] = self.run(environ, threads=threads, network=network)
         return self._known[words]
 
-    def run(self, environ: Mapping[str, str] | None = None, *, threads: int = 1) -> Mapping[str, Any]:
+    def run(
+        self, environ: Mapping[str, str] | None = None, *, threads: int = 1, network: str = NETWORK
+    ) -> Mapping[str, Any]:
         """Return key, machine and bits of a process with these variables."""
         assert self._process.stdin
         assert self._process.stdout
-        self._process.stdin.write(json.dumps([threads, environ or {}]) + "\n")
+        self._process.stdin.write(json.dumps([threads, environ or {}, network]) + "\n")
         self._process.stdin.flush()
         result: Mapping[str, Any] = json.loads(self._process.stdout.readline())
         assert result, "failed"
@@ -71,9 +76,9 @@ def assert_keys_tell(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
     assert one["bits"] == other["bits"] or one["key"] != other["key"]
 
 
-@pytest.mark.slow
-def test_threads_of_a_process_are_in_its_key(trainer: KeyProcess) -> None:
-    one, two = trainer.known(), trainer.known(threads=2)
+@pytest.mark.parametrize("network", quick_first(1, ["small_cnn", NETWORK]))
+def test_threads_of_a_process_are_in_its_key(trainer: KeyProcess, network: str) -> None:
+    one, two = trainer.known(network=network), trainer.known(threads=2, network=network)
     assert_keys_tell(one, two)
     assert one["key"] != two["key"]
     assert {**one["machine"], "threads": 2} == two["machine"]
