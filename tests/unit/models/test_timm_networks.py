@@ -52,13 +52,14 @@ def test_features_are_those_of_timm_before_its_classifier(name: str) -> None:
     theirs, own = _timm_model(name), _build(f"timm/{name}")
     load_timm_backbone(own, f"timm/{name}", theirs.state_dict(), source="theirs")
     side = timm_format(f"timm/{name}").input_size
-    images = _images(2, side)
+    # In float64, where sums of 10^4 numbers are off by 10^4 * 2^-53.
+    images, theirs, own = _images(2, side).double(), theirs.double(), own.double()
     with torch.inference_mode():
         expected = theirs.forward_head(theirs.forward_features(images), pre_logits=True)  # type: ignore[operator]
         features = own.eval().features(images)
         assert features.shape == (2, feature_dimension(f"timm/{name}"))
-        torch.testing.assert_close(features, expected)
-        torch.testing.assert_close(own(images), own.head(expected))
+        torch.testing.assert_close(features, expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(own(images), own.head(expected), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", quick_first(2, _FAMILIES))
