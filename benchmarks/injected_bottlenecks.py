@@ -49,9 +49,9 @@ def slow_loader(seconds: float, world: World) -> Fault:  # noqa: ARG001 - signat
     """Make reading a batch slower."""
     read = ResidentImages.training_batch
 
-    def training_batch(images: ResidentImages, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
+    def training_batch(images: ResidentImages, sample_ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
         time.sleep(seconds)
-        return read(images, ids, epochs)
+        return read(images, sample_ids, epochs)
 
     return patch.object(ResidentImages, "training_batch", training_batch)
 

@@ -101,26 +101,28 @@ class ResidentImages:
         """Do nothing: all images are on the device."""
         return nullcontext()
 
-    def training_batch(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
+    def training_batch(self, sample_ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
         """Return augmented images by sample ids (B,), each with the augmentation of its epoch (B,)."""
         present, which = np.unique(epochs, return_inverse=True)
         tables = [self._crops_of(epoch) for epoch in present.tolist()]
-        rows, entries = upload(np.stack([ids, which * len(self) + ids]), self._pixels.device)
+        rows, entries = upload(np.stack([sample_ids, which * len(self) + sample_ids]), self._pixels.device)
         return self._cut(rows, (tables[0] if len(tables) == 1 else torch.cat(tables))[entries])
 
-    def evaluation_batch(self, ids: NDArray[np.int64]) -> Tensor:
+    def evaluation_batch(self, sample_ids: NDArray[np.int64]) -> Tensor:
         """Return center crops by sample ids (B,)."""
         center = (self._n_offsets - 1) // 2
-        crops = np.tile(np.array([center, center, 0], dtype=np.int64), (len(ids), 1))
-        return self._cut(upload(ids, self._pixels.device), upload(crops, self._pixels.device))
+        crops = np.tile(np.array([center, center, 0], dtype=np.int64), (len(sample_ids), 1))
+        return self._cut(upload(sample_ids, self._pixels.device), upload(crops, self._pixels.device))
 
-    def _cut(self, ids: Tensor, crops: Tensor) -> Tensor:
+    def _cut(self, sample_ids: Tensor, crops: Tensor) -> Tensor:
         """Return crops of images by sample ids (B,); `crops` (B, 3) are top, left, and whether to mirror."""
         if self._n_offsets == 1 and not self._flip:
-            return self._normalize(self._pixels[ids])
+            return self._normalize(self._pixels[sample_ids])
         top, left, mirror = crops[:, :, None].unbind(1)
         columns = left + torch.where(mirror > 0, self._side.flip(0), self._side)
-        return self._normalize(self._pixels[ids[:, None, None], (top + self._side)[:, :, None], columns[:, None, :]])
+        return self._normalize(
+            self._pixels[sample_ids[:, None, None], (top + self._side)[:, :, None], columns[:, None, :]]
+        )
 
     def _crops_of(self, epoch: int) -> Tensor:
         if epoch not in self._crops:

@@ -22,11 +22,11 @@ class TrainingImages(Protocol):
         """Return the same images with the augmentation of another seed."""
         ...
 
-    def training_batch(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
+    def training_batch(self, sample_ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
         """Return augmented images by sample ids (B,) and epochs (B,); they depend only on seed, epoch and id."""
         ...
 
-    def evaluation_batch(self, ids: NDArray[np.int64]) -> Tensor:
+    def evaluation_batch(self, sample_ids: NDArray[np.int64]) -> Tensor:
         """Return images by sample ids (B,), without augmentation."""
         ...
 
@@ -72,15 +72,15 @@ class SyntheticImages:
         """Do nothing."""
         return nullcontext()
 
-    def training_batch(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:  # noqa: ARG002
+    def training_batch(self, sample_ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:  # noqa: ARG002
         """Return float32 (B, 3, C, C) with mean 0 and variance 1, in channels-last memory order."""
-        return self.evaluation_batch(ids)
+        return self.evaluation_batch(sample_ids)
 
-    def evaluation_batch(self, ids: NDArray[np.int64]) -> Tensor:
+    def evaluation_batch(self, sample_ids: NDArray[np.int64]) -> Tensor:
         """Return the same batch as `training_batch`."""
-        if len(ids) > len(self._batch):
-            self._batch = self._random(len(ids))
-        return self._batch[: len(ids)]
+        if len(sample_ids) > len(self._batch):
+            self._batch = self._random(len(sample_ids))
+        return self._batch[: len(sample_ids)]
 
     def _random(self, n: int) -> Tensor:
         generator = torch.Generator().manual_seed(0)

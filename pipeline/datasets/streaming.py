@@ -41,7 +41,7 @@ class StreamingImages:
     settings, sample ids and epochs, not on `workers`, prefetching, or the division of ids into batches. Prefetching
     decodes batches ahead:
 
-        with images.prefetch((ids, epochs) for ids, epochs in batches_from(step)):
+        with images.prefetch((sample_ids, epochs) for sample_ids, epochs in batches_from(step)):
             ...  # training_batch with the same batches, or with consecutive parts of them, in that order
 
     For training, JPEGs are decoded at a reduced size if the crop still has enough pixels (`draft` of `decode_region`).
@@ -92,21 +92,21 @@ class StreamingImages:
         other._requests, other._prefetched = iter(()), deque()
         return other
 
-    def training_batch(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
+    def training_batch(self, sample_ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
         """Return augmented images by sample ids (B,), each with the augmentation of its epoch (B,).
 
         Raises:
             DataError: naming the file that is missing or has changed.
         """
-        return self._normalize(self._pixels(ids, epochs))
+        return self._normalize(self._pixels(sample_ids, epochs))
 
-    def evaluation_batch(self, ids: NDArray[np.int64]) -> Tensor:
+    def evaluation_batch(self, sample_ids: NDArray[np.int64]) -> Tensor:
         """Return center crops by sample ids (B,), of the images scaled to a short side of C * 256 / 224.
 
         Raises:
             DataError: naming the file that is missing or has changed.
         """
-        return self._normalize(self._pixels(ids, np.full(len(ids), _EVALUATION)))
+        return self._normalize(self._pixels(sample_ids, np.full(len(sample_ids), _EVALUATION)))
 
     @contextmanager
     def prefetch(self, requests: Iterable[BatchRequest]) -> Iterator[None]:
@@ -126,21 +126,21 @@ class StreamingImages:
                     batch.cancel()
                 self._requests, self._prefetched = outer
 
-    def _pixels(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
+    def _pixels(self, sample_ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
         """Return uint8 (B, C, C, 3) on the device."""
         parts: list[Tensor] = []
         start = 0
-        while not parts or start < len(ids):
-            part = self._next_part(ids[start:], epochs[start:])
+        while not parts or start < len(sample_ids):
+            part = self._next_part(sample_ids[start:], epochs[start:])
             parts.append(part.to(self._device, non_blocking=True))
             start += len(part)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _next_part(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
+    def _next_part(self, sample_ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
         """Return the first of these images that the oldest prefetched batch has, or else decode all of them now."""
         if self._prefetched:
             oldest = self._prefetched[0]
-            n = oldest.n_matching(ids, epochs)
+            n = oldest.n_matching(sample_ids, epochs)
             if n:
                 part = oldest.take(n)
                 if oldest.is_empty():
@@ -148,7 +148,7 @@ class StreamingImages:
                     self._fill_queue()
                 return part
         with _pillow_warnings_ignored():
-            return self._start(ids, epochs).take(len(ids))
+            return self._start(sample_ids, epochs).take(len(sample_ids))
 
     def _fill_queue(self) -> None:
         """Start to decode requested batches until `batches_ahead` are in memory."""
@@ -156,21 +156,23 @@ class StreamingImages:
             request = next(self._requests, None)
             if request is None:
                 return
-            ids, epochs = request
-            if len(ids):
-                self._prefetched.append(self._start(ids, np.full(len(ids), _EVALUATION) if epochs is None else epochs))
+            sample_ids, epochs = request
+            if len(sample_ids):
+                self._prefetched.append(
+                    self._start(sample_ids, np.full(len(sample_ids), _EVALUATION) if epochs is None else epochs)
+                )
 
-    def _start(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> "_DecodingBatch":
-        shape = (len(ids), self._crop_size, self._crop_size, 3)
+    def _start(self, sample_ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> "_DecodingBatch":
+        shape = (len(sample_ids), self._crop_size, self._crop_size, 3)
         # The copy to a GPU overlaps the computation only from pinned memory.
         pixels = torch.empty(shape, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
         jobs: list[Future[None]] = []
-        for sample_id, epoch, row in zip(ids.tolist(), epochs.tolist(), pixels.numpy(), strict=True):
+        for sample_id, epoch, row in zip(sample_ids.tolist(), epochs.tolist(), pixels.numpy(), strict=True):
             if self._pool:
                 jobs.append(self._pool.submit(self._decode, sample_id, epoch, row))
             else:
                 self._decode(sample_id, epoch, row)
-        return _DecodingBatch(ids, epochs, pixels, jobs)
+        return _DecodingBatch(sample_ids, epochs, pixels, jobs)
 
     def _decode(self, sample_id: int, epoch: int, out: NDArray[np.uint8]) -> None:
         """Write one image to `out` (C, C, 3)."""
@@ -189,19 +191,19 @@ class _DecodingBatch:
     """The pixels of one batch, which the threads write, and their pending jobs."""
 
     def __init__(
-        self, ids: NDArray[np.int64], epochs: NDArray[np.int64], pixels: Tensor, jobs: list[Future[None]]
+        self, sample_ids: NDArray[np.int64], epochs: NDArray[np.int64], pixels: Tensor, jobs: list[Future[None]]
     ) -> None:
-        self._ids, self._epochs, self._pixels, self._jobs = ids, epochs, pixels, jobs
+        self._ids, self._epochs, self._pixels, self._jobs = sample_ids, epochs, pixels, jobs
         self._taken = 0
 
     def is_empty(self) -> bool:
         return self._taken == len(self._ids)
 
-    def n_matching(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> int:
+    def n_matching(self, sample_ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> int:
         """Return how many of these images come next in the batch; 0 if one differs."""
-        stop = min(self._taken + len(ids), len(self._ids))
+        stop = min(self._taken + len(sample_ids), len(self._ids))
         rows, n = slice(self._taken, stop), stop - self._taken
-        same = np.array_equal(self._ids[rows], ids[:n]) and np.array_equal(self._epochs[rows], epochs[:n])
+        same = np.array_equal(self._ids[rows], sample_ids[:n]) and np.array_equal(self._epochs[rows], epochs[:n])
         return n if same else 0
 
     def take(self, n: int) -> Tensor:

@@ -35,7 +35,7 @@ from pipeline.training.batch_plan import MemoryProbe, check_ranks
 from pipeline.training.effective_settings import comm_config_from, effective_settings
 from pipeline.training.gradients import GlobalBatch, TrainLoss
 from pipeline.training.loop import TrainData
-from pipeline.training.memory import images_that_fit, pass_fits
+from pipeline.training.memory import pass_fits, samples_that_fit
 from pipeline.training.run_key import machine_info
 from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings, recorded_settings
 from pipeline.training.state import start_state
@@ -106,7 +106,7 @@ def largest_batch(
         if world.device.type != "cuda":
             assert limit is not None, "a CPU needs a limit"
             return not distributed.any_rank(
-                at_once > images_that_fit(limit, probe.bytes_per_sample(world.device), distributed.local_world_size())
+                at_once > samples_that_fit(limit, probe.bytes_per_sample(world.device), distributed.local_world_size())
             )
         return pass_fits(partial(probe.try_pass, at_once))
 

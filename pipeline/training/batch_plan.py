@@ -127,7 +127,7 @@ def plan_batches(
         micro_batch,
         list(slices.values()),
         device=world.device,
-        bytes_per_image=partial(probe.bytes_per_sample, world.device),
+        bytes_per_sample=partial(probe.bytes_per_sample, world.device),
         try_pass=probe.try_pass,
         local_world_size=distributed.local_world_size(),
     )

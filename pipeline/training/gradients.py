@@ -98,9 +98,9 @@ class TrainLoss:
         sample_ids, epochs = batch.sample_ids[part.rows], batch.epochs[part.rows]
         device = self.labels.device
         keys = upload(sample_keys(self.seed, sample_ids, epochs).numpy(), device) if self.has_dropout else None
-        images, rows = self.images.training_batch(sample_ids, epochs), upload(sample_ids, device)
+        images, device_ids = self.images.training_batch(sample_ids, epochs), upload(sample_ids, device)
         return PassInputs(
-            images=images, sample_ids=rows, targets=self.labels[rows], keys=keys,
+            images=images, sample_ids=device_ids, targets=self.labels[device_ids], keys=keys,
             epochs=None if self.dynamics is None else upload(epochs, device),
         )  # fmt: skip
 

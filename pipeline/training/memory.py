@@ -33,7 +33,7 @@ def choose_micro_batch(
     slices: Sequence[Sequence[BatchSlice]],
     *,
     device: torch.device,
-    bytes_per_image: Callable[[], float],
+    bytes_per_sample: Callable[[], float],
     try_pass: Callable[[int], None],
     local_world_size: int,
 ) -> int:
@@ -46,7 +46,7 @@ def choose_micro_batch(
     Args:
         requested: samples at most; more than a rank has of a batch count as those.
         slices: this rank's slices of a batch, for each batch size of the run.
-        bytes_per_image: bytes per sample that a forward pass keeps for its backward pass.
+        bytes_per_sample: bytes per sample that a forward pass keeps for its backward pass.
         try_pass: runs a forward and a backward pass of at most so many samples; raises an error that
             `is_out_of_memory` recognizes.
         local_world_size: processes that share this node's memory.
@@ -68,16 +68,16 @@ def choose_micro_batch(
             )
         return min(requested, largest)
     if device.type != "cuda":
-        n_fit = images_that_fit(_free_at_start(), bytes_per_image(), local_world_size)
+        n_fit = samples_that_fit(_free_at_start(), bytes_per_sample(), local_world_size)
         if distributed.any_rank(n_fit < group):
             raise _does_not_fit(group, batch)
         return min(*distributed.all_gather(n_fit), max(group, CPU_MICRO_BATCH), largest)
     return halve_until_fits(largest, group, try_pass, batch)
 
 
-def images_that_fit(free: int, bytes_per_image: float, local_world_size: int) -> int:
+def samples_that_fit(free: int, bytes_per_sample: float, local_world_size: int) -> int:
     """Return the most images of a pass on a CPU, for each of the processes that share `free` bytes."""
-    return int(_CPU_SHARE * free / local_world_size / bytes_per_image)
+    return int(_CPU_SHARE * free / local_world_size / bytes_per_sample)
 
 
 def pass_fits(try_pass: Callable[[], None]) -> bool:

@@ -77,7 +77,7 @@ def test_the_limit_of_a_container_or_a_batch_job_is_known(tmp_path: Path) -> Non
 def limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit of memory that `_FITTING` images at once take."""
     monkeypatch.setattr(largest_batch, "memory_limit", lambda: 10**9)
-    monkeypatch.setattr(largest_batch, "images_that_fit", lambda *_: _FITTING)
+    monkeypatch.setattr(largest_batch, "samples_that_fit", lambda *_: _FITTING)
 
 
 _STUDY = {"models": ["small_cnn"], "arms": ["full"], "seeds": [0]}

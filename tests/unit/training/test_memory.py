@@ -35,7 +35,7 @@ class _Memory:
 def _choose(requested: Any = "auto", *, batch: int = 64, workers: int = 4, **options: Any) -> int:
     arguments = {
         "device": _CPU,
-        "bytes_per_image": lambda: 1.0,
+        "bytes_per_sample": lambda: 1.0,
         "try_pass": _Memory(0),
         "local_world_size": 1,
         **options,
@@ -180,7 +180,7 @@ def test_what_is_chosen_can_be_planned(batch: int, workers: int, room: int) -> N
     if room < max(part.size for part in parts):
         return
     chosen = choose_micro_batch(
-        "auto", [parts], device=_GPU, bytes_per_image=lambda: 1.0, try_pass=_Memory(room), local_world_size=1
+        "auto", [parts], device=_GPU, bytes_per_sample=lambda: 1.0, try_pass=_Memory(room), local_world_size=1
     )
     assert max(part.size for part in merge_micro_batches(parts, chosen)) <= room
 
