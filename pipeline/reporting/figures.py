@@ -30,6 +30,7 @@ from pipeline.figures.rendering import (
     thumbnail,
     with_note,
 )
+from pipeline.figures.sparkline import sparkline
 from pipeline.figures.study_curves import (
     POINTS_TITLE,
     TOP1_TITLE,
@@ -86,7 +87,7 @@ def study_charts(study: Summary, *, n_studies: int = 1) -> dict[str, str]:
     Args:
         study: of the summary.
         n_studies: number of studies of the report. With several `overview` is low and without titles and legend, so
-            that they fit on the screen; with more than `MAX_CARDS` there is none.
+            that they fit on the screen; with more than `MAX_CARDS` it is a line of the filtered and the primary arm.
     """
     charts = {}
     if curves := accuracy_curves(study):
@@ -101,7 +102,17 @@ def study_charts(study: Summary, *, n_studies: int = 1) -> dict[str, str]:
     for name, (quantity, axis) in _LEARNING.items():
         if panels := learning_panels(study, quantity):
             charts[name] = learning_chart(panels, axis, x_axis=study["x_axis"])
-    return {name: plotly_html(chart, element_id=f"{study['name']}-{name}") for name, chart in charts.items()}
+    markup = {name: plotly_html(chart, element_id=f"{study['name']}-{name}") for name, chart in charts.items()}
+    if n_studies > MAX_CARDS and (line := _row_line(study)):
+        markup["overview"] = line
+    return markup
+
+
+def _row_line(study: Summary) -> str:
+    """Return the accuracies of the filtered and the primary arm as a line of a row; empty without both."""
+    arms = ("filtered", study["plan"]["primary"])
+    curves = [curve for curve in accuracy_curves(study) if curve.key.arm in arms]
+    return sparkline(curves, unit="%") if {curve.key.arm for curve in curves} == set(arms) else ""
 
 
 def filter_charts(summary: Summary) -> dict[str, str]:

@@ -33,7 +33,7 @@ pytest.importorskip("playwright.sync_api", reason="the package playwright is not
 _PARTS = (".outcome", ".says", ".effect", ".effect .interval", ".basis", ".dropped", ".chart svg.main-svg")
 """What the first screen has of each of up to four studies."""
 
-_PARTS_OF_ROW = (".name", ".outcome", ".effect", ".effect .mean", ".basis", ".says")
+_PARTS_OF_ROW = (".name", ".outcome", ".line", ".effect", ".effect .mean", ".basis", ".says")
 """What the first screen has of each of more studies."""
 
 _WITHOUT_RESULT = 14
@@ -133,6 +133,10 @@ def test_many_studies_are_rows_of_the_first_screen(write_report: Callable[[int],
             assert around["x"] <= box["x"] <= box["x"] + box["width"] <= around["x"] + around["width"] + 0.5
             assert around["y"] - 0.5 <= box["y"] <= box["y"] + box["height"] <= around["y"] + around["height"] + 0.5
     _check_one_axis(page, min(n, _WITHOUT_RESULT))
+    # Of filtered and random, at three batch sizes.
+    line = page.locator(".rows .line").first
+    assert (line.locator("polyline").count(), line.locator("circle").count()) == (2, 6)
+    assert page.locator(".marks span").all_inner_texts() == ["● filtered", "● random"]
     assert page.locator("#verdict .js-plotly-plot").count() == 0
     assert "3 of the 4 wrong labels are among them" in page.locator("#verdict > .dropped").first.inner_text()
     page.set_viewport_size({"width": 420, "height": 900})

@@ -1,11 +1,13 @@
 import base64
 import io
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from pipeline.figures.palette import ARMS
 from pipeline.paths import DataPaths
 from pipeline.reporting.figures import dropped_images, figure_files, filter_charts, most_suspect, study_charts
 from pipeline.reporting.inputs import ReportInputs, load_report_inputs
@@ -41,11 +43,14 @@ def test_the_gallery_shows_the_pixels_of_these_images(inputs: ReportInputs) -> N
 
 
 @pytest.mark.parametrize("n_studies", [1, 2, MAX_CARDS, MAX_CARDS + 1])
-def test_only_cards_have_a_chart(inputs: ReportInputs, n_studies: int) -> None:
+def test_cards_have_a_chart_and_rows_a_line_of_two_arms(inputs: ReportInputs, n_studies: int) -> None:
     (study,) = build_summary(inputs)["studies"]
     charts = study_charts(study, n_studies=n_studies)
     assert "accuracy" in charts
-    assert ("overview" in charts) == (n_studies <= MAX_CARDS)
+    assert ("Plotly" in charts["overview"]) == (n_studies <= MAX_CARDS)
+    if n_studies > MAX_CARDS:
+        colors = re.findall(r'stroke="(#[0-9a-f]{6})"', charts["overview"])
+        assert set(colors) == {ARMS["filtered"], ARMS["random"]}
 
 
 def test_every_figure_has_a_file(inputs: ReportInputs) -> None:
