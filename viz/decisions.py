@@ -10,7 +10,9 @@ from typing import Literal
 
 from pipeline.artifacts.files import remove_leftovers
 from pipeline.artifacts.overrides import DECISIONS, Override, read_overrides, write_overrides
+from pipeline.artifacts.prepared import count_planted, planted_note
 from pipeline.errors import InputError
+from pipeline.paths import DataPaths
 from viz.atomic_write import ConcurrentEditError, exclusive, file_state, replacing
 
 MAX_NOTE = 500
@@ -91,7 +93,8 @@ class Decisions:
             images: to decide.
             decision: None clears overrides: it removes the lines, and skips images without one.
             note: the reason, in one line of at most `MAX_NOTE` characters. If it is empty and the decision does not
-                change, the old note stays. Clearing drops it.
+                change, the old note stays. Clearing drops it. If labels of the data folder were changed on purpose,
+                that is added: a line is valid longer than these labels.
             label: name of the new class for relabel, else empty.
 
         Raises:
@@ -100,6 +103,8 @@ class Decisions:
         """
         assert decision in (None, *DECISIONS), decision
         assert bool(label) == (decision == "relabel"), (decision, label)
+        planted = _planted_note(self._file)
+        note = _without_planted(note, planted)
         _check_note(note)
         timestamp = _now()
 
@@ -112,7 +117,7 @@ class Decisions:
             )  # fmt: skip
 
         with self._lock:
-            action = self._update(lambda lines: _decide(lines, {image: line(image) for image in images}))
+            action = self._update(lambda lines: _decide(lines, {image: line(image) for image in images}, planted))
             if action:
                 self._done.append(action)
         n_unchanged = len(set(images)) - len(action)
@@ -195,7 +200,19 @@ def _read(file: Path) -> _Lines:
     return {Image(line.path, line.sha256): replace(line, line=0) for line in read_overrides(file)}
 
 
-def _decide(lines: _Lines, new_lines: dict[Image, Override | None]) -> _Action:
+def _planted_note(file: Path) -> str:
+    """Return what notes say of labels changed on purpose in the data folder of `file`; empty if none was."""
+    data = DataPaths(root=file.parent)
+    n_planted = count_planted(data) if data.prepare_metrics.exists() else None
+    return "" if n_planted is None else planted_note(n_planted)
+
+
+def _without_planted(note: str, planted: str) -> str:
+    """Return a note as the user wrote it: a saved one that is shown and saved again has the addition."""
+    return note.removesuffix(planted).removesuffix("; ") if planted and note.endswith(planted) else note
+
+
+def _decide(lines: _Lines, new_lines: dict[Image, Override | None], planted: str = "") -> _Action:
     above = dict(zip(lines, (None, *lines), strict=False))
     last = next(reversed(lines), None)
     action = {}
@@ -205,6 +222,9 @@ def _decide(lines: _Lines, new_lines: dict[Image, Override | None]) -> _Action:
             continue
         if before is not None and after is not None and after.action == before.action and not after.note:
             after = replace(after, note=before.note)
+        if after is not None and planted:
+            own = _without_planted(after.note, planted)
+            after = replace(after, note=f"{own}; {planted}" if own else planted)
         action[image] = _Change(before=before, after=after, above=above.get(image, last))
         if before is None:
             last = image

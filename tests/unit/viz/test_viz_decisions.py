@@ -14,8 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.artifacts.files import write_json
 from pipeline.artifacts.overrides import COLUMNS, Override, read_overrides, write_overrides
 from pipeline.errors import InputError
+from pipeline.paths import DataPaths
 from tests.fixtures.printed_errors import key_within
 from viz import decisions
 from viz.decisions import MAX_NOTE, Decision, Decisions, Image
@@ -55,6 +57,24 @@ def _by_hand(file: Path, image: Image, decision: str) -> None:
     edited = file.with_name("overrides.csv~")
     write_overrides(edited, [*others, mine])
     edited.replace(file)
+
+
+def test_notes_say_that_labels_were_changed_on_purpose(file: Path) -> None:
+    """Once, also if a note stays or is saved again; the line outlives these labels."""
+    write_json(DataPaths(root=file.parent).prepare_metrics, {"n_planted": 3})
+    chosen, planted = Decisions(file), "labels changed on purpose: 3"
+    chosen.decide([_A], "drop", "blurred")
+    chosen.decide([_B], "drop", "")
+    assert [_lines(file)[image][1] for image in (_A, _B)] == [f"blurred; {planted}", planted]
+    chosen.decide([_A], "drop", "")
+    chosen.decide([_B], "keep", planted)
+    assert [_lines(file)[image][1] for image in (_A, _B)] == [f"blurred; {planted}", planted]
+    longest = "x" * MAX_NOTE
+    for note in (longest, f"{longest}; {planted}"):
+        chosen.decide([_A], "keep", note)
+        assert _lines(file)[_A][1] == f"{longest}; {planted}"
+    chosen.decide([_A, _B], None, "")
+    assert _lines(file) == {}
 
 
 def test_a_decision_of_several_images_is_a_line_each_at_one_time(file: Path) -> None:
