@@ -30,8 +30,9 @@ _FIX_HINTS = {
 _TEMPORARY_NAME = re.compile(r"\.(.+)\.(?:[0-9]+\.tmp|lock)")
 
 # Out-of-memory messages of CUDA and cuBLAS, of cuDNN before and since version 9, of torch's allocator on CPUs, of the
-# system, of C++, of threads and of libraries that are loaded. torch has an error class only for its allocator on GPUs.
-# Where no algorithm of a convolution gets its workspace, torch catches the errors and finds no engine.
+# system, of C++, of threads of Python and Arrow, and of libraries that are loaded. torch has an error class only for
+# its allocator on GPUs. Where no algorithm of a convolution gets its workspace, torch catches the errors and finds no
+# engine.
 _OUT_OF_MEMORY_TEXTS = (
     "out of memory",
     "ALLOC_FAILED",
@@ -41,8 +42,12 @@ _OUT_OF_MEMORY_TEXTS = (
     "std::bad_alloc",
     "was unable to find an engine to execute this computation",
     "can't start new thread",
+    "Failed to launch worker thread",
     "failed to map segment",
 )
+
+# oneDNN's whole message: a longer one is about a kind of layer that it lacks.
+_OUT_OF_MEMORY_MESSAGES = ("could not create a primitive",)
 
 _SYMLINK_LOOP = "Symlink loop from "
 
@@ -157,7 +162,11 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    return isinstance(error, RuntimeError | ImportError) and any(words in str(error) for words in _OUT_OF_MEMORY_TEXTS)
+    # Arrow's class for errors of the system, by name as well.
+    if not isinstance(error, RuntimeError | ImportError) and type(error).__name__ != "ArrowException":
+        return False
+    text = str(error)
+    return text in _OUT_OF_MEMORY_MESSAGES or any(words in text for words in _OUT_OF_MEMORY_TEXTS)
 
 
 @contextmanager

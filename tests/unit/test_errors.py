@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -48,6 +49,8 @@ def test_a_real_failure_to_allocate_is_recognized(allocate: Callable[[], None]) 
         RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"),
         RuntimeError("unable to mmap 64 bytes from file </torch_1>: Cannot allocate memory (12)"),
         RuntimeError("std::bad_alloc"),
+        RuntimeError("could not create a primitive"),
+        pa.ArrowException("Unknown error: Failed to launch worker thread: Resource temporarily unavailable"),
         MemoryError("Unable to allocate 8.00 PiB for an array"),
         OSError(errno.ENOMEM, "Cannot allocate memory"),
         OutOfMemory("micro_batch: too many"),
@@ -63,7 +66,9 @@ def test_the_words_of_every_library(error: Exception) -> None:
     [
         RuntimeError("CUDA error: ECC"),
         RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"),  # of a driver that does not fit, too
+        RuntimeError("could not create a primitive descriptor for a convolution forward propagation primitive"),
         ValueError("out of memory"),
+        pa.ArrowInvalid("column 'out of memory' is missing"),
         InputError("out of memory"),
         OSError(errno.ENOSPC, "No space left on device"),
         KeyError("x"),

@@ -57,6 +57,11 @@ _CASES = {
     "array": (_array, "numpy.load", MemoryError("Unable to allocate 4 GiB")),
     "mapped array": (_array, "numpy.load", OSError(12, "Cannot allocate memory")),
     "table": (_table, "pyarrow.parquet.ParquetFile", pa.ArrowMemoryError("malloc of size 4480 failed")),
+    "thread of a table": (
+        _table,
+        "pyarrow.parquet.ParquetFile",
+        pa.ArrowException("Unknown error: Failed to launch worker thread: Resource temporarily unavailable"),
+    ),
     "csv": (_csv, "pyarrow.csv.read_csv", pa.ArrowMemoryError("malloc of size 4480 failed")),
     "weights": (_weights, "torch.load", _ALLOCATOR),
     "image": (_image, "PIL.Image.open", MemoryError()),

@@ -1,6 +1,7 @@
 """A limit on memory that is too small for a stage: one line, earlier results stay, and the same command ends well."""
 
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -13,10 +14,13 @@ from tests.integration.faults.test_damaged_artifacts import ITEMS, exit_code_of,
 
 __all__ = ["project"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.subprocess, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.subprocess, pytest.mark.timeout(1500)]
 
-_ROOMS_MIB = (0, 1, 16, 64, 256, 2048)
-"""The last one suffices."""
+_TOO_SMALL_MIB = (0, 1, 16, 64, 256)
+_SOMETIMES_MIB = (600, 800, 1100, 1500)
+"""Suffice for some stages, and end others in the middle of their computation."""
+_ENOUGH_MIB = 2048
+_ROOMS_MIB = (*_TOO_SMALL_MIB, *_SOMETIMES_MIB, _ENOUGH_MIB)
 # The parent imports the stages and computes nothing. Each child may have the given room above the memory of the
 # imports, as a limit of a batch system leaves it: less than that ends in the loader of the system's libraries.
 _LIMITED = """
@@ -72,7 +76,7 @@ def limited(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
     whole = {folder: _outputs(folder) for folder in folders.values()}
     words = [f"{stage}={folder}" for stage, folder in folders.items()]
     command = [sys.executable, "-c", _LIMITED, str(out), ",".join(map(str, _ROOMS_MIB)), *words]
-    done = run(command, timeout=600, fresh=True)
+    done = run(command, timeout=1200, fresh=True)
     assert done.returncode == 0, done.stderr
     assert {folder: _outputs(folder) for folder in folders.values()} == whole
     return out
@@ -84,7 +88,10 @@ def test_a_limit_too_small(folders: dict[str, Path], limited: Path, stage: str) 
     for room in _ROOMS_MIB:
         shown = (limited / f"{stage} {room}").read_text(errors="replace")
         codes[room] = int((limited / f"{stage} {room} code").read_text())
-        assert codes[room] == (0 if room == _ROOMS_MIB[-1] else 2), (stage, room, codes, shown)
+        allowed = {2} if room in _TOO_SMALL_MIB else {0} if room == _ENOUGH_MIB else {0, 2}
+        if room in _SOMETIMES_MIB and "terminate called" in shown:
+            allowed = {-signal.SIGABRT}  # C++ has no other end for a thread of Arrow without memory
+        assert codes[room] in allowed, (stage, room, codes, shown)
         assert "Traceback" not in shown, (stage, room, shown)
         if codes[room] == 2:
             assert "memory" in str(printed_error(shown)), (stage, room, shown)
