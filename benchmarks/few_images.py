@@ -69,7 +69,7 @@ def write_images(archive: Path, folder: Path, seed: int) -> NDArray[np.bool_]:
                     for name in chosen:
                         _extract(tar, members[name], folder / name)
         # Not by `plant_label_noise`, which draws in another order: the committed results are of these labels, and of
-        # file names that are drawn in turn with them.
+        # file names that are chosen in turn with them.
         swapped = set(rng.choice(len(names), SWAPPED, replace=False).tolist())
         for row, name in enumerate(names):
             label = labels[row]
