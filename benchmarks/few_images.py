@@ -68,8 +68,8 @@ def write_images(archive: Path, folder: Path, seed: int) -> NDArray[np.bool_]:
                 else:
                     for name in chosen:
                         _extract(tar, members[name], folder / name)
-        # Not by `plant_label_noise`, which draws in another order: the committed results are of these labels, and of
-        # file names that are chosen in turn with them.
+        # Not by `plant_label_noise`, which samples in another order: the committed results are of these labels,
+        # and of file names that are sampled in turn with them.
         swapped = set(rng.choice(len(names), SWAPPED, replace=False).tolist())
         for row, name in enumerate(names):
             label = labels[row]
