@@ -54,7 +54,7 @@ def test_concurrent_runs_with_looks_train_a_damaged_run_again(tmp_path: Path, mo
     (WorkPaths(root=tmp_path / "work").ledger / key / "result.json").write_text("{}")
     started: list[Sequence[str]] = []
 
-    def train_in_processes(_: Sequence[str], shares: Sequence[Sequence[str]], __: Sequence[str]) -> None:
+    def train_in_processes(_: Sequence[str], shares: Sequence[Sequence[str]], *__: object) -> None:
         started.extend(shares)
         raise Terminated("the runs are saved")
 
