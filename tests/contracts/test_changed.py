@@ -50,6 +50,15 @@ def test_the_tests_about_a_change_are_selected(project: Path, file: str, tests: 
     assert {str(path.relative_to(project / "tests")) for path in selected} == {"contracts/test_layers.py", *tests}
 
 
+def test_of_many_files_that_import_a_module_the_smallest_run(project: Path) -> None:
+    for number in range(30):
+        text = "from pipeline.optim import optimizers" + number * " #"
+        (project / f"tests/unit/test_{number:02}.py").write_text(text)
+    selected = changed.select_test_files([Path("pipeline/optim/optimizers.py")])
+    smallest = {f"test_{number:02}.py" for number in range(14)}  # and test_optimizers.py, which is smaller still
+    assert {path.name for path in selected} == {"test_layers.py", "test_optimizers.py", *smallest}
+
+
 @pytest.mark.parametrize("git", ["no checkout", "no git"])
 def test_outside_a_checkout_nothing_is_selected(git: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if git == "no git":
