@@ -3,7 +3,7 @@
 Takes any array (N, D), e.g. of another pretrained network. Labels are optional: without them all rows are one class,
 and scorers that compare no labels find isolated rows. With --scorer and --drop-fraction no params.yaml is needed;
 otherwise its sections `reduce` and `filter` apply as they do to the pipeline's features. t-SNE runs only for scorers on
-the embedding, or with --map or --images.
+the embedding, or with --embedding or --images.
 
     python -m pipeline filter-features --features f.npy --labels y.csv --scorer knn_agreement --drop-fraction 0.05 \\
         --out suspects
@@ -12,8 +12,8 @@ With the columns path and sha256 in the labels (--labels data/prepare/train.parq
 decision on each image. Copied to data/overrides.csv, it makes the filter keep the same images, and a study trains on
 them.
 
-With --map or --images the visualizer shows the rows on the embedding, with --images with their pictures. The network
-named by --network is the one that gave the features.
+With --embedding or --images the visualizer shows the rows on the embedding, with --images with their pictures. The
+network named by --network is the one that gave the features.
 """
 
 import argparse
@@ -100,7 +100,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--overrides", type=Path, help="decisions in the format of data/overrides.csv to apply")
     parser.add_argument(
-        "--map",
+        "--embedding",
         action="store_true",
         help=f"also compute the t-SNE embedding, and write OUT/{_PROJECT}, which the visualizer opens",
     )
@@ -108,14 +108,14 @@ def make_parser() -> argparse.ArgumentParser:
         "--images",
         type=Path,
         metavar="PATH",
-        help="as --map, with pictures: a folder, to which the column path of the labels is relative; or .npy, uint8 "
-        "(N, H, W, 3)",
+        help="as --embedding, with pictures: a folder, to which the column path of the labels is relative; or .npy, "
+        "uint8 (N, H, W, 3)",
     )
     parser.add_argument(
         "--network",
         metavar="NAME",
         help="the network that gave the features, as the visualizer names it: timm/NAME, or resnet18 to resnet152; for "
-        "--map and --images",
+        "--embedding and --images",
     )
     parser.add_argument("--out", type=Path, required=True, help="output folder")
     return parser
@@ -131,7 +131,7 @@ def main(argv: Sequence[str]) -> int:
         InputError: bad parameters or files, or labels and probabilities do not fit the scorer.
     """
     arguments = make_parser().parse_args(argv)
-    has_project = arguments.map or arguments.images is not None
+    has_project = arguments.embedding or arguments.images is not None
     check_options(arguments.network, has_project=has_project)
     settings = feature_settings(
         arguments.params,
@@ -222,8 +222,8 @@ def _located_overrides(
     if paths is None or sha256 is None:
         if of_project:
             raise InputError(
-                f"{file}: names rows by path and sha256, which the labels lack; add --map or --images as in the run "
-                "that wrote it, or move the file away"
+                f"{file}: names rows by path and sha256, which the labels lack; add --embedding or --images as in the "
+                "run that wrote it, or move the file away"
             )
         raise InputError(f"--overrides {file}: names images by path and sha256; give --labels with both columns")
     return locate_overrides(

@@ -1,6 +1,6 @@
 """Outputs of `filter-features`: lines and decisions of the dropped rows, and a project for the visualizer.
 
-With `--map` and `--images` there is a project; with `--images` it has the pictures of the rows.
+With `--embedding` and `--images` there is a project; with `--images` it has the pictures of the rows.
 """
 
 import hashlib
@@ -143,7 +143,9 @@ def check_options(network: str | None, *, has_project: bool) -> None:
         InputError: no project is written.
     """
     if network is not None and not has_project:
-        raise InputError(f"--network: {network} is a name for the visualizer; add --images or --map, or leave it out")
+        raise InputError(
+            f"--network: {network} is a name for the visualizer; add --images or --embedding, or leave it out"
+        )
 
 
 def read_pictures(

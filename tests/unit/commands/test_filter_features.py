@@ -243,7 +243,7 @@ def test_options_need_no_parameters_and_no_embedding(
 
 def test_options_replace_those_of_the_parameters(tmp_path: Path) -> None:
     command, _ = _write(tmp_path, scorer={"name": "dbscan"}, drop_fraction=None, eps="knee")
-    assert main([*command, "--scorer", "margin", "--drop-fraction", "0.1", "--map"]) == 0
+    assert main([*command, "--scorer", "margin", "--drop-fraction", "0.1", "--embedding"]) == 0
     metrics = read_json(tmp_path / "out/metrics.json")
     assert (metrics["settings"]["scorer"]["name"], metrics["requested_share"]) == ("margin", 0.1)
     assert np.load(tmp_path / "out/maps.npy").shape == (1, _N, 2)
@@ -276,7 +276,7 @@ def test_defaults_shrink_to_few_rows(scorer: str, tmp_path: Path) -> None:
     lines = (tmp_path / "y.csv").read_text().splitlines()
     (tmp_path / "y.csv").write_text("\n".join([lines[0], *lines[1::12]]))
     np.save(tmp_path / "f.npy", np.load(tmp_path / "f.npy")[::12])
-    assert main([*command, "--scorer", scorer, "--drop-fraction", "0.1", "--map"]) == 0
+    assert main([*command, "--scorer", scorer, "--drop-fraction", "0.1", "--embedding"]) == 0
     assert np.load(tmp_path / "out/maps.npy").shape == (1, 20, 2)
 
 

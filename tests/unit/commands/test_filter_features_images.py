@@ -1,4 +1,4 @@
-"""`filter-features --map` and `--images`: the visualizer opens what was filtered, and decisions come back."""
+"""`filter-features --embedding` and `--images`: the visualizer opens what was filtered, and decisions come back."""
 
 import hashlib
 import shlex
@@ -117,7 +117,7 @@ def test_decisions_of_the_visualizer_are_applied_and_stay(case: _Case, capsys: p
 
 
 def test_decisions_are_applied_without_the_map_too(case: _Case, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*case.command, "--map"]) == 0
+    assert main([*case.command, "--embedding"]) == 0
     file = case.shown.data.overrides
     (network,) = load_params(case.project / "params.yaml").networks
     shown = case.shown.points(network)
@@ -130,12 +130,12 @@ def test_decisions_are_applied_without_the_map_too(case: _Case, capsys: pytest.C
     assert main(case.command) == 2
     error = printed_error(capsys.readouterr().err)
     assert error.key == "out/viz/data/overrides.csv"
-    assert "--map" in str(error)
+    assert "--embedding" in str(error)
     labels = read_csv(Path("y.csv"), {"path": pa.string(), "label": pa.string()})
     digests = [hashlib.sha256(name.encode()).hexdigest() for name in labels["path"].to_pylist()]
     write_csv(Path("y.csv"), labels.append_column("sha256", pa.array(digests)))
     write_overrides(file, [replace(kept, sha256=digests[row])])
-    for more in (["--map"], []):
+    for more in (["--embedding"], []):
         assert main([*case.command, *more]) == 0
         decided = {override.path: override.decision for override in read_overrides(Path("out/overrides.csv"))}
         assert decided[path] == "keep"
@@ -227,7 +227,7 @@ def test_pictures_that_are_not_those_of_the_rows(
 
 
 def test_without_pictures_the_visualizer_opens_the_map(case: _Case, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*case.command, "--map"]) == 0
+    assert main([*case.command, "--embedding"]) == 0
     (network,) = load_params(case.project / "params.yaml").networks
     points = case.shown.points(network)
     assert set(np.flatnonzero(~points.kept)) == case.planted
@@ -236,7 +236,7 @@ def test_without_pictures_the_visualizer_opens_the_map(case: _Case, capsys: pyte
     assert export(page.split()[-5:]) == 0
     decided = Override(path="3/3.png", sha256=points.sha256[3].as_py(), decision="drop", note="", timestamp="", line=2)
     write_overrides(case.shown.data.overrides, [decided])
-    assert main([*case.command, "--map"]) == 0
+    assert main([*case.command, "--embedding"]) == 0
     assert not case.shown.points(network).kept[3]
     # The hashes are of features, and name no image.
     assert "sha256" not in read_parquet(case.folder / "out/points.parquet").column_names
@@ -245,7 +245,7 @@ def test_without_pictures_the_visualizer_opens_the_map(case: _Case, capsys: pyte
 
 @pytest.mark.parametrize("spoil", ["no labels", "a path twice"])
 def test_rows_without_names_are_shown_by_their_numbers(spoil: str, case: _Case) -> None:
-    command = [*case.command, "--scorer", "knn_distance", "--map"]
+    command = [*case.command, "--scorer", "knn_distance", "--embedding"]
     if spoil == "no labels":
         at = command.index("--labels")
         command = command[:at] + command[at + 2 :]
@@ -269,7 +269,7 @@ def test_a_name_without_a_project_is_refused(case: _Case, capsys: pytest.Capture
 
 
 def test_printed_commands_open_folders_with_spaces(case: _Case, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*case.command, "--out", "my out", "--map"]) == 0
+    assert main([*case.command, "--out", "my out", "--embedding"]) == 0
     *_, page = capsys.readouterr().out.splitlines()
     assert export(shlex.split(page)[-5:]) == 0
 
