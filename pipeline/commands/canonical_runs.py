@@ -25,6 +25,7 @@ from pipeline.commands import command_parser
 from pipeline.errors import InputError
 from pipeline.instruction_set import limit_instructions
 from pipeline.processes import git_output
+from pipeline.run_log import RunLog, stderr_log
 from pipeline.training.canonical_runs import canonical_hashes
 from pipeline.training.code_families import (
     FAMILIES_FILE,
@@ -76,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_args(argv)
     limit_instructions(arguments.isa)
     with distributed.join_process_group(1):
-        local = run_local()
+        local = run_local(RunLog.silent() if arguments.json else stderr_log(None))
     if arguments.json:
         print(json.dumps(dataclasses.asdict(local)))
         return 0
@@ -101,10 +102,10 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def run_local() -> CanonicalHashes:
-    """Return the hashes of this code on this machine."""
+def run_local(log: RunLog) -> CanonicalHashes:
+    """Return the hashes of this code on this machine; `log` shows the progress."""
     return CanonicalHashes(
-        code=training_code_digest(), machine=machine_info(torch.device("cpu")), hashes=canonical_hashes()
+        code=training_code_digest(), machine=machine_info(torch.device("cpu")), hashes=canonical_hashes(log)
     )
 
 

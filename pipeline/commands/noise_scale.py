@@ -97,7 +97,11 @@ def main(argv: Sequence[str]) -> int:
         check_minimums(arguments, steps=1, parts=3, micro_batch=1, seed=0)
         context = make_context("noise-scale", "study", arguments)
         with closing(context.log), distributed.join_process_group(launch_plan(study_recipe(context)).threads) as world:
-            measured = list(_measurements(context, arguments, world))
+            measured = []
+            for row in _measurements(context, arguments, world):
+                measured.append(row)
+                where = f"batch {row.batch_size}, seed {row.seed}, filter of {row.filter_network}"
+                context.log.info(f"{context.name}: {where}: ratio {number(row.ratio.ratio)}")
         if arguments.json:
             print(json.dumps([asdict(row) for row in measured], allow_nan=False))
         else:

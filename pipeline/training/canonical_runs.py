@@ -127,17 +127,24 @@ def _settings(size: int, changes: Mapping[str, Any]) -> TrainSettings:
     return TrainSettings(format=image_format, **values)
 
 
-def canonical_hashes() -> dict[str, str]:
+def canonical_hashes(log: RunLog | None = None) -> dict[str, str]:
     """Return the hash of each run, 16 hex digits: of its chain, its history and its evaluation.
 
     Each run takes seconds. This process is limited to one CPU thread meanwhile.
+
+    Args:
+        log: shows the progress.
     """
-    before = torch.get_num_threads()
+    before, jobs, hashes = torch.get_num_threads(), canonical_jobs(), {}
     torch.set_num_threads(1)
     try:
-        return {name: _run_hash(name, settings) for name, settings in canonical_jobs().items()}
+        with (log or RunLog.silent()).progress("canonical runs", total=len(jobs), unit="run") as progress:
+            for name, settings in jobs.items():
+                hashes[name] = _run_hash(name, settings)
+                progress.update()
     finally:
         torch.set_num_threads(before)
+    return hashes
 
 
 def _run_hash(name: str, settings: TrainSettings) -> str:

@@ -27,7 +27,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_families([Family(members=(A,), records=(MachineHashes(machine=MACHINE, hashes={"sgd": "01"}),))], path)
     monkeypatch.setattr(module, "read_families", lambda: read_families(path))
     monkeypatch.setattr(module, "write_families", lambda families: write_families(families, path))
-    monkeypatch.setattr(module, "run_local", lambda: HERE)
+    monkeypatch.setattr(module, "run_local", lambda _: HERE)
     return path
 
 
@@ -53,13 +53,13 @@ def test_jobs_that_the_list_lacks_are_counted_apart(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = dataclasses.replace(HERE, hashes={"sgd": "01", "wide": "02", "deep": "03"})
-    monkeypatch.setattr(module, "run_local", lambda: more)
+    monkeypatch.setattr(module, "run_local", lambda _: more)
     assert main(["canonical-runs", "--record"]) == 0
     assert capsys.readouterr().out == (
         "cccccccccccc joins family aaaaaaaaaaaa: its 1 hashes are equal, and 2 are of new jobs; runs stay valid\n"
     )
     newest = dataclasses.replace(HERE, hashes={**more.hashes, "lars": "04"})
-    monkeypatch.setattr(module, "run_local", lambda: newest)
+    monkeypatch.setattr(module, "run_local", lambda _: newest)
     assert main(["canonical-runs"]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "cccccccccccc is listed in family aaaaaaaaaaaa; its 3 hashes are as recorded, and 1 are of new jobs", _LACKS,
@@ -86,7 +86,7 @@ _LACKS = "canonical_runs.json: lacks this code, this machine or a job; add --rec
 def _give(monkeypatch: pytest.MonkeyPatch, path: Path, machine: dict[str, Any], hashes: dict[str, str]) -> None:
     """Make this machine give `hashes`, with a family that lists its code."""
     write_families([Family(members=(A, C), records=_LISTED)], path)
-    monkeypatch.setattr(module, "run_local", lambda: CanonicalHashes(code=C, machine=machine, hashes=hashes))
+    monkeypatch.setattr(module, "run_local", lambda _: CanonicalHashes(code=C, machine=machine, hashes=hashes))
     monkeypatch.setattr(module, "limit_instructions", lambda _: None)  # torch computes in this process
     monkeypatch.setattr(module, "earlier_hashes", lambda *_: None)  # no history
 

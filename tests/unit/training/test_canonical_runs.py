@@ -15,6 +15,7 @@ from pipeline.commands.canonical_runs import CanonicalHashes, earlier_hashes, pr
 from pipeline.config.recipe import Recipe
 from pipeline.models import NETWORKS
 from pipeline.optim import OPTIMIZERS
+from pipeline.run_log import RunLog
 from pipeline.schedules import SCHEDULES
 from pipeline.training import canonical_runs, dynamics, evaluation, step
 from pipeline.training.canonical_runs import STEPS, canonical_hashes, canonical_jobs
@@ -238,6 +239,6 @@ def test_an_unlisted_arithmetic_is_judged_by_records_alone(
 @pytest.mark.slow
 @pytest.mark.subprocess
 def test_all_runs_have_the_listed_hashes() -> None:
-    local = run_local()
+    local = run_local(RunLog.silent())
     assert local.hashes.keys() == JOBS.keys()
     _assert_listed(local)
