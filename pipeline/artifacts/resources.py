@@ -42,12 +42,12 @@ _RECORD: TypeAdapter[Any] = TypeAdapter(_Record)
 _RECORDS: TypeAdapter[Any] = TypeAdapter(dict[str, _Record])
 
 
-def read_resources(paths: Mapping[str, Path], say: Callable[[str], object]) -> dict[str, dict[str, Any]]:
+def read_resources(paths: Mapping[str, Path], log: Callable[[str], object]) -> dict[str, dict[str, Any]]:
     """Read the records of stages that exist; a damaged one is left out.
 
     Args:
         paths: name of the stage -> its record.
-        say: takes a note of one line for each damaged record.
+        log: takes a note of one line for each damaged record.
 
     Returns:
         Name of the stage -> the whole record.
@@ -58,7 +58,7 @@ def read_resources(paths: Mapping[str, Path], say: Callable[[str], object]) -> d
             try:
                 records[name] = _read(path, _RECORD)
             except DataError as error:
-                say(f"{error}; left out of the costs, and the next run of the stage writes it again")
+                log(f"{error}; left out of the costs, and the next run of the stage writes it again")
     return records
 
 
