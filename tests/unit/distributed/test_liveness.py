@@ -17,7 +17,7 @@ from tests.fixtures.projects import ROOT
 _SCRIPT = """
 import os, sys, threading, time
 import torch.distributed as dist
-from pipeline.distributed import collectives
+from pipeline.distributed import collectives, liveness
 
 liveness._GRACE_S = 0.2
 store, collectives._arrivals[0] = dist.HashStore(), 1
