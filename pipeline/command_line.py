@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import os
 import select
@@ -18,6 +19,29 @@ from pipeline.errors import InputError, fix_hint
 def program_name(package: str) -> str:
     """Return how the user called the program: `batchsieve`, or `python -m` and the package."""
     return "batchsieve" if Path(sys.argv[0]).name == "batchsieve" else f"python -m {package}"
+
+
+def command_parser(
+    package: str, name: str, description: str | None, options: argparse.ArgumentParser, epilog: str | None = None
+) -> argparse.ArgumentParser:
+    """Return the parser of a command, to which the command adds options.
+
+    Args:
+        package: whose command it is; `python -m viz` without a name is the command `viz`.
+        name: of the command.
+        description: docstring of its module, shown with the name by which the command was called.
+        options: parent parser.
+        epilog: text after the options.
+    """
+    program = program_name(package)
+    called = program if program.endswith(f" {name}") else f"{program} {name}"
+    return argparse.ArgumentParser(
+        prog=called,
+        description=description and description.replace(f"python -m {package}", called if name == package else program),
+        epilog=epilog,
+        parents=[options],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
 
 
 def run_command(module: str, argv: Sequence[str]) -> int:

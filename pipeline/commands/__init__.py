@@ -7,7 +7,7 @@ import argparse
 import math
 from pathlib import Path
 
-from pipeline.command_line import program_name
+from pipeline import command_line
 from pipeline.errors import InputError
 
 _FOLDERS = {
@@ -29,13 +29,7 @@ def command_parser(name: str, description: str | None, *folders: str) -> argpars
         description: docstring of its module, shown with the name by which the command was called.
         folders: names of the options to add: `params`, `data`, `work`.
     """
-    called = program_name("pipeline")
-    return argparse.ArgumentParser(
-        prog=f"{called} {name}",
-        description=description and description.replace("python -m pipeline", called),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        parents=[folder_options(*folders)],
-    )
+    return command_line.command_parser("pipeline", name, description, folder_options(*folders))
 
 
 def folder_options(*names: str) -> argparse.ArgumentParser:

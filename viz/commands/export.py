@@ -7,8 +7,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline.command_line import command_parser
 from pipeline.paths import DataPaths
-from viz.commands.inputs import check_suffix, chosen_network, command_parser, network_options
+from viz.commands.inputs import check_suffix, chosen_network, network_options
 from viz.data import Source
 from viz.export.page import make_content, write_page
 from viz.filter_settings import FilterSettings, preview_filter
@@ -16,7 +17,7 @@ from viz.filter_settings import FilterSettings, preview_filter
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this command."""
-    parser = command_parser("export", __doc__, network_options())
+    parser = command_parser("viz", "export", __doc__, network_options())
     parser.add_argument("file", type=Path, help="the page, .html")
     return parser
 

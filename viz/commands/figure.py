@@ -10,12 +10,13 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from pipeline.artifacts.files import atomic_path
+from pipeline.command_line import command_parser
 from pipeline.errors import InputError
 from pipeline.figures.embeddings import colored_map, name_places
 from pipeline.figures.rendering import pdf, png, svg, with_note
 from pipeline.paths import DataPaths
 from viz.color_by import COLORINGS, ColorData, colors_by
-from viz.commands.inputs import check_suffix, chosen_network, command_parser, network_options
+from viz.commands.inputs import check_suffix, chosen_network, network_options
 from viz.data import Source
 from viz.filter_settings import FilterSettings, preview_filter
 
@@ -24,7 +25,7 @@ _FORMATS: Mapping[str, Callable[[Figure], bytes]] = {".png": png, ".svg": svg, "
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this command."""
-    parser = command_parser("figure", __doc__, network_options())
+    parser = command_parser("viz", "figure", __doc__, network_options())
     parser.add_argument("file", type=Path, help="the figure, .png, .svg or .pdf")
     parser.add_argument("--color", default="class", help=f"coloring: {', '.join(COLORINGS)}; default: class")
     return parser

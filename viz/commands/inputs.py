@@ -1,35 +1,11 @@
-"""Parsers of the commands, the options that they share, and their checks."""
+"""Options that the commands share, and their checks."""
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.command_line import program_name
 from pipeline.config.params import load_params
 from pipeline.errors import InputError
-
-
-def command_parser(
-    name: str, description: str | None, options: argparse.ArgumentParser, epilog: str | None = None
-) -> argparse.ArgumentParser:
-    """Return the parser of a command, to which the command adds options.
-
-    Args:
-        name: of the command; `python -m viz` without a name is the command `viz`.
-        description: docstring of its module, shown with the name by which the command was called.
-        options: parent parser.
-        epilog: text after the options.
-    """
-    program = program_name("viz")
-    called = program if program.endswith(name) else f"{program} {name}"
-    module = "python -m viz" if name == "viz" else f"python -m viz {name}"
-    return argparse.ArgumentParser(
-        prog=called,
-        description=description and description.replace(module, called),
-        epilog=epilog,
-        parents=[options],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
 
 
 def folder_options() -> argparse.ArgumentParser:

@@ -6,10 +6,11 @@ import secrets
 import socket
 from collections.abc import Sequence
 
+from pipeline.command_line import command_parser
 from pipeline.config.params import load_params
 from pipeline.paths import DataPaths
 from viz.app import make_app
-from viz.commands.inputs import command_parser, folder_options
+from viz.commands.inputs import folder_options
 from viz.data import Source
 from viz.security import LOOPBACK, LOOPBACK_NAMES, check_port
 
@@ -22,7 +23,7 @@ _EPILOG = """other commands, each with its own --help:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this command."""
-    parser = command_parser("viz", __doc__, folder_options(), _EPILOG)
+    parser = command_parser("viz", "viz", __doc__, folder_options(), _EPILOG)
     parser.add_argument("--port", type=int, default=8050, help="default: 8050")
     parser.add_argument(
         "--host",
