@@ -1,6 +1,6 @@
 """`python -m pipeline canonical-runs`: check that the training code computes the same bits as listed versions of it.
 
-Trains networks on small images for up to 20 steps each on one CPU thread, one or two minutes in total, and compares their
+Trains networks on small images for up to 20 steps each on one CPU thread, one or two minutes in total. Compares their
 hashes with `pipeline/training/canonical_runs.json`. Versions with equal hashes form a code family, whose finished runs
 stay valid. --record adds this code to the family with its hashes, or to a new one; commit the list with the code.
 

@@ -79,4 +79,7 @@ def test_differences_have_the_interval_of_the_looks(ledger: Ledger) -> None:
     found = _PROGRAM["read_accuracies"](ledger)
     estimate = _PROGRAM["difference_estimate"](found, 6272, "full")
     assert (round(estimate.mean, 2), round(estimate.low, 2), round(estimate.high, 2)) == (-0.55, -1.08, -0.02)
+    text = f"−{-estimate.low:.2f} to −{-estimate.high:.2f}"
+    for page in ("README.md", "docs/results/verdict.md", "docs/results/headline/README.md"):
+        assert text in (ROOT / page).read_text(encoding="utf-8"), page
     assert _PROGRAM["confidence_of_differences"](256) == 0.95
