@@ -25,6 +25,7 @@ from benchmarks.gpu_day.running import (
     read_results,
     run_steps,
 )
+from benchmarks.unpacking import unpack
 from pipeline.artifacts.files import atomic_path, write_text
 from pipeline.errors import InputError
 
@@ -191,8 +192,7 @@ def _pack(folder: Path, target: Path) -> None:
 
 def _unpack(source: Path, folder: Path) -> None:
     try:
-        with tarfile.open(source) as archive:
-            archive.extractall(folder, filter="data")
+        unpack(source, folder)
     except (OSError, tarfile.TarError) as error:
         raise InputError(f"--earlier: {source} cannot be read ({error}); give a file of --pack") from None
 

@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.gpu_day.running import CONTINUES, Cases, Row
+from benchmarks.unpacking import unpack
 from pipeline.artifacts.files import atomic_path
 from pipeline.runs.record import CHECKSUMS
 
@@ -94,8 +95,7 @@ def train_until(project: Path, study: str, end: float, out: Path) -> Row:
         return {CONTINUES: True}
     if ledger.exists() and not cells.exists():
         # Of the machine before this one.
-        with tarfile.open(ledger) as archive:
-            archive.extractall(project / ".work", filter="data")
+        unpack(ledger, project / ".work")
     try:
         prepared = (project / "data/prepare/metrics.json").exists()
         code = os.EX_OK if prepared else _run_stage(project, ["prepare"], end)

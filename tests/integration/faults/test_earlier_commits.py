@@ -10,12 +10,12 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
 
+from benchmarks.unpacking import unpack
 from pipeline.__main__ import main
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.source_tree import ROOT
@@ -47,8 +47,7 @@ def test_verify_of_an_earlier_archive_asks_for_its_images(
     packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Parameters and tables are read; what an archive leaves out is named, and nothing is called false."""
-    with tarfile.open(packed) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(packed, tmp_path)
     assert main(["verify", str(tmp_path)]) == 2
     shown = capsys.readouterr().err
     assert shown.count("\n") == 1

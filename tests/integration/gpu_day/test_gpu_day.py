@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import sys
-import tarfile
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from benchmarks.gpu_day import __main__ as gpu_day
 from benchmarks.gpu_day.__main__ import STEPS, main, summary
 from benchmarks.gpu_day.studies import LEDGER
+from benchmarks.unpacking import unpack
 from pipeline.commands.runs import import_runs
 from pipeline.config.params import load_params
 from pipeline.paths import DataPaths
@@ -88,8 +88,7 @@ def test_studies_fill_a_ledger_that_another_project_imports(tmp_path: Path) -> N
     assert two["same_bits"]
     (trained,) = json.loads((out / "studies.json").read_text())["rows"]
     assert (trained["exit_code"], trained["finished_runs"]) == (0, 2)
-    with tarfile.open(out / LEDGER) as archive:
-        archive.extractall(tmp_path / "work", filter="data")
+    unpack(out / LEDGER, tmp_path / "work")
     assert len([*(tmp_path / "work/cells").glob("*/result.json")]) == 2
     assert not [*(tmp_path / "work").rglob("*.pt")]
     params = write_params(tmp_path)

@@ -3,7 +3,6 @@
 import csv
 import re
 import shutil
-import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from batchsieve import InputError, Results, figures, open_results
+from benchmarks.unpacking import unpack
 from pipeline.artifacts.files import open_array, write_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.paths import WorkPaths
@@ -50,14 +50,9 @@ def test_every_archive_is_tested() -> None:
     ]
 
 
-def _unpacked(packed: Path, folder: Path) -> None:
-    with tarfile.open(packed) as archive:
-        archive.extractall(folder, filter="data")
-
-
 def _opened(name: str, folder: Path) -> Results:
     """Unpack an archive, with stand-ins for what `prepare` writes: labels of the test images, and names of classes."""
-    _unpacked(_RESULTS / name / "results.tar.xz", folder)
+    unpack(_RESULTS / name / "results.tar.xz", folder)
     results = open_results(folder)
     study, _ = _PUBLISHED[name]
     # Every archive is of CIFAR-10. The labels decide the differences of classes, and no verdict over all images.
@@ -120,8 +115,8 @@ def test_the_notebooks_show_tables_and_figures(name: str, tmp_path: Path) -> Non
 def test_the_headline_opens_with_its_runs_and_filter(tmp_path: Path) -> None:
     """Its studies are not finished, and its filter lacks what only a notebook shows."""
     shutil.copy(_HEADLINE / "2026-11-25-rates/params.yaml", tmp_path)
-    _unpacked(_HEADLINE / "2026-11-25-filter/filter.tar.xz", tmp_path)
-    _unpacked(_HEADLINE / "2026-11-25-runs/ledger.tar.xz", tmp_path)
+    unpack(_HEADLINE / "2026-11-25-filter/filter.tar.xz", tmp_path)
+    unpack(_HEADLINE / "2026-11-25-runs/ledger.tar.xz", tmp_path)
     results = open_results(tmp_path)
     network = results.networks[0]
     assert "batch_6272" in results.studies
@@ -143,7 +138,7 @@ def test_the_headline_opens_with_its_runs_and_filter(tmp_path: Path) -> None:
 
 def test_runs_on_two_gpus_of_one_kind_have_equal_chains(tmp_path: Path) -> None:
     """Those of batch 20,480 were trained twice: plainly, and by other code as recorded steps on another machine."""
-    _unpacked(_RESULTS / _GPU_RUNS, tmp_path)
+    unpack(_RESULTS / _GPU_RUNS, tmp_path)
     chains: list[dict[tuple[str, int], list[str]]] = []
     for visit in ("first", "second"):
         ledger = Ledger(tmp_path / visit / "cells")

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import sys
-import tarfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
+from benchmarks.unpacking import unpack
 from pipeline import locks
 from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json, write_json
@@ -126,8 +126,7 @@ def test_a_packed_ledger_is_imported_without_weights(tmp_path: Path, capsys: pyt
     trained = {path.name: path.stat().st_mtime_ns for path in (project / ".work/cells").glob("[0-9a-f]*")}
     packed = tmp_path / "results.tar.xz"
     assert main(["runs", "pack", str(packed), "--ledger", *folders(project)]) == 0
-    with tarfile.open(packed) as archive:
-        archive.extractall(tmp_path / "theirs", filter="data")
+    unpack(packed, tmp_path / "theirs")
     with_weights = {path.parent.name for path in (project / ".work/cells").glob("*/weights.pt")}
     assert 0 < len(with_weights) < len(trained)
     shutil.move(project / ".work", tmp_path / "earlier")

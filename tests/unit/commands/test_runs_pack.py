@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from benchmarks.unpacking import unpack
 from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.plans import register_plan, write_run_dates
@@ -121,8 +122,7 @@ def test_a_note_says_that_labels_were_changed_on_purpose(
 
 @pytest.mark.parametrize("packed", _PACKED, ids=lambda packed: packed.parent.name)
 def test_an_earlier_archive_has_the_inputs_of_report_and_compare(packed: Path, tmp_path: Path) -> None:
-    with tarfile.open(packed) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(packed, tmp_path)
     params = load_params(tmp_path / "params.yaml", accept_old_keys=True)
     data = DataPaths(root=tmp_path / "data")
     assert [path for path in report_input_files(params, data) if not path.exists()] == []

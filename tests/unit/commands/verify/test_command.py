@@ -1,7 +1,6 @@
 """`verify`: an honest project passes, and each contradiction is one line with file, value and expected value."""
 
 import shutil
-import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.unpacking import unpack
 from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
@@ -293,9 +293,8 @@ def test_a_packed_ledger_is_verified_elsewhere(
     """With the images, and without weights."""
     packed, other = tmp_path / "results.tar.xz", tmp_path / "other"
     assert main(["runs", "pack", str(packed), "--ledger", *folders(honest)]) == 0
-    with tarfile.open(packed) as archive:
-        archive.extractall(other, filter="data")
-        assert not [name for name in archive.getnames() if name.endswith(".pt")]
+    unpack(packed, other)
+    assert not [*other.rglob("*.pt")]
     shutil.copytree(honest / "data" / "prepare", other / "data" / "prepare")
     code, lines = run_verify(other, capsys, "--retrain", "1", "--seed", "5")
     assert (code, _differing(lines)) == (0, [])
