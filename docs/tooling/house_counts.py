@@ -1,9 +1,9 @@
 """Print the counts of docs/decisions/house.md for commits: `python docs/tooling/house_counts.py 60df56d HEAD`."""
 
+import argparse
 import ast
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,9 +14,12 @@ _BATCH = ("batching", "training/step", "training/loop", "training/gradients", "t
 
 
 def main() -> None:
-    """Print a row of the table for each count, with a column for each commit of the command line."""
-    columns = [_counts(commit) for commit in sys.argv[1:]]
-    print("| count |", " | ".join(sys.argv[1:]), "|")
+    """Print a row of the table for each count, with a column for each commit."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("commits", metavar="COMMIT", nargs="+", help="commit to count, for example HEAD")
+    commits = parser.parse_args().commits
+    columns = [_counts(commit) for commit in commits]
+    print("| count |", " | ".join(commits), "|")
     print("|---" * (len(columns) + 1) + "|")
     for name in columns[0]:
         print(f"| {name} |", " | ".join(column[name] for column in columns), "|")

@@ -41,8 +41,9 @@ class RunSpec:
 
     @property
     def description(self) -> str:
-        """Arm, batch size and seed: "filtered of resnet18, batch 64, seed 3"."""
-        return f"{self.arm} of {self.filter_network}, batch {self.settings.batch_size}, seed {self.settings.seed}"
+        """Network, arm, batch size and seed: "small_cnn, filtered of resnet18, batch 64, seed 3"."""
+        arm = self.arm if self.arm == "full" else f"{self.arm} of {self.filter_network}"
+        return f"{self.settings.network}, {arm}, batch {self.settings.batch_size}, seed {self.settings.seed}"
 
 
 def expand_grid(

@@ -79,7 +79,8 @@ def test_a_pipe_gets_one_line_for_each_run(finished: Path) -> None:
     wheres = ["run 1 of 4, about", "run 2 of 4, about", "run 3 of 4, about", "run 4 of 4; "]
     assert [line.startswith(f"train@tiny: {where}") for line, where in zip(runs, wheres, strict=True)] == [True] * 4
     assert all(", seed " in line and ": top-1 0." in line for line in runs)
-    assert "filtered of resnet18" in runs[1]
+    assert "; small_cnn, full, batch 20, seed 0: " in runs[0]
+    assert "; small_cnn, filtered of resnet18, batch 20, seed 0: " in runs[1]
 
 
 def test_the_table_has_a_row_for_each_run(finished: Path) -> None:

@@ -77,7 +77,7 @@ def test_equal_to_the_plain_convolution(
 def _takes_products(layer: SmallMapConv2d, batch: int, side: int) -> bool:
     node = layer(_maps(batch, layer.in_channels, side, side, dtype=torch.float32)).grad_fn
     assert node is not None
-    return "small_map_convolution" in node.name()
+    return "small_map_convolution" in type(node).__name__  # torch 2.10 has no `name()` of it
 
 
 @CASE
