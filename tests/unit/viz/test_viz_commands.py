@@ -132,8 +132,10 @@ def test_a_folder_in_the_way_is_one_line(
 
 
 def test_files_without_a_record_are_noted_once(
-    data: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # A folder of an earlier test may have had the same path.
+    monkeypatch.setattr("pipeline.artifacts.recorded._noted", set())
     DataPaths(root=tmp_path / "data").provenance("filter", NETWORK).unlink()
     for suffix in ("svg", "png"):
         assert main(["figure", str(tmp_path / f"map.{suffix}"), *data]) == 0
