@@ -30,6 +30,7 @@ GROUPS = {
     "Images": ["look", "find-issues", "filter-features", "calibrate", "iterate"],
     "Runs": [
         "compare",
+        "main-effects",
         "same",
         "runs",
         "verify",

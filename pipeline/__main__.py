@@ -23,6 +23,7 @@ COMMANDS = {
     "init": "look at a folder of images and start a project for it",
     "iterate": "repeat: filter, retrain the extractor on the kept images, filter again",
     "landscape": "measure the curvature of the loss around trained weights",
+    "main-effects": "estimate the effect of each choice from studies of a factorial experiment",
     "noise-scale": "compare the gradient noise of full and filtered images at equal weights",
     "plan": "preview stages, runs, time, memory and disk",
     "preset": "write params.yaml from presets/",

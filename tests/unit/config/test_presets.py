@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from pipeline.commands.main_effects import read_settings
 from pipeline.commands.plan.size import DataSize, deduplicate_runs, plan_from_sizes
 from pipeline.commands.tune.outputs import check_fair
 from pipeline.config.params import load_params
 from pipeline.config.search_checks import check_space
 from pipeline.replication.published import PUBLISHED
+from pipeline.stats.factorial import aliased_interactions, design_problem, find_factors
 
 _FOLDER = Path(__file__).parents[3] / "presets"
 _PAPER, _SMALL, _MCCORD, _LAW = (_FOLDER / f"{name}.yaml" for name in ("paper", "paper-small", "mccord", "warmup-law"))
@@ -227,3 +229,18 @@ def test_the_law_preset_counts_its_runs_and_has_the_laws_sizes() -> None:
     assert noise is not None
     assert noise.kind == "symmetric"
     assert params.studies["confirm"].equivalent_sizes(params.train) == {64: 48, 1024: 776}
+
+
+def test_the_factorial_preset_is_a_design_of_resolution_four() -> None:
+    params = load_params(_FOLDER / "mccord-factorial.yaml")
+    recorded = [
+        {"train": study.effective_recipe(params.train).model_dump(mode="json"), "study": study.model_dump(mode="json")}
+        for study in params.studies.values()
+    ]
+    factors = find_factors([read_settings(parameters) for parameters in recorded])
+    assert {factor.keys[0] for factor in factors} == {
+        "optimizer.name", "schedule.name", "lr_scaling.rule", "schedule.warmup.epochs", "decay_norm_and_bias",
+        "label_smoothing",
+    }  # fmt: skip
+    assert design_problem(factors) is None
+    assert aliased_interactions(factors) == [[]] * 6
