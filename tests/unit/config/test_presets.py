@@ -231,6 +231,17 @@ def test_the_law_preset_counts_its_runs_and_has_the_laws_sizes() -> None:
     assert params.studies["confirm"].equivalent_sizes(params.train) == {64: 48, 1024: 776}
 
 
+@pytest.mark.parametrize("size", [64, 1024, 4096])
+def test_the_law_searches_the_rate_of_both_arms_in_one_command(size: int) -> None:
+    params = load_params(_FOLDER / "law.yaml")
+    searches = {name: params.tuning[name] for name in (f"full_{size}", f"filtered_{size}")}
+    check_fair(searches)
+    assert [params.studies[search.study].arms[0] for search in searches.values()] == ["full", "filtered"]
+    budget = params.studies["law_steps"].budget_at(size).epochs
+    assert budget is not None
+    assert all(abs(search.epochs - budget) < 1 for search in searches.values())
+
+
 def test_the_factorial_preset_is_a_design_of_resolution_four() -> None:
     params = load_params(_FOLDER / "mccord-factorial.yaml")
     recorded = [
