@@ -232,10 +232,9 @@ def test_the_law_preset_counts_its_runs_and_has_the_laws_sizes() -> None:
 
 
 @pytest.mark.parametrize("size", [64, 1024, 4096])
-def test_the_law_searches_the_rate_of_both_arms_in_one_command(size: int) -> None:
+def test_the_law_searches_the_rate_of_both_arms_at_its_length(size: int) -> None:
     params = load_params(_FOLDER / "law.yaml")
     searches = {name: params.tuning[name] for name in (f"full_{size}", f"filtered_{size}")}
-    check_fair(searches)
     assert [params.studies[search.study].arms[0] for search in searches.values()] == ["full", "filtered"]
     budget = params.studies["law_steps"].budget_at(size).epochs
     assert budget is not None
