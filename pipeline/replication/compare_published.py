@@ -9,7 +9,7 @@ from pipeline.replication.claim_data import ClaimCriteria, RunRecord
 from pipeline.replication.claims import CLAIMS, ClaimResult, evaluate_claims
 from pipeline.replication.gain_slopes import gain_slopes
 from pipeline.replication.published import PUBLISHED, Point
-from pipeline.stats.formatting import MISSING, number, p_value, plural, points
+from pipeline.stats.formatting import MISSING, number, p_equals, p_value, plural, points
 from pipeline.stats.replicates import TREATED
 from pipeline.stats.tables import Table, make_table
 
@@ -183,7 +183,7 @@ def _n_text(evidence: Mapping[str, Any]) -> str:
 
 def _sign_flip_text(evidence: Mapping[str, Any]) -> str:
     p = evidence["sign_flip"]
-    return "" if p is None else f"; p = {p_value(p)} by sign flips, which decide nothing"
+    return "" if p is None else f"; {p_equals(p)} by sign flips, which decide nothing"
 
 
 def _required_runs(row: Mapping[str, Any]) -> str:

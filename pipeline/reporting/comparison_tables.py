@@ -11,7 +11,7 @@ from pipeline.stats.formatting import (
     MISSING,
     count,
     number,
-    p_value,
+    p_equals,
     percent,
     percent_interval,
     plain_number,
@@ -64,7 +64,7 @@ def _parts(ratio: Mapping[str, Any], alpha: float, unit: str) -> Iterator[str]:
         yield f"{100 * (1 - alpha):g} % interval {ratio['low']:.2f} to {ratio['high']:.2f}"
     yield replicates(ratio["n"], ratio["unit"], seeds=ratio["seeds"], settings=len(ratio["settings"]))
     if ratio["p"] is not None:
-        yield f"p = {p_value(ratio['p'])}"
+        yield p_equals(ratio["p"])
         if ratio["least_p"] > alpha:
             yield f"too few to claim a difference: the sign-flip test gives {number(ratio['least_p'])} at best"
     if ratio["draws"] == 1:

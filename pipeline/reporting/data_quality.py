@@ -18,7 +18,7 @@ from pipeline.artifacts.prepared import planted_note
 from pipeline.figures.rendering import data_uri, image_grid, thumbnail
 from pipeline.reporting.inputs import NetworkInputs, ReportInputs
 from pipeline.stats.estimates import Estimate
-from pipeline.stats.formatting import p_value, percent, plural, points, points_interval
+from pipeline.stats.formatting import p_equals, p_value, percent, plural, points, points_interval
 
 _CONTROL_WORDS = {
     "full": "all images",
@@ -119,7 +119,7 @@ def _gains(study: Mapping[str, Any]) -> Iterator[SummarySentence]:
         seeds = f"{plural(verdict['seeds'], 'seed')}, {plural(row['settings'], 'setting')}"
         confidence = "" if estimate.low is None else f"{100 * (1 - study['plan']['alpha']):g} % interval "
         tests = verdict["p"]
-        p_values = f"; p = {p_value(tests['t'])} (t), {p_value(tests['sign_flip'])} (sign flips)" if tests else ""
+        p_values = f"; {p_equals(tests['t'])} (t), {p_value(tests['sign_flip'])} (sign flips)" if tests else ""
         yield SummarySentence(
             f"{points(estimate.mean)} percentage points of test top-1, {verdict['outcome']}:",
             f" training on the rest instead of {_CONTROL_WORDS[row['control']]} (study {study['name']}; "

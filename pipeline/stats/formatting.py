@@ -66,6 +66,12 @@ def p_value(value: float | None) -> str:
     return "< 0.0001" if value < 1e-4 else f"{value:.2g}"
 
 
+def p_equals(value: float | None) -> str:
+    """Format a p-value with its sign: `p = 0.042`, `p < 0.0001`."""
+    text = p_value(value)
+    return f"p {text}" if text.startswith("<") else f"p = {text}"
+
+
 def points_interval(estimate: Estimate) -> str:
     """Format an interval in percentage points: `−0.10 to +0.94`, or why there is none."""
     if estimate.low is None:

@@ -5,6 +5,7 @@ from pipeline.stats.formatting import (
     aligned_lines,
     count,
     number,
+    p_equals,
     p_value,
     percent,
     plain_number,
@@ -27,6 +28,11 @@ def test_points_carry_their_sign(value: float | None, text: str) -> None:
 )
 def test_p_values_have_two_digits(value: float | None, text: str) -> None:
     assert p_value(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.042, "p = 0.042"), (1e-5, "p < 0.0001"), (1.0, "p = 1")])
+def test_a_p_value_has_one_sign(value: float, text: str) -> None:
+    assert p_equals(value) == text
 
 
 def test_plain_numbers() -> None:
