@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy
 
 from pipeline.__main__ import main
 from pipeline.paths import DataPaths
+from pipeline.stats.estimates import rounding_sd
 from tests.fixtures.experiments import Change, edit_record, run_rows, state_planted, write_experiment
 from tests.fixtures.golden import check_golden
 from tests.fixtures.printed_errors import printed_error
@@ -53,7 +55,10 @@ def _write(
     write_experiment(data, rows)
     for study, levels in _DESIGN.items():
         rate = 0.1 if levels[1] < 0 else 2.0
-        parameters = {"train": recipe(*levels), "study": {"learning_rates": [rate], "plan": study}}
+        parameters = {
+            "train": recipe(*levels),
+            "study": {"arms": ["full"], "learning_rates": [rate], "plan": study, "match": study},
+        }
         _record_parameters(DataPaths(root=data).provenance("train", study), parameters)
     state_planted(data, None)
     return data
@@ -108,9 +113,18 @@ def test_a_seed_that_a_study_did_not_finish_is_left_out(tmp_path: Path, capsys: 
     for seeds, change in (((0, 1, 2, 3), _diverged), (_SEEDS, lambda row: {})):
         assert main([*_command(_write(tmp_path / str(len(seeds)), seeds=seeds, change=change)), "--json"]) == 0
         results.append(json.loads(capsys.readouterr().out))
-    assert results[0]["left_out"] == [3]
+    assert results[0]["left_out"] == ["study_2, seed 3: diverged"]
     assert results[0]["seeds"] == results[1]["seeds"]
-    assert len(results[0]["effects"]) == 3
+    assert results[0]["effects"] == results[1]["effects"]
+
+
+def test_equal_accuracies_are_uncertain_by_their_rounding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = _write(tmp_path, change=lambda row: {"top1": 0.5})
+    assert main([*_command(data), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    # Of 10,000 images, in percentage points; (3 - 1) (4 - 1) degrees of freedom.
+    half = 100 * 2 * rounding_sd(1e-4) / 12**0.5 * scipy.stats.t.ppf(0.975, 6)
+    assert [effect["interval"] for effect in result["effects"]] == [pytest.approx([-half, half])] * 3
 
 
 @pytest.mark.parametrize(
@@ -137,20 +151,59 @@ def test_a_setting_of_three_values_is_refused(tmp_path: Path, capsys: pytest.Cap
     assert "label_smoothing has 3 values, -0.2, 0.0, 0.2" in _error(capsys)
 
 
-def test_equal_studies_have_no_factor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_equal_studies_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = _write(tmp_path)
-    shutil.copy(DataPaths(root=data).runs("study_0"), DataPaths(root=data).runs("again"))
-    shutil.copy(DataPaths(root=data).correct("study_0"), DataPaths(root=data).correct("again"))
-    written = DataPaths(root=data).provenance("train", "study_0").read_text()
-    DataPaths(root=data).provenance("train", "again").write_text(written.replace("study_0", "again"))
-    assert main(_command(data, "study_0", "again")) == 2
-    assert "no setting differs between study_0, again" in _error(capsys)
+    paths = DataPaths(root=data)
+    shutil.copy(paths.runs("study_0"), paths.runs("again"))
+    shutil.copy(paths.correct("study_0"), paths.correct("again"))
+    written = paths.provenance("train", "study_0").read_text()
+    paths.provenance("train", "again").write_text(written.replace("study_0", "again"))
+    assert main(_command(data, *_DESIGN, "again")) == 2
+    assert "study_0 and again have equal settings; give one of them" in _error(capsys)
 
 
-def test_a_study_of_several_settings_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = _write(tmp_path, change=lambda row: {"batch_size": 64} if row["seed"] == 1 else {})
+def test_studies_of_other_images_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = _write(tmp_path)
+    edited = DataPaths(root=data).provenance("train", "study_3")
+    content = json.loads(edited.read_text())
+    content["inputs"] = dict.fromkeys(content["inputs"], "0" * 64)
+    edited.write_text(json.dumps(content))
     assert main(_command(data)) == 2
-    assert "runs of 2 settings" in _error(capsys)
+    assert "study_3 was trained on other images than study_0" in _error(capsys)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"batch_size": 64}, "runs of 2 settings"),
+        ({"top1": 7.0}, "a run with top1 7.0"),
+        ({"top1": float("nan")}, "a run with top1 nan"),
+        ({"seed": 0}, "has a seed twice"),
+    ],
+)
+def test_runs_that_no_study_has_are_refused(
+    change: Mapping[str, Any], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = _write(tmp_path, change=lambda row: dict(change) if row["seed"] == 1 else {})
+    assert main(_command(data)) == 2
+    assert words in _error(capsys)
+
+
+@pytest.mark.parametrize("parameters", [{}, {"train": [], "study": {}}, {"train": {}, "study": None}])
+def test_a_record_without_parameters_is_refused(
+    parameters: Mapping[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = _write(tmp_path)
+    edited = DataPaths(root=data).provenance("train", "study_1")
+    edited.write_text(json.dumps(json.loads(edited.read_text()) | {"parameters": parameters}))
+    assert main(_command(data)) == 2
+    assert "holds no parameters of a training" in _error(capsys)
+
+
+def test_names_of_a_record_do_not_move_the_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = _write(tmp_path, recipe=lambda *levels: {**_recipe(*levels), "\x1b[2J": "\n\x1b[1A" + str(levels[0])})
+    assert main(_command(data)) == 0
+    assert "\x1b" not in capsys.readouterr().out
 
 
 def test_one_seed_has_no_spread(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
@@ -247,10 +248,25 @@ def test_the_factorial_preset_is_a_design_of_resolution_four() -> None:
         {"train": study.effective_recipe(params.train).model_dump(mode="json"), "study": study.model_dump(mode="json")}
         for study in params.studies.values()
     ]
-    factors = find_factors([read_settings(parameters) for parameters in recorded])
+    factors = find_factors([read_settings(parameters, Path()) for parameters in recorded])
     assert {factor.keys[0] for factor in factors} == {
         "optimizer.name", "schedule.name", "lr_scaling.rule", "schedule.warmup.epochs", "decay_norm_and_bias",
         "label_smoothing",
     }  # fmt: skip
     assert design_problem(factors) is None
     assert aliased_interactions(factors) == [[]] * 6
+    a, b, c, d, e, f = (
+        np.array(next(factor.signs for factor in factors if key in factor.keys))
+        for key in (
+            "schedule.warmup.epochs", "lr_scaling.rule", "optimizer.name", "schedule.name", "decay_norm_and_bias",
+            "label_smoothing",
+        )
+    )  # fmt: skip
+    # All factors are low in the first study, where a product of three is low, too.
+    np.testing.assert_array_equal(e, a * b * c)
+    np.testing.assert_array_equal(f, b * c * d)
+    levels = [
+        {letter for letter, signs in zip("ABCDEF", (a, b, c, d, e, f), strict=True) if signs[i] > 0} for i in range(16)
+    ]
+    stated = re.findall(r"^  f\d\d: # (.*)$", (_FOLDER / "mccord-factorial.yaml").read_text(), flags=re.MULTILINE)
+    assert [set(names.split()) if names.isupper() else set() for names in stated] == levels
