@@ -20,6 +20,7 @@ from tests.fixtures.source_tree import ROOT
 
 _RESULTS = ROOT / "docs/results"
 _HEADLINE = _RESULTS / "headline"
+_LAW_LEDGERS = ("law/2026-11-28-first-plan/ledger.tar.xz", "law/2026-11-28-runs/ledger.tar.xz")
 _GPU_RUNS = "gpu/2026-11-27/runs.tar.xz"
 # Study, and the effects of docs/results/verdict.md against each control, in percentage points of top-1.
 _PUBLISHED: Mapping[str, tuple[str, Mapping[str, tuple[str, str]]]] = {
@@ -47,6 +48,9 @@ def test_every_archive_is_tested() -> None:
         _GPU_RUNS,
         "headline/2026-11-25-filter/filter.tar.xz",
         "headline/2026-11-25-runs/ledger.tar.xz",
+        _LAW_LEDGERS[0],
+        "law/2026-11-28-runs/filter.tar.xz",
+        _LAW_LEDGERS[1],
     ]
 
 
@@ -133,6 +137,18 @@ def test_the_headline_opens_with_its_runs_and_filter(tmp_path: Path) -> None:
     accuracies = [run.top1 for run in runs if run.top1 is not None]
     assert len(accuracies) == len(runs)
     assert [top1 for top1 in accuracies if f"{100 * top1:.2f} %" not in page] == []
+    assert all(run.top1 == pytest.approx(run.correct.mean()) for run in runs if run.correct is not None)
+
+
+@pytest.mark.parametrize("archive", _LAW_LEDGERS)
+def test_the_page_of_the_law_has_each_run(archive: str, tmp_path: Path) -> None:
+    unpack(_RESULTS / archive, tmp_path)
+    ledger = Ledger(WorkPaths(root=tmp_path / ".work").ledger)
+    runs = [ledger.get(key.fingerprint) for key in ledger.run_keys()]
+    page = (_RESULTS / "law/README.md").read_text(encoding="utf-8")
+    assert runs
+    assert [run.top1 for run in runs if run.top1 is not None and f"{100 * run.top1:.2f} %" not in page] == []
+    assert all(run.outcome.startswith("diverged") for run in runs if run.top1 is None)
     assert all(run.top1 == pytest.approx(run.correct.mean()) for run in runs if run.correct is not None)
 
 
