@@ -10,7 +10,6 @@ choices, with the seeds as blocks. presets/mccord-factorial.yaml is an example.
 import argparse
 import itertools
 import json
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -241,7 +240,10 @@ def _test_images(studies: Sequence[str], data: DataPaths) -> int:
     n_images = int(widths[studies[0]])
     for study, width in widths.items():
         if width != n_images or not width:
-            raise InputError(f"{data.correct(study)}: has {width} test images; {studies[0]} has {n_images}")
+            raise InputError(
+                f"{data.correct(study)}: has {width} test images, and {studies[0]} has {n_images}; run `dvc repro "
+                "--force`"
+            )
     return n_images
 
 
@@ -277,7 +279,7 @@ def text_lines(result: FactorialResult) -> Iterator[str]:
     yield ""
     rows = [("factor", "from", "to", "effect", "95 % interval", "p", "p (Holm)")]
     for effect in result.effects:
-        low, high = (textwrap.shorten(level, _LONGEST_LEVEL, placeholder=" ...") for level in (effect.low, effect.high))
+        low, high = (_shortened(level) for level in (effect.low, effect.high))
         interval = f"{points(effect.interval[0])} to {points(effect.interval[1])}"
         p, p_holm = p_value(effect.p), p_value(effect.p_holm)
         rows.append((effect.keys[0], low, high, points(effect.effect), interval, p, p_holm))
@@ -288,3 +290,8 @@ def text_lines(result: FactorialResult) -> Iterator[str]:
             yield f"{name} changes together with {', '.join(others)}"
         if effect.aliases:
             yield f"{name} is mixed with the interaction of {' and of '.join(effect.aliases)}"
+
+
+def _shortened(level: str) -> str:
+    """Return a level that fits into a column: lists and names of files may be long."""
+    return level if len(level) <= _LONGEST_LEVEL else f"{level[: _LONGEST_LEVEL - 4]} ..."

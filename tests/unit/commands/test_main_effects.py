@@ -12,11 +12,13 @@ import pytest
 import scipy
 
 from pipeline.__main__ import main
+from pipeline.artifacts.files import write_array
 from pipeline.paths import DataPaths
 from pipeline.stats.estimates import rounding_sd
 from tests.fixtures.experiments import Change, edit_record, run_rows, state_planted, write_experiment
 from tests.fixtures.golden import check_golden
 from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.records import record
 
 # Warm-up, optimizer with its rate, and smoothing, which is their product: study -> its levels.
 _DESIGN = {
@@ -204,6 +206,25 @@ def test_names_of_a_record_do_not_move_the_cursor(tmp_path: Path, capsys: pytest
     data = _write(tmp_path, recipe=lambda *levels: {**_recipe(*levels), "\x1b[2J": "\n\x1b[1A" + str(levels[0])})
     assert main(_command(data)) == 0
     assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("n_images", [0, 7])
+def test_studies_of_other_numbers_of_test_images_are_refused(
+    n_images: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = _write(tmp_path)
+    write_array(DataPaths(root=data).correct("study_1"), np.zeros((3, n_images), dtype=np.bool_))
+    for study in _DESIGN:
+        record(DataPaths(root=data), "train", study)
+    assert main(_command(data)) == 2
+    assert f"has {n_images} test images, and study_0 has 10000; run" in _error(capsys)
+
+
+def test_a_long_level_is_cut_and_keeps_its_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    long = "weights_" + "x" * 60
+    data = _write(tmp_path, recipe=lambda *levels: {**_recipe(*levels), "a": long if levels[0] > 0 else "short"})
+    assert main(_command(data)) == 0
+    assert f"short  {long[:36]} ...  " in capsys.readouterr().out
 
 
 def test_one_seed_has_no_spread(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
