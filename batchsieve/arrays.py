@@ -10,7 +10,7 @@ from PIL import Image
 
 from pipeline.config.base import MAX_SEED
 from pipeline.errors import InputError, is_out_of_memory, short_reason
-from pipeline.reduction.tsne import FeatureFixHints, check_features
+from pipeline.reduction.checks import FeatureFixHints, check_features
 from pipeline.scoring.registry import check_probabilities
 
 _FIXES = FeatureFixHints(
@@ -201,25 +201,27 @@ def checked_fraction(value: float | str, key: str) -> float | Literal["estimated
     return "estimated"
 
 
-def check_seed(seed: int) -> None:
-    """Check that a seed is one that every generator takes.
+def checked_seed(seed: int) -> int:
+    """Return a seed that every generator takes.
 
     Raises:
         InputError: naming `seed`.
     """
-    check_integer(seed, "seed")
-    if not 0 <= seed <= MAX_SEED:
-        raise InputError(f"seed: {seed}; give an integer from 0 to {MAX_SEED}")
+    checked = checked_integer(seed, "seed")
+    if not 0 <= checked <= MAX_SEED:
+        raise InputError(f"seed: {checked}; give an integer from 0 to {MAX_SEED}")
+    return checked
 
 
-def check_integer(value: int, key: str) -> None:
-    """Check that an argument is an integer.
+def checked_integer(value: int, key: str) -> int:
+    """Return an integer, which may be one of NumPy, as an int.
 
     Raises:
         InputError: naming `key`.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise InputError(f"{key}: {value!r}; give an integer")
+    return int(value)
 
 
 def checked_number(value: float, key: str) -> float:

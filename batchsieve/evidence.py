@@ -10,6 +10,7 @@ from batchsieve.arrays import Labels
 from pipeline.config.reduce import TsneConfig, landmark_count
 from pipeline.errors import InputError
 from pipeline.features.linear import cross_validated_probabilities, probe_folds
+from pipeline.reduction.checks import max_perplexity
 from pipeline.reduction.pca import fit_pca
 from pipeline.run_log import RunLog
 from pipeline.scoring.registry import member_scorers
@@ -136,10 +137,12 @@ def tsne_coordinates(
     Raises:
         InputError: there are too few samples for the perplexity, a value is out of range, or openTSNE is not installed.
     """
-    n = len(components)
-    if not perplexity >= 1 or n <= 3 * perplexity:
+    landmarks = landmark_count("auto", len(components))
+    n = landmarks or len(components)
+    if not 1 <= perplexity <= max_perplexity(n):
+        embedded = f"{n} samples that t-SNE is fitted to" if landmarks else f"{n} samples"
         raise InputError(
-            f"perplexity: {perplexity:g} with {n} samples; t-SNE needs at least 1 and more than three times as many "
+            f"perplexity: {perplexity:g} with {embedded}; t-SNE needs at least 1 and more than three times as many "
             "samples: give another perplexity or more samples, or set the scorer's space: components"
         )
     if n_jobs < 1:
@@ -150,7 +153,7 @@ def tsne_coordinates(
         raise _needs_extra("scorer", error) from None
     settings = TsneConfig(perplexity=float(perplexity), n_jobs=n_jobs, random_state=seed)
     return training_tsne_with_progress(
-        components, codes, settings, landmarks=landmark_count("auto", n), log=log, name="t-SNE"
+        components, codes, settings, landmarks=landmarks, log=log, name="t-SNE"
     ).coordinates
 
 

@@ -13,13 +13,13 @@ from pydantic import ValidationError
 from batchsieve.arrays import (
     Labels,
     as_array,
-    check_integer,
-    check_seed,
     checked_features,
     checked_fraction,
+    checked_integer,
     checked_labels,
     checked_number,
     checked_probabilities,
+    checked_seed,
     holds_images,
     probability_columns,
 )
@@ -39,7 +39,7 @@ from pipeline.errors import InputError
 from pipeline.filtering.apply import FilterContext, apply_filter, check_estimate, reasons_of
 from pipeline.run_log import RunLog
 from pipeline.scoring.base import ScorerInputs
-from pipeline.scoring.registry import SCORERS, check_scorer
+from pipeline.scoring.registry import SCORERS, check_scorer, member_scorers
 from pipeline.scoring.suggestions import suggest_labels
 
 if TYPE_CHECKING:
@@ -93,7 +93,8 @@ def sieve(
             "estimated": the share of wrong labels that the class probabilities suggest.
         eps: radius of DBSCAN, in units of the embedding or components; `knee` of the curve of k-distances; or `tuned`,
             the radius that best detects samples planted in other classes, 5 % of all.
-        threshold: for the other scorers: drop samples with a higher score, in the scorer's unit.
+        threshold: for the other scorers: drop samples whose value is higher, in the scorer's unit, which for
+            `label_odds` are odds, from 0 on. It is not compared with `result.score`.
         allocation: division of `drop_fraction` among the classes. `overall`: the highest scores, regardless of class;
             `per_class`: the same fraction of each class; `balanced`: the remaining class counts are as equal as the
             class sizes allow.
@@ -129,9 +130,8 @@ def sieve(
     columns = None if pred_probs is None else probability_columns(pred_probs)
     checked = checked_labels(labels, n_columns=None if columns is None else columns.shape[1], class_names=class_names)
     n = len(checked.codes)
-    check_seed(seed)
-    check_integer(n_components, "n_components")
-    check_integer(n_jobs, "n_jobs")
+    seed, n_jobs = checked_seed(seed), checked_integer(n_jobs, "n_jobs")
+    n_components = checked_integer(n_components, "n_components")
     perplexity = checked_number(perplexity, "perplexity")
     images = features if holds_images(features) else None
     if images is None and (network or weights):
@@ -159,7 +159,8 @@ def sieve(
         )
         embeddings = embedding[None]
     if "neighbors" in needs:
-        neighbors = neighbor_rows(components, _max_neighbors(settings), key="scorer.k", seed=seed, log=log)
+        k, key = _most_neighbors(settings)
+        neighbors = neighbor_rows(components, k, key=key, seed=seed, log=log)
     if input_probabilities is not None:
         probabilities = input_probabilities[order]
     elif "probabilities" in needs:
@@ -270,7 +271,7 @@ def _check_inputs(config: FilterConfig, labels: Labels, n: int) -> None:
         labels=labels.codes,
         embeddings=unknown(1, n, 2),
         components=unknown(n, 1),
-        neighbors=unknown(n, _max_neighbors(settings)),
+        neighbors=unknown(n, _most_neighbors(settings)[0]),
         probabilities=unknown(n, len(labels.classes)),
         training_confidence=unknown(n),
     )
@@ -295,9 +296,15 @@ def _needs(settings: Mapping[str, Any]) -> set[str]:
     return needs
 
 
-def _max_neighbors(settings: Mapping[str, Any]) -> int:
-    """Return the largest `k` of a scorer and its members."""
-    return max(int(str(member.get("k", 1))) for member in scorer_settings(settings))
+def _most_neighbors(settings: Mapping[str, Any]) -> tuple[int, str]:
+    """Return the largest `k` of a scorer and its members that read neighbors, 1 if none does, and its key."""
+    scorers = {"scorer": settings, **{f"scorer.{key}": member for key, member in member_scorers(settings).items()}}
+    largest = [
+        (int(str(scorer["k"])), f"{key}.k")
+        for key, scorer in scorers.items()
+        if "neighbors" in SCORERS[str(scorer["name"])].needs
+    ]
+    return max(largest, default=(1, "scorer"))
 
 
 def _naming_arguments(error: InputError) -> InputError:

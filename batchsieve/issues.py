@@ -9,22 +9,23 @@ from numpy.typing import ArrayLike, NDArray
 
 from batchsieve.arrays import (
     Labels,
-    check_integer,
-    check_seed,
     checked_features,
     checked_fraction,
+    checked_integer,
     checked_labels,
     checked_probabilities,
+    checked_seed,
     probability_columns,
 )
 from batchsieve.evidence import N_COMPONENTS, content_order, neighbor_rows, principal_components, voted_probabilities
 from batchsieve.suspect_table import SuspectTable
 from pipeline.errors import InputError
 from pipeline.run_log import RunLog, stderr_log
-from pipeline.scoring.base import ScorerInputs, neighbor_phrases
+from pipeline.scoring.base import ScorerInputs
 from pipeline.scoring.registry import SCORERS
 from pipeline.scoring.suggestions import SuggestedLabels, suggest_labels
 from pipeline.scoring.thresholds import threshold_for_share
+from pipeline.scoring.votes import neighbor_phrases
 from pipeline.scoring.wrong_share import WrongShare, estimate_wrong_share
 
 LabelScorer = Literal[
@@ -176,9 +177,9 @@ def find_issues(
         only = checked.names[checked.codes[0]]
         raise InputError(f"labels: {only} is the only class; give labels of two or more, or find outliers by sieve")
     share = None if fraction is None else checked_fraction(fraction, "fraction")
-    check_seed(seed)
-    for key, value in (("n_neighbors", n_neighbors), ("n_components", n_components), ("folds", folds)):
-        check_integer(value, key)
+    seed = checked_seed(seed)
+    n_neighbors = checked_integer(n_neighbors, "n_neighbors")
+    n_components, folds = checked_integer(n_components, "n_components"), checked_integer(folds, "folds")
     log = stderr_log(None) if progress else RunLog.silent()
     n = len(checked.codes)
     probabilities = None if columns is None else checked_probabilities(columns, n)

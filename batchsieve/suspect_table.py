@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchsieve.arrays import check_integer
+from batchsieve.arrays import checked_integer
 from pipeline.errors import InputError
 from pipeline.stats.formatting import aligned_lines
 
@@ -137,7 +137,7 @@ def check_shown(n: int) -> None:
     Raises:
         InputError: it is no integer, or below 1.
     """
-    check_integer(n, "n")
+    n = checked_integer(n, "n")
     if n < 1:
         raise InputError(f"n: {n}; give 1 or more")
 

@@ -38,6 +38,7 @@ from pipeline.figures.rendering import matplotlib_log_axis, matplotlib_style, sv
 from pipeline.filtering.apply import FilterContext, apply_filter
 from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_table
 from pipeline.parallel import task_pool
+from pipeline.reduction.checks import check_features
 from pipeline.reduction.neighbors import (
     exact_neighbors,
     knn_label_accuracy,
@@ -46,7 +47,7 @@ from pipeline.reduction.neighbors import (
     quality_sample,
 )
 from pipeline.reduction.pca import fit_pca
-from pipeline.reduction.tsne import check_features, fit_training_tsne
+from pipeline.reduction.tsne import fit_training_tsne
 from pipeline.scoring.base import ScorerInputs
 
 PLANTED_SHARE = 0.025

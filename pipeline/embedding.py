@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pipeline.artifacts.files import open_array, write_array
 from pipeline.config.reduce import ReduceConfig, TsneConfig, landmark_count
 from pipeline.errors import InputError
+from pipeline.reduction.checks import check_perplexity, check_settings
 from pipeline.reduction.landmarks import check_landmarks
 from pipeline.reduction.neighbors import (
     Neighbors,
@@ -27,7 +28,7 @@ from pipeline.reduction.neighbors import (
     same_fold_share,
 )
 from pipeline.reduction.pca import FittedPca, fit_pca
-from pipeline.reduction.tsne import TsneResult, check_perplexity, check_settings, fit_training_tsne, fit_tsne
+from pipeline.reduction.tsne import TsneResult, fit_training_tsne, fit_tsne
 from pipeline.run_log import RunLog
 from pipeline.typing import MapFn
 

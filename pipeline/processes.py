@@ -9,8 +9,11 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import FrameType
 
 from pipeline.errors import InputError, MachineError
 
@@ -32,6 +35,26 @@ def set_parent_death_signal(sent: signal.Signals) -> None:
     No signal arrives for a parent that died before this call: callers compare `os.getppid()` afterwards.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, sent)
+
+
+@contextmanager
+def signal_handler(
+    handler: Callable[[int, FrameType | None], None],
+    numbers: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
+) -> Iterator[None]:
+    """Handle signals by `handler` in the block, and by the earlier handlers after it.
+
+    A SIGINT that the process ignores, as background jobs of a shell do, stays ignored.
+    """
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        for number, earlier in before.items():
+            if number != signal.SIGINT or earlier is not signal.SIG_IGN:
+                signal.signal(number, handler)
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def is_orphaned(launcher: str) -> bool:

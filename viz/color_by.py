@@ -23,7 +23,7 @@ from pipeline.figures.palette import (
     SMALL_CLUSTERS,
 )
 from pipeline.figures.style import MAX_NAMES, Colors, Groups, Scale, class_color
-from pipeline.scoring.suggestions import neighbor_vote
+from pipeline.scoring.votes import neighbor_vote
 from viz.data import Points
 from viz.filter_settings import FilterPreview
 

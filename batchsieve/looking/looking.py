@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from batchsieve.arrays import Labels, check_seed, checked_features
+from batchsieve.arrays import Labels, checked_features, checked_seed
 from batchsieve.evidence import (
     N_COMPONENTS,
     content_order,
@@ -97,7 +97,7 @@ def look(
         path  label   suggested  probability  reason
         3     bright  dark       ...
     """
-    check_seed(seed)
+    seed = checked_seed(seed)
     file = None if weights is None else Path(weights)
     log = stderr_log(None) if progress else RunLog.silent()
 

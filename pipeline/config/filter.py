@@ -107,19 +107,22 @@ class ForgettingScorer(Section):
 
 
 class MarginScorer(Section):
-    """Probability of the strongest other class minus that of the label."""
+    """(1 + q - p) / 2, 0 to 1, with p the probability of the label and q that of the strongest other class.
+
+    cleanlab has the reverse as normalized margin.
+    """
 
     name: Literal["margin"]
 
 
 class ConfidentLearningScorer(Section):
-    """cleanlab's `find_label_issues`."""
+    """cleanlab's `find_label_issues`: above 1/2 for the images that it names, ordered by 1 - p within both halves."""
 
     name: Literal["confident_learning"]
 
 
 class El2nScorer(Section):
-    """EL2N: the L2 norm of the error vector, probabilities minus the one-hot label."""
+    """EL2N: the L2 norm of the error vector, probabilities minus the one-hot label, over its maximum √2; 0 to 1."""
 
     name: Literal["el2n"]
 
@@ -163,7 +166,8 @@ SingleScorer = Annotated[_Single, Field(discriminator="name")]
 class EnsembleScorer(Section):
     """Mean rank over `scorers`.
 
-    A scorer that uses the embedding takes part once with each embedding of `reduce.extra_embeddings` too.
+    A scorer that uses the embedding counts once, with the mean of its ranks over all embeddings, those of
+    `reduce.extra_embeddings` included.
     """
 
     name: Literal["ensemble"]

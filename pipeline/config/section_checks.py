@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -12,10 +12,11 @@ from pipeline.config.extractors import (
     MIN_PIXELS,
     WITHOUT_IMAGENET_WEIGHTS,
     base_architecture,
+    is_network_name,
     is_timm,
     replicate_number,
 )
-from pipeline.config.filter import CcsScorer, EnsembleScorer, needs_training
+from pipeline.config.filter import needs_training, scorer_names
 from pipeline.config.optimization import order_conflict
 from pipeline.config.prepare import PrepareConfig
 from pipeline.config.recipe import Augmentation, Recipe
@@ -43,6 +44,11 @@ def check_sections(params: "Params", source: str) -> None:
         if missing:
             raise InputError(
                 f"{source}: filter.drop_fraction: has no entry for {missing[0]}; add it, or give one number for all"
+            )
+        # Entries of networks that are not listed stay without effect, so that a preset serves several lists.
+        if unknown := [name for name in params.filter.drop_fraction if not is_network_name(name)]:
+            raise InputError(
+                f"{source}: filter.drop_fraction: {unknown[0]} is no network; correct the name, or remove its entry"
             )
     _check_head(f"{source}: filter.scorer", params)
     _check_weights(f"{source}: finetune", params)
@@ -98,6 +104,11 @@ def _check_study(key: str, study: Study, params: "Params", source: str) -> None:
         check_batch_stages(section, batch, recipe)
     _check_largest(f"{key}.batch_sizes", study, recipe)
     _check_equivalent_batch(f"{key}.equivalent_batch", study, params.train)
+    if study.keep_checkpoints and recipe.post_local_sgd:
+        raise InputError(
+            f"{key}.keep_checkpoints: with post_local_sgd each worker has its own weights between averages, where most "
+            "links of the hash chain are; remove one of the two"
+        )
     if study.accuracy_every and recipe.post_local_sgd:
         raise InputError(
             f"{key}.accuracy_every: with post_local_sgd each worker has its own weights between averages; remove "
@@ -165,15 +176,9 @@ def _check_replicates(key: str, seed: int, networks: Sequence[str]) -> None:
 
 
 def _check_head(key: str, params: "Params") -> None:
-    scorer = params.filter.scorer
-    scorers: tuple[Any, ...] = (scorer,)
-    if isinstance(scorer, EnsembleScorer):
-        scorers = scorer.scorers
-    elif isinstance(scorer, CcsScorer):
-        scorers = (scorer.scorer,)
-    if params.finetune.trainable == "head" and (
-        missing := [single.name for single in scorers if needs_training(single.name, folds=params.finetune.folds)]
-    ):
+    names = scorer_names(params.filter.scorer)
+    missing = [name for name in names if needs_training(name, folds=params.finetune.folds)]
+    if params.finetune.trainable == "head" and missing:
         folds = "" if needs_training(missing[0], folds=2) else ", or set finetune.folds: 5"
         raise InputError(
             f"{key}: {missing[0]} needs a record of the training, which finetune.trainable: head does not "

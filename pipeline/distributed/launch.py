@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from pipeline.errors import InputError
-from pipeline.processes import child_pids, describe_signal
+from pipeline.processes import child_pids, describe_signal, signal_handler
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -202,12 +202,5 @@ def _forwarding_signals() -> Iterator[_Signals]:
             signals.end()
             sys.exit(128 + number)
 
-    try:
-        for number in numbers:
-            # Background jobs of a shell ignore SIGINT.
-            if number == signal.SIGTERM or signals.before[number] is not signal.SIG_IGN:
-                signal.signal(number, forward)
+    with signal_handler(forward, numbers):
         yield signals
-    finally:
-        for number in numbers:
-            signal.signal(number, signals.before[number])

@@ -11,12 +11,13 @@ from pipeline.artifacts.overrides import Override, apply_labels
 from pipeline.config.filter import DbscanScorer, FilterConfig, TunedEps
 from pipeline.errors import InputError
 from pipeline.filtering.near_duplicates import TrainingDuplicates, redundant_images
-from pipeline.scoring.base import ScoredImages, ScorerInputs, neighbor_phrases, override_reason, suggestion_phrases
+from pipeline.scoring.base import ScoredImages, ScorerInputs, override_reason, suggestion_phrases
 from pipeline.scoring.decision import DropFraction, FilterDecision, decide
 from pipeline.scoring.eps_search import k_distances, knee, search_planted
 from pipeline.scoring.registry import SCORERS, check_scorer, member_scorers, split_options, uses_embedding
 from pipeline.scoring.suggestions import SuggestedLabels, suggest_labels
 from pipeline.scoring.thresholds import jaccard
+from pipeline.scoring.votes import neighbor_phrases
 from pipeline.scoring.wrong_share import WrongShare, estimate_wrong_share
 
 # Smallest share of the way from chance to perfect average precision. With less, the best radius for planted images may

@@ -76,8 +76,9 @@ def build_network(network: str, n_classes: int, *, stem: Stem, seed: int) -> Net
         stem: of the ResNets in `NETWORKS`, see `resnet`; the other networks have no choice.
 
     Raises:
-        InputError: timm or torchvision has no such network.
+        InputError: no network has this name.
     """
+    _check_known(network)
     with torch.random.fork_rng(devices=[]):
         # `torch.manual_seed` would reseed the generators of all GPUs as well.
         torch.default_generator.manual_seed(seed)
@@ -90,6 +91,12 @@ def build_network(network: str, n_classes: int, *, stem: Stem, seed: int) -> Net
         if network in _RESNET9_WIDTHS:
             return ResNet9(n_classes, widths=_RESNET9_WIDTHS[network])
         return SmallCnn(n_classes)
+
+
+def _check_known(network: str) -> None:
+    """Check that a network without a prefix is one of `NETWORKS`."""
+    if network not in NETWORKS and not network.startswith((TIMM_PREFIX, TORCHVISION_PREFIX)):
+        raise InputError(f"networks: {network} is unknown; use one of {', '.join(NETWORKS)}, or timm/NAME")
 
 
 def is_timm(network: str) -> bool:
@@ -110,8 +117,9 @@ def feature_dimension(network: str) -> int:
     """Return the dimension D of the penultimate features.
 
     Raises:
-        InputError: timm or torchvision has no such network.
+        InputError: no network has this name.
     """
+    _check_known(network)
     if network.startswith(TORCHVISION_PREFIX):
         return torchvision_feature_dimension(network)
     return timm_feature_dimension(network) if is_timm(network) else _FEATURES[network]

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, is_out_of_memory
 from pipeline.models.layers import GroupedBatchNorm2d, convert_batch_norm
 from pipeline.models.resnet import Network
 from pipeline.models.weight_names import as_timm_names
@@ -194,7 +194,10 @@ def load_timm_backbone(model: TimmNetwork, network: str, state: Mapping[str, Ten
                 pretrained_cfg_overlay={**overlay, "state_dict": weights},
             )
             complete.reset_classifier(0)
-    except Exception as error:  # noqa: BLE001 - each model of timm translates weights with code of its own
+    except Exception as error:
+        # Each model of timm translates weights with code of its own, which may raise any error.
+        if is_out_of_memory(error):
+            raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise InputError(
             f"{source}: are not weights of {network} ({reason}); use weights of the same network"

@@ -78,7 +78,7 @@ def fit_pca(features: NDArray[np.float32], n_components: int, *, map_fn: MapFn =
         mean=mean,
         axes=_with_fixed_signs(vectors.T[::-1]).astype(np.float32),
         # Rounding can make a variance of zero slightly negative.
-        explained_variance_ratio=(np.maximum(eigenvalues[::-1], 0) / total).astype(np.float32),
+        explained_variance_ratio=(np.maximum(eigenvalues[::-1], 0) / (total or 1.0)).astype(np.float32),
     )
 
 

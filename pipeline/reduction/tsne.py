@@ -1,6 +1,5 @@
-"""Fit t-SNE embeddings by openTSNE, of all points or of landmarks, and check features and settings before."""
+"""Fit t-SNE embeddings by openTSNE, of all points or of landmarks."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,91 +14,8 @@ from openTSNE.nearest_neighbors import HNSW, Annoy, KNNIndex, NNDescent, Precomp
 from pipeline.errors import InputError
 from pipeline.reduction.landmarks import landmark_rows, transform
 
-_ROWS = 8192
-# PCA sums squares in float32, which overflow from 1e19 on.
-_MAX_FEATURE = 1e15
-
 # Each report evaluates the KL divergence once, which takes little time compared with ten iterations.
 _ITERATIONS_PER_REPORT = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class FeatureFixHints:
-    """How to fix features, for the ends of error messages, by problem."""
-
-    not_finite: str
-    all_equal: str
-
-
-EXTRACTOR_FIX_HINTS = FeatureFixHints(
-    not_finite=(
-        "the extractor has diverged: lower finetune.learning_rate, or delete the file if it is damaged, "
-        "and run `dvc repro`"
-    ),
-    all_equal="the extractor has collapsed: lower finetune.learning_rate or use more images, and run `dvc repro`",
-)
-
-
-def check_features(
-    features: NDArray[np.float32], source: str, fix_hints: FeatureFixHints = EXTRACTOR_FIX_HINTS
-) -> None:
-    """Check that features are finite, not too large for PCA, and not all equal.
-
-    Args:
-        features: (N, D); read in blocks, so that a memory map is never loaded completely.
-        source: the file to name.
-        fix_hints: for the origin of the features.
-
-    Raises:
-        InputError: a value is NaN, infinite or beyond 1e15, or all rows are equal.
-    """
-    first, all_equal = features[:1], True
-    for start in range(0, len(features), _ROWS):
-        block = features[start : start + _ROWS]
-        bad = ~(np.abs(block) <= _MAX_FEATURE).all(axis=1)  # NaN too
-        if bad.any():
-            row = int(bad.argmax())
-            what = f"a value beyond {_MAX_FEATURE:g}" if np.isfinite(block[row]).all() else "NaN or infinity"
-            raise InputError(f"{source}: row {start + row} holds {what}; {fix_hints.not_finite}")
-        all_equal = all_equal and bool((block == first).all())
-    if all_equal:
-        raise InputError(
-            f"{source}: all {len(features)} rows are equal, so no image differs from another; {fix_hints.all_equal}"
-        )
-
-
-def max_perplexity(n: int) -> float:
-    """Return the largest perplexity for `n` points: t-SNE uses 3 x perplexity neighbors of each."""
-    return (n - 1) / 3
-
-
-def check_settings(n: int, dimensions: int, *, n_components: int | None, neighbors: int) -> None:
-    """Check that settings fit `n` training images with features of `dimensions`.
-
-    Raises:
-        InputError: naming the key of the `reduce` section, its value and the largest that works.
-    """
-    largest = min(n, dimensions)
-    if n_components is not None and n_components > largest:
-        raise InputError(
-            f"reduce.pca.n_components: {n_components} is more than {n} training images of {dimensions} features "
-            f"have; give at most {largest}, or null for no PCA"
-        )
-    if neighbors > n - 1:
-        raise InputError(
-            f"reduce.n_neighbors: {neighbors} is too many for {n} training images; give at most {max(n - 1, 0)}"
-        )
-
-
-def check_perplexity(n: int, perplexity: float, *, key: str) -> None:
-    """Check that the perplexity of `key` fits an embedding of `n` images.
-
-    Raises:
-        InputError: naming the key, its value and the largest that works.
-    """
-    if perplexity > max_perplexity(n):
-        largest = math.floor(max_perplexity(n) * 100) / 100
-        raise InputError(f"{key}: {perplexity:g} is too large for an embedding of {n} images; give at most {largest:g}")
 
 
 @dataclass(frozen=True, kw_only=True)

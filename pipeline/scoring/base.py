@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -149,41 +150,16 @@ def each_class(
     """
     classes = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     tasks = [tuple(array[rows] for array in arrays) for rows in classes]
-    results = list(map_fn(_Unpacked(function), tasks))
+    results = list(map_fn(partial(_call, function), tasks))
     merged = np.empty(len(labels), dtype=results[0].dtype)
     for rows, result in zip(classes, results, strict=True):
         merged[rows] = result
     return merged
 
 
-class _Unpacked:
+def _call(function: Callable[..., NDArray[Any]], arguments: tuple[NDArray[Any], ...]) -> NDArray[Any]:
     """Call a function with the items of a tuple; picklable, unlike a lambda."""
-
-    def __init__(self, function: Callable[..., NDArray[Any]]) -> None:
-        self._function = function
-
-    def __call__(self, arguments: tuple[NDArray[Any], ...]) -> NDArray[Any]:
-        return self._function(*arguments)
-
-
-def neighbor_phrases(
-    neighbors: NDArray[np.integer], labels: NDArray[np.int64], class_names: Sequence[str]
-) -> list[str]:
-    """Say which class each image's neighbors have: "7 of 10 nearest neighbors are truck".
-
-    Args:
-        neighbors: (N, k) rows of the nearest other images.
-        labels: (N,) indices into `class_names`.
-    """
-    k = neighbors.shape[1]
-    phrases = []
-    for label, votes in zip(labels, labels[neighbors], strict=True):
-        counts = np.bincount(votes, minlength=int(label) + 1)
-        # The image's own class wins a tie: the phrase must warn only if there is cause.
-        winner = int(label) if counts[label] == counts.max() else int(counts.argmax())
-        whose = "share its label" if winner == label else f"are {class_names[winner]}"
-        phrases.append(f"{counts[winner]} of {k} nearest neighbors {whose}")
-    return phrases
+    return function(*arguments)
 
 
 def suggestion_phrases(

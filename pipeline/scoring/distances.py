@@ -12,8 +12,8 @@ from pipeline.scoring.base import (
     ScorerInputs,
     each_class,
     format_distinct,
-    neighbor_phrases,
 )
+from pipeline.scoring.votes import neighbor_phrases
 
 
 def centroid_distances(points: NDArray[np.float64]) -> NDArray[np.float64]:

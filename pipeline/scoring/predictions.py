@@ -58,13 +58,17 @@ def confidence_phrases(scored: ScoredImages) -> list[str]:
 def _label_phrases(scored: ScoredImages, beginning: str, shares: NDArray[np.float64]) -> list[str]:
     """Return for each image the beginning, its label, and the label's share (N,) in percent."""
     return [
-        f"{beginning} {scored.class_names[label]} {'only ' * dropped}{_two_digits(100 * share)} %"
-        for label, share, dropped in zip(scored.inputs.labels.tolist(), shares.tolist(), scored.dropped, strict=True)
+        f"{beginning} {scored.class_names[label]} {'only ' * (dropped and percent >= 0.01)}{_two_digits(percent)} %"
+        for label, percent, dropped in zip(
+            scored.inputs.labels.tolist(), (100 * shares).tolist(), scored.dropped, strict=True
+        )
     ]
 
 
 def _two_digits(value: float) -> str:
-    """Format a number of -100 to 100 with two significant digits: 100 as `100`, not `1e+02`."""
+    """Format 0 to 100 with two significant digits: 100 as `100`, and a number just above 0 as `less than 0.01`."""
+    if 0 < abs(value) < 0.01:
+        return "less than 0.01"
     return f"{value:.0f}" if abs(value) >= 99.5 else f"{value:.2g}"
 
 

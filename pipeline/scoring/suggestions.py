@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from pipeline.scoring.base import ScorerInputs
 from pipeline.scoring.predictions import predicted_classes
+from pipeline.scoring.votes import neighbor_vote
 
 _VOTES = 10  # nearest neighbors that vote, as many as reasons and tables name
-_BLOCK = 8192
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,20 +42,3 @@ def suggest_labels(inputs: ScorerInputs) -> SuggestedLabels | None:
     labels = neighbor_vote(neighbors, inputs.labels)
     shares = (inputs.labels[neighbors] == labels[:, None]).mean(axis=1, dtype=np.float32)
     return SuggestedLabels(labels=labels, probabilities=shares)
-
-
-def neighbor_vote(neighbors: NDArray[np.integer], labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the most frequent label (N,) of each image's neighbors (N, k).
-
-    In a tie, the label of the image wins if it is among the most frequent, else that of the nearest such neighbor.
-    """
-    winners = np.empty(len(neighbors), dtype=np.int64)
-    for start in range(0, len(neighbors), _BLOCK):
-        rows = slice(start, start + _BLOCK)
-        votes, own = labels[neighbors[rows]], labels[rows]
-        # Pairwise comparison: k is small, and there may be a thousand classes.
-        counts = (votes[:, :, None] == votes[:, None, :]).sum(axis=2)
-        most = np.take_along_axis(votes, counts.argmax(axis=1)[:, None], axis=1)[:, 0]
-        n_same = (votes == own[:, None]).sum(axis=1)
-        winners[rows] = np.where(n_same >= counts.max(axis=1, initial=0), own, most)
-    return winners

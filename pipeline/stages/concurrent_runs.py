@@ -24,7 +24,7 @@ from pipeline import distributed
 from pipeline.distributed import LaunchPlan, choose_workers, visible_gpus
 from pipeline.errors import Terminated
 from pipeline.live import LiveMetrics, StudyProgress, following_stages
-from pipeline.processes import describe_signal, set_parent_death_signal
+from pipeline.processes import describe_signal, set_parent_death_signal, signal_handler
 from pipeline.run_log import RunLog, stderr_log
 from pipeline.runs.ledger import Ledger
 from pipeline.stages.harness import StageContext, add_path_arguments, check_inputs, exit_codes, hold_lock, make_context
@@ -186,14 +186,14 @@ def train_in_processes(
     Args:
         arguments: of the train stage.
         gpus: of this machine, as CUDA_VISIBLE_DEVICES names them; process i gets GPU i, in turn.
-        update: called several times a second, and once more at the end.
+        update: called at least every 0.2 s times the number of processes, and once more at the end.
 
     Raises:
         Terminated: a signal arrived, here or in a process; the runs are saved.
     """
     processes: list[subprocess.Popen[bytes]] = []
     with ExitStack() as stack:
-        stack.callback(_end, processes)
+        stack.callback(_end_and_wait, processes)
         is_stopped = stack.enter_context(_ending_at_signals(processes))
         for number, keys in enumerate(shares, start=1):
             if is_stopped():
@@ -240,6 +240,13 @@ def _end(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
             process.send_signal(signal.SIGTERM)
 
 
+def _end_and_wait(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+    """End the processes, and wait until they have saved: they are killed when this process ends."""
+    _end(processes)
+    for process in processes:
+        process.wait()
+
+
 @contextmanager
 def _ending_at_signals(processes: Sequence["subprocess.Popen[bytes]"]) -> Iterator[Callable[[], bool]]:
     """Send `processes` SIGTERM at the first SIGTERM or SIGINT, and yield a function: whether that has happened."""
@@ -250,12 +257,8 @@ def _ending_at_signals(processes: Sequence["subprocess.Popen[bytes]"]) -> Iterat
             stopped.set()
             _end(processes)
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    with signal_handler(end):
         yield stopped.is_set
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def main() -> None:

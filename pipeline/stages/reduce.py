@@ -15,7 +15,8 @@ from pipeline.config.reduce import ReduceConfig, TsneConfig
 from pipeline.embedding import EmbeddingResult, FoldFeatures, embed, tsne_with_progress
 from pipeline.errors import InputError, explain_out_of_memory
 from pipeline.parallel import task_pool
-from pipeline.reduction.tsne import TsneResult, check_features, max_perplexity
+from pipeline.reduction.checks import check_features, max_perplexity
+from pipeline.reduction.tsne import TsneResult
 from pipeline.stages.harness import StageContext, run_stage
 
 _MIN_TEST_IMAGES = 4  # the fewest points with a perplexity of 1

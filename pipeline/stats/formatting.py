@@ -87,8 +87,8 @@ def percent_interval(estimate: Estimate) -> str:
 
 
 def _no_interval(estimate: Estimate) -> str:
-    """Return why there is no interval: several filter replicates have none either if they share one control run."""
-    return "n = 1, no interval" if estimate.n == 1 else "a single seed, no interval"
+    """Return why there is no interval: one value, or filter replicates of one seed or without a common one."""
+    return "n = 1, no interval" if estimate.n == 1 else "no interval"
 
 
 def image_interval(low: float, high: float | None) -> str:

@@ -213,6 +213,7 @@ def _train(
     if divergence is None:
         with explain_out_of_memory(step_oom_message(settings, plan.micro_batch)):
             eval_weights.swap_in()
+    state.model.eval()
     return TrainedRun(
         model=state.model,
         history=state.history,

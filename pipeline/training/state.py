@@ -74,6 +74,8 @@ class TrainState:
         step: optimizer steps done.
         loss_sum: this rank's sum of losses since the last record, 0-dimensional, on the device.
         loss_sums: `loss_sum` after each step of this process since the last record; no part of a checkpoint.
+        diverged_at: the first step since the last record at which this rank's loss is not finite, of the steps of
+            earlier processes; None: there is none.
         loss_count: samples of all ranks in these sums.
         skipped_steps: steps that the loss scaler skipped for a non-finite gradient.
         compression: of gradients, with this rank's error feedback.
@@ -98,6 +100,7 @@ class TrainState:
     tracker: ConfidenceTracker | None = None
     dynamics: DynamicsTracker | None = None
     loss_sums: list[Tensor] = field(default_factory=list)
+    diverged_at: int | None = None
     loss_count: int = 0
     step: int = 0
     skipped_steps: int = 0
@@ -121,10 +124,13 @@ class TrainState:
         """Forget the losses so far."""
         self.loss_sum.zero_()
         self.loss_sums.clear()
+        self.diverged_at = None
         self.loss_count = 0
 
     def first_step_not_finite(self) -> int | None:
         """Return the first step since the last record at which this rank's loss is not finite, counted from 1."""
+        if self.diverged_at is not None or not self.loss_sums:
+            return self.diverged_at
         finite = torch.stack(self.loss_sums).isfinite().tolist()
         return self.step - len(finite) + finite.index(False) + 1 if False in finite else None
 
@@ -142,6 +148,7 @@ class TrainState:
         self.wait_for_links()
         of_this_rank = {
             "loss_sum": float(self.loss_sum),
+            "diverged_at": self.first_step_not_finite(),
             "optimizer": _on_cpu(self.optimizer.state_dict()) if local else None,
             "compression": self.compression.state_dict(),
         }
@@ -187,6 +194,9 @@ class TrainState:
         # For another number of ranks, rank 0 takes the total.
         total = sum(rank["loss_sum"] for rank in saved["ranks"])
         self.loss_sum.fill_(of_this_rank["loss_sum"] if same_size else total if world.is_main else 0.0)
+        # Checkpoints of earlier versions of the code do not say where the loss stopped being finite.
+        steps = [rank.get("diverged_at") for rank in ([of_this_rank] if same_size else saved["ranks"])]
+        self.diverged_at = min((step for step in steps if step is not None), default=None)
         self.loss_count, self.step, self.skipped_steps = saved["counted"], saved["step"], saved["skipped_steps"]
         self.history = [HistoryRecord(**record) for record in saved["history"]]
         self.noise = [NoiseSample(**sample) for sample in saved["noise"]]

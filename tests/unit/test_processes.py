@@ -2,13 +2,14 @@
 
 import gc
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from pipeline.processes import freeze_imported_objects
+from pipeline.processes import freeze_imported_objects, signal_handler
 from tests.fixtures.projects import ROOT
 from tests.fixtures.training import run
 
@@ -98,3 +99,20 @@ def test_every_program_turns_the_collector_on() -> None:
     programs = {path for path, text in texts.items() if '__name__ == "__main__"' in text}
     assert len(programs) >= 10
     assert {path for path in programs if not any(f"{name}(" in texts[path] for name in starts)} == set()
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+def test_an_ignored_interrupt_stays_ignored(ignored: bool) -> None:
+    received: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if ignored:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        earlier = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+        with signal_handler(lambda number, _: received.append(number)):
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+        assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == earlier
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert received == ([] if ignored else [signal.SIGINT]) + [signal.SIGTERM]

@@ -18,7 +18,7 @@ from pipeline.datasets.image_set import UnreadableImage
 from pipeline.datasets.labels import class_name, read_label_records
 from pipeline.errors import InputError
 from pipeline.filtering.visualizer_project import PICTURE_SIDE
-from pipeline.reduction.tsne import FeatureFixHints, check_features
+from pipeline.reduction.checks import FeatureFixHints, check_features
 from pipeline.run_log import RunLog
 from pipeline.scoring.registry import check_probabilities
 

@@ -16,7 +16,7 @@ from pipeline.config.params import load_params
 from pipeline.config.reduce import PcaConfig, ReduceConfig
 from pipeline.config.runtime import DaskConfig
 from pipeline.errors import InputError
-from pipeline.reduction.tsne import max_perplexity
+from pipeline.reduction.checks import max_perplexity
 from pipeline.scoring.registry import SCORERS, member_scorers, split_options, uses_embedding
 
 FEATURE_SCORERS = sorted(SCORERS.keys() - {"ensemble", *NEEDS_TRAINING})

@@ -43,7 +43,7 @@ from pipeline.config.yaml_reading import parse_yaml, read_yaml_text
 from pipeline.datasets.splits import assign_folds
 from pipeline.errors import Terminated
 from pipeline.paths import DataPaths, WorkPaths
-from pipeline.processes import set_parent_death_signal
+from pipeline.processes import set_parent_death_signal, signal_handler
 from pipeline.run_log import RunLog
 
 
@@ -82,12 +82,8 @@ class StageProcesses:
             Terminated: after SIGTERM, unless the stage reported it.
             KeyboardInterrupt: likewise after SIGINT.
         """
-        handlers = {number: signal.signal(number, self._forward) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
+        with signal_handler(self._forward):
             yield
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
 
     def run(self, stage: str, params: Path, data: DataPaths, work: WorkPaths) -> None:
         """Run a stage to its end. It inherits standard output and standard error.

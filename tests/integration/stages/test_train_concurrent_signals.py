@@ -1,5 +1,6 @@
 """A signal to a stage that trains several runs at a time reaches all its processes, and ends it with `Terminated`."""
 
+import errno
 import os
 import re
 import signal
@@ -164,3 +165,15 @@ def _children() -> list[str]:
 
 def _command_line(pid: str) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_an_error_of_the_stage_lets_the_processes_save(folder: Path) -> None:
+    """They are killed when the stage ends, so it waits for them."""
+
+    def fail_when_they_run() -> None:
+        _await(folder, "ready")
+        raise OSError(errno.ENOSPC, "full", "train.log")
+
+    with pytest.raises(OSError, match=r"train\.log"):
+        train_in_processes([str(folder), str(os.EX_TEMPFAIL)], _SHARES, [], fail_when_they_run)
+    assert all((folder / f"saved{number}").exists() for number in (1, 2))

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchsieve import InputError, sieve
-from batchsieve.evidence import content_order
+from batchsieve.evidence import content_order, tsne_coordinates
 from pipeline.__main__ import main
 from pipeline.artifacts.tables import read_parquet
+from pipeline.run_log import RunLog
 from tests.fixtures.projects import class_blobs, write_params
 
 ON_COMPONENTS = {"name": "dbscan", "space": "components"}
@@ -163,3 +164,34 @@ def test_sieve_names_the_argument_that_is_wrong(options: dict[str, Any], key: st
         sieve(**{"features": _FEATURES, "labels": _LABELS, **options})
     assert str(raised.value).partition(": ")[0] == key
     assert "filter." not in str(raised.value)
+
+
+def test_integers_of_numpy_are_taken() -> None:
+    features, labels = class_blobs(np.random.default_rng(0), 3, 40, 6)
+    options: dict[str, Any] = {"perplexity": 5, "drop_fraction": 0.1}
+    keep = sieve(features, labels, seed=3, n_jobs=1, n_components=3, **options)
+    same = sieve(features, labels, seed=np.int64(3), n_jobs=np.int64(1), n_components=np.int32(3), **options)
+    assert np.array_equal(keep, same)
+
+
+def test_only_scorers_of_neighbors_limit_k() -> None:
+    """`knn_distance` takes as many neighbors as a class has."""
+    features, labels = class_blobs(np.random.default_rng(0), 2, 50, 6)
+    members: list[dict[str, Any]] = [{"name": "knn_agreement", "k": 5}, {"name": "knn_distance", "k": 150}]
+    scorer = {"name": "ensemble", "scorers": members}
+    assert (~sieve(features, labels, scorer=scorer, drop_fraction=0.1)).sum() == 10
+    members[0]["k"] = 100
+    with pytest.raises(InputError) as raised:
+        sieve(features, labels, scorer=scorer, drop_fraction=0.1)
+    assert raised.value.key == "scorer.scorers[0].k"
+
+
+@pytest.mark.parametrize(("n", "perplexity"), [(100, 33.2), (250_000, 40_000)])
+def test_a_perplexity_beyond_the_points_is_refused_at_once(n: int, perplexity: float) -> None:
+    """Of more than 200,000 samples, t-SNE is fitted to 100,000."""
+    components = np.broadcast_to(np.float32(0), (n, 2))
+    with pytest.raises(InputError) as raised:
+        tsne_coordinates(
+            components, np.zeros(n, dtype=np.int64), perplexity=perplexity, n_jobs=1, seed=0, log=RunLog.silent()
+        )
+    assert raised.value.key == "perplexity"

@@ -58,3 +58,22 @@ def test_examples_run(name: str) -> None:
     found = doctest.testmod(importlib.import_module(f"batchsieve.{name}"), optionflags=doctest.ELLIPSIS)
     assert found.attempted > 0
     assert found.failed == 0
+
+
+_WITHOUT_EXTRAS = """
+import sys
+for name in ("dask", "distributed", "dvc", "faiss", "jinja2", "matplotlib", "openTSNE", "pandas", "plotly", "shtab"):
+    sys.modules[name] = None
+import batchsieve
+accuracies = {seed: 0.9 + seed / 1000 for seed in range(6)}
+others = {seed: 0.8 - seed / 1000 for seed in range(6)}
+issues = batchsieve.find_issues([0, 1, 1], pred_probs=[[0.9, 0.1], [0.2, 0.8], [0.9, 0.1]])
+print(batchsieve.compare_runs(accuracies, others, margin=0.01).outcome, issues.is_issue.tolist())
+"""
+
+
+def test_probabilities_and_verdicts_need_no_extra() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_EXTRAS], cwd=_PACKAGE.parent, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("helps [False, False, True]\n", "")

@@ -101,6 +101,7 @@ _BAD = [
     ("filter.eps", 0.5, "filter"),
     ("filter.drop_fraction", 1.0, "filter.drop_fraction"),
     ("filter.drop_fraction", "guessed", "filter.drop_fraction"),
+    ("filter.drop_fraction", {"resnet18": 0.05, "resnt34": 0.1}, "filter.drop_fraction"),
     ("reduce.n_neighbors", 0, "reduce.n_neighbors"),
     ("reduce.landmarks", "some", "reduce.landmarks"),
     ("reduce.landmarks", 3, "reduce.landmarks"),
@@ -196,6 +197,12 @@ _BAD = [
         "train: precision",
     ),
     ("report", [], "report"),
+    (
+        "studies.digits",
+        _DIGITS["studies"]["digits"]
+        | {"keep_checkpoints": True, "recipe": {"post_local_sgd": {"start": {"steps": 1}, "period": 2}}},
+        "studies.digits.keep_checkpoints",
+    ),
     ("studies.digits.relabel_above", 0.5, "studies.digits: relabel_above"),
     ("studies.digits.relabel_above", 1.0, "studies.digits.relabel_above"),
 ]

@@ -1,5 +1,6 @@
 """What every network of the registry offers: features, logits, weights of a seed, and a batch that can be split."""
 
+from functools import partial
 from typing import get_args
 
 import pytest
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from pipeline.config.extractors import MIN_PIXELS
 from pipeline.config.recipe import ModelName
+from pipeline.errors import InputError
 from pipeline.models import NETWORKS, build_network, feature_dimension, set_batch_context
 from pipeline.models.layers import KeyedDropout
 from pipeline.models.resnet import Network
@@ -108,3 +110,11 @@ def test_dimensions() -> None:
         "resnet18": 512, "resnet34": 512, "resnet50": 2048, "resnet101": 2048, "resnet152": 2048, "small_cnn": 128,
         "resnet9": 128, "resnet9_wide": 256,
     }  # fmt: skip
+
+
+def test_an_unknown_name_is_refused() -> None:
+    for refused in (partial(build_network, "resnet-18", 3, stem="cifar", seed=0), partial(feature_dimension, "vgg")):
+        with pytest.raises(InputError) as raised:
+            refused()
+        assert raised.value.key == "networks"
+        assert "small_cnn" in str(raised.value)

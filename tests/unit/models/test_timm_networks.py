@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pipeline.config.extractors import TIMM_PREFIX as PREFIX_IN_PARAMS
 from pipeline.errors import InputError
-from pipeline.models import build_network, feature_dimension, full_name, is_timm, set_batch_context
+from pipeline.models import build_network, feature_dimension, full_name, is_timm, set_batch_context, timm_networks
 from pipeline.models.timm_networks import TIMM_PREFIX, TimmNetwork, check_trainable, load_timm_backbone, timm_format
 from tests.fixtures.slow import quick_first
 
@@ -219,3 +219,15 @@ def test_names_of_efficientnet_pytorch_are_translated() -> None:
     load_timm_backbone(model, "timm/tf_efficientnet_lite0", renamed, source="renamed")
     state = theirs.state_dict()
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.backbone.state_dict().items())
+
+
+def test_too_little_memory_is_no_fault_of_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = _timm_model("test_efficientnet", 7).state_dict()
+
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError("std::bad_alloc")
+
+    model = _build()
+    monkeypatch.setattr(timm_networks, "_create", fail)
+    with pytest.raises(MemoryError):
+        load_timm_backbone(model, _SMALL, state, source="weights.pt")

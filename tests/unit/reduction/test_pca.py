@@ -113,3 +113,9 @@ def test_peak_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> No
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.1 * peaks[0] < 40_000 * 64 * 4
+
+
+def test_equal_rows_have_no_variance_to_explain() -> None:
+    fitted = fit_pca(np.ones((10, 4), dtype=np.float32), 2)
+    assert fitted.explained_variance_ratio.tolist() == [0, 0]
+    assert np.allclose(fitted.axes @ fitted.axes.T, np.eye(2))

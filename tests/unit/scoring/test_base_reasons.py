@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from pipeline.scoring.base import format_distinct, neighbor_phrases, override_reason, suggestion_phrases
+from pipeline.scoring.base import ScorerInputs, format_distinct, override_reason, suggestion_phrases
+from pipeline.scoring.suggestions import suggest_labels
+from pipeline.scoring.votes import neighbor_phrases
 
 
 @pytest.mark.parametrize(
@@ -40,3 +42,12 @@ def test_neighbors_are_named() -> None:
 def test_by_hand() -> None:
     assert override_reason("keep", "a fine cat") == "kept by hand: a fine cat"
     assert override_reason("drop", "") == "dropped by hand"
+
+
+def test_of_classes_with_equal_votes_the_nearest_is_named_and_suggested() -> None:
+    labels = np.array([0, 1, 1, 2, 2])
+    neighbors = np.array([[3, 1, 4, 2], [0, 2, 3, 4], [0, 1, 3, 4], [0, 1, 2, 4], [0, 1, 2, 3]])
+    suggestion = suggest_labels(ScorerInputs(labels=labels, neighbors=neighbors))
+    assert suggestion is not None
+    assert suggestion.labels[0] == 2
+    assert neighbor_phrases(neighbors, labels, ["cat", "dog", "cow"])[0] == "2 of 4 nearest neighbors are cow"

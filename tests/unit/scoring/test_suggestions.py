@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.scoring.base import ScorerInputs
-from pipeline.scoring.suggestions import neighbor_vote, suggest_labels
+from pipeline.scoring.suggestions import suggest_labels
+from pipeline.scoring.votes import neighbor_vote
 
 _NEIGHBORS = np.array([[1, 2, 3], [2, 0, 3], [1, 3, 0], [0, 1, 2]])
 _LABELS = np.array([0, 1, 1, 2])

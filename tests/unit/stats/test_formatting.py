@@ -50,7 +50,7 @@ def test_a_span_is_one_number_where_its_ends_read_alike() -> None:
     assert (span((2.0, 2.00001), number), span(None, number)) == ("2", "–")
 
 
-@pytest.mark.parametrize(("n", "text"), [(1, "n = 1, no interval"), (3, "a single seed, no interval")])
+@pytest.mark.parametrize(("n", "text"), [(1, "n = 1, no interval"), (3, "no interval")])
 def test_draws_of_a_single_seed_without_interval_are_not_one(n: int, text: str) -> None:
     """As of three draws against the one run of the full arm."""
     assert points_interval(Estimate(mean=0.1, sd=None, low=None, high=None, n=n)) == text

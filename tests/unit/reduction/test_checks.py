@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InputError
-from pipeline.reduction.tsne import check_features, check_perplexity, check_settings, max_perplexity
+from pipeline.reduction.checks import check_features, check_perplexity, check_settings, max_perplexity
 from tests.fixtures.golden import check_golden, refusals
 
 
@@ -56,3 +56,11 @@ def test_settings_out_of_reach() -> None:
 def test_the_largest_perplexity_leaves_one_point_out(n: int) -> None:
     # openTSNE searches int(3 x perplexity) of the N - 1 others.
     assert n - 2 <= int(3 * max_perplexity(n)) <= n - 1
+
+
+def test_features_whose_squares_vanish_are_refused() -> None:
+    features = np.random.default_rng(0).normal(size=(100, 5)).astype(np.float32)
+    with pytest.raises(InputError) as refused:
+        check_features(features * np.float32(1e-25), "f.npy")
+    assert refused.value.key == "f.npy"
+    check_features(features * np.float32(1e-12), "f.npy")
