@@ -104,10 +104,10 @@ class FilterRun:
 
     def _check(self, network: str) -> None:
         folder = self._params.resolve().parent
-        if not (folder / "dvc.yaml").is_file() or self._params.name != "params.yaml":
-            raise InputError(
-                f"{folder}: has no dvc.yaml for this params file; run again the command that wrote the folder"
-            )
+        if self._params.name != "params.yaml":
+            raise InputError(f"{self._params}: DVC reads params.yaml; start the visualizer with that file")
+        if not (folder / "dvc.yaml").is_file():
+            raise InputError(f"{folder}: has no dvc.yaml; run again the command that wrote the folder")
         if self._data.root.resolve() != folder / "data":
             raise InputError(f"{self._data.root}: dvc.yaml writes {folder / 'data'}; start the visualizer with it")
         networks = load_params(self._params).networks

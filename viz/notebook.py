@@ -19,6 +19,9 @@ from viz.callbacks.overrides import current_points
 from viz.data import Source
 from viz.security import LOOPBACK, check_port
 
+_running: dict[int, "Explorer"] = {}
+"""The apps of this process that serve, by port."""
+
 
 class Explorer:
     """A running app, which a notebook shows as the output of a cell. It stops with the kernel or by `close`.
@@ -34,14 +37,18 @@ class Explorer:
         # A log line for every request would hide the output of the notebook.
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
         if port is not None:
+            # A cell that runs again takes over the port of its last app.
+            if port in _running:
+                _running[port].close()
             check_port(LOOPBACK, port, name="port")
         self._server = make_server(LOOPBACK, port or 0, app.server, threaded=True)
+        _running[self._server.port] = self
         self.url = f"http://{LOOPBACK}:{self._server.port}/?{urlencode({'network': network})}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     @property
     def selection(self) -> list[int]:
-        """Sample ids of the images in the last lasso or box, ascending."""
+        """Sample ids of the images that were selected last on any open page of this app, ascending."""
         return sorted(self._selection[1])
 
     def selected(self) -> pa.Table:
@@ -63,6 +70,7 @@ class Explorer:
         """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
+        _running.pop(self._server.port, None)
 
     def _remember(self, generation: str | None, rows: Sequence[int]) -> None:
         self._selection = generation, tuple(rows)

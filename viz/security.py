@@ -1,5 +1,6 @@
 """Access to the server: by this machine or with a token, and never by pages of other origins."""
 
+import hashlib
 import hmac
 import socket
 from collections.abc import Mapping
@@ -13,8 +14,6 @@ from viz.schemas import is_valid
 
 LOOPBACK = "127.0.0.1"
 LOOPBACK_NAMES = (LOOPBACK, "localhost")
-
-_COOKIE = "batchsieve-token"
 
 # The browser blocks all other origins. Dash needs inline scripts, and WebGL of plotly compiles scripts.
 _POLICY = (
@@ -72,7 +71,7 @@ def protect(server: Flask, *, token: str | None, callbacks: Mapping[str, Mapping
         response.headers["X-Content-Type-Options"] = "nosniff"
         # Only to clients that have the token: error responses pass here too.
         if token is not None and _has_token(token):
-            response.set_cookie(_COOKIE, token, httponly=True, samesite="Strict")
+            response.set_cookie(cookie_name(token), token, httponly=True, samesite="Strict")
         return response
 
 
@@ -102,8 +101,13 @@ def check_port(host: str, port: int, *, name: str) -> None:
             ) from None
 
 
+def cookie_name(token: str) -> str:
+    """Return the name of the cookie of a token; browsers send the cookies of one server to all ports of its host."""
+    return f"batchsieve-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
+
+
 def _has_token(token: str) -> bool:
-    sent: Any = request.args.get("token") or request.cookies.get(_COOKIE) or ""
+    sent: Any = request.args.get("token") or request.cookies.get(cookie_name(token)) or ""
     return hmac.compare_digest(sent.encode(), token.encode())
 
 

@@ -20,8 +20,8 @@ DECISIONS = ("keep", "drop", "relabel")
 # Files of earlier versions, without relabels.
 _OLD_COLUMNS = tuple(column for column in COLUMNS if column != "label")
 _LISTED = 10  # classes, in a message
-# Columns of free text, which a spreadsheet must not run.
-_TEXTS = ("label", "note")
+# Columns of text that others may have chosen, which a spreadsheet must not run.
+_TEXTS = ("path", "label", "note")
 
 # What a spreadsheet runs as a formula, after any quotes (OWASP, "CSV Injection"; full-width signs in some locales).
 _FORMULA = re.compile(r"[\s']*[=+\-@＝＋－＠]")
@@ -36,7 +36,8 @@ class Override:
             image.
         decision: keep, drop or relabel; a relabeled image is kept.
         label: name of the new class for relabel, in NFC without surrounding white space; else empty.
-        note: as typed. In the file, an apostrophe precedes a label or note that a spreadsheet would run as a formula.
+        note: as typed. In the file, an apostrophe precedes a path, label or note that a spreadsheet would run as a
+            formula.
         line: last line of the record in the file, from 1.
     """
 

@@ -170,7 +170,12 @@ def _run_commit(commit: str, project: Path) -> CanonicalHashes | None:
             return None
         subprocess.run(["tar", "xf", archive.name], cwd=folder, check=True)
         command = [sys.executable, "-m", "pipeline", "canonical-runs", "--json"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        try:
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise InputError(
+                f"{commit[:12]}: its canonical runs take over {_TIMEOUT_S:g} s here; end other programs"
+            ) from None
     if done.returncode != 0:
         raise InputError(
             f"{commit[:12]}: its canonical runs fail here ({done.stderr.strip()[-200:]}); check the environment"

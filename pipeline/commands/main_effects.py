@@ -25,6 +25,7 @@ from pipeline.artifacts.recorded import StageFiles, check_with_note
 from pipeline.artifacts.runs import check_run_values
 from pipeline.artifacts.tables import read_parquet
 from pipeline.commands import command_parser
+from pipeline.config.study import PASSIVE_RECIPE_KEYS, PASSIVE_STUDY_KEYS
 from pipeline.errors import InputError, printable
 from pipeline.paths import DataPaths
 from pipeline.stats.estimates import rounding_sd
@@ -35,10 +36,9 @@ from pipeline.stats.hypothesis_tests import holm
 _CONFIDENCE = 0.95
 _SETTING = ("model", "arm", "filter_network", "batch_size", "learning_rate", "weight_decay")
 # What changes no result: in the recipe, in a study, and in a study of the arm full alone.
-_NO_FACTORS = ("checkpoint", "concurrent_runs", "eval_batch_size", "workers")
+_NO_FACTORS = (*PASSIVE_RECIPE_KEYS, "eval_batch_size")
 _NO_STUDY_FACTORS = (
-    "accuracy_every", "equal_across", "equivalent_batch", "filter_replicates", "keep_checkpoints", "keep_weights",
-    "looks", "needs", "paper_figure", "plan", "recipe", "seeds", "x_axis",
+    *PASSIVE_STUDY_KEYS, "equal_across", "equivalent_batch", "filter_replicates", "looks", "recipe", "seeds",
 )  # fmt: skip
 _NO_FACTORS_OF_FULL = ("filter_network", "match", "relabel_above")
 _PREPARED = "../prepare/"

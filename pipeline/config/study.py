@@ -54,6 +54,15 @@ class PlanText(Section):
     rate_selection: Prose
 
 
+PASSIVE_STUDY_KEYS = (
+    "accuracy_every", "keep_checkpoints", "keep_weights", "needs", "paper_figure", "plan", "x_axis",
+)  # fmt: skip
+"""Keys of a study that change no run."""
+
+PASSIVE_RECIPE_KEYS = ("checkpoint", "concurrent_runs", "timeout_seconds", "workers")
+"""Keys of a recipe that change how a run is executed, and not what it computes, except for rounding."""
+
+
 class Study(Section):
     """One grid: every model x arm x batch size x learning rate x weight decay x seed is a run.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.config.study import Study, TrainConfig
+from pipeline.config.study import PASSIVE_RECIPE_KEYS, PASSIVE_STUDY_KEYS, Study, TrainConfig
 from pipeline.reporting.inputs import StudyInputs
 from pipeline.stats.batch_size import warmup_law
 from pipeline.stats.estimates import Estimate
@@ -43,8 +43,8 @@ def _warmup_epochs(study: Study, train: TrainConfig) -> float | None:
 
 
 def _all_but_the_warmup(study: Study, train: TrainConfig) -> str:
-    grid = study.model_dump(mode="json", exclude={"recipe", "paper_figure", "batch_sizes"})
-    recipe = study.effective_recipe(train).model_dump(mode="json")
+    grid = study.model_dump(mode="json", exclude={"recipe", "batch_sizes", *PASSIVE_STUDY_KEYS})
+    recipe = study.effective_recipe(train).model_dump(mode="json", exclude=set(PASSIVE_RECIPE_KEYS))
     recipe["schedule"].pop("warmup")
     return json.dumps([grid, recipe], sort_keys=True)
 

@@ -8,8 +8,16 @@
   const plotOf = (graph) => element(graph)?.querySelector(".js-plotly-plot");
   // Generation of the plotted points.
   const generationOf = (graph) => plotOf(graph)?.layout?.meta?.generation ?? null;
+  const randomId = () => Math.random().toString(36).slice(2);
   // The server keeps an undo history per page id, which a reload keeps.
-  const pageId = (sessionStorage.page ??= Math.random().toString(36).slice(2));
+  let pageId = (sessionStorage.page ??= randomId());
+  // A browser copies the id to a duplicated tab, which takes another one as soon as an open page answers.
+  const [pages, self] = [new BroadcastChannel("batchsieve-pages"), randomId()];
+  pages.onmessage = ({ data }) => {
+    if (data.answered === self) pageId = sessionStorage.page = randomId();
+    else if (data.pageId === pageId) pages.postMessage({ answered: data.from });
+  };
+  pages.postMessage({ pageId, from: self });
   // The chosen image. Its generation is null if a link has chosen it.
   let focused = null;
   // Part of the selection that the buttons decide.

@@ -100,10 +100,14 @@ def draw(
     """
     try:
         state = map_controls.state(source)
-        other_state = None if other is None else comparison_state(state, other, source)
     except InputError as error:
         nothing = dict.fromkeys(("legend", "notice", "planted", "plotted"))
         return {**nothing, "drawing": empty_drawing(), "problem": components.problem(str(error))}
+    try:
+        other_state = None if other is None else comparison_state(state, other, source)
+    except InputError:
+        # The list of differences shows the error. This map stays, in its own colors.
+        other_state = None
     colors = (
         colors_by(coloring, state.color_data)
         if other_state is None

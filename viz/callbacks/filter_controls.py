@@ -11,6 +11,7 @@ from dash import Dash, Input, Output, State, ctx, no_update
 from pipeline.errors import InputError
 from pipeline.scoring.base import Space
 from viz import layout
+from viz.callbacks.embedding import require_generation
 from viz.callbacks.url import read_settings
 from viz.data import Points, Source
 from viz.filter_settings import (
@@ -244,9 +245,13 @@ def register(app: Dash, source: Source) -> None:
             },
             "settings_json": State("settings", "data"),
             "link": State("url", "search"),
+            "plotted": State("plotted", "data"),
         },
     )
-    def _adjust(network: str, scope: int, values: dict[str, Any], settings_json: Any, link: str) -> dict[str, Any]:
+    def _adjust(
+        network: str, scope: int, values: dict[str, Any], settings_json: Any, link: str, plotted: Any
+    ) -> dict[str, Any]:
+        require_generation(source, network, plotted)
         triggered = str(ctx.triggered_id) if settings_json is not None else None
         # A slider and its box set the same number.
         control = None if triggered is None else triggered.removesuffix("-box")

@@ -8,7 +8,7 @@ from dash import Dash, Input, Output, State, html, no_update
 
 from pipeline.errors import InputError
 from viz import components
-from viz.callbacks.embedding import MAP_CONTROLS, MapControls, parse_controls
+from viz.callbacks.embedding import MAP_CONTROLS, MapControls, parse_controls, require_generation
 from viz.callbacks.overrides import current_points
 from viz.data import Source
 from viz.state import MapState
@@ -77,15 +77,26 @@ def select_cell(source: Source, map_controls: MapControls, cell: Mapping[str, An
 
 def register(app: Dash, source: Source) -> None:
     """Register the callbacks; see assets/page.js for the clicks."""
-    app.callback(Output("matrix", "children"), *(Input(*control) for control in MAP_CONTROLS))(
-        lambda *values: matrix(source, parse_controls(values))
+
+    @app.callback(
+        Output("matrix", "children"), *(Input(*control) for control in MAP_CONTROLS), State("plotted", "data")
     )
-    app.callback(
+    def _matrix(*values: Any) -> Any:
+        *controls, plotted = values
+        require_generation(source, controls[0], plotted)
+        return matrix(source, parse_controls(controls))
+
+    @app.callback(
         Output("selection", "data", allow_duplicate=True),
         Input("matrix-cell", "data"),
         *(State(*control) for control in MAP_CONTROLS),
+        State("plotted", "data"),
         prevent_initial_call=True,
-    )(lambda cell, *values: select_cell(source, parse_controls(values), cell))
+    )
+    def _select(cell: Any, *values: Any) -> Any:
+        *controls, plotted = values
+        require_generation(source, controls[0], plotted)
+        return select_cell(source, parse_controls(controls), cell)
 
 
 def _cell(state: MapState, counts: Mapping[tuple[int, int], int], label: int, suggested: int) -> html.Td:

@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dash import Dash, Input, Output
+from dash import Dash, Input, Output, State
 
 from pipeline.errors import InputError
 from pipeline.figures.curves import threshold_curve
 from pipeline.figures.embeddings import no_map
 from viz import components
+from viz.callbacks.embedding import require_generation
 from viz.callbacks.filter_controls import UNITS, threshold_of
 from viz.data import Source
 from viz.filter_settings import class_thresholds, dbscan_settings, default_threshold, sorted_distances
@@ -43,11 +44,16 @@ def summarize(
 
 def register(app: Dash, source: Source) -> None:
     """Register the callback."""
-    app.callback(
+
+    @app.callback(
         Output("curve", "figure"),
         Output("table", "children"),
         Input("settings", "data"),
         Input("scope", "value"),
         Input("network", "value"),
         Input("edited", "data"),
-    )(lambda settings_json, scope, network, _edited: summarize(source, network, settings_json, scope))
+        State("plotted", "data"),
+    )
+    def _summarize(settings_json: Any, scope: int, network: str, _edited: str, plotted: Any) -> tuple[Any, Any]:
+        require_generation(source, network, plotted)
+        return summarize(source, network, settings_json, scope)

@@ -145,12 +145,17 @@ def _table_output(arguments: argparse.Namespace) -> Iterator[str]:
     n_images = arguments.test_images
     if n_images is not None and n_images < 1:
         raise InputError(f"--test-images: {n_images}; give the number of test images, or leave it out")
+    sizes = dict(arguments.batch_sizes) if arguments.batch_sizes else None
+    if sizes is not None and len(sizes) < len(arguments.batch_sizes):
+        of = [size for size, _ in arguments.batch_sizes]
+        twice = next(size for size in of if of.count(size) > 1)
+        raise InputError(f"--batch-sizes: {twice} is given twice; give one batch size of the other arm for it")
     runs = read_runs(
         Path(arguments.a),
         arguments.arm,
         metric=arguments.metric or "metric",
         ignored=arguments.ignore or (),
-        batch_sizes=dict(arguments.batch_sizes) if arguments.batch_sizes else None,
+        batch_sizes=sizes,
         percent=arguments.percent,
     )
     margin = _MARGIN if arguments.margin is None else arguments.margin

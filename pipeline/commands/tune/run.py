@@ -21,7 +21,7 @@ from pipeline.commands.tune.outputs import check_values_are_writable, tuned_text
 from pipeline.commands.tune.report import context_switch_text, late_bloomers_text, leaderboard_lines
 from pipeline.config.base import Duration
 from pipeline.config.params import Params
-from pipeline.config.study import Study, TrainConfig
+from pipeline.config.study import PASSIVE_RECIPE_KEYS, PASSIVE_STUDY_KEYS, Study, TrainConfig
 from pipeline.config.tuning import Tuning
 from pipeline.distributed import World, visible_gpus
 from pipeline.errors import InputError
@@ -49,9 +49,6 @@ _DECIDING = frozenset(
         "tuning.search", "tuning.sources", "tuning.storage", "tuning.trial", "tuning.worker",
     )
 )  # fmt: skip
-# They change how a run is executed, and no trial's accuracy.
-_PASSIVE_KEYS = ("checkpoint", "timeout_seconds", "workers")
-_PASSIVE_STUDY_KEYS = ("paper_figure", "keep_weights", "keep_checkpoints", "accuracy_every", "needs", "plan")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,15 +128,15 @@ def search_key(params: Params, tuning: Tuning, inputs: SearchInputs) -> str:
     tuning_values = tuning.model_dump(mode="json", exclude={"scheduler", "resume_pruned"})
     study = params.studies[tuning.study]
     first: dict[str, Any] = tuning.trial_study(study, {})
-    first["recipe"] = {key: value for key, value in first["recipe"].items() if key not in _PASSIVE_KEYS}
+    first["recipe"] = {key: value for key, value in first["recipe"].items() if key not in PASSIVE_RECIPE_KEYS}
     # Only where they are set: other searches keep the keys that they had without these.
     also_fitting = {key for key in ("budget_by_batch_size", "equivalent_batch") if getattr(study, key) is not None}
     also_fitting |= {"models"} if len(study.models) > 1 else set()
     inputs_of_result: dict[str, Any] = {
         "tuning": {**tuning_values, "sequential": tuning.scheduler == "sequential"},
-        "study": {key: value for key, value in first.items() if key not in _PASSIVE_STUDY_KEYS},
+        "study": {key: value for key, value in first.items() if key not in PASSIVE_STUDY_KEYS},
         "fitting": study.model_dump(mode="json", include={"batch_sizes", "budget", *also_fitting}),
-        "train": params.train.model_dump(mode="json", exclude={*_PASSIVE_KEYS}),
+        "train": params.train.model_dump(mode="json", exclude=set(PASSIVE_RECIPE_KEYS)),
         "inputs": inputs.identity,
         "code": _CODE,
         "optuna": metadata.version("optuna"),

@@ -310,3 +310,15 @@ def test_zooming_while_colors_are_on_their_way_loses_none(served: Served, page: 
     page.keyboard.press("d")
     expect(page.locator("#legend")).to_contain_text("dropped by hand 1")
     assert zoomed
+
+
+def test_a_duplicated_tab_has_an_undo_history_of_its_own(served: Served, page: Page) -> None:
+    page.goto(served.url)
+    own = page.evaluate("sessionStorage.page")
+    with page.expect_popup() as opened:
+        page.evaluate("window.open(location.href)")  # copies the storage, as a duplicated tab does
+    other = opened.value
+    other.wait_for_function("own => sessionStorage.page && sessionStorage.page !== own", arg=own)
+    page.reload()
+    assert page.evaluate("sessionStorage.page") == own
+    other.close()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from pipeline.artifacts.overrides import Override
 from pipeline.figures.palette import CHOSEN
 from pipeline.paths import DataPaths
 from tests.fixtures.points import CLASS_NAMES, NETWORK, write_points
@@ -94,3 +95,24 @@ def _choose_an_image(page: Page) -> None:
     """Check that its ring has the color of the app's."""
     page.locator("#grid .tile").first.click()
     page.wait_for_function(f"document.getElementById('map').data.at(-1).marker.color === '{CHOSEN}'")
+
+
+@pytest.mark.slow
+def test_a_label_given_by_hand_replaces_the_suggested_one(page: Page, tmp_path: Path) -> None:
+    data = DataPaths(root=tmp_path / "data")
+    labels = np.arange(_N) % len(CLASS_NAMES)
+    write_points(data, np.zeros((_N, 16, 16, 3), dtype=np.uint8), labels=labels, n_dropped=_N_DROPPED)
+    source = Source(data)
+    points = source.points(NETWORK)
+    row = int(np.argmax(points.scores * (points.predicted != points.labels)))
+    own = next(name for at, name in enumerate(CLASS_NAMES) if at not in (points.labels[row], points.predicted[row]))
+    path, sha256 = points.paths[row].as_py(), points.sha256[row].as_py()
+    override = Override(path=path, sha256=sha256, decision="relabel", label=own, note="", timestamp="", line=2)
+    preview = preview_filter(source, points, FilterSettings())
+    write_page(tmp_path / "map.html", make_content(points, preview, {row: override}))
+    page.goto((tmp_path / "map.html").as_uri())
+    page.wait_for_selector("body[data-ready]")
+    tile = page.locator(".tile.hand")
+    expect(tile).to_have_count(1)
+    expect(tile).to_contain_text(f"→ {own}")
+    expect(tile).not_to_contain_text(f"→ {points.class_names[points.predicted[row]]}")

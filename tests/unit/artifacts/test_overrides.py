@@ -67,12 +67,12 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows:
 
 
 @pytest.mark.parametrize("note", ["=1+1", "+1", "-1", "@SUM(A1)", " =1", "＝1", "'=1"])
-def test_no_note_is_a_formula_in_the_file(tmp_path: Path, note: str) -> None:
+def test_no_note_or_path_is_a_formula_in_the_file(tmp_path: Path, note: str) -> None:
     path = tmp_path / "overrides.csv"
-    write_overrides(path, [replace(_override(), note=note)])
+    write_overrides(path, [replace(_override(), note=note, path=note)])
     with path.open(encoding="utf-8", newline="") as text:
-        _, (*_, written, _) = csv.reader(text)
-    assert written == f"'{note}"
+        _, (path_written, *_, written, _) = csv.reader(text)
+    assert written == path_written == f"'{note}"
 
 
 @pytest.mark.parametrize("note", ["'tis blurred", "a=b", "", "=1"])

@@ -170,7 +170,8 @@ def test_integers_of_numpy_are_taken() -> None:
     features, labels = class_blobs(np.random.default_rng(0), 3, 40, 6)
     options: dict[str, Any] = {"perplexity": 5, "drop_fraction": 0.1}
     keep = sieve(features, labels, seed=3, n_jobs=1, n_components=3, **options)
-    same = sieve(features, labels, seed=np.int64(3), n_jobs=np.int64(1), n_components=np.int32(3), **options)
+    integers: dict[str, Any] = {"seed": np.int64(3), "n_jobs": np.int64(1), "n_components": np.int32(3)}
+    same = sieve(features, labels, **integers, **options)
     assert np.array_equal(keep, same)
 
 

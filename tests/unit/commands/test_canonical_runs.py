@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -193,3 +193,15 @@ def test_earlier_code_that_fails_is_reported(tmp_path: Path, commit: Commit) -> 
     subprocess.run(commit_again, cwd=tmp_path, check=True)
     with pytest.raises(InputError, match="no such package"):  # printed by the earlier code
         earlier_hashes(_family(A, C), HERE, tmp_path)
+
+
+def test_slow_runs_of_earlier_code_are_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def too_slow(command: Sequence[str], **_: Any) -> None:
+        if command[0] != "tar":
+            raise subprocess.TimeoutExpired(command, 600)
+
+    monkeypatch.setattr(module, "git_output", lambda *_: b"")
+    monkeypatch.setattr(module.subprocess, "run", too_slow)
+    with pytest.raises(InputError) as raised:
+        module._run_commit("a" * 40, tmp_path)
+    assert raised.value.key == "a" * 12

@@ -205,6 +205,10 @@ def test_arms_of_different_batch_sizes_are_paired_on_request(tmp_path: Path) -> 
             ["--metric", "accuracy", "--arm", "full", "clean", "--batch-sizes", "64:41"],
             "--batch-sizes: .* no run of clean at batch size 41",
         ),
+        (
+            ["--metric", "accuracy", "--arm", "full", "clean", "--batch-sizes", "64:40", "64:50"],
+            "--batch-sizes: 64 is given twice",
+        ),
         (["--batch-sizes", "64:40"], "--batch-sizes: is for a table of runs"),
     ],
 )

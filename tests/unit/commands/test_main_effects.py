@@ -34,7 +34,8 @@ def _recipe(warmup: int, optimizer: int, smoothing: int) -> dict[str, Any]:
         "schedule": {"name": "cosine", "warmup": {"epochs": 0.0 if warmup < 0 else 5.0, "steps": None}},
         "optimizer": {"name": "sgd", "momentum": 0.9} if optimizer < 0 else lars,
         "label_smoothing": 0.1 if smoothing < 0 else 0.0,
-        "workers": 1 + (warmup > 0),  # changes no result
+        "workers": 1 + (warmup > 0),  # as the next, changes no result
+        "timeout_seconds": 300.0 + 600 * (warmup > 0 and optimizer > 0),
     }
 
 

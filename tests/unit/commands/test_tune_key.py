@@ -54,6 +54,8 @@ def key_of(
         {"study": {"filter_replicates": 2, "needs": "filter"}},
         {"study": {"plan": PlanText(question="q", hypotheses=("h",), rate_selection="r")}},
         {"study": {"accuracy_every": Duration(epochs=1)}},
+        {"study": {"x_axis": "steps"}},
+        {"train": {"concurrent_runs": 2}},
     ],
 )
 def test_settings_that_decide_no_trial_resume_the_search(changes: dict[str, Any], params: Params) -> None:

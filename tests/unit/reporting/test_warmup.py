@@ -101,6 +101,13 @@ def test_studies_that_differ_in_more_are_no_siblings(tmp_path: Path) -> None:
     assert build_summary(load_report_inputs(params, _write(tmp_path, params)))["warmup_laws"] == []
 
 
+def test_studies_that_run_the_same_are_siblings(tmp_path: Path) -> None:
+    """Keys that change no run may differ."""
+    plan = {"question": "Which warm-up is best?", "hypotheses": ["Two epochs."], "rate_selection": "None."}
+    params = _params(1.0, 2.0, plan=plan, keep_weights="none", x_axis="steps")
+    assert len(build_summary(load_report_inputs(params, _write(tmp_path, params)))["warmup_laws"]) == 1
+
+
 def test_only_batch_sizes_of_all_siblings_count(tmp_path: Path) -> None:
     params = _params(1.0, 2.0, batch_sizes=[128, 512])
     (law,) = build_summary(load_report_inputs(params, _write(tmp_path, params)))["warmup_laws"]

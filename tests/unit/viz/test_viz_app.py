@@ -299,6 +299,10 @@ def test_a_page_does_not_draw_replaced_files(client: Any, data: DataPaths) -> No
         ("grid.children", "list.value"),
         ("card.children", "map-focus.data"),
         ("map-drawing.data@", "selection.data"),
+        ("matrix.children", "classes.value"),
+        ("selection.data@", "matrix-cell.data"),
+        ("curve.figure", "settings.data"),
+        ("threshold.value", "share.value"),
     ):
         answer = client.post("/_dash-update-component", json=body_of(client, output, values, changed))
         assert answer.status_code == 204, output

@@ -283,8 +283,15 @@ def test_networks_of_other_images_are_not_compared(
         return points
 
     monkeypatch.setattr(source, "points", replaced_between)
-    answer = draw(source, _HERE, "class", other=MapControls(network="resnet34"))
-    assert answer["problem"] is not None
+    other = MapControls(network="resnet34")
+    assert "reload the page" in text_of(draw_comparison(source, _HERE, other)["differences"])
+
+
+def test_an_error_of_the_second_map_leaves_the_first(source: Source) -> None:
+    other = MapControls(network=NETWORK, settings_json={"scorer_choice": "aum"})
+    assert draw_comparison(source, _HERE, other)["problem"] is not None
+    answer, alone = draw(source, _HERE, "class", other=other), draw(source, _HERE, "class")
+    assert (answer["problem"], answer["plotted"], answer["legend"]) == (None, alone["plotted"], alone["legend"])
 
 
 def test_images_of_another_run_of_prepare_are_noticed(data: DataPaths, source: Source) -> None:

@@ -5,7 +5,7 @@ from flask import Flask
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viz.security import protect
+from viz.security import cookie_name, protect
 
 _TOKEN = "a-token-of-this-start"
 
@@ -73,8 +73,13 @@ def test_the_token_is_required_once_and_then_sent_as_a_cookie() -> None:
 def test_a_wrong_token_is_rejected(given: str) -> None:
     client = _client(_TOKEN)
     assert client.get("/", query_string={"token": given}).status_code == 403
-    client.set_cookie("batchsieve-token", "wrong")
+    client.set_cookie(cookie_name(_TOKEN), "wrong")
     assert client.get("/").status_code == 403
+
+
+def test_servers_of_one_host_keep_their_cookies_apart() -> None:
+    names = {_client(token).get(f"/?token={token}").headers["Set-Cookie"].partition("=")[0] for token in ("a", "b")}
+    assert len(names) == 2
 
 
 def test_a_wrong_token_in_the_url_wins_over_the_cookie() -> None:
@@ -87,7 +92,7 @@ def test_a_wrong_token_in_the_url_wins_over_the_cookie() -> None:
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
 def test_responses_do_not_contain_the_token(path: str, method: str) -> None:
     client = _client(_TOKEN)
-    for headers in ({}, {"Origin": "http://["}, {"Host": "["}, {"Cookie": "batchsieve-token=\udcff"}):
+    for headers in ({}, {"Origin": "http://["}, {"Host": "["}, {"Cookie": f"{cookie_name(_TOKEN)}=\udcff"}):
         answer = client.open(path, method=method, headers=headers)
         assert answer.status_code in (400, 403)
         assert "Set-Cookie" not in answer.headers

@@ -38,14 +38,17 @@ class Pictures {
     return canvas;
   }
 
-  /** A button with image i and its label; with the prediction and the true class where they differ from it. */
+  /** A button with image i and its label; with the label given by hand, else the prediction, and the true class where
+   *  they differ from it. */
   cell(i, chosen) {
     const button = element("button", { className: this.data.keep[i] ? "tile kept" : "tile dropped", type: "button" });
-    const { classNames } = this.data.about;
+    const { classNames, byHand } = this.data.about;
     const [label, predicted, trueLabel] = ["label", "predicted", "true_label"].map((column) => this.data[column][i]);
     const line = (textContent, className = "") => element("span", { textContent, className });
     button.append(this.of(i), line(classNames[label]));
-    if (predicted !== label) button.append(line(`→ ${classNames[predicted]}`, "contradicts"));
+    if (byHand[i]) button.classList.add("hand");
+    if (byHand[i]?.label) button.append(line(`→ ${byHand[i].label}`, "relabeled"));
+    else if (predicted !== label) button.append(line(`→ ${classNames[predicted]}`, "contradicts"));
     if (trueLabel !== label) button.append(line(`true: ${classNames[trueLabel]}`));
     button.title = linesAbout(this.data, i).join("\n");
     button.dataset.index = i;
