@@ -93,6 +93,7 @@ def test_a_given_port_is_served_or_rejected(tmp_path: Path) -> None:
     assert again.url == running.url
     again.close()
     with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the app's connections may linger
         other.bind(("127.0.0.1", port))
         other.listen()
         with pytest.raises(InputError) as refused:
