@@ -43,7 +43,7 @@ def all_reduce_time(n_bytes: int, world: World, repeats: int) -> AllReduceTiming
     if world.device.type == "cuda":
         torch.cuda.synchronize(world.device)
     local_seconds = [elapsed_seconds(*pair) for pair in pairs[_WARM_UP:]]
-    slowest = np.max(distributed.all_gather(local_seconds), axis=0)
+    slowest = np.max(distributed.all_gather_object(local_seconds), axis=0)
     return AllReduceTiming(float(n_bytes), world.size, float(np.median(slowest)))
 
 

@@ -193,7 +193,7 @@ def _seconds(training: Training, timed_steps: int) -> float:
         # Local from the first step on: earlier steps equal the default. Whole periods, each with an average.
         timed = replace(training, settings=replace(training.settings, local_from_step=0))
         n_steps = math.ceil(n_steps / _LOCAL_PERIOD) * _LOCAL_PERIOD
-    return max(distributed.all_gather(float(np.mean(step_seconds(timed, n_steps)))))
+    return max(distributed.all_gather_object(float(np.mean(step_seconds(timed, n_steps)))))
 
 
 def _top1(training: Training, seed: int, digits: Digits) -> float:

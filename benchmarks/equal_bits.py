@@ -82,7 +82,7 @@ def _digest(trained: TrainedRun, settings: TrainSettings, world: World) -> str:
     losses = [record.train_loss for record in trained.history]
     links = [link.sha256 for link in trained.links]
     digest.update(repr((losses, links, trained.noise_scale, result.loss)).encode() + result.correct.tobytes())
-    (of_all_ranks,) = set(distributed.all_gather(digest.hexdigest()))
+    (of_all_ranks,) = set(distributed.all_gather_object(digest.hexdigest()))
     return str(of_all_ranks)
 
 

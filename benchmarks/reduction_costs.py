@@ -59,7 +59,7 @@ def _costs(training: Training, n_steps: int) -> tuple[float, float]:
     moments: list[float] = []
     wall = float(np.median(step_seconds(training, n_steps, lambda: moments.append(time.process_time()))))
     cpu = float(np.median(np.diff(moments)[-n_steps:]))
-    return max(distributed.all_gather(wall)), sum(distributed.all_gather(cpu))
+    return max(distributed.all_gather_object(wall)), sum(distributed.all_gather_object(cpu))
 
 
 def _peak_bytes() -> int:
@@ -78,7 +78,7 @@ def measure(arguments: argparse.Namespace, world: World) -> list[dict[str, Any]]
         for _ in range(arguments.rounds):
             for name, training in trainings.items():
                 costs[name].append(_costs(training, arguments.steps))
-        peaks = distributed.all_gather((_peak_bytes(), _peak_bytes() - before))
+        peaks = distributed.all_gather_object((_peak_bytes(), _peak_bytes() - before))
         rows += [
             {"network": network, "leaf": leaf, "reduction": name, "costs": costs[name], "peak": max(peaks)}
             for name in trainings

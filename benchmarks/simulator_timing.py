@@ -133,7 +133,7 @@ def _in_turn(arguments: argparse.Namespace, world: World) -> tuple[StepTimings, 
             local_batch=batch,
             way=way,
             # With ALONE the other ranks do nothing.
-            seconds=tuple(map(tuple, distributed.all_gather(taken[_WARM_UP:])[: 1 if way == ALONE else None])),
+            seconds=tuple(map(tuple, distributed.all_gather_object(taken[_WARM_UP:])[: 1 if way == ALONE else None])),
         )
         for (batch, way), taken in seconds.items()
     )

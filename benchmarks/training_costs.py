@@ -22,7 +22,7 @@ from benchmarks.printing import Row
 from pipeline import distributed
 from pipeline.distributed import World
 from pipeline.run_log import RunLog
-from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
+from pipeline.training.checkpointing import Checkpointer, Checkpoints, stop_and_save_flags
 from pipeline.training.evaluation import load_images
 from pipeline.training.loop import TrainData, train
 from pipeline.training.run_options import RunOptions
@@ -58,7 +58,7 @@ def timed(arguments: argparse.Namespace, variant: Mapping[str, Any], world: Worl
 
     def seconds(steps: int) -> float:
         checkpointer = (
-            CheckpointScheduler(Checkpoints(folder), stop_and_save_flags(), world=world, steps=every) if every else None
+            Checkpointer(Checkpoints(folder), stop_and_save_flags(), world=world, steps=every) if every else None
         )
 
         def run() -> None:

@@ -27,7 +27,7 @@ from benchmarks.loop_speed import random_images
 from pipeline import distributed
 from pipeline.distributed import SHARED_GPU, CommConfig, World
 from pipeline.run_log import RunLog
-from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
+from pipeline.training.checkpointing import Checkpointer, Checkpoints, stop_and_save_flags
 from pipeline.training.settings import TrainSettings
 
 _TINY, _AS_SEVERAL = "--tiny", "--as-several"
@@ -105,7 +105,7 @@ def _digest(settings: TrainSettings, comm: CommConfig, world: World) -> str:
     pixels, labels = random_images(4 * settings.batch_size, settings.format.image_size)
     with tempfile.TemporaryDirectory() as folder:
         checkpoints = Checkpoints(Path(folder))
-        checkpointer = CheckpointScheduler(checkpoints, stop_and_save_flags(), world=world, steps=settings.steps // 2)
+        checkpointer = Checkpointer(checkpoints, stop_and_save_flags(), world=world, steps=settings.steps // 2)
         run = train_on(
             settings, pixels, labels, world=world, log=RunLog.silent(), checkpointer=checkpointer, comm=comm
         )  # fmt: skip

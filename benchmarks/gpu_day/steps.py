@@ -30,7 +30,7 @@ from pipeline.errors import InputError
 from pipeline.models import NETWORKS, build_network
 from pipeline.models.resnet import RESNETS
 from pipeline.run_log import Progress, RunLog
-from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
+from pipeline.training.checkpointing import Checkpointer, Checkpoints, stop_and_save_flags
 from pipeline.training.evaluation import evaluate, evaluation_images
 from pipeline.training.numerics import Precision
 from pipeline.training.settings import TrainSettings
@@ -230,9 +230,7 @@ def train_with_checkpoints(
     """Train in this process, from the latest checkpoint in `folder` if there is one; write weights.pt there."""
     with distributed.join_process_group("auto") as world:
         pixels, labels = random_images(4 * settings.batch_size, settings.format.image_size)
-        checkpointer = CheckpointScheduler(
-            Checkpoints(folder), stop_and_save_flags(), world=world, steps=settings.steps // 8
-        )
+        checkpointer = Checkpointer(Checkpoints(folder), stop_and_save_flags(), world=world, steps=settings.steps // 8)
         log = _KillingLog(kill_after)
         run = train_on(
             settings, pixels, labels, world=world, log=log, checkpointer=checkpointer, captures=captures

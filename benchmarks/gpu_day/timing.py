@@ -26,7 +26,7 @@ from pipeline.models import build_network, small_maps
 from pipeline.models.small_maps import SmallMapConv2d
 from pipeline.run_log import RunLog
 from pipeline.training import eval_weights
-from pipeline.training.checkpointing import CheckpointScheduler
+from pipeline.training.checkpointing import Checkpointer
 from pipeline.training.evaluation import load_images
 from pipeline.training.loop import TrainData, TrainedRun, train
 from pipeline.training.run_options import RunOptions
@@ -72,7 +72,7 @@ def train_on(
     *,
     world: World,
     log: RunLog,
-    checkpointer: CheckpointScheduler | None = None,
+    checkpointer: Checkpointer | None = None,
     comm: CommConfig | None = None,
     captures: bool = True,
 ) -> TrainedRun:

@@ -219,7 +219,7 @@ class Recipe(Section):
         noise_scale_steps: steps between two samples of the gradient noise scale, which estimates the critical batch
             size; null: never. With `ddp` such a step computes the gradient of each BatchNorm group separately.
         checkpoint: how often a run's state is saved, to resume it after an interruption.
-        timeout_seconds: time after which a process that answers, but does not come to the others, counts as lost, and
+        timeout_seconds: time after which a process that answers, but does not reach the others, counts as lost, and
             the others fail. One that does not answer at all is lost after a minute, or after this time if it is
             shorter. A torchrun that you start with restarts continues with the remaining processes from the last
             checkpoint. Give more than any process waits for another: a checkpoint on a slow disk and a compiler may

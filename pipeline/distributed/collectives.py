@@ -13,12 +13,15 @@ T = TypeVar("T")
 
 # Elements gathered at a time: bounds the memory for other ranks' tensors.
 _CHUNK = 1 << 22
-groups_without_timeout: list[Any] = []
-"""Process groups that wait as long as the default one; `set_collective_timeout` shortens both."""
+extra_groups: list[Any] = []
+"""Process groups next to the default one; `set_collective_timeout` sets the timeout of all."""
+
+DEFAULT_TIMEOUT_S = 300.0
+"""Time after which a rank that others wait for is lost, unless `timeout_seconds` says otherwise."""
 
 # NCCL's own end is a trace of many lines, so the watch of the ranks, see `liveness`, comes first.
 _NCCL_FACTOR = 3.0
-# Collectives that this process has come to, like torch's process group one of a process.
+# Collectives that this process has reached. Process-wide, as torch's default process group.
 _arrivals = [0]
 
 
@@ -38,14 +41,14 @@ def is_distributed() -> bool:
     return dist.is_initialized() and dist.get_world_size() > 1
 
 
-def ends_by_nccl() -> bool:
-    """Return whether the ranks exchange by NCCL, which blocks the GPU where another rank does not come."""
+def uses_nccl() -> bool:
+    """Return whether the ranks exchange by NCCL, which blocks the GPU until all ranks have reached a collective."""
     return str(dist.get_backend()) == "nccl"
 
 
 def collective_timeout(seconds: float) -> timedelta:
     """Return the timeout of a process group whose ranks are lost after `seconds`."""
-    return timedelta(seconds=_NCCL_FACTOR * seconds if ends_by_nccl() else seconds)
+    return timedelta(seconds=_NCCL_FACTOR * seconds if uses_nccl() else seconds)
 
 
 def local_world_size() -> int:
@@ -54,19 +57,19 @@ def local_world_size() -> int:
 
 
 def arrivals() -> int:
-    """Return how many counted collectives the process has come to; equal on all ranks that wait together."""
+    """Return how many counted collectives this process has reached; equal on all ranks that wait together."""
     return _arrivals[0]
 
 
 def arrive() -> None:
-    """Count a collective, or an exchange of several, that the process has come to; all ranks call it before it.
+    """Count a collective, or an exchange of several, that this process has reached; all ranks call it before it.
 
-    A rank that has come to fewer than the others keeps them waiting, see `liveness`.
+    A rank that has reached fewer than the others keeps them waiting, see `liveness`.
     """
     _arrivals[0] += 1
 
 
-def broadcast(value: T) -> T:
+def broadcast_object(value: T) -> T:
     """Return rank 0's `value`, any picklable object, on all ranks."""
     if not is_distributed():
         return value
@@ -76,7 +79,7 @@ def broadcast(value: T) -> T:
     return box[0]
 
 
-def all_gather(value: T) -> list[T]:
+def all_gather_object(value: T) -> list[T]:
     """Return every rank's `value`, any picklable object, in rank order on all ranks."""
     if not is_distributed():
         return [value]
@@ -88,7 +91,7 @@ def all_gather(value: T) -> list[T]:
 
 def any_rank(value: bool) -> bool:
     """Return whether `value` is true on any rank."""
-    return any(all_gather(value))
+    return any(all_gather_object(value))
 
 
 def barrier() -> None:
@@ -106,7 +109,14 @@ def all_reduce_sum_(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def rank_ordered_sum_(tensor: Tensor) -> Tensor:
+def all_reduce_max_(values: Tensor) -> None:
+    """Replace each value by its largest over all ranks; values are finite."""
+    if is_distributed():
+        arrive()
+        dist.all_reduce(values, op=dist.ReduceOp.MAX)
+
+
+def all_reduce_pairwise_(tensor: Tensor) -> Tensor:
     """Sum over ranks, in place, in the fixed order of `pairwise_sum`; the same bits on all ranks.
 
     Args:
@@ -158,7 +168,7 @@ class FlagSync:
         self._group: Any = None
         if is_distributed() and dist.get_backend() != "gloo":
             self._group = dist.new_group(backend="gloo")
-            groups_without_timeout.append(self._group)
+            extra_groups.append(self._group)
 
     def all_reduce(self, flags: Sequence[bool]) -> list[bool]:
         """Send this rank's flags and return which of the last call's flags any rank raised; all ranks call it."""

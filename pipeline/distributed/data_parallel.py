@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
-from pipeline.distributed.collectives import is_distributed
+from pipeline.distributed.collectives import DEFAULT_TIMEOUT_S, is_distributed
 from pipeline.distributed.compression import Compression, FlatGradient
 from pipeline.distributed.hierarchical import (
     NodeGroups,
@@ -34,14 +34,14 @@ class CommConfig:
             which the first bucket, whose gradients are ready first, holds 1 MiB.
         overlap: False sends everything in one message after the backward pass.
         hierarchical: sum on one rank of each node, average between these ranks, and broadcast inside the node.
-        timeout_seconds: time after which a rank fails because another has not come to it, > 0.
+        timeout_seconds: time after which a rank fails because another has not reached it, > 0.
     """
 
     library: Literal["ddp", "horovod"] = "ddp"
     bucket_mib: float = 25.0
     overlap: bool = True
     hierarchical: bool = False
-    timeout_seconds: float = 300.0
+    timeout_seconds: float = DEFAULT_TIMEOUT_S
 
 
 _DEFAULT_BUCKET_MIB = CommConfig().bucket_mib
@@ -82,18 +82,18 @@ def data_parallel(
 
 
 @contextmanager
-def defer_reduction(model: nn.Module, defer: bool) -> Iterator[None]:
-    """Around a forward and a backward pass: average gradients by its end, or keep them local with `defer`."""
-    if isinstance(model, DistributedDataParallel) and defer:
+def gradient_sync(model: nn.Module, *, enabled: bool) -> Iterator[None]:
+    """Around a forward and a backward pass: average gradients by its end if `enabled`, else keep them local."""
+    if isinstance(model, DistributedDataParallel) and not enabled:
         with model.no_sync():
             yield
         return
-    if isinstance(model, HorovodDataParallel) and not defer:
+    if isinstance(model, HorovodDataParallel) and enabled:
         with model.average_gradients():
             yield
         return
     yield
-    if isinstance(model, _NonOverlappedDataParallel) and not defer:
+    if isinstance(model, _NonOverlappedDataParallel) and enabled:
         model.average_gradients()
 
 

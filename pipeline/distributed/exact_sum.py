@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipeline.distributed.collectives import all_gather, all_reduce_sum_, arrive, is_distributed, pairwise_sum
+from pipeline.distributed.collectives import all_gather_object, all_reduce_sum_, arrive, is_distributed, pairwise_sum
 from pipeline.distributed.hierarchical import NodeGroups
 
 HEADROOM = 6
@@ -85,7 +85,7 @@ def _largest(tensors: Sequence[Tensor]) -> Tensor:
     return torch.stack(torch._foreach_norm(list(tensors), math.inf)).double()
 
 
-def sum_over_ranks_(total: Tensor, *, bucket_elements: int | None = None, nodes: NodeGroups | None = None) -> None:
+def all_reduce_buckets_(total: Tensor, *, bucket_elements: int | None = None, nodes: NodeGroups | None = None) -> None:
     """Add the totals of all ranks in place; all ranks call it.
 
     Args:
@@ -155,14 +155,7 @@ def _buckets_from_the_end(sizes: Sequence[int], most: int) -> list[tuple[range, 
     return [*buckets, (range(end, stop), slice(lower, upper))]
 
 
-def max_over_ranks_(values: Tensor) -> None:
-    """Replace each value by its largest over all ranks; values are finite."""
-    if is_distributed():
-        arrive()
-        dist.all_reduce(values, op=dist.ReduceOp.MAX)
-
-
-def ordered_sum(parts: Iterable[Tensor]) -> Tensor:
+def pairwise_sum_over_ranks(parts: Iterable[Tensor]) -> Tensor:
     """Return the pairwise sum of the parts of all ranks, in rank order; all ranks call it.
 
     It has equal bits for every division of the parts among ranks. All parts are in memory together.
@@ -172,7 +165,7 @@ def ordered_sum(parts: Iterable[Tensor]) -> Tensor:
     """
     # Adding 0 replaces negative zeros, as the sum over ranks does.
     own = torch.stack([part + 0.0 for part in parts])
-    counts = all_gather(len(own))
+    counts = all_gather_object(len(own))
     first = sum(counts[: dist.get_rank()]) if is_distributed() else 0
     everything = own.new_zeros(sum(counts), *own.shape[1:])
     everything[first : first + len(own)] = own

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipeline.distributed.collectives import all_gather, collective_timeout
+from pipeline.distributed.collectives import all_gather_object, collective_timeout
 from pipeline.distributed.compression import Bucket, Compression
 
 AsyncRunner = Callable[[Tensor, Callable[[], None]], torch.futures.Future[Tensor]]
@@ -74,7 +74,7 @@ class NodeGroups:
 def ranks_by_node() -> list[list[int]]:
     """Return the ranks of each node, in order; a node is one torchrun agent."""
     nodes: dict[int, list[int]] = {}
-    for rank, node in enumerate(all_gather(int(os.environ.get("GROUP_RANK", "0")))):
+    for rank, node in enumerate(all_gather_object(int(os.environ.get("GROUP_RANK", "0")))):
         nodes.setdefault(node, []).append(rank)
     return [nodes[node] for node in sorted(nodes)]
 

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pipeline.distributed.collectives import barrier, broadcast
+from pipeline.distributed.collectives import barrier, broadcast_object
 from pipeline.distributed.hierarchical import ranks_by_node
 from pipeline.errors import MachineError
 
@@ -107,7 +107,7 @@ def _joined(device_type: str, timeout_seconds: float) -> Any:
         server = RendezvousHTTPServer(("", 0), RendezvousHandler, 0)
         server.init(list(slots.values()))
         threading.Thread(target=server.serve_forever, daemon=True).start()
-    port: int = broadcast(server.server_address[1] if server else 0)
+    port: int = broadcast_object(server.server_address[1] if server else 0)
     _set_environment(slots[dist.get_rank()], port, timeout_seconds)
     library.init()
     barrier()

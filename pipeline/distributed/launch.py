@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from pipeline.distributed.collectives import DEFAULT_TIMEOUT_S
 from pipeline.errors import InputError
 from pipeline.processes import child_pids, describe_signal, signal_handler
 
@@ -41,7 +42,7 @@ class LaunchPlan:
     workers: int | Literal["auto"]
     valid_world_sizes: Sequence[int]
     threads: int | Literal["auto"]
-    timeout_seconds: float = 300.0
+    timeout_seconds: float = DEFAULT_TIMEOUT_S
 
 
 def shares_gpus() -> bool:

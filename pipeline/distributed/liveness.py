@@ -1,8 +1,8 @@
 """Watch the other ranks of a run: name the one that does not answer, and end the run when it is lost.
 
 Each rank has a thread that counts in the store of the launcher. A count that stands still means that the process was
-killed, is stopped, or has lost its connection. With it the thread writes how many collectives the process has come to:
-a rank that answers and has come to fewer than the others keeps them waiting. It may have a reason, such as a slow disk,
+killed, is stopped, or has lost its connection. With it the thread writes how many collectives the process has reached:
+a rank that answers and has reached fewer than the others keeps them waiting. It may have a reason, such as a slow disk,
 so it has `timeout_seconds`. A rank that does not answer at all has a minute at most. Clocks of machines are not
 compared. Rank 0 watches all others, and they watch rank 0.
 """
@@ -24,7 +24,7 @@ from pipeline.distributed.collectives import arrivals
 from pipeline.errors import MachineError, is_out_of_memory
 
 NOTICE_AFTER_S = 60.0
-"""Time after which a rank that does not come to the others is named, unless half of its limit is shorter."""
+"""Time after which a rank that does not reach the others is named, unless half of its limit is shorter."""
 SILENT_AFTER_S = 60.0
 """Time after which a rank that does not answer at all is lost, unless `timeout_seconds` is shorter."""
 
@@ -84,7 +84,7 @@ class RankWatch:
 
     Args:
         store: a client of its own: one that waits for a key answers no other thread.
-        timeout_s: time that a rank may take to come to the others. Without any answer for this time or for
+        timeout_s: time that a rank may take to reach the others. Without any answer for this time or for
             `SILENT_AFTER_S`, whichever is shorter, the process ends with one line and exit code 2.
     """
 
@@ -114,7 +114,7 @@ class RankWatch:
         """Set the time after which a rank counts as lost.
 
         Args:
-            ends_absent: end the process also where a rank answers, and has not come to the others within the time. A
+            ends_absent: end the process also where a rank answers, and has not reached the others within the time. A
                 collective of gloo raises an error there. One of NCCL only blocks the GPU.
         """
         self._timeout_s, self._ends_absent = seconds, ends_absent
@@ -130,7 +130,7 @@ class RankWatch:
             return
 
     def find_lost(self, error: BaseException) -> str | None:
-        """Return which rank has ended or is stopped or, if `error` is a timeout, has come to fewer collectives.
+        """Return which rank has ended or is stopped or, if `error` is a timeout, has reached fewer collectives.
 
         Returns:
             None if nothing is known: the states of processes on other hosts are not.
@@ -152,7 +152,7 @@ class RankWatch:
         late = time.monotonic() - self._timeout_s / 2
         absent = [other for other, seen in list(self._seen.items()) if seen.arrived_at < late]
         found = self._processes(absent[:1])
-        return f"{found[0]} has not come to the others within {self._timeout_s:g} s" if found else None
+        return f"{found[0]} has not reached the others within {self._timeout_s:g} s" if found else None
 
     def _run(self) -> None:
         last = time.monotonic()
@@ -188,7 +188,7 @@ class RankWatch:
             if silent > self._silent_limit_s + _GRACE_S:
                 self._end(f"{self._describe(other)} has not answered for {silent:.0f} s")
             if self._ends_absent and absent > self._timeout_s + _GRACE_S:
-                self._end(f"{self._describe(other)} has not come to the others within {self._timeout_s:g} s")
+                self._end(f"{self._describe(other)} has not reached the others within {self._timeout_s:g} s")
             # A rank may have come as far as this one, and be stopped inside a collective that is not counted.
             if silent <= self._silent_limit_s / 2 and absent <= min(NOTICE_AFTER_S, self._timeout_s / 2):
                 seen.named = False
@@ -197,7 +197,7 @@ class RankWatch:
                 self._print_once(self._late_line(other, silent, absent), key=f"named {other} at {arrived}")
 
     def _late_line(self, rank: int, silent: float, absent: float) -> str:
-        what, late, limit_s = "come to the others", absent, self._timeout_s
+        what, late, limit_s = "reached the others", absent, self._timeout_s
         if silent > 2 * self._interval:
             what, late, limit_s = "answered", silent, self._silent_limit_s
         of = " (timeout_seconds)" if limit_s == self._timeout_s else ""
@@ -259,7 +259,7 @@ def lost_line(reason: str) -> str:
 
 
 def is_lost_connection(error: BaseException) -> bool:
-    """Return whether `error` means that another rank is gone, or has not come to a collective in time."""
+    """Return whether `error` means that another rank is gone, or has not reached a collective in time."""
     if isinstance(error, MachineError) or is_out_of_memory(error):
         return False
     if isinstance(error, dist.DistNetworkError | dist.DistStoreError):

@@ -17,11 +17,12 @@ from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 
 from pipeline.distributed.collectives import (
+    DEFAULT_TIMEOUT_S,
     collective_timeout,
-    ends_by_nccl,
-    groups_without_timeout,
+    extra_groups,
     is_distributed,
     launched_by_torchrun,
+    uses_nccl,
 )
 from pipeline.distributed.launch import LAUNCHER, SHARED_GPU, shares_gpus
 from pipeline.distributed.liveness import RankWatch, is_lost_connection, lost_line, watch_store
@@ -98,7 +99,7 @@ def join_process_group(
     threads_per_worker: int | Literal["auto"],
     choose_world_size: Callable[[int], int] = lambda world_size: world_size,
     *,
-    lost_after_s: float = 300.0,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> Iterator[World]:
     """Join the process group if torchrun started this process; leave it at the end.
 
@@ -113,20 +114,20 @@ def join_process_group(
 
     Args:
         choose_world_size: maps the number of processes that torchrun started to the number that take part.
-        lost_after_s: time after which a rank that does not come to the others counts as lost, and they end.
+        timeout_s: time after which a rank that does not reach the others counts as lost, and they end.
 
     Raises:
         InputError: torchrun started more processes than this machine has GPUs, or a variable limits the threads, see
             `check_openmp`.
         MachineError: another rank is lost.
     """
-    with float32_arithmetic(tf32=False), _joined(threads_per_worker, choose_world_size, lost_after_s) as world:
+    with float32_arithmetic(tf32=False), _joined(threads_per_worker, choose_world_size, timeout_s) as world:
         yield world
 
 
 @contextmanager
 def _joined(
-    threads_per_worker: int | Literal["auto"], choose_world_size: Callable[[int], int], lost_after_s: float
+    threads_per_worker: int | Literal["auto"], choose_world_size: Callable[[int], int], timeout_s: float
 ) -> Iterator[World]:
     if not torch.cuda.is_available():
         disable_malloc_trim()
@@ -155,12 +156,12 @@ def _joined(
         backend, store=own, rank=rank, world_size=world_size, timeout=_TIMEOUT, device_id=device_id
     )  # fmt: skip
     try:
-        with _watched(name, rank, world_size, lost_after_s), _raise_first_failure_only(own, "training"):
+        with _watched(name, rank, world_size, timeout_s), _raise_first_failure_only(own, "training"):
             yield World(rank=rank, size=world_size, device=device)
             if rank == 0:
                 store.set(_FINISHED, "")
     finally:
-        groups_without_timeout.clear()
+        extra_groups.clear()
         dist.destroy_process_group()
 
 
@@ -215,10 +216,10 @@ def set_collective_timeout(seconds: float) -> None:
         # Before torch 2.12 or so it had no public name.
         set_timeout = getattr(dist, "set_timeout", None) or distributed_c10d._set_pg_timeout
         set_timeout(collective_timeout(seconds))
-        for group in groups_without_timeout:
+        for group in extra_groups:
             set_timeout(timedelta(seconds=seconds), group)
         for watch in _watches:
-            watch.set_timeout(seconds, ends_absent=ends_by_nccl())
+            watch.set_timeout(seconds, ends_absent=uses_nccl())
 
 
 def _fresh_store(store: Any, rank: int, world_size: int) -> tuple[str, Any]:  # torch's types leave dist.Store out

@@ -61,7 +61,7 @@ def fit_frozen_networks(
         extract_features([backbone], images, local, unused, batch_size=batch_size, world=world, progress=progress)
     features = distributed.all_reduce_sum_(torch.from_numpy(local).to(world.device)).cpu().numpy()
     for rows in train_masks:
-        head = distributed.broadcast(fit_head(features[rows], labels[rows]) if world.is_main else None)
+        head = distributed.broadcast_object(fit_head(features[rows], labels[rows]) if world.is_main else None)
         assert head is not None
         network = copy.deepcopy(model)
         set_head(network, torch.from_numpy(head.weight), torch.from_numpy(head.bias))

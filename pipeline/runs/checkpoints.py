@@ -12,7 +12,7 @@ from pipeline.artifacts.files import check_regular
 from pipeline.config.recipe import CheckpointInterval
 from pipeline.distributed import FlagSync, World
 from pipeline.errors import DataError, InputError
-from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler
+from pipeline.training.checkpointing import Checkpointer, Checkpoints
 from pipeline.training.hash_chain import link_is_due
 from pipeline.training.run_key import checkpoint_folder_name
 from pipeline.training.settings import TrainSettings
@@ -122,7 +122,7 @@ def load_kept(folder: Path, step: int) -> dict[str, object]:
     return latest[1]
 
 
-class _KeepingScheduler(CheckpointScheduler):
+class _KeepingCheckpointer(Checkpointer):
     """Saves a run's state as every scheduler, and keeps it after each link of the hash chain but the last.
 
     Args:
@@ -162,7 +162,7 @@ def run_checkpointer(
     run: str,
     settings: TrainSettings | None = None,
     kept: Path | None = None,
-) -> CheckpointScheduler:
+) -> Checkpointer:
     """Build the checkpointer of a run.
 
     Args:
@@ -174,6 +174,6 @@ def run_checkpointer(
     """
     checkpoints = RunCheckpoints(folder, run)
     if kept is None:
-        return CheckpointScheduler(checkpoints, flag_sync, world=world, seconds=interval.seconds, steps=interval.steps)
+        return Checkpointer(checkpoints, flag_sync, world=world, seconds=interval.seconds, steps=interval.steps)
     assert settings is not None, "they decide where the links are"
-    return _KeepingScheduler(checkpoints, flag_sync, world, interval, settings=settings, kept=kept)
+    return _KeepingCheckpointer(checkpoints, flag_sync, world, interval, settings=settings, kept=kept)

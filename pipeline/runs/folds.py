@@ -202,7 +202,7 @@ def train_folds(
         folder = store.checkpoints / checkpoint_folder_name(key)
         where = progress.begin_run()
         title = options.title if len(settings) == 1 else f"{options.title}: {where}"
-        if cached := distributed.broadcast(store.cache.get(key) if world.is_main else None):
+        if cached := distributed.broadcast_object(store.cache.get(key) if world.is_main else None):
             log.info(f"{title}: finished before, and not trained again")
             if cached.dynamics is None:
                 log.info(f"{title}: recorded no margins; to train again, remove {store.cache.folder(key)}")

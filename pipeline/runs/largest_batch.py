@@ -155,7 +155,7 @@ def with_largest_batch(
     ]  # fmt: skip
     limit, comm = _limit(world), comm_config_from(recipe)
     digest = _digest(settings, most, limit, world, comm)
-    size = distributed.broadcast(_recorded(record, digest) if world.is_main else None)
+    size = distributed.broadcast_object(_recorded(record, digest) if world.is_main else None)
     if size is None:
         splits = LoadedSplits(
             train_images=data.train.source, test_images=data.test.source, test_labels=data.test.labels,

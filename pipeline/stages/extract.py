@@ -46,7 +46,7 @@ def extract(context: StageContext, world: World) -> None:
     files, key = _output_files(paths, name), _cache_key(context, world) if world.is_main else ""
     start = time.monotonic()
     # The disk of rank 0 is authoritative.
-    cached_seconds = distributed.broadcast(cache.restore(key, files) if world.is_main else None)
+    cached_seconds = distributed.broadcast_object(cache.restore(key, files) if world.is_main else None)
     if cached_seconds is None:
         with explain_out_of_memory(
             f"extract.batch_size: a pass of {context.params.extract.batch_size} images does not fit the memory; "
@@ -186,7 +186,7 @@ def _shared_array(path: Path, shape: tuple[int, ...], world: World) -> Iterator[
     with ExitStack() as stack:
         # Rank 0 creates the file; the others map it.
         created = stack.enter_context(create_array(path, shape, np.float32)) if world.is_main else None
-        shared = distributed.broadcast(str(created.filename) if created is not None else None)
+        shared = distributed.broadcast_object(str(created.filename) if created is not None else None)
         out = created if created is not None else np.load(str(shared), mmap_mode="r+")
         yield out
         out.flush()

@@ -194,7 +194,7 @@ def _train_all(
             checkpoints=context.work.checkpoints(context.name),
             cache=NetworkCache(context.work.file_cache(context.name)),
             interval=config.checkpoint,
-            data_digest=distributed.broadcast(_digest(context) if world.is_main else ""),
+            data_digest=distributed.broadcast_object(_digest(context) if world.is_main else ""),
         ),
         options=RunOptions(title=context.name, micro_batch=config.micro_batch, comm=comm_config_from(config)),
         initialize=_weight_initializer(context, world),
@@ -233,7 +233,7 @@ def _fit_heads(
     settings = _settings(context, data, n)
     keys = _head_keys(context, settings, train_masks, world) if world.is_main else [""] * len(train_masks)
     cache = NetworkCache(context.work.file_cache(context.name))
-    cached = distributed.broadcast(_cached_heads(cache, keys) if world.is_main else [])
+    cached = distributed.broadcast_object(_cached_heads(cache, keys) if world.is_main else [])
     context.images.append(n)
     if cached:
         context.log.info(f"{context.name}: heads were fitted before and are reused")

@@ -68,7 +68,7 @@ def run_parallel_stage(
         choose_world_size = partial(distributed.participating_ranks, launch_plan.workers, launch_plan.valid_world_sizes)
         with (
             distributed.join_process_group(
-                launch_plan.threads, choose_world_size, lost_after_s=launch_plan.timeout_seconds
+                launch_plan.threads, choose_world_size, timeout_s=launch_plan.timeout_seconds
             ) as world,
             _energy_of_all_ranks(world) as joules,
         ):
@@ -90,8 +90,8 @@ def run_parallel_stage(
 @contextmanager
 def _energy_of_all_ranks(world: World) -> Iterator[Callable[[], Energy]]:
     """Yield a meter of the energy since the block began, of all GPUs and all nodes' processors; all ranks call it."""
-    nodes = distributed.all_gather(node_id())
+    nodes = distributed.all_gather_object(node_id())
     gpu = f"GPU-{torch.cuda.get_device_properties(world.device).uuid}" if world.device.type == "cuda" else None
     # Ranks of a node share its processors, so only the first one measures their energy.
     with measure_energy(gpu=gpu, node=world.rank == nodes.index(nodes[world.rank])) as meter:
-        yield lambda: total_energy(distributed.all_gather(meter.read()))
+        yield lambda: total_energy(distributed.all_gather_object(meter.read()))

@@ -75,7 +75,7 @@ def resolve_runs(
     check_replicates_differ(keep, str(context.item))
     summary = DatasetInfo(n_classes=len(data.class_names), image_size=data.image_size, mean=data.mean, std=data.std)
     n_kept = {network: int(kept.sum()) for network, kept in keep.items()}
-    data_digest, content = distributed.broadcast(prepared_digests(context.data) if world.is_main else ("", ""))
+    data_digest, content = distributed.broadcast_object(prepared_digests(context.data) if world.is_main else ("", ""))
     runs = []
     for spec in expand_grid(study, context.params.train, summary, len(labels), n_kept):
         rows = train_rows(spec, labels, decisions)

@@ -60,7 +60,7 @@ def train_study(context: StageContext, world: World) -> None:
             context.log.info(f"{context.name}: {line}")
     n_test, trained = len(data.test.labels), []
     # The disk of rank 0 is authoritative.
-    while missing := distributed.broadcast(next_runs(context, runs, ledger, n_test) if world.is_main else []):
+    while missing := distributed.broadcast_object(next_runs(context, runs, ledger, n_test) if world.is_main else []):
         _run(context, world, data, runs, missing)
         trained += [keys[index] for index in missing]
     if world.is_main:

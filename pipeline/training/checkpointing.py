@@ -200,7 +200,7 @@ def _key(key: Any, where: str) -> str | int:
     return plain
 
 
-class CheckpointScheduler:
+class Checkpointer:
     """Saves a run's state at intervals and at SIGTERM and SIGINT; all ranks hold one.
 
     Args:
@@ -272,7 +272,7 @@ class CheckpointScheduler:
 
     def resume(self, state: TrainState, world: World, log: RunLog) -> None:
         """Load the latest valid checkpoint into `state`, if there is one; all ranks call it."""
-        latest = distributed.broadcast(self._checkpoints.load_latest(log.info) if world.is_main else None)
+        latest = distributed.broadcast_object(self._checkpoints.load_latest(log.info) if world.is_main else None)
         if latest is not None:
             step, saved = latest
             state.load_state_dict(saved, world)

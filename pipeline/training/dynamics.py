@@ -40,7 +40,57 @@ class TrainingDynamics:
     forgetting: NDArray[np.float32]
 
 
-class DynamicsTracker:
+class _SampleSums:
+    """Integer sums of each sample over the forward passes of a run, added over ranks when they are read.
+
+    Args:
+        n: samples of the data set.
+        correct_words: words of 64 bits of each sample, next to its sum and its number of passes.
+    """
+
+    def __init__(self, n: int, device: torch.device, *, correct_words: int = 0) -> None:
+        self._tensors = {"sums": torch.zeros(n, dtype=torch.int64, device=device)}
+        self._tensors["passes"] = torch.zeros(n, dtype=torch.int64, device=device)
+        if correct_words:
+            self._tensors["correct"] = torch.zeros(n * correct_words, dtype=torch.int64, device=device)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the sums over all ranks; all ranks call it."""
+        return {name: distributed.all_reduce_sum_(local.clone()).cpu() for name, local in self._tensors.items()}
+
+    def load_state_dict(self, saved: dict[str, Any], *, is_main: bool) -> None:
+        """Load saved sums, which rank 0 holds for all."""
+        for name, tensor in self._tensors.items():
+            tensor.copy_(saved[name] if is_main else torch.zeros_like(tensor))
+
+    def _add(self, sample_ids: Tensor, values: Tensor) -> None:
+        """Add a value (B,) to each sample (B,). A batch across two epochs may contain a sample twice."""
+        self._tensors["sums"].index_add_(0, sample_ids, (values.double() / _UNIT).round().long())
+        self._tensors["passes"].index_add_(0, sample_ids, torch.ones_like(sample_ids))
+
+
+class ConfidenceTracker(_SampleSums):
+    """Sums the probability of each sample's label over the forward passes in which the network trained on it.
+
+    Args:
+        n: samples of the data set.
+    """
+
+    def __init__(self, n: int, device: torch.device) -> None:
+        super().__init__(n, device)
+
+    @torch.no_grad()
+    def update(self, sample_ids: Tensor, targets: Tensor, logits: Tensor) -> None:
+        """Add a forward pass: sample ids and labels (B,), logits (B, n_classes)."""
+        self._add(sample_ids, logits.float().softmax(1).gather(1, targets[:, None])[:, 0].nan_to_num(0.0))
+
+    def result(self) -> NDArray[np.float32]:
+        """Return the mean probability of each label, (N,) float32 from 0 to 1, NaN if not seen; all ranks call it."""
+        sums, passes = self.state_dict().values()
+        return np.asarray((sums.double() * _UNIT / passes).float().numpy())
+
+
+class DynamicsTracker(_SampleSums):
     """Records the margins of a run, from its first step on; a sample occurs once in an epoch.
 
     Args:
@@ -49,12 +99,10 @@ class DynamicsTracker:
     """
 
     def __init__(self, n: int, n_epochs: int, device: torch.device) -> None:
-        self._n_epochs, self._n_words = n_epochs, -(-n_epochs // _WORD)
-        self._sums = torch.zeros(n, dtype=torch.int64, device=device)
-        self._passes = torch.zeros(n, dtype=torch.int64, device=device)
         # One bit per epoch: a rank sees a sample in some epochs only, so the order of its predictions is known only
         # after the sum over all ranks.
-        self._correct = torch.zeros(n * self._n_words, dtype=torch.int64, device=device)
+        self._n_epochs, self._n_words = n_epochs, -(-n_epochs // _WORD)
+        super().__init__(n, device, correct_words=self._n_words)
 
     @torch.no_grad()
     def update(self, sample_ids: Tensor, epochs: Tensor, targets: Tensor, logits: Tensor) -> None:
@@ -62,23 +110,11 @@ class DynamicsTracker:
         logits, columns = logits.float(), targets[:, None]
         others = logits.scatter(1, columns, -torch.inf).amax(1)
         margins = logits.gather(1, columns)[:, 0] - others
-        limited = margins.nan_to_num(0.0).clamp(-_LARGEST_MARGIN, _LARGEST_MARGIN)
-        # A batch across two epochs may contain a sample twice.
-        self._sums.index_add_(0, sample_ids, (limited.double() / _UNIT).round().long())
-        self._passes.index_add_(0, sample_ids, torch.ones_like(sample_ids))
+        self._add(sample_ids, margins.nan_to_num(0.0).clamp(-_LARGEST_MARGIN, _LARGEST_MARGIN))
         words = sample_ids * self._n_words + epochs // _WORD
-        self._correct.index_add_(0, words, (margins > 0).long() << epochs % _WORD)
+        self._tensors["correct"].index_add_(0, words, (margins > 0).long() << epochs % _WORD)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the sums over all ranks; all ranks call it."""
-        return {name: distributed.all_reduce_sum_(local.clone()).cpu() for name, local in self._tensors().items()}
-
-    def load_state_dict(self, saved: dict[str, Any], *, is_main: bool) -> None:
-        """Load saved sums, which rank 0 holds for all."""
-        for name, tensor in self._tensors().items():
-            tensor.copy_(saved[name] if is_main else torch.zeros_like(tensor))
-
-    def dynamics(self) -> TrainingDynamics:
+    def result(self) -> TrainingDynamics:
         """Return the dynamics of all samples; all ranks call it."""
         sums, passes, words = (tensor.numpy() for tensor in self.state_dict().values())
         with np.errstate(invalid="ignore"):  # 0 / 0 is NaN: a sample not trained on
@@ -89,9 +125,6 @@ class DynamicsTracker:
         """Return for each epoch which samples were classified as their label: (N,)."""
         table = words.reshape(-1, self._n_words)
         return [(table[:, epoch // _WORD] >> epoch % _WORD & 1).astype(bool) for epoch in range(self._n_epochs)]
-
-    def _tensors(self) -> dict[str, Tensor]:
-        return {"sums": self._sums, "passes": self._passes, "correct": self._correct}
 
 
 def _forgetting(correct: list[NDArray[np.bool_]], passes: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -113,40 +146,3 @@ def first_tracked_step(steps: int, n_train: int, batch_sizes: BatchSizes) -> int
     if before_two_epochs <= 0:
         return 0
     return min(steps // 2, batch_sizes.max_steps_for(before_two_epochs))
-
-
-class ConfidenceTracker:
-    """Sums the probability of each sample's label over the forward passes in which the network trained on it.
-
-    Args:
-        n: samples of the data set.
-    """
-
-    def __init__(self, n: int, device: torch.device) -> None:
-        self._sums = torch.zeros(n, dtype=torch.int64, device=device)
-        self._passes = torch.zeros(n, dtype=torch.int64, device=device)
-
-    @torch.no_grad()
-    def update(self, sample_ids: Tensor, targets: Tensor, logits: Tensor) -> None:
-        """Add a forward pass: sample ids and labels (B,), logits (B, n_classes)."""
-        probability = logits.float().softmax(1).gather(1, targets[:, None])[:, 0]
-        # A batch across two epochs may contain a sample twice.
-        self._sums.index_add_(0, sample_ids, (probability.nan_to_num(0.0) / _UNIT).round().long())
-        self._passes.index_add_(0, sample_ids, torch.ones_like(sample_ids))
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the sums over all ranks; all ranks call it."""
-        return {name: distributed.all_reduce_sum_(local.clone()).cpu() for name, local in self._tensors().items()}
-
-    def load_state_dict(self, saved: dict[str, Any], *, is_main: bool) -> None:
-        """Load saved sums, which rank 0 holds for all."""
-        for name, tensor in self._tensors().items():
-            tensor.copy_(saved[name] if is_main else torch.zeros_like(tensor))
-
-    def means(self) -> NDArray[np.float32]:
-        """Return the mean probability of each label, (N,) float32 from 0 to 1, NaN if not seen; all ranks call it."""
-        sums, passes = self.state_dict().values()
-        return np.asarray((sums.double() * _UNIT / passes).float().numpy())
-
-    def _tensors(self) -> dict[str, Tensor]:
-        return {"sums": self._sums, "passes": self._passes}

@@ -37,7 +37,7 @@ def recompute_batch_norm_statistics(
     A moving average kept while training would be of past weights, and of few of them in a short run of large batches
     (Wu & Johnson 2021, Rethinking "Batch" in BatchNorm, section 3). The groups are those of training. The result is
     the same for every number of processes: up to rounding, or in every bit where each micro-batch is a simulated worker
-    and `sum_parts` is `distributed.ordered_sum`.
+    and `sum_parts` is `distributed.pairwise_sum_over_ranks`.
 
     Args:
         batches: global batches, with the augmentation of training.
@@ -140,7 +140,7 @@ class EvalWeights:
                 self._train_loss,
                 batches,
                 self._batches[size].micro_batches,
-                sum_parts=distributed.ordered_sum if settings.reduction == "exact" else None,
+                sum_parts=distributed.pairwise_sum_over_ranks if settings.reduction == "exact" else None,
             )
 
     @contextmanager

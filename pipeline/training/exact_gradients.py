@@ -43,7 +43,7 @@ class ExactGradients:
         self, model: nn.Module, world: World, comm: CommConfig, *, simulated_workers: int, grids: Grids | None
     ) -> None:
         self._model, self._world, self.grids = model, world, grids
-        self._n_leaves = simulated_workers
+        self._max_slices = simulated_workers
         self._bucket_elements = max(1, int(comm.bucket_mib * _BUCKET_ELEMENTS_PER_MIB)) if comm.overlap else None
         self._nodes = distributed.node_groups(comm.timeout_seconds) if comm.hierarchical and world.size > 1 else None
         self._overlaps = comm.overlap and self._nodes is None and world.size > 1
@@ -78,17 +78,17 @@ class ExactGradients:
                 largest = torch.maximum(largest, distributed.largest_finite(summands))
             if slice_sum.exchange is not None:
                 slice_sum.exchange.wait()
-            distributed.max_over_ranks_(largest)
+            distributed.all_reduce_max_(largest)
             values = largest.tolist()  # waits for the device, once a pass
-            found = Grids.for_largest(values, self._n_leaves, previous=grids)
+            found = Grids.for_largest(values, self._max_slices, previous=grids)
             # The same decision on all ranks, since `largest` is equal there.
             if grids is not None and grids.cover(values):
                 break
-            grids, train_loss = found, replace(train_loss, tracker=None, dynamics=None)
+            grids, train_loss = found, replace(train_loss, confidence_tracker=None, dynamics_tracker=None)
             total.zero_()
         self.grids = found
         if slice_sum.exchange is None:
-            distributed.sum_over_ranks_(total, bucket_elements=self._bucket_elements, nodes=self._nodes)
+            distributed.all_reduce_buckets_(total, bucket_elements=self._bucket_elements, nodes=self._nodes)
 
         loss, gradients = views[0], views[_N_SCALARS:]
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -102,10 +102,10 @@ class ExactGradients:
         """Return the noise of the last batch's gradient; it waits for the device."""
         assert self._noise is not None, "compute() comes first"
         total, size, loss_scale = self._noise
-        _, slice_sq_norm, n_leaves = total[:_N_SCALARS].tolist()
+        _, slice_sq_norm, n_slices = total[:_N_SCALARS].tolist()
         mean = total[_N_SCALARS:] / loss_scale
         return NoiseSample(
-            small_batch=size / int(n_leaves),
+            small_batch=size / int(n_slices),
             big_batch=size,
             mean_small_sq_norm=slice_sq_norm,
             big_sq_norm=float(mean.square().sum()),

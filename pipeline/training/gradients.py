@@ -76,8 +76,8 @@ class TrainLoss:
         label_smoothing: 0 to 1.
         seed: of dropout.
         has_dropout: whether the network has dropout, which needs a key of each sample.
-        tracker: records the probabilities of the labels; None records nothing.
-        dynamics: records margins and forgotten labels; None records nothing.
+        confidence_tracker: records the probabilities of the labels; None records nothing.
+        dynamics_tracker: records margins and forgotten labels; None records nothing.
     """
 
     images: TrainingImages
@@ -86,22 +86,22 @@ class TrainLoss:
     precision: Precision = "fp32"
     seed: int = 0
     has_dropout: bool = True
-    tracker: ConfidenceTracker | None = None
-    dynamics: DynamicsTracker | None = None
+    confidence_tracker: ConfidenceTracker | None = None
+    dynamics_tracker: DynamicsTracker | None = None
 
-    def summed_loss(self, model: nn.Module, batch: GlobalBatch, part: BatchSlice) -> Tensor:
-        """Sum the cross-entropy of the samples of `part`, 0-dimensional; `model` is in training mode."""
-        return self.loss_from_inputs(model, self.load(batch, part), part.group_sizes)
+    def summed_loss(self, model: nn.Module, batch: GlobalBatch, batch_slice: BatchSlice) -> Tensor:
+        """Sum the cross-entropy of the samples of a slice, 0-dimensional; `model` is in training mode."""
+        return self.loss_from_inputs(model, self.load(batch, batch_slice), batch_slice.group_sizes)
 
-    def load(self, batch: GlobalBatch, part: BatchSlice) -> PassInputs:
-        """Load the samples of `part` to the device."""
-        sample_ids, epochs = batch.sample_ids[part.rows], batch.epochs[part.rows]
+    def load(self, batch: GlobalBatch, batch_slice: BatchSlice) -> PassInputs:
+        """Load the samples of a slice to the device."""
+        sample_ids, epochs = batch.sample_ids[batch_slice.rows], batch.epochs[batch_slice.rows]
         device = self.labels.device
         keys = upload(sample_keys(self.seed, sample_ids, epochs).numpy(), device) if self.has_dropout else None
         images, device_ids = self.images.training_batch(sample_ids, epochs), upload(sample_ids, device)
         return PassInputs(
             images=images, sample_ids=device_ids, targets=self.labels[device_ids], keys=keys,
-            epochs=None if self.dynamics is None else upload(epochs, device),
+            epochs=None if self.dynamics_tracker is None else upload(epochs, device),
         )  # fmt: skip
 
     def loss_from_inputs(self, model: nn.Module, inputs: PassInputs, group_sizes: Sequence[int]) -> Tensor:
@@ -111,11 +111,11 @@ class TrainLoss:
             logits = model(inputs.images)
         # In half precision a sum over a batch would overflow. Float64 stays float64.
         logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-        if self.tracker is not None:
-            self.tracker.update(inputs.sample_ids, inputs.targets, logits)
-        if self.dynamics is not None:
+        if self.confidence_tracker is not None:
+            self.confidence_tracker.update(inputs.sample_ids, inputs.targets, logits)
+        if self.dynamics_tracker is not None:
             assert inputs.epochs is not None, "load() comes first"
-            self.dynamics.update(inputs.sample_ids, inputs.epochs, inputs.targets, logits)
+            self.dynamics_tracker.update(inputs.sample_ids, inputs.epochs, inputs.targets, logits)
         return F.cross_entropy(logits, inputs.targets, reduction="sum", label_smoothing=self.label_smoothing)
 
 
@@ -268,10 +268,10 @@ def accumulate_gradients(
     weight = 1 / sum(micro_batch.size for micro_batch in micro_batches) if local else world_size / batch.size
     for index, micro_batch in enumerate(micro_batches):
         exchanges = not local and index == len(micro_batches) - 1
-        with distributed.defer_reduction(model, defer=not exchanges):
+        with distributed.gradient_sync(model, enabled=exchanges):
             loss = train_loss.summed_loss(model, batch, micro_batch)
             if exchanges:
-                # The backward pass waits for ranks that have not come to it.
+                # The backward pass waits for ranks that have not reached it.
                 distributed.arrive()
             (loss * weight * loss_scale).backward()
         total += loss.detach()
@@ -326,7 +326,7 @@ def slice_gradients(
             own_losses.append(loss.detach())
             yield torch.cat([flat, torch.stack([own_losses[-1], sq_norm])])
 
-    total = distributed.rank_ordered_sum_(distributed.pairwise_sum(flat_gradients()))
+    total = distributed.all_reduce_pairwise_(distributed.pairwise_sum(flat_gradients()))
     mean, (loss, slice_sq_norm) = total[:-2], total[-2:]
     sizes = [parameter.numel() for parameter in parameters]
     for parameter, gradient in zip(parameters, mean.split(sizes), strict=True):

@@ -94,7 +94,7 @@ class HashChain:
         """Append the last link, of the evaluation weights, and return all links; all ranks call it."""
         self.add()
         self._state.wait_for_links()
-        return distributed.broadcast(self._state.links)
+        return distributed.broadcast_object(self._state.links)
 
     def _entries(self) -> list[_Entry]:
         """Return part, name and value of all that a link hashes."""

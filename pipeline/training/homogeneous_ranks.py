@@ -23,7 +23,7 @@ def check_homogeneous_ranks(device: torch.device) -> None:
     Raises:
         InputError: on all ranks, if one differs from rank 0.
     """
-    check_facts(distributed.all_gather(_facts(device)))
+    check_facts(distributed.all_gather_object(_facts(device)))
 
 
 def _facts(device: torch.device) -> Facts:

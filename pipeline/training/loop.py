@@ -208,7 +208,7 @@ def _train(
                 checkpointer.maybe_save(state, local=settings.local_from_step is not None)
 
     noise_scale = estimate_noise_scale(state.noise) if settings.noise_scale_steps is not None else None
-    confidence = state.tracker.means() if state.tracker else None
+    confidence = state.confidence_tracker.result() if state.confidence_tracker else None
     train_step.release_graph()
     if divergence is None:
         with explain_out_of_memory(step_oom_message(settings, plan.micro_batch)):
@@ -224,7 +224,7 @@ def _train(
         micro_batch=plan.micro_batch,
         hardware=state.hardware,
         confidence=confidence,
-        dynamics=state.dynamics.dynamics() if state.dynamics else None,
+        dynamics=state.dynamics_tracker.result() if state.dynamics_tracker else None,
         earlier_seconds=state.earlier_seconds,
     )
 
@@ -258,7 +258,7 @@ def _add_record(state: TrainState, settings: TrainSettings, n_train: int) -> str
 
 def _divergence(state: TrainState) -> str:
     """Return where the loss stopped being finite; all ranks call it."""
-    steps = distributed.all_gather(state.first_step_not_finite())
+    steps = distributed.all_gather_object(state.first_step_not_finite())
     first = min((step for step in steps if step is not None), default=state.step)
     ranks = [str(rank) for rank, step in enumerate(steps) if step == first]
     if len(steps) == 1:

@@ -55,7 +55,7 @@ def choose_micro_batch(
         InputError: a single BatchNorm group is more than was requested, or than fits.
     """
     # Shares of a batch may differ by a sample; the choice must hold for every rank.
-    by_rank = distributed.all_gather([[size for part in batch for size in part.group_sizes] for batch in slices])
+    by_rank = distributed.all_gather_object([[size for part in batch for size in part.group_sizes] for batch in slices])
     group_sizes = [sizes for batches in by_rank for sizes in batches]
     group, largest = max(map(max, group_sizes)), max(map(sum, group_sizes))
     # The first with the largest group, for messages.
@@ -71,7 +71,7 @@ def choose_micro_batch(
         n_fit = samples_that_fit(_free_at_start(), bytes_per_sample(), local_world_size)
         if distributed.any_rank(n_fit < group):
             raise _does_not_fit(group, batch)
-        return min(*distributed.all_gather(n_fit), max(group, CPU_MICRO_BATCH), largest)
+        return min(*distributed.all_gather_object(n_fit), max(group, CPU_MICRO_BATCH), largest)
     return halve_until_fits(largest, group, try_pass, batch)
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 
 from pipeline.distributed import CommConfig
-from pipeline.training.checkpointing import CheckpointScheduler
+from pipeline.training.checkpointing import Checkpointer
 from pipeline.training.state import HistoryRecord
 from pipeline.training.step_graph import GraphCapture, capture_cuda_graph
 
@@ -28,7 +28,7 @@ class RunOptions:
     title: str = ""
     micro_batch: int | Literal["auto"] = "auto"
     comm: CommConfig = field(default_factory=CommConfig)
-    checkpointer: CheckpointScheduler | None = None
+    checkpointer: Checkpointer | None = None
     graph_capture: GraphCapture | Literal["auto"] | None = "auto"
     on_record: Callable[[Sequence[HistoryRecord]], None] | None = None
 

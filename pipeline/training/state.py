@@ -80,8 +80,8 @@ class TrainState:
         skipped_steps: steps that the loss scaler skipped for a non-finite gradient.
         compression: of gradients, with this rank's error feedback.
         grids: of the next exact sum of gradients; None before the first.
-        tracker: sums the probabilities of the labels; None tracks none.
-        dynamics: sums the margins of the labels; None tracks none.
+        confidence_tracker: sums the probabilities of the labels; None tracks none.
+        dynamics_tracker: sums the margins of the labels; None tracks none.
         links: of the hash chain so far; on rank 0, and on every rank after a checkpoint.
         micro_batch: samples that pass forward together, at most; 0 before it is chosen.
         hardware: descriptions of what the run ran on, in order, each once.
@@ -97,8 +97,8 @@ class TrainState:
     loss_sum: Tensor
     compression: Compression = field(default_factory=Compression)
     grids: Grids | None = None
-    tracker: ConfidenceTracker | None = None
-    dynamics: DynamicsTracker | None = None
+    confidence_tracker: ConfidenceTracker | None = None
+    dynamics_tracker: DynamicsTracker | None = None
     loss_sums: list[Tensor] = field(default_factory=list)
     diverged_at: int | None = None
     loss_count: int = 0
@@ -158,9 +158,9 @@ class TrainState:
             "scaler": self.scaler.state_dict() if self.scaler else None,
             "average": self.average.state_dict() if self.average else None,
             "grids": dataclasses.asdict(self.grids) if self.grids else None,
-            "track": self.tracker.state_dict() if self.tracker else None,
-            "dynamics": self.dynamics.state_dict() if self.dynamics else None,
-            "ranks": distributed.all_gather(of_this_rank),
+            "track": self.confidence_tracker.state_dict() if self.confidence_tracker else None,
+            "dynamics": self.dynamics_tracker.state_dict() if self.dynamics_tracker else None,
+            "ranks": distributed.all_gather_object(of_this_rank),
             "micro_batch": self.micro_batch,
             "counted": self.loss_count,
             "step": self.step,
@@ -187,10 +187,10 @@ class TrainState:
         if self.average:
             self.average.load_state_dict(saved["average"])
         self.grids = Grids(**saved["grids"]) if saved["grids"] else None
-        if self.tracker:
-            self.tracker.load_state_dict(saved["track"], is_main=world.is_main)
-        if self.dynamics:
-            self.dynamics.load_state_dict(saved["dynamics"], is_main=world.is_main)
+        if self.confidence_tracker:
+            self.confidence_tracker.load_state_dict(saved["track"], is_main=world.is_main)
+        if self.dynamics_tracker:
+            self.dynamics_tracker.load_state_dict(saved["dynamics"], is_main=world.is_main)
         # For another number of ranks, rank 0 takes the total.
         total = sum(rank["loss_sum"] for rank in saved["ranks"])
         self.loss_sum.fill_(of_this_rank["loss_sum"] if same_size else total if world.is_main else 0.0)
@@ -236,6 +236,7 @@ def start_state(
     average = None
     if settings.ema_decay is not None:
         average = _MovingAverage(model, settings.ema_decay)
+    n, device = n_tracked_samples, world.device
     return TrainState(
         model=model,
         optimizer=OPTIMIZERS[settings.optimizer](groups, settings.learning_rate, **settings.optimizer_options),
@@ -243,8 +244,8 @@ def start_state(
         average=average,
         compression=Compression(settings.compression, settings.powersgd_rank),
         loss_sum=torch.zeros((), dtype=torch.float64, device=world.device),
-        tracker=ConfidenceTracker(n_tracked_samples, world.device) if n_tracked_samples else None,
-        dynamics=DynamicsTracker(n_tracked_samples, n_tracked_epochs, world.device) if n_tracked_samples else None,
+        confidence_tracker=ConfidenceTracker(n, device) if n else None,
+        dynamics_tracker=DynamicsTracker(n, n_tracked_epochs, device) if n else None,
     )
 
 

@@ -33,8 +33,8 @@ class TrainStep:
 
     Args:
         batches: by batch size, what this rank computes of a global batch.
-        track_from_step: first step at which `state.tracker`, if not None, records the labels' probabilities;
-            `state.dynamics` records from the first step on.
+        track_from_step: first step at which `state.confidence_tracker`, if not None, records the labels' probabilities;
+            `state.dynamics_tracker` records from the first step on.
     """
 
     def __init__(
@@ -50,11 +50,12 @@ class TrainStep:
         log: RunLog,
     ) -> None:
         self._settings, self._state, self._world = settings, state, world
-        _set_up_learning_rate(state.optimizer, world.device)
-        self._train_loss = replace(train_loss, dynamics=state.dynamics)
-        self._tracked_loss, self._track_from_step = replace(self._train_loss, tracker=state.tracker), track_from_step
+        _set_up_lr(state.optimizer, world.device)
+        self._train_loss = replace(train_loss, dynamics_tracker=state.dynamics_tracker)
+        self._tracked_loss = replace(self._train_loss, confidence_tracker=state.confidence_tracker)
+        self._track_from_step = track_from_step
         self._batches = batches
-        self._leaves = SliceGradients(state.model, world)
+        self._slices = SliceGradients(state.model, world)
         self._exact = None
         if settings.reduction == "exact":
             self._exact = ExactGradients(
@@ -69,11 +70,11 @@ class TrainStep:
             self._local = LocalGradients(self._averaged.model, world)
             wrapped = self._averaged.model
         state.model.train()
-        # Ranks exchange gradients during the backward pass.
+        # A backward pass with an all-reduce is not captured.
         capturable = wrapped is state.model and _can_be_captured(settings, state)
         self._graphs = StepGraphs(
             state.model, options.capture_on(world.device) if capturable else None, log=log,
-            update=partial(_update_weights, settings, state) if _rate_is_tensor(state.optimizer) else None,
+            update=partial(_update_weights, settings, state) if _lr_is_tensor(state.optimizer) else None,
         )  # fmt: skip
 
     def warm_up(self, batch: GlobalBatch) -> None:
@@ -84,7 +85,7 @@ class TrainStep:
         """
         if self._exact is None:
             self._averaged.model.train()
-            self._averaged.warm_up(replace(self._train_loss, dynamics=None), batch)
+            self._averaged.warm_up(replace(self._train_loss, dynamics_tracker=None), batch)
             self._state.model.train()
 
     def run_step(self, batch: GlobalBatch) -> None:
@@ -94,7 +95,7 @@ class TrainStep:
         samples_noise = settings.noise_scale_steps is not None and state.step % settings.noise_scale_steps == 0
 
         # Learning rate: a pure function of the step.
-        _set_learning_rate(state.optimizer, settings.lr_at(state.step))
+        _set_lr(state.optimizer, settings.lr_at(state.step))
 
         # Forward and backward passes, micro-batch by micro-batch.
         train_loss = self._tracked_loss if state.step >= self._track_from_step else self._train_loss
@@ -136,7 +137,7 @@ class TrainStep:
         if self._exact is not None:
             return self._exact
         if samples_noise:
-            return self._leaves
+            return self._slices
         return self._local if local else self._averaged
 
     def _loss_scale(self) -> float | Tensor:
@@ -182,22 +183,22 @@ def _can_be_captured(settings: TrainSettings, state: TrainState) -> bool:
     return simple and state.scaler is None and settings.network in NETWORKS
 
 
-def _set_up_learning_rate(optimizer: Optimizer, device: torch.device) -> None:
+def _set_up_lr(optimizer: Optimizer, device: torch.device) -> None:
     """Let the fused SGD of a GPU read its learning rate from there, as a captured update has to."""
     groups = optimizer.param_groups
     shared = device.type == "cuda" and isinstance(optimizer, torch.optim.SGD) and groups[0]["fused"]
-    rate = torch.zeros((), device=device) if shared else 0.0
+    lr = torch.zeros((), device=device) if shared else 0.0
     for group in groups:
-        group["lr"] = rate
+        group["lr"] = lr
 
 
-def _set_learning_rate(optimizer: Optimizer, rate: float) -> None:
-    if _rate_is_tensor(optimizer):
-        optimizer.param_groups[0]["lr"].fill_(rate)  # all groups share the tensor
+def _set_lr(optimizer: Optimizer, lr: float) -> None:
+    if _lr_is_tensor(optimizer):
+        optimizer.param_groups[0]["lr"].fill_(lr)  # all groups share the tensor
         return
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = lr
 
 
-def _rate_is_tensor(optimizer: Optimizer) -> bool:
+def _lr_is_tensor(optimizer: Optimizer) -> bool:
     return isinstance(optimizer.param_groups[0]["lr"], Tensor)

@@ -73,7 +73,7 @@ class StepGraphs:
             caller has to run: the first one of a kind, since torch's libraries and the optimizer's state start with
             it, and one of several passes.
         """
-        key = (batch.size, train_loss.tracker is not None)
+        key = (batch.size, train_loss.confidence_tracker is not None)
         if self._capture is None or len(micro_batches) != 1 or key != self._key:
             self._graph, self._key = None, key
             return None

@@ -18,7 +18,7 @@ from pipeline.runs.arm_rows import TrainRows
 from pipeline.runs.checkpoints import RunCheckpoints
 from pipeline.runs.execution import LoadedSplits, execute_run
 from pipeline.runs.grid import RunSpec
-from pipeline.training.checkpointing import CheckpointScheduler, stop_and_save_flags
+from pipeline.training.checkpointing import Checkpointer, stop_and_save_flags
 from pipeline.training.effective_settings import comm_config_from
 from pipeline.training.loop import TrainData, train
 from pipeline.training.run_options import RunOptions
@@ -157,7 +157,7 @@ def _train_and_evaluate(
     # Two cases come here. (a) The last epoch: this trains and evaluates it. (b) An earlier epoch: the block above has
     # trained and saved it, so with `steps=end` this run restores the state, takes no step, and evaluates. Its learning
     # rates would be those of a shorter run, but no step uses them.
-    resumed = _TimedScheduler(task, world)
+    resumed = _TimedCheckpointer(task, world)
     run_spec = RunSpec(
         arm="", filter_network="", learning_rate=settings.learning_rate, n_train=int(task.rows.train.sum()),
         settings=dataclasses.replace(settings, steps=end),
@@ -175,8 +175,8 @@ class _EpochEnded(Exception):  # noqa: N818 - an event that never leaves this mo
     """The run is at the end of the epoch, and is saved."""
 
 
-class _TimedScheduler(CheckpointScheduler):
-    """`CheckpointScheduler` that measures the time from its creation until the run has restored its state."""
+class _TimedCheckpointer(Checkpointer):
+    """`Checkpointer` that measures the time from its creation until the run has restored its state."""
 
     def __init__(self, task: EpochTask, world: World) -> None:
         interval, self._created = task.run.recipe.checkpoint, time.monotonic()
@@ -195,8 +195,8 @@ class _TimedScheduler(CheckpointScheduler):
         assert self._end in (state.step, self._total_steps), (state.step, self._end)
 
 
-class _StopAtEpochEnd(_TimedScheduler):
-    """`_TimedScheduler` that saves the state and ends the run at the end of the epoch."""
+class _StopAtEpochEnd(_TimedCheckpointer):
+    """`_TimedCheckpointer` that saves the state and ends the run at the end of the epoch."""
 
     def _check(self, state: TrainState) -> None:
         # The task was interrupted after its last step.
@@ -218,7 +218,7 @@ class _StopAtEpochEnd(_TimedScheduler):
 
 
 @contextmanager
-def _handling_signals(checkpointer: CheckpointScheduler) -> Iterator[None]:
+def _handling_signals(checkpointer: Checkpointer) -> Iterator[None]:
     """Handle signals in the main thread, the only one that they reach. Dask's workers run tasks in others."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -31,7 +31,7 @@ def test_only_join_process_group_makes_a_world() -> None:
 
 
 _MAKERS = {"init_process_group", "new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group"}
-_SHORTENED = "groups_without_timeout.append"  # `set_collective_timeout` gives these the timeout of the run
+_SHORTENED = "extra_groups.append"  # `set_collective_timeout` gives these the timeout of the run
 
 
 def _without_timeout(module: ast.Module) -> list[int]:

@@ -193,7 +193,7 @@ def measure(training: Training, seconds: float) -> StepTimes:
         variants[0] = replace(training, settings=replace(training.settings, local_period=period))
     steps = [n_steps // period * period, *[n_steps] * (len(variants) - 1)]
     rounds = [
-        [distributed.all_gather(step_seconds(variant, n)) for variant, n in zip(variants, steps, strict=True)]
+        [distributed.all_gather_object(step_seconds(variant, n)) for variant, n in zip(variants, steps, strict=True)]
         for _ in range(ROUNDS)
     ]
     # For each variant (rounds, ranks, steps).
@@ -207,7 +207,9 @@ def measure(training: Training, seconds: float) -> StepTimes:
 
 def steps_in(training: Training, seconds: float) -> int:
     """Return the number of timed steps that fit into `seconds`, from a first run of a few; the same on all ranks."""
-    slowest = max(float(np.median(times)) for times in distributed.all_gather(step_seconds(training, _MIN_STEPS)))
+    slowest = max(
+        float(np.median(times)) for times in distributed.all_gather_object(step_seconds(training, _MIN_STEPS))
+    )
     return int(np.clip(seconds / slowest - _WARM_UP, _MIN_STEPS, _MAX_STEPS))
 
 

@@ -21,7 +21,7 @@ from pipeline.runs.ledger import RunResult
 from pipeline.stats.estimates import chance_of_detection, excluded_count, excluded_share
 from pipeline.stats.formatting import plural
 from pipeline.training.canonical_runs import canonical_hashes
-from pipeline.training.checkpointing import CheckpointScheduler
+from pipeline.training.checkpointing import Checkpointer
 from pipeline.training.code_families import Hashes, find_family, read_families
 from pipeline.training.effective_settings import comm_config_from
 from pipeline.training.run_key import machine_info, matches_current_code, training_code_digest
@@ -41,7 +41,7 @@ Retrain = Callable[[StudyRun], RunResult]
 class Trainer(Protocol):
     """Trains a run again; a checkpointer may start it elsewhere and end it earlier."""
 
-    def __call__(self, run: StudyRun, checkpointer: CheckpointScheduler | None = None) -> RunResult: ...
+    def __call__(self, run: StudyRun, checkpointer: Checkpointer | None = None) -> RunResult: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +196,7 @@ def retrainer(project: Project, world: World, log: RunLog) -> Trainer:
         class_names=prepared.class_names,
     )  # fmt: skip
 
-    def retrain(run: StudyRun, checkpointer: CheckpointScheduler | None = None) -> RunResult:
+    def retrain(run: StudyRun, checkpointer: Checkpointer | None = None) -> RunResult:
         recorded = project.runs[run.fingerprint]
         recipe = project.params.studies[run.study].effective_recipe(project.params.train)
         torch.set_num_threads(_threads(recorded))

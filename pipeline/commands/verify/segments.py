@@ -18,7 +18,7 @@ from pipeline.errors import InputError
 from pipeline.run_log import RunLog
 from pipeline.runs.checkpoints import has_kept, kept_checkpoint, load_kept
 from pipeline.runs.ledger import RunResult
-from pipeline.training.checkpointing import CheckpointScheduler, stop_and_save_flags
+from pipeline.training.checkpointing import Checkpointer, stop_and_save_flags
 from pipeline.training.hash_chain import HashChain
 from pipeline.training.state import TrainState
 
@@ -59,7 +59,7 @@ def segment_retrainer(project: Project, world: World, log: RunLog) -> Retrain:
 
     def retrain(segment: StudyRun) -> RunResult:
         recorded = project.runs[segment.fingerprint].result
-        scheduler = _SegmentScheduler(segment, recorded, project, world)
+        scheduler = _SegmentCheckpointer(segment, recorded, project, world)
         try:
             return train(segment, scheduler)
         except _SegmentEnd as end:
@@ -68,7 +68,7 @@ def segment_retrainer(project: Project, world: World, log: RunLog) -> Retrain:
     return retrain
 
 
-class _SegmentScheduler(CheckpointScheduler):
+class _SegmentCheckpointer(Checkpointer):
     """Starts a run from a kept checkpoint, saves nothing, and ends it at the segment's last link."""
 
     def __init__(self, segment: StudyRun, recorded: RunResult, project: Project, world: World) -> None:

@@ -26,7 +26,7 @@ def _mean_of_means(
     """Weight every pass and every rank equally, whatever its number of images."""
     total = torch.zeros((), dtype=torch.float64, device=train_loss.labels.device)
     for index, part in enumerate(parts):
-        with distributed.defer_reduction(model, defer=index < len(parts) - 1):
+        with distributed.gradient_sync(model, enabled=index == len(parts) - 1):
             loss = train_loss.summed_loss(model, batch, part)
             (loss / part.size / len(parts)).backward()
         total += loss.detach()
@@ -56,7 +56,7 @@ def _clipped_per_pass(
     """Clip the accumulated gradient after every pass."""
     total = torch.zeros((), dtype=torch.float64, device=train_loss.labels.device)
     for index, part in enumerate(parts):
-        with distributed.defer_reduction(model, defer=index < len(parts) - 1):
+        with distributed.gradient_sync(model, enabled=index == len(parts) - 1):
             total += accumulate_gradients(model, train_loss, batch, [part], **options)
         nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
     return total

@@ -28,7 +28,7 @@ from pipeline.errors import InputError, Terminated
 from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
 from pipeline.training import eval_weights, hash_chain, state
-from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
+from pipeline.training.checkpointing import Checkpointer, Checkpoints, stop_and_save_flags
 from pipeline.training.evaluation import Evaluation, evaluate, load_images
 from pipeline.training.gradients import GlobalBatch, TrainLoss
 from pipeline.training.loop import TrainData, TrainedRun, train
@@ -190,7 +190,7 @@ def _patched(case: StepCase, world: World) -> Iterator[None]:
         yield
 
 
-def _train(case: StepCase, world: World, checkpointer: CheckpointScheduler | None = None) -> TrainedRun:
+def _train(case: StepCase, world: World, checkpointer: Checkpointer | None = None) -> TrainedRun:
     """The tenth of the images that is not trained on has labels out of range."""
     images, labels = bright_images(150, case.settings.format.image_size)
     members = np.arange(150) % 10 != 0
@@ -211,7 +211,7 @@ def _train(case: StepCase, world: World, checkpointer: CheckpointScheduler | Non
 
 def _train_with_a_break(case: StepCase, world: World, folder: Path) -> TrainedRun:
     flag_sync = stop_and_save_flags()
-    ended = CheckpointScheduler(Checkpoints(folder), flag_sync, world=world, steps=1000)
+    ended = Checkpointer(Checkpoints(folder), flag_sync, world=world, steps=1000)
     try:
         with ended.stop_at_signals():
             signal.raise_signal(signal.SIGTERM)
@@ -222,10 +222,10 @@ def _train_with_a_break(case: StepCase, world: World, folder: Path) -> TrainedRu
         raise AssertionError("was not ended")
     distributed.barrier()
     assert world.size == 1 or not world.is_main or len(list(folder.iterdir())) == 1
-    return _train(case, world, CheckpointScheduler(Checkpoints(folder), flag_sync, world=world, steps=1000))
+    return _train(case, world, Checkpointer(Checkpoints(folder), flag_sync, world=world, steps=1000))
 
 
-class _StopAfter(CheckpointScheduler):
+class _StopAfter(Checkpointer):
     """Requests a stop after a step, as SIGTERM would."""
 
     def __init__(self, folder: Path, world: World, step: int) -> None:
@@ -272,7 +272,7 @@ def _results(case: StepCase, trained: TrainedRun, world: World) -> dict[str, Any
     assert dynamics is not None
     return {
         "state": trained.model.state_dict(),
-        "same on all ranks": len(set(distributed.all_gather(_digest(trained.model)))) == 1,
+        "same on all ranks": len(set(distributed.all_gather_object(_digest(trained.model)))) == 1,
         "losses": [record.train_loss for record in trained.history],
         "rates": [record.lr for record in trained.history],
         "accuracies": [(record.top1, record.test_loss) for record in trained.history],
@@ -319,7 +319,7 @@ def main() -> None:
         }
         results["first weights"] = first_weights()
         results["ranks"] = int(distributed.all_reduce_sum_(torch.ones((), dtype=torch.int64)))
-        results["from rank 0"] = distributed.broadcast({"rank": world.rank})
+        results["from rank 0"] = distributed.broadcast_object({"rank": world.rank})
         if world.rank == world.size - 1:
             torch.save(results, output)
 

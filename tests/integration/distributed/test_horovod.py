@@ -66,7 +66,7 @@ def _network() -> nn.Module:
 
 
 def _backward(network: nn.Module, *, defer: bool = False) -> None:
-    with distributed.defer_reduction(network, defer=defer):
+    with distributed.gradient_sync(network, enabled=not defer):
         network(torch.ones(2, 3, 4, 4)).sum().backward()
 
 
@@ -87,7 +87,7 @@ def test_gradients_are_sent_only_with_the_last_pass(library: _FakeHorovod) -> No
 def test_a_failed_exchange_is_not_awaited_later(library: _FakeHorovod) -> None:
     network = _network()
     averaged = HorovodDataParallel(network, _CPU, 1.0)
-    with pytest.raises(ZeroDivisionError), distributed.defer_reduction(averaged, defer=False):
+    with pytest.raises(ZeroDivisionError), distributed.gradient_sync(averaged, enabled=True):
         _fail_after(averaged)
     n = len(library.sent)
     network.zero_grad()

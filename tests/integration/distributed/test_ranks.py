@@ -156,11 +156,11 @@ def test_one_process_has_nothing_to_exchange() -> None:
     threads = torch.get_num_threads()
     with distributed.join_process_group(threads_per_worker=threads) as world:
         assert (world.rank, world.size, world.is_main) == (0, 1, True)
-        assert distributed.broadcast("x") == "x"
+        assert distributed.broadcast_object("x") == "x"
         assert distributed.all_reduce_sum_(torch.tensor(3.0)) == 3
         model = nn.Linear(1, 1)
         assert distributed.data_parallel(model, world.device) is model
-        with distributed.defer_reduction(model, defer=True):
+        with distributed.gradient_sync(model, enabled=False):
             distributed.barrier()
 
 

@@ -31,5 +31,5 @@ def test_a_collective_without_one_rank_times_out(tmp_path: Path) -> None:
     done = run([*torchrun, str(script)], environ={"PYTHONPATH": str(ROOT)})
     assert done.returncode == 1
     assert "rank 1 (process " in done.stderr, done.stderr
-    assert "has not come to the others within 2 s" in done.stderr, done.stderr
+    assert "has not reached the others within 2 s" in done.stderr, done.stderr
     assert time.monotonic() - start < 50

@@ -210,7 +210,7 @@ def test_a_rank_that_hangs_in_a_step_is_named(tmp_path: Path, reduction: str) ->
     code, said = _with_fault(study, "sleep", rank=1)
     assert code == 2, said
     notice, error = (line for line in _lines(said) if "rank" in line)
-    late = r"rank 1 \(process \d+ on \S+\) has not come to the others"
+    late = r"rank 1 \(process \d+ on \S+\) has not reached the others"
     assert re.match(rf"{late} for \d+ s; the others wait until 6 s \(timeout_seconds\)", notice), said
     assert re.match(rf"error: {late} within 6 s; run the same command again", error), said
     assert "Traceback" not in said

@@ -201,7 +201,7 @@ def test_slow_runs_of_earlier_code_are_one_line(monkeypatch: pytest.MonkeyPatch,
             raise subprocess.TimeoutExpired(command, 600)
 
     monkeypatch.setattr(module, "git_output", lambda *_: b"")
-    monkeypatch.setattr(module.subprocess, "run", too_slow)
+    monkeypatch.setattr(subprocess, "run", too_slow)
     with pytest.raises(InputError) as raised:
         module._run_commit("a" * 40, tmp_path)
     assert raised.value.key == "a" * 12

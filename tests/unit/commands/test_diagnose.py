@@ -134,7 +134,7 @@ def test_post_local_sgd_pays_for_averages_of_any_period(period: int, monkeypatch
         return result
 
     monkeypatch.setattr(timing, "step_seconds", seconds)
-    monkeypatch.setattr("pipeline.distributed.all_gather", lambda own: [own, own])
+    monkeypatch.setattr("pipeline.distributed.all_gather_object", lambda own: [own, own])
     two = World(rank=0, size=2, device=torch.device("cpu"))
     settings = replace(TINY, batch_size=64, simulated_workers=2, local_from_step=70, local_period=period)
     result = diagnose(measure(_training(settings, two), 200.0))

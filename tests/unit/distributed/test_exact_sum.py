@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pipeline.distributed.exact_sum import HEADROOM, Grids, OverlappedSum, largest_finite, ordered_sum
+from pipeline.distributed.exact_sum import HEADROOM, Grids, OverlappedSum, largest_finite, pairwise_sum_over_ranks
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 LEAVES = st.integers(1, 4).flatmap(
@@ -194,6 +194,6 @@ def test_rounding_to_a_grid_is_needed() -> None:
 
 
 def test_the_ordered_sum_of_one_process_has_no_negative_zero() -> None:
-    total = ordered_sum(torch.tensor([[-0.0, 1.0], [-0.0, 2.0], [-0.0, 3.0]]).unbind())
+    total = pairwise_sum_over_ranks(torch.tensor([[-0.0, 1.0], [-0.0, 2.0], [-0.0, 3.0]]).unbind())
     assert total.tolist() == [0.0, 6.0]
     assert not torch.signbit(total).any()

@@ -50,18 +50,18 @@ def test_a_rank_that_answers_and_does_not_come_ends_the_process() -> None:
     assert waits.returncode == 0, said[waits]
     assert ends.returncode == 2, said[ends]
     last = said[ends].splitlines()[-1]
-    assert last.startswith("error: rank 1 (process 1 on another-host) has not come to the others within 1 s"), last
+    assert last.startswith("error: rank 1 (process 1 on another-host) has not reached the others within 1 s"), last
 
 
 @pytest.mark.parametrize("timeout_s", [300.0, 20.0])
 @pytest.mark.parametrize(
-    ("counts", "arrivals", "what"), [(False, 1, "answered"), (True, 1, "come to the others"), (False, 0, "answered")]
+    ("counts", "arrivals", "what"), [(False, 1, "answered"), (True, 1, "reached the others"), (False, 0, "answered")]
 )
 def test_a_late_rank_is_named_once_and_says_what_the_limit_is(
     timeout_s: float, counts: bool, arrivals: int, what: str,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """The clock is an argument; `arrivals` is the number of collectives that rank 1 has come to fewer than this one.
+    """The clock is an argument; `arrivals` is the number of collectives that rank 1 has reached fewer than this one.
 
     With none it may be stopped inside a collective that is not counted, such as one of DistributedDataParallel.
     """

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import Terminated
-from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
+from pipeline.training.checkpointing import Checkpointer, Checkpoints, stop_and_save_flags
 from tests.fixtures.training import ALONE
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -25,8 +25,8 @@ def default_handlers() -> Iterator[None]:
 
 
 @pytest.fixture
-def checkpointer(tmp_path: Path) -> CheckpointScheduler:
-    return CheckpointScheduler(Checkpoints(tmp_path), stop_and_save_flags(), world=ALONE, steps=1000)
+def checkpointer(tmp_path: Path) -> Checkpointer:
+    return Checkpointer(Checkpoints(tmp_path), stop_and_save_flags(), world=ALONE, steps=1000)
 
 
 def _send_all(*numbers: int) -> None:
@@ -35,7 +35,7 @@ def _send_all(*numbers: int) -> None:
 
 
 @pytest.mark.parametrize("sent", _SIGNALS)
-def test_the_first_signal_only_requests_a_stop(checkpointer: CheckpointScheduler, sent: signal.Signals) -> None:
+def test_the_first_signal_only_requests_a_stop(checkpointer: Checkpointer, sent: signal.Signals) -> None:
     before = [signal.getsignal(number) for number in _SIGNALS]
     with pytest.raises(Terminated), checkpointer.stop_at_signals():
         _send_all(sent, signal.SIGTERM)
@@ -43,14 +43,14 @@ def test_the_first_signal_only_requests_a_stop(checkpointer: CheckpointScheduler
     assert [signal.getsignal(number) for number in _SIGNALS] == before
 
 
-def test_a_second_sigint_ends_the_run_without_a_save(checkpointer: CheckpointScheduler, tmp_path: Path) -> None:
+def test_a_second_sigint_ends_the_run_without_a_save(checkpointer: Checkpointer, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), checkpointer.stop_at_signals():
         _send_all(signal.SIGINT, signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert not list(tmp_path.iterdir())
 
 
-def test_an_ignored_sigint_stays_ignored(checkpointer: CheckpointScheduler) -> None:
+def test_an_ignored_sigint_stays_ignored(checkpointer: Checkpointer) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with checkpointer.stop_at_signals():
         _send_all(signal.SIGINT)

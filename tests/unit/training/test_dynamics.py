@@ -42,7 +42,7 @@ def test_they_are_those_of_a_plain_count(n_epochs: int, batch: int, seed: int) -
         tracker.update(ids, epochs, targets, logits)
         for row, target, own in zip(ids.tolist(), targets.tolist(), logits.tolist(), strict=True):
             margins[row].append(own[target] - max(own[:target] + own[target + 1 :]))
-    dynamics = tracker.dynamics()
+    dynamics = tracker.result()
     for row, history in enumerate(margins):
         right = [margin > 0 for margin in history]
         events = sum(before and not after for before, after in pairwise(right))
@@ -68,7 +68,7 @@ def test_neither_ranks_nor_an_interruption_change_a_bit(n_epochs: int, batch: in
         for rank, tracker in enumerate(ranks):
             tracker.update(*(values[rank::2] for values in own))
     _gather(ranks, total)
-    expected, actual = straight.dynamics(), total.dynamics()
+    expected, actual = straight.result(), total.result()
     assert expected.margin.tobytes() == actual.margin.tobytes()
     assert expected.forgetting.tobytes() == actual.forgetting.tobytes()
 
@@ -87,7 +87,7 @@ def test_forgetting_events_of_known_histories() -> None:
         right = torch.tensor([history[epoch] == "R" for history in histories])
         logits = torch.stack([right.float(), (~right).float()], dim=1)
         tracker.update(torch.arange(4), torch.full((4,), epoch), torch.zeros(4, dtype=torch.int64), logits)
-    dynamics = tracker.dynamics()
+    dynamics = tracker.result()
     np.testing.assert_array_equal(dynamics.forgetting, [2, 1, 0, np.inf, np.nan])
     np.testing.assert_array_equal(dynamics.margin, [0, 0, 0, -1, np.nan])
 
@@ -96,8 +96,8 @@ def test_forgetting_events_of_known_histories() -> None:
 def test_logits_that_are_not_finite_are_never_correct(logits: list[float], margin: float) -> None:
     tracker = DynamicsTracker(1, 1, _CPU)
     tracker.update(torch.tensor([0]), torch.tensor([0]), torch.tensor([0]), torch.tensor([logits]))
-    assert tracker.dynamics().margin.tolist() == [margin]
-    assert tracker.dynamics().forgetting.tolist() == [np.inf]
+    assert tracker.result().margin.tolist() == [margin]
+    assert tracker.result().forgetting.tolist() == [np.inf]
 
 
 def _train(members: np.ndarray, *, steps: int, batch: int) -> TrainedRun:

@@ -39,8 +39,8 @@ def test_means_are_those_of_the_softmax_and_nan_for_unseen_images(seed: int) -> 
         for row, target, own in zip(ids.tolist(), targets.tolist(), logits, strict=True):
             sure[row].append(float(own.double().softmax(0)[target]))
     expected = np.array([float(np.mean(values)) if values else np.nan for values in sure])
-    np.testing.assert_allclose(track.means().astype(np.float64), expected, atol=1e-6)
-    assert np.isnan(track.means()[_N - 1])
+    np.testing.assert_allclose(track.result().astype(np.float64), expected, atol=1e-6)
+    assert np.isnan(track.result()[_N - 1])
 
 
 @given(st.integers(0, 2**32 - 1), st.permutations(range(4)), st.integers(0, 4))
@@ -53,7 +53,7 @@ def test_no_order_and_no_interruption_changes_a_bit(seed: int, order: list[int],
             saved, other = other.state_dict(), ConfidenceTracker(_N, _CPU)
             other.load_state_dict(saved, is_main=True)
         other.update(*batches[index])
-    assert straight.means().tobytes() == other.means().tobytes()
+    assert straight.result().tobytes() == other.result().tobytes()
 
 
 @given(st.integers(1, 10_000), st.integers(1, 5_000), st.integers(1, 600))
@@ -92,4 +92,4 @@ def test_tracking_changes_no_weight() -> None:
 def test_logits_that_are_not_finite_have_no_confidence(logits: list[float]) -> None:
     track = ConfidenceTracker(1, _CPU)
     track.update(torch.tensor([0]), torch.tensor([0]), torch.tensor([logits]))
-    assert track.means().tolist() == [0.0]
+    assert track.result().tolist() == [0.0]

@@ -81,7 +81,7 @@ def test_a_gradient_outside_its_grid_is_summed_again_tracked_once(outside: int, 
     exponents = list(grids.exponents)
     exponents[outside] += change
     passes: list[int] = []
-    counted = replace(train_loss, tracker=_Counting(N, passes))
+    counted = replace(train_loss, confidence_tracker=_Counting(N, passes))
     again = _strategy(model, replace(grids, exponents=tuple(exponents)))
     _compute(again, counted, _PARTS)
     assert torch.equal(gradient_of(model), expected)
@@ -104,7 +104,7 @@ def test_a_gradient_that_is_not_finite_is_not_summed_again() -> None:
     _compute(exact, train_loss, _PARTS)
     grids = exact.grids
     passes: list[int] = []
-    _compute(exact, replace(train_loss, tracker=_Counting(N, passes)), _PARTS, loss_scale=float("inf"))
+    _compute(exact, replace(train_loss, confidence_tracker=_Counting(N, passes)), _PARTS, loss_scale=float("inf"))
     assert not gradient_of(model).isfinite().all()
     assert len(passes) == WORKERS
     assert exact.grids is not None

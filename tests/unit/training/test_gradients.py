@@ -286,7 +286,7 @@ def test_gradients_are_exchanged_once_with_the_last_part() -> None:
 
 @pytest.mark.usefixtures("group_of_one")
 def test_an_exchange_at_every_micro_batch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.distributed.defer_reduction", lambda model, defer: nullcontext())
+    monkeypatch.setattr("pipeline.distributed.gradient_sync", lambda model, enabled: nullcontext())
     assert _exchanges() == 4
 
 

@@ -17,7 +17,7 @@ from pipeline.durations import BatchStage
 from pipeline.errors import Terminated
 from pipeline.models.resnet import Network
 from pipeline.training import hash_chain
-from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
+from pipeline.training.checkpointing import Checkpointer, Checkpoints, stop_and_save_flags
 from pipeline.training.evaluation import Evaluation
 from pipeline.training.state import TrainState
 from tests.fixtures.loop import train_bright, weights_of
@@ -25,7 +25,7 @@ from tests.fixtures.slow import quick_first
 from tests.fixtures.training import ALONE, TINY
 
 
-class _StopAfter(CheckpointScheduler):
+class _StopAfter(Checkpointer):
     """Asks the run to end once so many steps are done, as SIGTERM would."""
 
     def __init__(self, folder: Path, step: int) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pipeline.errors import OutOfMemory
 from pipeline.models import build_network
 from pipeline.models.small_cnn import SmallCnn
-from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
+from pipeline.training.checkpointing import Checkpointer, Checkpoints, stop_and_save_flags
 from pipeline.training.evaluation import evaluate, load_images
 from pipeline.training.weights import load_trained, save_trained
 from tests.fixtures.loop import train_bright, weights_of
@@ -94,8 +94,8 @@ def test_prediction_names_its_arguments(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_run_goes_on_from_what_it_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def checkpointer() -> CheckpointScheduler:
-        return CheckpointScheduler(Checkpoints(tmp_path), stop_and_save_flags(), world=ALONE, steps=1)
+    def checkpointer() -> Checkpointer:
+        return Checkpointer(Checkpoints(tmp_path), stop_and_save_flags(), world=ALONE, steps=1)
 
     straight = train_bright(_SETTINGS, micro_batch=10)
     with monkeypatch.context() as patched:
