@@ -63,7 +63,7 @@ from pipeline.artifacts.files import read_json, write_json
 from pipeline.commands.diagnose.timing import Training, step_seconds, without_communication
 from pipeline.datasets.decode import resize
 from pipeline.distributed import CommConfig, World
-from pipeline.models.resnet import Network
+from pipeline.models.network import Network
 from pipeline.run_log import RunLog
 from pipeline.training import state
 from pipeline.training.evaluation import evaluate, evaluation_images, load_images

@@ -18,7 +18,8 @@ from torch.optim import Optimizer
 from benchmarks.measuring import print_results, ratio_spread, seconds_of
 from benchmarks.printing import Row
 from pipeline.models import build_network
-from pipeline.optim import muon, parameter_groups
+from pipeline.optim import parameter_groups
+from pipeline.optim.muon import Muon
 
 _IMAGES, _CLASSES = 32, 10
 
@@ -45,7 +46,7 @@ def main() -> None:
     backward(model, arguments.image_size, device)
     outer = model.input_layer, model.output_layer
     groups = parameter_groups(model, weight_decay=5e-4, decay_norm_and_bias=False, outer_layers=outer)
-    ours = muon(groups, 1e-3, momentum=0.95, nesterov=True)
+    ours = Muon(groups, 1e-3, momentum=0.95, nesterov=True)
     theirs = TimmMuon(model.parameters(), lr=1e-3, momentum=0.95, nesterov=True, weight_decay=5e-4)
 
     def seconds(optimizer: Optimizer) -> float:

@@ -107,6 +107,11 @@ def short_reason(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
+def long_reason(error: Exception) -> str:
+    """Return the class and all lines of an error of a library as one line, in 200 characters at most."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
 def fix_hint(error: BaseException) -> str | None:
     """Return one line with the fix for an out-of-memory or file system error; None for other errors."""
     if is_out_of_memory(error):

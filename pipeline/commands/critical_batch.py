@@ -142,7 +142,7 @@ def _measure(context: StageContext, arguments: argparse.Namespace, world: World)
 
 def _inputs(context: StageContext, world: World) -> tuple[list[RunSpec], TrainRows, LoadedSplits]:
     """Return a run for each seed, the rows to train on, and the images, with those flagged `val` as the test split."""
-    study = context.params.studies[str(context.item)]
+    study = context.params.studies[context.item_name]
     if CONTROL not in study.arms:
         raise InputError(f"studies.{context.item}.arms: {list(study.arms)} lack full; give a study with it")
     check_with_note(context.data, stage_inputs("train", context.item, context.params, context.data), context.log.info)

@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
             raise InputError(f"--seed {arguments.seed}: too large; give {MAX_SEED} or less")
         context = make_context("landscape", "study", arguments)
         with closing(context.log), file_lock(context.work.lock(context.name), context.name):
-            tables = study_tables(str(context.item), context.data)
+            tables = study_tables(context.item_name, context.data)
             check_with_note(context.data, [prepared_inputs(context.data), tables], context.log.info)
             data = load_prepared(context.data, folder=context.image_folder)
             splits = dict(zip(SPLITS, (data.train, data.test), strict=True))
@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
             n_planted = count_planted(context.data)
             note = None if n_planted is None else planted_note(n_planted)
             _write(context, rows, method, note)
-    study = str(context.item)
+    study = context.item_name
     seeds = sorted({row["seed"] for row in rows})
     networks = len({row["fingerprint"] for row in rows})
     print(f"{context.data.landscape(study)}: {networks} networks of seeds {seeds}")
@@ -113,7 +113,7 @@ def _method(arguments: argparse.Namespace, sizes: Mapping[str, int]) -> Method:
 def _measure(
     context: StageContext, data: PreparedData, splits: Mapping[str, PreparedSplit], method: Method
 ) -> list[dict[str, Any]]:
-    study, ledger = str(context.item), Ledger(context.work.ledger)
+    study, ledger = context.item_name, Ledger(context.work.ledger)
     runs = [run for run in read_parquet(context.data.runs(study)).to_pylist() if has_network(run, ledger)]
     # Before the first measurement, which takes minutes.
     for run in runs:
@@ -137,7 +137,7 @@ def _measure(
 
 
 def _write(context: StageContext, rows: Sequence[Mapping[str, Any]], method: Method, note: str | None) -> None:
-    paths, study = context.data, str(context.item)
+    paths, study = context.data, context.item_name
     # An interruption between the two writes must not leave the figure of older numbers.
     paths.landscape_figure(study).unlink(missing_ok=True)
     write_parquet(paths.landscape(study), pa.Table.from_pylist(list(rows), schema=SCHEMA))

@@ -30,7 +30,7 @@ from pipeline.commands import check_minimums, command_parser
 from pipeline.config.batch_sizes import CONTROL, TREATED
 from pipeline.distributed import World
 from pipeline.errors import InputError, explain_out_of_memory
-from pipeline.models.resnet import Network
+from pipeline.models.network import Network
 from pipeline.run_analysis.noise_scale_ratio import ScaleRatio, measure_parts, noise_scale_of, scale_ratio
 from pipeline.runs.arm_rows import TrainRows
 from pipeline.runs.execution import LoadedSplits
@@ -110,7 +110,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _measurements(context: StageContext, arguments: argparse.Namespace, world: World) -> Iterator[Measurement]:
-    study = context.params.studies[str(context.item)]
+    study = context.params.studies[context.item_name]
     if missing := {CONTROL, TREATED} - set(study.arms):
         raise InputError(
             f"studies.{context.item}.arms: {list(study.arms)} lack {min(missing)}; give a study with full and filtered"
@@ -152,9 +152,9 @@ Networks = Iterator[tuple[RunSpec, Network, NDArray[np.bool_] | np.bool_]]
 
 def _kept_networks(context: StageContext, specs: Sequence[RunSpec], data: PreparedData, world: World) -> Networks:
     """Yield the finished runs of the full arm whose weights are kept."""
-    check_with_note(context.data, [study_tables(str(context.item), context.data)], context.log.info)
+    check_with_note(context.data, [study_tables(context.item_name, context.data)], context.log.info)
     ledger, by_run = Ledger(context.work.ledger), {_identity(spec): spec for spec in specs if spec.arm == CONTROL}
-    path, found = context.data.runs(str(context.item)), False
+    path, found = context.data.runs(context.item_name), False
     for row in read_parquet(path).to_pylist():
         if row["arm"] != CONTROL or not has_network(row, ledger):
             continue
@@ -162,7 +162,7 @@ def _kept_networks(context: StageContext, specs: Sequence[RunSpec], data: Prepar
         if identity not in by_run:
             raise InputError(f"{path}: has a run that is not in the study of params.yaml; run `dvc repro`")
         found = True
-        trained = load_network(row, ledger, data, study=str(context.item))
+        trained = load_network(row, ledger, data, study=context.item_name)
         yield by_run[identity], trained.model.to(world.device), np.bool_(True)
     if not found:
         raise InputError(

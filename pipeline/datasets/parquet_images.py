@@ -23,7 +23,7 @@ from pipeline.datasets.table_labels import (
     missing_shard,
     split_of,
 )
-from pipeline.errors import InputError, is_out_of_memory
+from pipeline.errors import InputError, is_out_of_memory, short_reason
 
 SUFFIX = ".parquet"
 
@@ -276,5 +276,5 @@ def _explain_damage(path: Path) -> Iterator[None]:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if is_out_of_memory(error):
             raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        reason = short_reason(error)
         raise InputError(f"prepare.path: {path}: not readable as Parquet ({reason}); get it again") from None

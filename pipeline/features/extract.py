@@ -17,7 +17,7 @@ from pipeline.datasets.sources import TrainingImages
 from pipeline.distributed import World
 from pipeline.errors import InputError
 from pipeline.features.trained import PairedSums, SimilarityTransform, fit_similarity
-from pipeline.models.resnet import Network
+from pipeline.models.network import Network
 from pipeline.run_log import Progress
 from pipeline.training.evaluation import evaluation_images, rank_rows
 from pipeline.training.run_key import RunKey, worker_machine_info

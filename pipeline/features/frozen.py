@@ -14,7 +14,7 @@ from pipeline.errors import explain_out_of_memory
 from pipeline.features.extract import extract_features
 from pipeline.features.linear import LinearHead, fit_head
 from pipeline.models import build_network, feature_dimension, set_head
-from pipeline.models.resnet import Network
+from pipeline.models.network import Network
 from pipeline.run_log import Progress
 from pipeline.training.settings import TrainSettings
 from pipeline.training.weights import TrainedNetwork

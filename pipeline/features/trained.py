@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipeline.artifacts.prepared import PreparedData
 from pipeline.config.finetune import FinetuneConfig
-from pipeline.models.resnet import Network
+from pipeline.models.network import Network
 from pipeline.training.dynamics import TrainingDynamics
 from pipeline.training.evaluation import Evaluation
 from pipeline.training.settings import TrainSettings

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor, nn
 
-from pipeline.models.resnet import Network
+from pipeline.models.network import Network
 
 DISTANCES = np.linspace(-1, 1, 21)
 """Distances of the slices, in units of the filters' norms: at 1 a filter has moved by its own length."""

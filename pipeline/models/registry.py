@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.errors import InputError
-from pipeline.models.resnet import RESNETS, Network, ResNet, Stem, resnet
+from pipeline.models.network import Network
+from pipeline.models.resnet import RESNETS, ResNet, Stem, resnet
 from pipeline.models.resnet9 import ResNet9
 from pipeline.models.small_cnn import SmallCnn
 from pipeline.models.timm_networks import TIMM_PREFIX, build_timm_network, timm_feature_dimension, timm_format

@@ -1,48 +1,16 @@
 """ResNets (He et al. 2016) for images from 8 to 512 pixels."""
 
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 
 from pipeline.models.layers import GroupedBatchNorm2d
+from pipeline.models.network import Network
 from pipeline.models.small_maps import with_small_maps
 
 if TYPE_CHECKING:
     from torchvision.models import ResNet as Backbone
-
-
-class Network(nn.Module, ABC):
-    """A classifier in two parts: penultimate features, and logits from them.
-
-    Attributes:
-        logit_scale: factor of the output layer's values.
-    """
-
-    logit_scale = 1.0
-
-    @property
-    @abstractmethod
-    def input_layer(self) -> nn.Module:
-        """The convolution that sees the images."""
-
-    @property
-    @abstractmethod
-    def output_layer(self) -> nn.Module:
-        """The linear layer that gives the logits."""
-
-    @abstractmethod
-    def features(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) -> (N, D), the input of the last linear layer."""
-
-    @abstractmethod
-    def classify(self, features: Tensor) -> Tensor:
-        """(N, D) -> (N, n_classes) logits."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) -> (N, n_classes) logits."""
-        return self.classify(self.features(images))
 
 
 RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pipeline.models.layers import KeyedDropout
-from pipeline.models.resnet import Network
+from pipeline.models.network import Network
 
 _WIDTHS = 32, 64
 _FEATURES = 128

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pipeline.errors import InputError, is_out_of_memory
+from pipeline.errors import InputError, is_out_of_memory, long_reason
 from pipeline.models.layers import GroupedBatchNorm2d, convert_batch_norm
-from pipeline.models.resnet import Network
+from pipeline.models.network import Network
 from pipeline.models.weight_names import as_timm_names
 
 TIMM_PREFIX = "timm/"
@@ -198,7 +198,7 @@ def load_timm_backbone(model: TimmNetwork, network: str, state: Mapping[str, Ten
         # Each model of timm translates weights with code of its own, which may raise any error.
         if is_out_of_memory(error):
             raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        reason = long_reason(error)
         raise InputError(
             f"{source}: are not weights of {network} ({reason}); use weights of the same network"
         ) from None

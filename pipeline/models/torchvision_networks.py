@@ -9,9 +9,9 @@ from functools import cache, lru_cache
 import torch
 from torch import Tensor, nn
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, short_reason
 from pipeline.models.layers import GroupedBatchNorm2d, KeyedDropout, KeyedStochasticDepth, convert_batch_norm
-from pipeline.models.resnet import Network
+from pipeline.models.network import Network
 
 TORCHVISION_PREFIX = "torchvision/"
 
@@ -93,7 +93,7 @@ def check_side(network: str, side: int) -> None:
         try:
             _build(network, 2).eval()(torch.empty(2, 3, side, side))
         except (RuntimeError, AssertionError, ValueError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            reason = short_reason(error)
             raise InputError(
                 f"models: {network} does not take images of {side} pixels ({reason}); set a larger crop_size and "
                 "prepare.image_size, or use another model"

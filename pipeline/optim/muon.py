@@ -47,13 +47,8 @@ _SMALLEST_NORM = 1e-7  # momentum with a smaller norm makes a shorter step; timm
 _BETAS, _EPS = (0.9, 0.95), 1e-10  # the authors' values for the parameters that AdamW updates
 
 
-def muon(groups: list[dict[str, Any]], learning_rate: float, *, momentum: float, nesterov: bool) -> Optimizer:
-    """Build Muon for the groups with `hidden` set, and AdamW for the others."""
-    return Muon(groups, learning_rate, momentum=momentum, nesterov=nesterov)
-
-
 class Muon(Optimizer):
-    """Muon for hidden matrices and filters, AdamW for all else, at the same learning rate.
+    """Muon for the groups with `hidden` set, AdamW for all others, at the same learning rate.
 
     Filters (out, in, height, width) are matrices (out, in x height x width). Weight decay is decoupled:
     W <- (1 - rate x decay) W - rate x 0.2 sqrt(max(m, n)) U V^T. The factor makes the root mean square of a step's

@@ -144,13 +144,13 @@ class _KeepingCheckpointer(Checkpointer):
         super().__init__(checkpoints, flag_sync, world=world, seconds=interval.seconds, steps=interval.steps)
         self._settings, self._kept, self._writes = settings, kept, world.is_main
 
-    def maybe_save(self, state: TrainState, *, local: bool) -> None:
+    def maybe_save(self, state: TrainState) -> None:
         """Keep the state if a link was added after this step, then save as the parent; all ranks call it."""
         if link_is_due(self._settings, state.step):
-            content = state.state_dict(local=local)
+            content = state.state_dict()
             if self._writes:
                 kept_checkpoint(self._kept, state.step).save(state.step, content)
-        super().maybe_save(state, local=local)
+        super().maybe_save(state)
 
 
 def run_checkpointer(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pipeline.artifacts.prepared import ImageFiles, ImageSource
 from pipeline.datasets.sources import TrainingImages
 from pipeline.distributed import World
-from pipeline.models.resnet import Network
+from pipeline.models.network import Network
 from pipeline.run_log import RunLog
 from pipeline.runs.arm_rows import TrainRows
 from pipeline.runs.grid import RunSpec

@@ -18,7 +18,7 @@ from pipeline.config.recipe import CheckpointInterval
 from pipeline.distributed import World
 from pipeline.live import StudyProgress
 from pipeline.models import build_network
-from pipeline.models.resnet import Network
+from pipeline.models.network import Network
 from pipeline.processes import check_space
 from pipeline.run_log import RunLog
 from pipeline.runs.checkpoints import RunCheckpoints, has_checkpoints, run_checkpointer, unused_checkpoints

@@ -104,7 +104,7 @@ class StudyMonitor:
         *,
         n_processes: int,
     ) -> None:
-        study = str(context.item)
+        study = context.item_name
         following = following_stages(study, context.params.studies)
         self._context, self._ledger, self._names = context, ledger, names
         # A run that has to be trained again, with its weights, is in the ledger already.

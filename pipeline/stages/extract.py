@@ -36,7 +36,7 @@ _COPIED_ROWS = 4096
 
 def extract(context: StageContext, world: World) -> None:
     """Extract both splits' features with the extractor's networks, or restore them from the cache."""
-    name, paths = str(context.item), context.data
+    name, paths = context.item_name, context.data
     extractor = load_fold_networks(paths.extractor(name), world.device)
     data = load_prepared(paths, folder=context.image_folder)
     _check_extractor(context, extractor, data)
@@ -84,7 +84,7 @@ def _output_files(paths: DataPaths, name: str) -> dict[str, Path]:
 def _cache_key(context: StageContext, world: World) -> str:
     """Return a digest of everything that determines the bits of the output files."""
     values = {
-        "network": sha256_of_file(context.data.extractor(str(context.item))),
+        "network": sha256_of_file(context.data.extractor(context.item_name)),
         "data": prepared_digest(context.data),
         "settings": context.params.extract.model_dump(mode="json"),
     }
@@ -97,9 +97,9 @@ def _check_extractor(context: StageContext, extractor: FoldNetworks, data: Prepa
     Raises:
         InputError: naming the extractor's file, what differs, and both values.
     """
-    path, first = context.data.extractor(str(context.item)), extractor.networks[0]
+    path, first = context.data.extractor(context.item_name), extractor.networks[0]
     actual = (first.network, first.format.image_size, first.class_names)
-    expected = (full_name(base_architecture(str(context.item))), data.image_size, data.class_names)
+    expected = (full_name(base_architecture(context.item_name)), data.image_size, data.class_names)
     for what, has, needs in zip(("network", "image_size", "class_names"), actual, expected, strict=True):
         if has != needs:
             raise InputError(f"{path}: its {what} is {has}, needed is {needs}; run `dvc repro`")
@@ -109,7 +109,7 @@ def _check_extractor(context: StageContext, extractor: FoldNetworks, data: Prepa
 
 
 def _extract_train(context: StageContext, world: World, extractor: FoldNetworks, data: PreparedData) -> None:
-    name, paths, n = str(context.item), context.data, len(data.train.labels)
+    name, paths, n = context.item_name, context.data, len(data.train.labels)
     config = context.params.extract
     folds = np.zeros(n, np.int32) if extractor.folds is None else extractor.folds
     n_networks = len(extractor.networks)
@@ -149,7 +149,7 @@ def _extract_train(context: StageContext, world: World, extractor: FoldNetworks,
 
 
 def _extract_test(context: StageContext, world: World, extractor: FoldNetworks, data: PreparedData) -> None:
-    name, paths, n = str(context.item), context.data, len(data.test.labels)
+    name, paths, n = context.item_name, context.data, len(data.test.labels)
     probabilities = np.zeros((n, len(data.class_names)), dtype=np.float32)
     with (
         _shared_array(paths.features(name, "test"), (n, _dimensions(name)), world) as out,

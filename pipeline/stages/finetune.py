@@ -26,7 +26,7 @@ from pipeline.errors import InputError
 from pipeline.features.extract import features_cache_key
 from pipeline.features.trained import TrainedExtractor, extractor_metrics, mean_confidence, mean_dynamics
 from pipeline.models import full_name, is_timm
-from pipeline.models.resnet import Network
+from pipeline.models.network import Network
 from pipeline.models.timm_networks import timm_format
 from pipeline.processes import check_space
 from pipeline.runs.folds import BYTES_PER_IMAGE, CachedNetwork, FoldStore, NetworkCache, train_folds
@@ -45,7 +45,7 @@ from pipeline.training.weights import Resizing, check_weights_path, save_fold_ne
 
 def finetune(context: StageContext, world: World) -> None:
     """Train a network or fit a head per fold, evaluate each on the test split once, and write the stage's files."""
-    config, name = context.params.finetune, str(context.item)
+    config, name = context.params.finetune, context.item_name
     data = load_prepared(context.data, folder=context.image_folder)
     folds = _folds(context, data)
     train_masks = [folds != fold for fold in range(config.folds)] if config.folds > 1 else [folds == 0]
@@ -140,11 +140,11 @@ def _n_bytes(context: StageContext, data: PreparedData) -> int:
 
 
 def _seed(context: StageContext) -> int:
-    return context.params.finetune.seed + replicate_number(str(context.item))
+    return context.params.finetune.seed + replicate_number(context.item_name)
 
 
 def _settings(context: StageContext, data: PreparedData, n_train: int) -> TrainSettings:
-    config, network = context.params.finetune, base_architecture(str(context.item))
+    config, network = context.params.finetune, base_architecture(context.item_name)
     mean, std = _normalization(config, network, data)
     return effective_settings(
         config,
@@ -202,7 +202,7 @@ def _train_all(
         log=context.log,
     )
     for fold_settings, size, run in zip(settings, sizes, runs, strict=True):
-        _check_finite(run.train_loss, config.learning_rate, str(context.item), run.divergence)
+        _check_finite(run.train_loss, config.learning_rate, context.item_name, run.divergence)
         context.images.append(fold_settings.batch_sizes.examples(fold_settings.steps))
         context.earlier_seconds.append(run.earlier_seconds)
         if run.resumed:
@@ -306,7 +306,7 @@ def _head_keys(
 
 def _digest(context: StageContext) -> str:
     """Return the digests of the prepared data and of the initial weights."""
-    config, network = context.params.finetune, base_architecture(str(context.item))
+    config, network = context.params.finetune, base_architecture(context.item_name)
     path = Path(config.weights.replace("{network}", network))
     if config.weights == "pretrained":
         # A commit fixes the content.
@@ -321,7 +321,7 @@ def _digest(context: StageContext) -> str:
 
 def _weight_initializer(context: StageContext, world: World) -> Callable[[Network], None] | None:
     """Return the initializer of the weights; rank 0 downloads them first, and the other ranks read the cache."""
-    config, network = context.params.finetune, base_architecture(str(context.item))
+    config, network = context.params.finetune, base_architecture(context.item_name)
     if not world.is_main:
         distributed.barrier()
     initialize = weight_initializer(config.weights, network, config.revisions)

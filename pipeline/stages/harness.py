@@ -32,9 +32,6 @@ from pipeline.run_log import ResourceMeter, RunLog, stderr_log
 # Stages that read `StageContext.dask`.
 _STAGES_WITH_TASKS = ("reduce", "filter")
 
-EX_TEMPFAIL = os.EX_TEMPFAIL
-"""Exit status of a run that can resume."""
-
 FILES_KEPT = "finished files are kept"
 """What a stage says at SIGTERM outside a training."""
 
@@ -63,6 +60,12 @@ class StageContext:
     """Energy of parts that were done at least partly before or outside this process."""
     arm_joules: dict[str, Energy] = field(default_factory=dict)
     """Energy of the runs of each arm."""
+
+    @property
+    def item_name(self) -> str:
+        """The network or study of a stage that has one."""
+        assert self.item is not None, f"{self.stage} is a stage of all networks and studies"
+        return self.item
 
     @property
     def image_folder(self) -> Path | None:
@@ -201,7 +204,7 @@ def exit_codes() -> Iterator[None]:
         sys.exit(2)
     except Terminated as saved:
         print(f"terminated: {saved}; run the same command again to resume", file=sys.stderr)
-        sys.exit(EX_TEMPFAIL)
+        sys.exit(os.EX_TEMPFAIL)
     except KeyboardInterrupt:
         print("interrupted; run the same command again to resume", file=sys.stderr)
         sys.exit(130)

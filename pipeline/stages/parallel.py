@@ -53,18 +53,18 @@ def run_parallel_stage(
     at_sigterm = nullcontext() if distributed.launched_by_torchrun() else exit_at_sigterm(FILES_KEPT)
     with exit_codes(), at_sigterm:
         arguments = parse_arguments(stage, item, argv)
-        if not distributed.launched_by_torchrun():
+        is_rank = distributed.launched_by_torchrun()
+        if not is_rank:
             exit_with_dvc()
             back_up_dvc_lock(WorkPaths(root=arguments.work))
-            early = make_context(stage, item, arguments, silent=True)
-            if before is not None:
-                before(early, argv)
-            launch_plan = plan(early)
+        silent = make_context(stage, item, arguments, silent=True)
+        if not is_rank and before is not None:
+            before(silent, argv)
+        launch_plan = plan(silent)
+        if not is_rank:
             n_workers = distributed.choose_workers(launch_plan.workers, launch_plan.valid_world_sizes)
             if n_workers > 1:
                 sys.exit(distributed.launch(f"pipeline.stages.{stage}", argv, n_workers))
-        silent = make_context(stage, item, arguments, silent=True)
-        launch_plan = plan(silent)
         choose_world_size = partial(distributed.participating_ranks, launch_plan.workers, launch_plan.valid_world_sizes)
         with (
             distributed.join_process_group(

@@ -80,7 +80,7 @@ def _replicate_config(config: ReduceConfig, number: int) -> ReduceConfig:
 
 
 def _features(context: StageContext, split: str, rows: int) -> NDArray[np.float32]:
-    path = context.data.features(str(context.item), split)
+    path = context.data.features(context.item_name, split)
     features = open_array(path, dtype=np.float32, ndim=2, rows=rows)
     check_features(features, str(path))
     return features
@@ -88,7 +88,7 @@ def _features(context: StageContext, split: str, rows: int) -> NDArray[np.float3
 
 def _fold_features(context: StageContext, train: NDArray[np.float32]) -> FoldFeatures | None:
     """Return the features by each network of the folds; None if one network trained on all images."""
-    network, data = str(context.item), context.data
+    network, data = context.item_name, context.data
     path = data.features_by_network(network)
     features = open_array(path, dtype=np.float32, ndim=3)
     if len(features) == 0:
@@ -112,7 +112,7 @@ def _test_settings(tsne: TsneConfig, n: int) -> TsneConfig:
 
 
 def _write(context: StageContext, result: EmbeddingResult, test_embedding: TsneResult, metrics: dict[str, Any]) -> None:
-    data, network = context.data, str(context.item)
+    data, network = context.data, context.item_name
     write_array(data.embeddings(network), result.coordinates)
     table = _table(result.embeddings[0]).append_column("neighbours", list_array(result.neighbors.rows))
     write_parquet(data.embedding(network), table.append_column("distances", list_array(result.neighbors.distances)))

@@ -41,7 +41,7 @@ def load_study(context: StageContext, world: World) -> tuple[StageContext, Prepa
     """Return the images, and the context with a number for `largest` in the study's batch sizes; all ranks call it."""
     data = load_prepared(context.data, folder=context.image_folder)
     params = with_largest_batch(
-        context.params, str(context.item), data, paths=context.data, work=context.work, world=world,
+        context.params, context.item_name, data, paths=context.data, work=context.work, world=world,
         log=context.log.info,
     )  # fmt: skip
     return replace(context, params=params), data
@@ -49,7 +49,7 @@ def load_study(context: StageContext, world: World) -> tuple[StageContext, Prepa
 
 def study_recipe(context: StageContext) -> TrainConfig:
     """Return the recipe of `context.item`, a study."""
-    return context.params.studies[str(context.item)].effective_recipe(context.params.train)
+    return context.params.studies[context.item_name].effective_recipe(context.params.train)
 
 
 def resolve_runs(
@@ -64,7 +64,7 @@ def resolve_runs(
         InputError: a filter's table does not fit the data, two replicates of the filter keep the same images, or a run
             cannot be trained, see `expand_grid`.
     """
-    study = context.params.studies[str(context.item)]
+    study = context.params.studies[context.item_name]
     labels, needs_filter = data.train.labels, set(study.arms) != {"full"}
     decisions = {
         network: read_decisions(context.data, data, network, suggestions=study.relabel_above is not None)
@@ -72,7 +72,7 @@ def resolve_runs(
         if needs_filter
     }
     keep = {network: decision.keep for network, decision in decisions.items()}
-    check_replicates_differ(keep, str(context.item))
+    check_replicates_differ(keep, context.item_name)
     summary = DatasetInfo(n_classes=len(data.class_names), image_size=data.image_size, mean=data.mean, std=data.std)
     n_kept = {network: int(kept.sum()) for network, kept in keep.items()}
     data_digest, content = distributed.broadcast_object(prepared_digests(context.data) if world.is_main else ("", ""))
@@ -94,14 +94,14 @@ def resolve_runs(
 
 def next_runs(context: StageContext, runs: Sequence[ResolvedRun], ledger: Ledger, n_test: int) -> list[int]:
     """Return the indices of the missing runs before the next look, or of all without looks; empty when complete."""
-    keep = context.params.studies[str(context.item)].keep_weights
+    keep = context.params.studies[context.item_name].keep_weights
     used = set(used_runs(context, runs, ledger, n_test))
     return [index for index in missing_runs(runs, ledger, keep) if index in used]
 
 
 def used_runs(context: StageContext, runs: Sequence[ResolvedRun], ledger: Ledger, n_test: int) -> list[int]:
     """Return the indices of the runs with seeds up to the next look, or the look that decided; all without looks."""
-    study, report = context.params.studies[str(context.item)], context.params.report
+    study, report = context.params.studies[context.item_name], context.params.report
     design = None
     if study.looks:
         design = SequentialDesign(looks=study.looks, margin=report.margin / 100, alpha=report.alpha)

@@ -65,7 +65,7 @@ def train_study(context: StageContext, world: World) -> None:
         trained += [keys[index] for index in missing]
     if world.is_main:
         runs = [runs[index] for index in used_runs(context, runs, ledger, n_test)]
-        if looks := context.params.studies[str(context.item)].looks:
+        if looks := context.params.studies[context.item_name].looks:
             seeds = len({run.spec.settings.seed for run in runs})
             context.log.info(f"{context.name}: complete with {seeds} seeds, of looks at {list(looks)}")
         _count_work(context, runs, trained, ledger)
@@ -79,7 +79,7 @@ def _check_space(context: StageContext, specs: Sequence[RunSpec], *, n_test: int
     """Check the room for the largest network and the tables; `specs` without runs have none."""
     sizes = {(spec.settings.network, spec.settings.stem): spec.settings for spec in specs if not spec.skip_reason}
     weights = max((weight_bytes(settings) for settings in sizes.values()), default=0)
-    check_space(context.data.runs(str(context.item)).parent, weights + len(specs) * n_test)
+    check_space(context.data.runs(context.item_name).parent, weights + len(specs) * n_test)
     check_space(context.work.ledger, weights + n_test)
 
 
@@ -121,12 +121,12 @@ def _run(
     if world.is_main:
         context.work.ledger.mkdir(parents=True, exist_ok=True)
         remove_leftovers(context.work.ledger)
-    study, recipe, flag_sync = context.params.studies[str(context.item)], study_recipe(context), stop_and_save_flags()
-    following = following_stages(str(context.item), context.params.studies)
+    study, recipe, flag_sync = context.params.studies[context.item_name], study_recipe(context), stop_and_save_flags()
+    following = following_stages(context.item_name, context.params.studies)
     study_progress = StudyProgress([_n_images(runs[index].spec.settings) for index in missing], following=following)
     live_folder = context.data.live_metrics / live_name
     # Only rank 0 has it, and writes.
-    live = LiveMetrics(live_folder, study=str(context.item), n_runs=len(missing)) if world.is_main else None
+    live = LiveMetrics(live_folder, study=context.item_name, n_runs=len(missing)) if world.is_main else None
     for run in (runs[index] for index in missing):
         assert run.key is not None, "skipped runs are never missing"
         settings, key = run.spec.settings, run.fingerprint
@@ -198,7 +198,7 @@ def _count_work(context: StageContext, runs: Sequence[ResolvedRun], trained: Seq
 
 def _write_results(context: StageContext, runs: Sequence[ResolvedRun], ledger: Ledger) -> None:
     """Write the study's tables, per-image results, metrics, best network and the dates of its runs."""
-    name = str(context.item)
+    name = context.item_name
     study, paths = context.params.studies[name], context.data
     remove_leftovers(paths.runs(name).parent)
     remove_leftovers(paths.trained_weights(name).parent)

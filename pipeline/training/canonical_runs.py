@@ -25,7 +25,7 @@ from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.distributed import World
 from pipeline.durations import BatchStage
 from pipeline.models import build_network
-from pipeline.models.resnet import Network
+from pipeline.models.network import Network
 from pipeline.run_log import RunLog
 from pipeline.training.evaluation import Evaluation, evaluate, load_images
 from pipeline.training.loop import TrainData, train

@@ -24,7 +24,7 @@ from torch.nn import Parameter
 from pipeline import distributed
 from pipeline.artifacts.files import write_bytes
 from pipeline.distributed import FlagSync, World
-from pipeline.errors import Terminated, is_out_of_memory
+from pipeline.errors import Terminated, explain_out_of_memory, is_out_of_memory, long_reason
 from pipeline.run_log import RunLog
 from pipeline.training.state import TrainState
 
@@ -165,8 +165,7 @@ def _load(file: _File) -> dict[str, Any]:
         # Bytes of any kind can provoke any error in the unpickler. A valid checkpoint without memory for it stays.
         if is_out_of_memory(error):
             raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
-        raise _InvalidCheckpoint(f"is no checkpoint ({reason})") from None
+        raise _InvalidCheckpoint(f"is no checkpoint ({long_reason(error)})") from None
     if step != file.step or not isinstance(state, dict):
         raise _InvalidCheckpoint(f"is not of the step in its name, but of {str(step)[:20]}")
     return state
@@ -270,16 +269,16 @@ class Checkpointer:
         if self.stop_requested:
             raise Terminated("stopped after the last step")
 
-    def resume(self, state: TrainState, world: World, log: RunLog) -> None:
+    def resume(self, state: TrainState, log: RunLog) -> None:
         """Load the latest valid checkpoint into `state`, if there is one; all ranks call it."""
-        latest = distributed.broadcast_object(self._checkpoints.load_latest(log.info) if world.is_main else None)
+        latest = distributed.broadcast_object(self._checkpoints.load_latest(log.info) if self._world.is_main else None)
         if latest is not None:
             step, saved = latest
-            state.load_state_dict(saved, world)
-            log.info(f"resumed from step {step}, workers: {world.size}")
+            state.load_state_dict(saved, self._world)
+            log.info(f"resumed from step {step}, workers: {self._world.size}")
         self._saved_step = state.step
 
-    def maybe_save(self, state: TrainState, *, local: bool) -> None:
+    def maybe_save(self, state: TrainState) -> None:
         """Save between two steps if a checkpoint is due; all ranks call it after the same steps.
 
         Raises:
@@ -289,16 +288,22 @@ class Checkpointer:
         since = state.step - self._saved_step
         # All ranks count the same steps. Between ranks, `FlagSync` answers one call late. So the call after a save
         # reads a flag that was raised before it; `since > 1` ignores that one.
-        if stop or (since >= self._steps if self._steps is not None else late and since > 1):
-            content = state.state_dict(local=local)
+        due = since >= self._steps if self._steps is not None else late and since > 1
+        if stop or due:
+            content = state.state_dict()
             if self._world.is_main:
-                self._checkpoints.save(state.step, content)
+                self._save(state.step, content)
             self._saved_at, self._saved_step = time.monotonic(), state.step
         if stop:
             # A rank that exits while another still saves would make torchrun stop that one, too.
             distributed.barrier()
             self._stop_requested.clear()
             raise Terminated(f"stopped after step {state.step}, which is saved")
+
+    def _save(self, step: int, content: Mapping[str, Any]) -> None:
+        # An error of the step that surrounds this would name another setting.
+        with explain_out_of_memory("checkpoint: its copy of the training state does not fit the memory; free memory"):
+            self._checkpoints.save(step, content)
 
     def clear(self) -> None:
         """Remove the checkpoints: the run is finished and its result saved."""

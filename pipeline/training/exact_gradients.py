@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from pipeline import distributed
 from pipeline.batching import BatchSlice, RankBatch
 from pipeline.distributed import CommConfig, Grids, OverlappedSum, World
-from pipeline.training.gradients import GlobalBatch, TrainLoss, rank_share
+from pipeline.training.gradients import GlobalBatch, TrainLoss, rank_share, set_gradients, trained_parameters
 from pipeline.training.noise_scale import NoiseSample
 
 _BUCKET_ELEMENTS_PER_MIB = (1 << 20) // 8
@@ -55,7 +55,7 @@ class ExactGradients:
         self, train_loss: TrainLoss, batch: GlobalBatch, rank_batch: RankBatch, *, loss_scale: float | Tensor
     ) -> Tensor:
         """See `GradientStrategy`."""
-        parameters = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        parameters = trained_parameters(self._model)
         sizes = [*[1] * _N_SCALARS, *(parameter.numel() for parameter in parameters)]
         self._noise = None  # it reads the last total
         if self._total is None:
@@ -90,13 +90,10 @@ class ExactGradients:
         if slice_sum.exchange is None:
             distributed.all_reduce_buckets_(total, bucket_elements=self._bucket_elements, nodes=self._nodes)
 
-        loss, gradients = views[0], views[_N_SCALARS:]
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            # With the parameter's strides: fused optimizers walk both in memory order.
-            parameter.grad = torch.empty_like(parameter).copy_(gradient.view_as(parameter))
+        set_gradients(parameters, views[_N_SCALARS:])
         self._noise = _Noise(total, batch.size, loss_scale)
         # The sum is over all ranks already, and history records add up over ranks.
-        return rank_share(loss[0], torch.cat(own_losses).sum(), self._world)
+        return rank_share(views[0][0], torch.cat(own_losses).sum(), self._world)
 
     def noise_sample(self) -> NoiseSample:
         """Return the noise of the last batch's gradient; it waits for the device."""

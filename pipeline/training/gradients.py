@@ -47,6 +47,10 @@ class GlobalBatch:
     def size(self) -> int:
         return len(self.sample_ids)
 
+    def first(self, n: int) -> Self:
+        """Return the batch of the first `n` samples."""
+        return type(self)(sample_ids=self.sample_ids[:n], epochs=self.epochs[:n])
+
 
 @dataclass(frozen=True, kw_only=True)
 class PassInputs:
@@ -278,6 +282,18 @@ def accumulate_gradients(
     return total
 
 
+def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that training updates."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def set_gradients(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor]) -> None:
+    """Set each parameter's `grad` to a copy of a flat gradient, in the parameter's type."""
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        # With the parameter's strides: fused optimizers walk both in memory order.
+        parameter.grad = torch.empty_like(parameter).copy_(gradient.view_as(parameter))
+
+
 @dataclass(frozen=True, kw_only=True)
 class SliceGradientSums:
     """Results of `slice_gradients`; 0-dimensional, the same bits on all ranks.
@@ -312,7 +328,7 @@ def slice_gradients(
         slices: this rank's slices of the batch.
         loss_scale: multiplies the gradient that is set, and nothing that is returned.
     """
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    parameters = trained_parameters(model)
     own_losses: list[Tensor] = []
 
     def flat_gradients() -> Iterator[Tensor]:
@@ -328,10 +344,7 @@ def slice_gradients(
 
     total = distributed.all_reduce_pairwise_(distributed.pairwise_sum(flat_gradients()))
     mean, (loss, slice_sq_norm) = total[:-2], total[-2:]
-    sizes = [parameter.numel() for parameter in parameters]
-    for parameter, gradient in zip(parameters, mean.split(sizes), strict=True):
-        # With the parameter's strides: fused optimizers walk both in memory order.
-        parameter.grad = torch.empty_like(parameter).copy_(gradient.view_as(parameter))
+    set_gradients(parameters, mean.split([parameter.numel() for parameter in parameters]))
     return SliceGradientSums(
         loss=loss, own_loss=torch.stack(own_losses).sum(), slice_sq_norm=slice_sq_norm,
         sq_norm=(mean / loss_scale).square().sum(),

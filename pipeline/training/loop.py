@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from pipeline.datasets.sources import TrainingImages
 from pipeline.distributed import CommConfig, World
 from pipeline.errors import explain_out_of_memory
 from pipeline.models.layers import has_dropout
-from pipeline.models.resnet import Network
+from pipeline.models.network import Network
 from pipeline.run_log import RunLog
 from pipeline.training.batch_plan import check_ranks, plan_batches, setup_oom_message, step_oom_message
 from pipeline.training.dynamics import TrainingDynamics, first_tracked_step
@@ -118,119 +118,98 @@ def train(
     distributed.set_collective_timeout(options.comm.timeout_seconds)
     precision = distributed.float32_arithmetic(tf32=settings.precision == "tf32", fast=settings.fast)
     with precision, explain_out_of_memory(setup_oom_message(settings)):
-        return _train(
-            settings, data, world=world, log=log, options=options, initialize=initialize, eval_fn=eval_fn,
-            track_confidence=track_confidence,
+        micro_batch, comm, checkpointer = options.micro_batch, options.comm, options.checkpointer
+
+        # State: fresh, or from the latest checkpoint.
+        n_tracked = len(data.labels) if track_confidence else 0
+        n_epochs = math.ceil(settings.batch_sizes.examples(settings.steps) / int(data.train_mask.sum()))
+        state = start_state(settings, world, initialize, n_tracked_samples=n_tracked, n_tracked_epochs=n_epochs)
+        if checkpointer is not None:
+            checkpointer.resume(state, log)
+
+        # Batches: the samples of each step, and this rank's micro-batches of them.
+        train_loss = TrainLoss(
+            images=data.images,
+            labels=data.labels,
+            label_smoothing=settings.label_smoothing,
+            precision=settings.precision,
+            seed=settings.seed,
+            has_dropout=has_dropout(state.model),
+        )
+        stream, sizes = SampleStream(data.train_mask, settings.seed), settings.batch_sizes
+        first_batch = GlobalBatch.from_stream(stream, start=0, size=settings.batch_size)
+        # A resumed run keeps the micro-batch that it chose; an explicit request replaces it.
+        if micro_batch == "auto" and state.micro_batch:
+            micro_batch = state.micro_batch
+        plan = plan_batches(settings, state, train_loss, first_batch, micro_batch=micro_batch, world=world, comm=comm)
+        state.micro_batch = plan.micro_batch
+        state.hardware = list(dict.fromkeys([*state.hardware, _hardware_text(world, plan.micro_batch, comm)]))
+
+        # Step, evaluation weights and hash chain.
+        cuda_graphs = settings.compile == "cuda_graphs"
+        if settings.compile:
+            compile_network(state.model, world.device, cuda_graphs=cuda_graphs)
+        train_step = TrainStep(
+            settings, state, train_loss, batches=plan.batches, world=world, options=options, log=log,
+            track_from_step=first_tracked_step(settings.steps, stream.n_train, sizes),
         )  # fmt: skip
+        train_step.warm_up(first_batch.first(2))
+        eval_weights = EvalWeights(settings, state, train_loss, stream, plan.batches)
+        chain = HashChain(state, SampleStream(data.train_mask, settings.seed), sizes, world)
 
+        divergence: str | None = None
+        record_every = max(1, settings.steps // _HISTORY_RECORDS)
+        with (
+            explain_out_of_memory(step_oom_message(settings, plan.micro_batch)),
+            data.images.prefetch(plan.requests(stream, settings, state.step)),
+            log.progress(options.title, settings.steps, "steps") as progress,
+        ):
+            progress.update(state.step)
+            while state.step < settings.steps and divergence is None:
+                if cuda_graphs:
+                    mark_step_begin()
+                start, size = sizes.examples(state.step), sizes.size_at(state.step)
+                train_step.run_step(GlobalBatch.from_stream(stream, start=start, size=size))
+                progress.update()
 
-def _train(
-    settings: TrainSettings,
-    data: TrainData,
-    *,
-    world: World,
-    log: RunLog,
-    options: RunOptions,
-    initialize: Callable[[Network], None] | None,
-    eval_fn: Callable[[Network], Evaluation] | None,
-    track_confidence: bool,
-) -> TrainedRun:
-    micro_batch, comm, checkpointer = options.micro_batch, options.comm, options.checkpointer
+                evaluate_now = settings.evaluates_after(state.step)
+                record_now = evaluate_now or state.step % record_every == 0 or state.step == settings.steps
+                if record_now:
+                    divergence = _add_record(state, settings, stream.n_train)
+                if link_is_due(settings, state.step):
+                    chain.add()
+                if evaluate_now and divergence is None:
+                    assert eval_fn is not None
+                    train_step.release_graph()
+                    with eval_weights.swapped_in():
+                        state.history[-1] = state.history[-1].with_evaluation(eval_fn(state.model))
+                if record_now and options.on_record is not None:
+                    options.on_record(state.history)
 
-    # State: fresh, or from the latest checkpoint.
-    n_tracked = len(data.labels) if track_confidence else 0
-    n_epochs = math.ceil(settings.batch_sizes.examples(settings.steps) / int(data.train_mask.sum()))
-    state = start_state(settings, world, initialize, n_tracked_samples=n_tracked, n_tracked_epochs=n_epochs)
-    if checkpointer is not None:
-        checkpointer.resume(state, world, log)
+                can_save = state.step < settings.steps and train_step.weights_in_sync_after(state.step)
+                if checkpointer is not None and can_save and divergence is None:
+                    checkpointer.maybe_save(state)
 
-    # Batches: the samples of each step, and this rank's micro-batches of them.
-    train_loss = TrainLoss(
-        images=data.images,
-        labels=data.labels,
-        label_smoothing=settings.label_smoothing,
-        precision=settings.precision,
-        seed=settings.seed,
-        has_dropout=has_dropout(state.model),
-    )
-    stream, sizes = SampleStream(data.train_mask, settings.seed), settings.batch_sizes
-    first_batch = GlobalBatch.from_stream(stream, start=0, size=settings.batch_size)
-    # A resumed run keeps the micro-batch that it chose; an explicit request replaces it.
-    if micro_batch == "auto" and state.micro_batch:
-        micro_batch = state.micro_batch
-    plan = plan_batches(settings, state, train_loss, first_batch, micro_batch=micro_batch, world=world, comm=comm)
-    state.micro_batch = plan.micro_batch
-    state.hardware = list(dict.fromkeys([*state.hardware, _hardware_text(world, plan.micro_batch, comm)]))
-
-    # Step, evaluation weights and hash chain.
-    cuda_graphs = settings.compile == "cuda_graphs"
-    if settings.compile:
-        compile_network(state.model, world.device, cuda_graphs=cuda_graphs)
-    train_step = TrainStep(
-        settings, state, train_loss, batches=plan.batches, world=world, options=options, log=log,
-        track_from_step=first_tracked_step(settings.steps, stream.n_train, sizes),
-    )  # fmt: skip
-    train_step.warm_up(_first_two(first_batch))
-    eval_weights = EvalWeights(settings, state, train_loss, stream, plan.batches)
-    chain = HashChain(state, SampleStream(data.train_mask, settings.seed), sizes, world)
-
-    divergence: str | None = None
-    record_every = max(1, settings.steps // _HISTORY_RECORDS)
-    with (
-        explain_out_of_memory(step_oom_message(settings, plan.micro_batch)),
-        data.images.prefetch(plan.requests(stream, settings, state.step)),
-        log.progress(options.title, settings.steps, "steps") as progress,
-    ):
-        progress.update(state.step)
-        while state.step < settings.steps and divergence is None:
-            if cuda_graphs:
-                mark_step_begin()
-            start, size = sizes.examples(state.step), sizes.size_at(state.step)
-            train_step.run_step(GlobalBatch.from_stream(stream, start=start, size=size))
-            progress.update()
-
-            evaluate_now = settings.evaluates_after(state.step)
-            record_now = evaluate_now or state.step % record_every == 0 or state.step == settings.steps
-            if record_now:
-                divergence = _add_record(state, settings, stream.n_train)
-            if link_is_due(settings, state.step):
-                chain.add()
-            if evaluate_now and divergence is None:
-                assert eval_fn is not None
-                train_step.release_graph()
-                with eval_weights.swapped_in():
-                    state.history[-1] = _with_evaluation(state.history[-1], eval_fn(state.model))
-            if record_now and options.on_record is not None:
-                options.on_record(state.history)
-
-            can_save = state.step < settings.steps and train_step.weights_in_sync_after(state.step)
-            if checkpointer is not None and can_save and divergence is None:
-                checkpointer.maybe_save(state, local=settings.local_from_step is not None)
-
-    noise_scale = estimate_noise_scale(state.noise) if settings.noise_scale_steps is not None else None
-    confidence = state.confidence_tracker.result() if state.confidence_tracker else None
-    train_step.release_graph()
-    if divergence is None:
-        with explain_out_of_memory(step_oom_message(settings, plan.micro_batch)):
-            eval_weights.swap_in()
-    state.model.eval()
-    return TrainedRun(
-        model=state.model,
-        history=state.history,
-        links=chain.close(),
-        divergence=divergence,
-        skipped_steps=state.skipped_steps,
-        noise_scale=noise_scale,
-        micro_batch=plan.micro_batch,
-        hardware=state.hardware,
-        confidence=confidence,
-        dynamics=state.dynamics_tracker.result() if state.dynamics_tracker else None,
-        earlier_seconds=state.earlier_seconds,
-    )
-
-
-def _first_two(batch: GlobalBatch) -> GlobalBatch:
-    return GlobalBatch(sample_ids=batch.sample_ids[:2], epochs=batch.epochs[:2])
+        noise_scale = estimate_noise_scale(state.noise) if settings.noise_scale_steps is not None else None
+        confidence = state.confidence_tracker.result() if state.confidence_tracker else None
+        train_step.release_graph()
+        if divergence is None:
+            with explain_out_of_memory(step_oom_message(settings, plan.micro_batch)):
+                eval_weights.swap_in()
+        state.model.eval()
+        return TrainedRun(
+            model=state.model,
+            history=state.history,
+            links=chain.close(),
+            divergence=divergence,
+            skipped_steps=state.skipped_steps,
+            noise_scale=noise_scale,
+            micro_batch=plan.micro_batch,
+            hardware=state.hardware,
+            confidence=confidence,
+            dynamics=state.dynamics_tracker.result() if state.dynamics_tracker else None,
+            earlier_seconds=state.earlier_seconds,
+        )
 
 
 def _hardware_text(world: World, micro_batch: int, comm: CommConfig) -> str:
@@ -266,8 +245,3 @@ def _divergence(state: TrainState) -> str:
     alike = len(ranks) == len(steps)
     where = f"on all {len(steps)} ranks at once" if alike else f"first on rank {', '.join(ranks)} of {len(steps)}"
     return f"from step {first} on, {where}"
-
-
-def _with_evaluation(record: HistoryRecord, evaluation: Evaluation) -> HistoryRecord:
-    test_loss = evaluation.loss if math.isfinite(evaluation.loss) else None
-    return replace(record, top1=evaluation.top1, test_loss=test_loss)

@@ -12,7 +12,8 @@ import torch
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.errors import InputError, is_out_of_memory
 from pipeline.models import is_timm, load_backbone
-from pipeline.models.resnet import Network, ResNet
+from pipeline.models.network import Network
+from pipeline.models.resnet import ResNet
 from pipeline.models.timm_networks import TimmNetwork, load_timm_backbone, timm_format
 from pipeline.training.weights import (
     check_weights_path,

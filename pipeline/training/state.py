@@ -1,11 +1,12 @@
 """The state of a training run between two steps: its start, checkpoints, restoring."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +16,11 @@ from torch.optim.swa_utils import AveragedModel
 from pipeline import distributed
 from pipeline.distributed import Compression, Grids, World
 from pipeline.models import build_network
-from pipeline.models.resnet import Network
+from pipeline.models.network import Network
 from pipeline.models.timm_networks import check_trainable
 from pipeline.optim import OPTIMIZERS, parameter_groups
 from pipeline.training.dynamics import ConfidenceTracker, DynamicsTracker
+from pipeline.training.evaluation import Evaluation
 from pipeline.training.noise_scale import NoiseSample
 from pipeline.training.numerics import make_scaler
 from pipeline.training.settings import TrainSettings
@@ -47,6 +49,11 @@ class HistoryRecord:
     lr: float
     top1: float | None = None
     test_loss: float | None = None
+
+    def with_evaluation(self, evaluation: Evaluation) -> Self:
+        """Return the record with an evaluation of the weights after its step."""
+        test_loss = evaluation.loss if math.isfinite(evaluation.loss) else None
+        return dataclasses.replace(self, top1=evaluation.top1, test_loss=test_loss)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +89,7 @@ class TrainState:
         grids: of the next exact sum of gradients; None before the first.
         confidence_tracker: sums the probabilities of the labels; None tracks none.
         dynamics_tracker: sums the margins of the labels; None tracks none.
+        local_optimizers: whether the optimizers differ between ranks.
         links: of the hash chain so far; on rank 0, and on every rank after a checkpoint.
         micro_batch: samples that pass forward together, at most; 0 before it is chosen.
         hardware: descriptions of what the run ran on, in order, each once.
@@ -99,6 +107,7 @@ class TrainState:
     grids: Grids | None = None
     confidence_tracker: ConfidenceTracker | None = None
     dynamics_tracker: DynamicsTracker | None = None
+    local_optimizers: bool = False
     loss_sums: list[Tensor] = field(default_factory=list)
     diverged_at: int | None = None
     loss_count: int = 0
@@ -139,17 +148,13 @@ class TrainState:
         if self.pending_link is not None:
             self.pending_link.result()
 
-    def state_dict(self, *, local: bool) -> dict[str, Any]:
-        """Return the state of all ranks in plain values; all ranks call it.
-
-        Args:
-            local: the optimizers differ between ranks.
-        """
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of all ranks in plain values; all ranks call it."""
         self.wait_for_links()
         of_this_rank = {
             "loss_sum": float(self.loss_sum),
             "diverged_at": self.first_step_not_finite(),
-            "optimizer": _on_cpu(self.optimizer.state_dict()) if local else None,
+            "optimizer": _on_cpu(self.optimizer.state_dict()) if self.local_optimizers else None,
             "compression": self.compression.state_dict(),
         }
         return {
@@ -245,6 +250,7 @@ def start_state(
         compression=Compression(settings.compression, settings.powersgd_rank),
         loss_sum=torch.zeros((), dtype=torch.float64, device=world.device),
         confidence_tracker=ConfidenceTracker(n, device) if n else None,
+        local_optimizers=settings.local_from_step is not None,
         dynamics_tracker=DynamicsTracker(n, n_tracked_epochs, device) if n else None,
     )
 

@@ -26,9 +26,9 @@ from pipeline.artifacts.files import atomic_path
 from pipeline.datasets.augmentation import center_box
 from pipeline.datasets.decode import full_image
 from pipeline.datasets.given_images import GivenImages, square_batches
-from pipeline.errors import InputError, explain_out_of_memory, is_out_of_memory
+from pipeline.errors import InputError, explain_out_of_memory, is_out_of_memory, long_reason
 from pipeline.models import build_network
-from pipeline.models.resnet import Network
+from pipeline.models.network import Network
 from pipeline.training.evaluation import evaluation_images
 from pipeline.training.loaded_networks import check_format, check_weights, on_device
 from pipeline.training.settings import ImageFormat, TrainSettings
@@ -244,7 +244,7 @@ def _network(path: Path | str, content: Mapping[str, Any], state: Any, device: t
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RuntimeError) as error:
         if is_out_of_memory(error):
             raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        reason = long_reason(error)
         raise InputError(f"{path}: settings and weights do not fit ({reason}); write the file again") from None
     return TrainedNetwork(
         model=on_device(model, device).to(memory_format=torch.channels_last).eval(),
@@ -317,8 +317,7 @@ def load_torch_file(path: Path) -> Any:
         # Bytes of any kind can provoke any error in the unpickler.
         if is_out_of_memory(error):
             raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
-        raise damaged_weights(path, reason) from None
+        raise damaged_weights(path, long_reason(error)) from None
 
 
 def extract_state_dict(content: Any, path: Path) -> dict[str, Tensor]:

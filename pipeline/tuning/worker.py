@@ -185,8 +185,8 @@ class _TimedCheckpointer(Checkpointer):
         self._end, self._total_steps = task.run.epoch_ends[task.epoch - 1], task.run.settings.steps
         self.switch_seconds = 0.0
 
-    def resume(self, state: TrainState, world: World, log: RunLog) -> None:
-        super().resume(state, world, log)
+    def resume(self, state: TrainState, log: RunLog) -> None:
+        super().resume(state, log)
         self.switch_seconds += time.monotonic() - self._created
         self._check(state)
 
@@ -203,12 +203,12 @@ class _StopAtEpochEnd(_TimedCheckpointer):
         if state.step >= self._end:
             raise _EpochEnded
 
-    def maybe_save(self, state: TrainState, *, local: bool) -> None:
+    def maybe_save(self, state: TrainState) -> None:
         if state.step < self._end:
-            super().maybe_save(state, local=local)
+            super().maybe_save(state)
             return
         start = time.monotonic()
-        content = state.state_dict(local=local)
+        content = state.state_dict()
         if self._world.is_main:
             self._own.save(state.step, content)
         # A rank that ends while another saves would end the other one too.

@@ -109,7 +109,7 @@ def _training(context: StageContext, world: World, batch_size: int | None) -> Tr
     """
     context, data = load_study(context, world)
     runs = resolve_runs(context, data, world)
-    sizes = [*known_sizes(context.params.studies[str(context.item)].batch_sizes)]
+    sizes = [*known_sizes(context.params.studies[context.item_name].batch_sizes)]
     if batch_size is not None and batch_size not in sizes:
         raise InputError(f"--batch-size {batch_size}: not a batch size of study {context.item}; give one of {sizes}")
     candidates = [run for run in runs if batch_size in (None, run.spec.settings.batch_size)]
@@ -118,7 +118,7 @@ def _training(context: StageContext, world: World, batch_size: int | None) -> Tr
         reason = candidates[0].spec.skip_reason
         raise InputError(f"--study {context.item}: {reason}, so there is nothing to run; lower batch_sizes")
     settings, rows = trainable[0].spec.settings, trainable[0].rows
-    recipe = context.params.studies[str(context.item)].effective_recipe(context.params.train)
+    recipe = context.params.studies[context.item_name].effective_recipe(context.params.train)
     return Training(
         settings=settings,
         images=load_images(data.train.source, settings, training=True, device=world.device),

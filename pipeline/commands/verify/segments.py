@@ -76,7 +76,7 @@ class _SegmentCheckpointer(Checkpointer):
         self._segment, self._recorded = segment, recorded
         super().__init__(kept_checkpoint(self._folder, 0), stop_and_save_flags(), world=world, steps=1)
 
-    def resume(self, state: TrainState, world: World, log: RunLog) -> None:  # noqa: ARG002
+    def resume(self, state: TrainState, log: RunLog) -> None:  # noqa: ARG002
         """Load the checkpoint at the start of the segment into `state`, and compare it with its recorded link.
 
         Raises:
@@ -88,7 +88,7 @@ class _SegmentCheckpointer(Checkpointer):
         step, spec = links[-1].step, self._segment.spec
         saved = load_kept(self._folder, step)
         try:
-            state.load_state_dict(saved, world)
+            state.load_state_dict(saved, self._world)
         except _OTHER_STATE as error:
             raise InputError(
                 f"{self._folder}: the checkpoint of step {step} holds no state of this run ({type(error).__name__})"
@@ -97,13 +97,13 @@ class _SegmentCheckpointer(Checkpointer):
         state.links = links[:-1]
         state.history = [record for record in self._recorded.history if record.step <= step]
         stream = SampleStream(self._segment.rows.mask, spec.settings.seed)
-        HashChain(state, stream, spec.settings.batch_sizes, world).add()
+        HashChain(state, stream, spec.settings.batch_sizes, self._world).add()
         state.wait_for_links()
         if state.step != step or state.links[-1].sha256 != links[-1].sha256:
             raise InputError(f"{self._folder}: the checkpoint of step {step} is not the state of the recorded link")
         state.links = links
 
-    def maybe_save(self, state: TrainState, *, local: bool) -> None:  # noqa: ARG002
+    def maybe_save(self, state: TrainState) -> None:
         """End the segment after its last step; saves nothing.
 
         Raises:

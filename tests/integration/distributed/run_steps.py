@@ -25,7 +25,7 @@ from pipeline.batching import BatchSlice
 from pipeline.distributed import CommConfig, World
 from pipeline.durations import BatchStage
 from pipeline.errors import InputError, Terminated
-from pipeline.models.resnet import Network
+from pipeline.models.network import Network
 from pipeline.run_log import RunLog
 from pipeline.training import eval_weights, hash_chain, state
 from pipeline.training.checkpointing import Checkpointer, Checkpoints, stop_and_save_flags
@@ -232,9 +232,9 @@ class _StopAfter(Checkpointer):
         super().__init__(Checkpoints(folder), stop_and_save_flags(), world=world, steps=1)
         self._stop_after = step
 
-    def maybe_save(self, state: TrainState, *, local: bool) -> None:
+    def maybe_save(self, state: TrainState) -> None:
         """Save after each step; stop after the last of this part."""
-        super().maybe_save(state, local=local)
+        super().maybe_save(state)
         if state.step == self._stop_after:
             # All ranks stop at the same step, and it is saved.
             distributed.barrier()

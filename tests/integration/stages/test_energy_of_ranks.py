@@ -39,7 +39,7 @@ def test_every_node_is_counted_by_one_of_its_ranks(monkeypatch: pytest.MonkeyPat
         return [value]
 
     monkeypatch.setattr(parallel, "measure_energy", metering)
-    monkeypatch.setattr(distributed, "all_gather", all_gather)
+    monkeypatch.setattr(distributed, "all_gather_object", all_gather)
     for rank in range(len(nodes)):
         world = World(rank=rank, size=len(nodes), device=torch.device("cpu"))
         with parallel._energy_of_all_ranks(world) as joules:

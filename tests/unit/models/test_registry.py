@@ -12,7 +12,7 @@ from pipeline.config.recipe import ModelName
 from pipeline.errors import InputError
 from pipeline.models import NETWORKS, build_network, feature_dimension, set_batch_context
 from pipeline.models.layers import KeyedDropout
-from pipeline.models.resnet import Network
+from pipeline.models.network import Network
 from tests.fixtures.slow import quick_first
 
 _SMALL_NETWORKS = ["resnet18", "resnet50", "resnet9", "small_cnn"]

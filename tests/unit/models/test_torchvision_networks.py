@@ -9,7 +9,7 @@ from pipeline.config import torchvision_names
 from pipeline.errors import InputError
 from pipeline.models import build_network, feature_dimension, set_batch_context
 from pipeline.models.layers import KeyedDropout
-from pipeline.models.resnet import Network
+from pipeline.models.network import Network
 from pipeline.models.timm_networks import check_trainable
 from pipeline.models.torchvision_networks import TORCHVISION_PREFIX, check_side
 from tests.fixtures.slow import quick_first

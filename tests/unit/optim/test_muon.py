@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from pipeline.models import build_network
 from pipeline.optim import parameter_groups
-from pipeline.optim.muon import COEFFICIENTS, muon, polar_factors
+from pipeline.optim.muon import COEFFICIENTS, Muon, polar_factors
 
 _RATE = 0.01
 _OPTIONS: dict[str, Any] = {"momentum": 0.95, "nesterov": True}
@@ -39,7 +39,7 @@ def _groups(*parameters: Tensor, hidden: bool = True, weight_decay: float = 0.0)
 def _stepped(weight: Tensor, gradients: list[Tensor], *, weight_decay: float = 0.0, **options: Any) -> Tensor:
     """A hidden matrix after steps along these gradients."""
     parameter = nn.Parameter(weight.clone())
-    optimizer = muon(_groups(parameter, weight_decay=weight_decay), _RATE, **{**_OPTIONS, **options})
+    optimizer = Muon(_groups(parameter, weight_decay=weight_decay), _RATE, **{**_OPTIONS, **options})
     for gradient in gradients:
         parameter.grad = gradient.clone()
         optimizer.step()
@@ -91,7 +91,7 @@ def test_a_batch_of_shapes_is_each_of_them_alone(shapes: list[tuple[int, int]], 
     together = [nn.Parameter(weight.clone()) for weight in weights]
     for parameter, gradient in zip(together, gradients, strict=True):
         parameter.grad = gradient.clone()
-    muon(_groups(*together), _RATE, **_OPTIONS).step()
+    Muon(_groups(*together), _RATE, **_OPTIONS).step()
     for parameter, weight, gradient in zip(together, weights, gradients, strict=True):
         torch.testing.assert_close(parameter.detach(), _stepped(weight, [gradient]), rtol=1e-10, atol=1e-12)
 
@@ -166,7 +166,7 @@ def test_the_outer_layers_and_vectors_take_the_steps_of_adamw() -> None:
         ],
         lr=_RATE, betas=(0.9, 0.95), eps=1e-10,
     )  # fmt: skip
-    optimizer = muon(groups, _RATE, **_OPTIONS)
+    optimizer = Muon(groups, _RATE, **_OPTIONS)
     for seed in range(2):
         for index, parameter in enumerate(model.parameters()):
             parameter.grad = _normal(*parameter.shape, seed=100 * seed + index, dtype=torch.float64)
@@ -195,7 +195,7 @@ def test_it_goes_on_to_the_same_bits_from_a_file() -> None:
         ]
         vectors = [nn.Parameter(_normal(5, seed=3))]
         groups = _groups(*filters, weight_decay=0.1) + _groups(*vectors, hidden=False)
-        return [*filters, *vectors], muon(groups, _RATE, **_OPTIONS)
+        return [*filters, *vectors], Muon(groups, _RATE, **_OPTIONS)
 
     def run(parameters: list[nn.Parameter], optimizer: Any, seeds: range) -> None:
         for seed in seeds:

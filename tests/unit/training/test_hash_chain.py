@@ -100,7 +100,7 @@ def _last(state: TrainState, members: np.ndarray[Any, np.dtype[np.bool_]] | None
 def test_every_part_of_a_run_counts(change: str, stepped: TrainState) -> None:
     """Down to one bit."""
     state = start_state(replace(TINY, ema_decay=0.9), ALONE)
-    state.load_state_dict(copy.deepcopy(stepped.state_dict(local=False)), ALONE)
+    state.load_state_dict(copy.deepcopy(stepped.state_dict()), ALONE)
     assert _last(state) == _last(stepped)
     _CHANGES[change](state)
     assert _last(state) != _last(stepped)
@@ -111,7 +111,7 @@ def test_a_thread_hashes_the_state_at_the_time_of_the_link(stepped: TrainState) 
     links = []
     for device in ("cpu", "cuda"):
         state = start_state(replace(TINY, ema_decay=0.9), ALONE)
-        state.load_state_dict(copy.deepcopy(stepped.state_dict(local=False)), ALONE)
+        state.load_state_dict(copy.deepcopy(stepped.state_dict()), ALONE)
         world = replace(ALONE, device=torch.device(device))
         chain = HashChain(state, SampleStream(np.ones(N, dtype=np.bool_), TINY.seed), TINY.batch_sizes, world)
         chain.add()
@@ -120,7 +120,7 @@ def test_a_thread_hashes_the_state_at_the_time_of_the_link(stepped: TrainState) 
             for tensor in (*state.model.parameters(), *state.average.state_dict().values()):
                 tensor.add_(1)
         state.step += 1
-        saved = state.state_dict(local=False)["links"]
+        saved = state.state_dict()["links"]
         assert [link["step"] for link in saved] == [2]
         links.append(chain.close())
     assert links[0] == links[1]

@@ -15,7 +15,7 @@ _CPU = torch.device("cpu")
 
 def _pretend(monkeypatch: pytest.MonkeyPatch, *others: dict[str, Any]) -> None:
     """Give this process ranks that differ in some facts."""
-    monkeypatch.setattr(distributed, "all_gather", lambda own: [own, *(own | other for other in others)])
+    monkeypatch.setattr(distributed, "all_gather_object", lambda own: [own, *(own | other for other in others)])
 
 
 def test_equal_ranks_on_other_hosts_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:

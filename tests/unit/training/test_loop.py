@@ -14,7 +14,7 @@ from pipeline import distributed
 from pipeline.batching import SampleStream, merge_micro_batches, worker_slices
 from pipeline.distributed import CommConfig, World
 from pipeline.errors import InputError
-from pipeline.models.resnet import Network
+from pipeline.models.network import Network
 from pipeline.training.eval_weights import recompute_batch_norm_statistics
 from pipeline.training.evaluation import evaluate, load_images
 from pipeline.training.gradients import GlobalBatch, TrainLoss
@@ -163,7 +163,7 @@ def test_a_diverged_run_says_from_which_step_on() -> None:
 def test_a_diverged_run_says_on_which_ranks_first(
     of_ranks: Callable[[int], list[int | None]], where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distributed, "all_gather", lambda own: of_ranks(own) if isinstance(own, int) else [own])
+    monkeypatch.setattr(distributed, "all_gather_object", lambda own: of_ranks(own) if isinstance(own, int) else [own])
     run = train_bright(replace(SMALL, learning_rate=1e30, schedule="constant", steps=8), micro_batch=20)
     assert run.divergence == f"from step {run.history[-1].step} on, {where}"
 

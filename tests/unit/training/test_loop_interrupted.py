@@ -15,7 +15,7 @@ import torch
 
 from pipeline.durations import BatchStage
 from pipeline.errors import Terminated
-from pipeline.models.resnet import Network
+from pipeline.models.network import Network
 from pipeline.training import hash_chain
 from pipeline.training.checkpointing import Checkpointer, Checkpoints, stop_and_save_flags
 from pipeline.training.evaluation import Evaluation
@@ -32,10 +32,10 @@ class _StopAfter(Checkpointer):
         super().__init__(Checkpoints(folder), stop_and_save_flags(), world=ALONE, steps=1000)
         self._stop = step
 
-    def maybe_save(self, state: TrainState, *, local: bool) -> None:
+    def maybe_save(self, state: TrainState) -> None:
         if state.step == self._stop:
             os.kill(os.getpid(), signal.SIGTERM)
-        super().maybe_save(state, local=local)
+        super().maybe_save(state)
 
 
 _GROWING: dict[str, Any] = {

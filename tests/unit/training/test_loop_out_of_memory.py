@@ -117,3 +117,14 @@ def test_evaluation_names_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OutOfMemory) as raised:
         evaluate(model, images, torch.from_numpy(labels), batch_size=3, world=ALONE)
     assert raised.value.key == "eval_batch_size"
+
+
+def test_a_checkpoint_without_memory_names_no_micro_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    checkpointer = Checkpointer(Checkpoints(tmp_path), stop_and_save_flags(), world=ALONE, steps=1)
+    monkeypatch.setattr(Checkpoints, "save", fail)
+    with pytest.raises(OutOfMemory) as raised:
+        train_bright(_SETTINGS, micro_batch=10, checkpointer=checkpointer)
+    assert raised.value.key == "checkpoint"

@@ -34,7 +34,7 @@ def test_a_checkpoint_keeps_the_first_step_that_is_not_finite() -> None:
     state = start_state(settings, ALONE)
     _take_steps(state, 1.0, math.nan, 1.0)
     resumed = start_state(settings, ALONE)
-    resumed.load_state_dict(state.state_dict(local=False), ALONE)
+    resumed.load_state_dict(state.state_dict(), ALONE)
     assert resumed.first_step_not_finite() == 2
     _take_steps(resumed, 1.0)
     assert resumed.first_step_not_finite() == 2

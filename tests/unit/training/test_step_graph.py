@@ -123,7 +123,7 @@ def test_the_recorded_update_reads_the_learning_rate_of_each_step() -> None:
         for group in optimizer.param_groups:
             group["lr"] = rate
 
-    with patch.object(step_module, "_set_up_learning_rate", on_device):
+    with patch.object(step_module, "_set_up_lr", on_device):
         replayed, n_replayed = _train(SETTINGS, captures=True)
     plain, _ = _train(SETTINGS, captures=False)
 
@@ -138,7 +138,7 @@ def test_tracked_steps_are_recorded_separately() -> None:
     # The first step of each kind is plain.
     assert n_replayed == STEPS - 2
     _assert_equal(replayed, plain)
-    for tracker in ("tracker", "dynamics"):
+    for tracker in ("confidence_tracker", "dynamics_tracker"):
         one, other = getattr(replayed, tracker).state_dict(), getattr(plain, tracker).state_dict()
         assert all(torch.equal(one[name], other[name]) for name in one)
 
