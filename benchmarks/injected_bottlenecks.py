@@ -29,13 +29,13 @@ from benchmarks.measuring import print_results
 from benchmarks.printing import Row
 from pipeline import distributed
 from pipeline.artifacts.files import read_json, write_json
-from pipeline.batching import BatchSlice
+from pipeline.batching import BatchSlice, GlobalBatch
 from pipeline.commands.diagnose.bottleneck import Diagnosis, diagnose
 from pipeline.commands.diagnose.timing import Training, measure
 from pipeline.datasets.resident import ResidentImages
 from pipeline.distributed import World
 from pipeline.training.evaluation import load_images
-from pipeline.training.gradients import GlobalBatch, TrainLoss
+from pipeline.training.gradients import TrainLoss
 
 _COMPUTE_S = 0.1
 """Seconds added to each forward pass on every rank: large compared with the noise of a busy machine."""

@@ -23,12 +23,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.loop_speed import random_images, settings_for
 from benchmarks.measuring import print_results
 from benchmarks.printing import Row
-from pipeline.batching import RankBatch, merge_micro_batches, worker_slices
+from pipeline.batching import GlobalBatch, RankBatch, merge_micro_batches, worker_slices
 from pipeline.distributed import World
 from pipeline.models.layers import GroupedBatchNorm2d, has_dropout
 from pipeline.run_log import RunLog
 from pipeline.training.evaluation import load_images
-from pipeline.training.gradients import GlobalBatch, TrainLoss
+from pipeline.training.gradients import TrainLoss
 from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import start_state

@@ -8,7 +8,7 @@ global batch is (X, share) sample ids, simulated worker major; a worker's share 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,3 +163,30 @@ class SampleStream:
             order = np.random.default_rng([self._seed, _ORDER, epoch]).permutation(len(self._train_mask))
             self._orders[epoch] = order[self._train_mask[order]]
         return self._orders[epoch]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlobalBatch:
+    """The samples of one optimizer step, the same on all ranks.
+
+    Attributes:
+        sample_ids: (B,) int64, rows of the data set.
+        epochs: (B,) int64, the epoch of each sample, from 0.
+    """
+
+    sample_ids: NDArray[np.int64]
+    epochs: NDArray[np.int64]
+
+    @classmethod
+    def from_stream(cls, stream: SampleStream, *, start: int, size: int) -> Self:
+        """Take `size` samples from sample `start` of the stream on, counted from 0."""
+        sample_ids, epochs = stream.samples(start, size)
+        return cls(sample_ids=sample_ids, epochs=epochs)
+
+    @property
+    def size(self) -> int:
+        return len(self.sample_ids)
+
+    def first(self, n: int) -> Self:
+        """Return the batch of the first `n` samples."""
+        return type(self)(sample_ids=self.sample_ids[:n], epochs=self.epochs[:n])

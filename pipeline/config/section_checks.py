@@ -45,7 +45,7 @@ def check_sections(params: "Params", source: str) -> None:
             raise InputError(
                 f"{source}: filter.drop_fraction: has no entry for {missing[0]}; add it, or give one number for all"
             )
-        # Entries of networks that are not listed stay without effect, so that a preset serves several lists.
+        # An entry may be of a network that `networks` lacks, so that a preset serves several lists.
         if unknown := [name for name in params.filter.drop_fraction if not is_network_name(name)]:
             raise InputError(
                 f"{source}: filter.drop_fraction: {unknown[0]} is no network; correct the name, or remove its entry"
@@ -104,16 +104,12 @@ def _check_study(key: str, study: Study, params: "Params", source: str) -> None:
         check_batch_stages(section, batch, recipe)
     _check_largest(f"{key}.batch_sizes", study, recipe)
     _check_equivalent_batch(f"{key}.equivalent_batch", study, params.train)
-    if study.keep_checkpoints and recipe.post_local_sgd:
-        raise InputError(
-            f"{key}.keep_checkpoints: with post_local_sgd each worker has its own weights between averages, where most "
-            "links of the hash chain are; remove one of the two"
-        )
-    if study.accuracy_every and recipe.post_local_sgd:
-        raise InputError(
-            f"{key}.accuracy_every: with post_local_sgd each worker has its own weights between averages; remove "
-            "one of the two"
-        )
+    for name in ("keep_checkpoints", "accuracy_every"):
+        if getattr(study, name) and recipe.post_local_sgd:
+            raise InputError(
+                f"{key}.{name}: with post_local_sgd each worker has its own weights between averages; remove one of "
+                "the two"
+            )
 
 
 def _check_isa(source: str, params: "Params") -> None:

@@ -89,6 +89,16 @@ def all_gather_object(value: T) -> list[T]:
     return box
 
 
+def gather_object(value: T) -> list[T]:
+    """Return every rank's `value`, any picklable object, in rank order on rank 0; on the others an empty list."""
+    if not is_distributed():
+        return [value]
+    arrive()
+    box: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+    dist.gather_object(value, box)
+    return box or []
+
+
 def any_rank(value: bool) -> bool:
     """Return whether `value` is true on any rank."""
     return any(all_gather_object(value))

@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pipeline.batching import BatchSlice
-from pipeline.training.gradients import GlobalBatch, TrainLoss
+from pipeline.batching import BatchSlice, GlobalBatch
+from pipeline.training.gradients import TrainLoss
 from pipeline.training.noise_scale import NoiseSample, NoiseScale, estimate_noise_scale
 
 CONFIDENCE = 0.95

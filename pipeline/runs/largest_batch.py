@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pipeline import distributed
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.prepared import PreparedData
-from pipeline.batching import SampleStream, rank_slices, worker_slices
+from pipeline.batching import GlobalBatch, SampleStream, rank_slices, worker_slices
 from pipeline.config.base import Duration
 from pipeline.config.batch_sizes import LARGEST, with_found_size
 from pipeline.config.params import Params
@@ -33,7 +33,7 @@ from pipeline.runs.arm_rows import read_decisions
 from pipeline.runs.execution import LoadedSplits
 from pipeline.training.batch_plan import MemoryProbe, check_ranks
 from pipeline.training.effective_settings import comm_config_from, effective_settings
-from pipeline.training.gradients import GlobalBatch, TrainLoss
+from pipeline.training.gradients import TrainLoss
 from pipeline.training.loop import TrainData
 from pipeline.training.memory import pass_fits, samples_that_fit
 from pipeline.training.run_key import machine_info

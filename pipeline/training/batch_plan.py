@@ -10,6 +10,7 @@ import torch
 from pipeline import distributed
 from pipeline.batching import (
     BatchSlice,
+    GlobalBatch,
     RankBatch,
     SampleStream,
     merge_micro_batches,
@@ -21,7 +22,7 @@ from pipeline.batching import (
 from pipeline.datasets.sources import BatchRequest
 from pipeline.distributed import CommConfig, World
 from pipeline.errors import InputError
-from pipeline.training.gradients import GlobalBatch, TrainLoss
+from pipeline.training.gradients import TrainLoss
 from pipeline.training.homogeneous_ranks import check_homogeneous_ranks
 from pipeline.training.memory import activation_bytes, choose_micro_batch
 from pipeline.training.settings import TrainSettings

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from pipeline import distributed
-from pipeline.batching import BatchSlice, RankBatch, SampleStream
+from pipeline.batching import BatchSlice, GlobalBatch, RankBatch, SampleStream
 from pipeline.models.layers import GroupedBatchNorm2d
-from pipeline.training.gradients import GlobalBatch, TrainLoss
+from pipeline.training.gradients import TrainLoss
 from pipeline.training.numerics import compile_disabled
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import TrainState

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from pipeline import distributed
-from pipeline.batching import BatchSlice, RankBatch
+from pipeline.batching import BatchSlice, GlobalBatch, RankBatch
 from pipeline.distributed import CommConfig, Grids, OverlappedSum, World
-from pipeline.training.gradients import GlobalBatch, TrainLoss, rank_share, set_gradients, trained_parameters
+from pipeline.training.gradients import TrainLoss, rank_share, set_gradients, trained_parameters
 from pipeline.training.noise_scale import NoiseSample
 
 _BUCKET_ELEMENTS_PER_MIB = (1 << 20) // 8

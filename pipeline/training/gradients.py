@@ -7,49 +7,20 @@ separately, to measure their noise. `ExactGradients` (`exact_gradients`) sums wi
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pipeline import distributed
-from pipeline.batching import BatchSlice, RankBatch, SampleStream
+from pipeline.batching import BatchSlice, GlobalBatch, RankBatch
 from pipeline.datasets.sources import TrainingImages, upload
 from pipeline.distributed import CommConfig, Compression, World
 from pipeline.models.layers import sample_keys, set_batch_context
 from pipeline.training.dynamics import ConfidenceTracker, DynamicsTracker
 from pipeline.training.noise_scale import NoiseSample
 from pipeline.training.numerics import Precision, autocast, compile_disabled
-
-
-@dataclass(frozen=True, kw_only=True)
-class GlobalBatch:
-    """The samples of one optimizer step, the same on all ranks.
-
-    Attributes:
-        sample_ids: (B,) int64, rows of the data set.
-        epochs: (B,) int64, the epoch of each sample, from 0.
-    """
-
-    sample_ids: NDArray[np.int64]
-    epochs: NDArray[np.int64]
-
-    @classmethod
-    def from_stream(cls, stream: SampleStream, *, start: int, size: int) -> Self:
-        """Take `size` samples from sample `start` of the stream on, counted from 0."""
-        sample_ids, epochs = stream.samples(start, size)
-        return cls(sample_ids=sample_ids, epochs=epochs)
-
-    @property
-    def size(self) -> int:
-        return len(self.sample_ids)
-
-    def first(self, n: int) -> Self:
-        """Return the batch of the first `n` samples."""
-        return type(self)(sample_ids=self.sample_ids[:n], epochs=self.epochs[:n])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline import distributed
-from pipeline.batching import SampleStream
+from pipeline.batching import GlobalBatch, SampleStream
 from pipeline.datasets.sources import TrainingImages
 from pipeline.distributed import CommConfig, World
 from pipeline.errors import explain_out_of_memory
@@ -22,7 +22,7 @@ from pipeline.training.batch_plan import check_ranks, plan_batches, setup_oom_me
 from pipeline.training.dynamics import TrainingDynamics, first_tracked_step
 from pipeline.training.eval_weights import EvalWeights
 from pipeline.training.evaluation import Evaluation
-from pipeline.training.gradients import GlobalBatch, TrainLoss
+from pipeline.training.gradients import TrainLoss
 from pipeline.training.hash_chain import HashChain, link_is_due
 from pipeline.training.noise_scale import NoiseScale, estimate_noise_scale
 from pipeline.training.numerics import compile_network, mark_step_begin

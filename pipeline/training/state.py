@@ -149,7 +149,7 @@ class TrainState:
             self.pending_link.result()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of all ranks in plain values; all ranks call it."""
+        """Return the state of all ranks in plain values; all ranks call it, and rank 0 has those of the others."""
         self.wait_for_links()
         of_this_rank = {
             "loss_sum": float(self.loss_sum),
@@ -165,7 +165,7 @@ class TrainState:
             "grids": dataclasses.asdict(self.grids) if self.grids else None,
             "track": self.confidence_tracker.state_dict() if self.confidence_tracker else None,
             "dynamics": self.dynamics_tracker.state_dict() if self.dynamics_tracker else None,
-            "ranks": distributed.all_gather_object(of_this_rank),
+            "ranks": distributed.gather_object(of_this_rank),
             "micro_batch": self.micro_batch,
             "counted": self.loss_count,
             "step": self.step,

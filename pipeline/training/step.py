@@ -8,14 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pipeline.batching import RankBatch
+from pipeline.batching import GlobalBatch, RankBatch
 from pipeline.distributed import World
 from pipeline.models import NETWORKS
 from pipeline.run_log import RunLog
 from pipeline.training.exact_gradients import ExactGradients
 from pipeline.training.gradients import (
     AveragedGradients,
-    GlobalBatch,
     GradientStrategy,
     LocalGradients,
     SliceGradients,

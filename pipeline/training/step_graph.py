@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeline.batching import BatchSlice
+from pipeline.batching import BatchSlice, GlobalBatch
 from pipeline.errors import is_out_of_memory
 from pipeline.run_log import RunLog
-from pipeline.training.gradients import GlobalBatch, PassInputs, TrainLoss
+from pipeline.training.gradients import PassInputs, TrainLoss
 
 GraphCapture = Callable[[Callable[[], Tensor]], tuple[Callable[[], object], Tensor]]
 """Captures the operations of a function without running them; returns a function that runs them on the same memory, and

@@ -67,8 +67,8 @@ def test_every_process_group_has_a_timeout() -> None:
         ("dist.new_group(ranks)", [1]),
         ("dist.new_group(ranks, timeout)", []),
         ("group = new_group(backend='gloo', timeout=timeout)", []),
-        ("self.g = dist.new_group()\ngroups_without_timeout.append(self.h)", [1]),
-        ("self.g = dist.new_group()\ngroups_without_timeout.append(self.g)", []),
+        ("self.g = dist.new_group()\nextra_groups.append(self.h)", [1]),
+        ("self.g = dist.new_group()\nextra_groups.append(self.g)", []),
         ("dist.init_process_group('gloo', 'env://')", [1]),
     ],
 )

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from pipeline.batching import BatchSlice
+from pipeline.batching import BatchSlice, GlobalBatch
 from pipeline.datasets.resident import ResidentImages
 from pipeline.datasets.sources import TrainingImages
 from pipeline.distributed import float32_arithmetic
@@ -18,7 +18,7 @@ from pipeline.errors import explain_out_of_memory
 from pipeline.models import build_network
 from pipeline.optim import OPTIMIZERS, parameter_groups
 from pipeline.run_log import RunLog
-from pipeline.training.gradients import GlobalBatch, TrainLoss, accumulate_gradients
+from pipeline.training.gradients import TrainLoss, accumulate_gradients
 from pipeline.training.memory import activation_bytes
 from pipeline.training.step_graph import StepGraphs, capture_cuda_graph
 

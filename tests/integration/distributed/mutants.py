@@ -11,11 +11,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipeline import distributed
-from pipeline.batching import BatchSlice, merge_micro_batches
+from pipeline.batching import BatchSlice, GlobalBatch, merge_micro_batches
 from pipeline.distributed import Grids, pairwise_sum
 from pipeline.training import batch_plan, eval_weights, gradients, loop, state
 from pipeline.training.eval_weights import recompute_batch_norm_statistics
-from pipeline.training.gradients import GlobalBatch, TrainLoss, accumulate_gradients
+from pipeline.training.gradients import TrainLoss, accumulate_gradients
 from pipeline.training.settings import TrainSettings
 from pipeline.training.step import TrainStep
 

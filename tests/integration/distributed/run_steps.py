@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline import distributed, models
-from pipeline.batching import BatchSlice
+from pipeline.batching import BatchSlice, GlobalBatch
 from pipeline.distributed import CommConfig, World
 from pipeline.durations import BatchStage
 from pipeline.errors import InputError, Terminated
@@ -30,7 +30,7 @@ from pipeline.run_log import RunLog
 from pipeline.training import eval_weights, hash_chain, state
 from pipeline.training.checkpointing import Checkpointer, Checkpoints, stop_and_save_flags
 from pipeline.training.evaluation import Evaluation, evaluate, load_images
-from pipeline.training.gradients import GlobalBatch, TrainLoss
+from pipeline.training.gradients import TrainLoss
 from pipeline.training.loop import TrainData, TrainedRun, train
 from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import ImageFormat, TrainSettings

@@ -44,7 +44,7 @@ def test_by_hand() -> None:
     assert override_reason("drop", "") == "dropped by hand"
 
 
-def test_of_classes_with_equal_votes_the_nearest_is_named_and_suggested() -> None:
+def test_in_a_tie_the_class_of_the_nearest_is_named_and_suggested() -> None:
     labels = np.array([0, 1, 1, 2, 2])
     neighbors = np.array([[3, 1, 4, 2], [0, 2, 3, 4], [0, 1, 3, 4], [0, 1, 2, 4], [0, 1, 2, 3]])
     suggestion = suggest_labels(ScorerInputs(labels=labels, neighbors=neighbors))

@@ -23,13 +23,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from benchmarks.gpu_day.timing import settings_of
 from benchmarks.loop_speed import random_images
 from benchmarks.step_operations import _plain_sgd
-from pipeline.batching import RankBatch, SampleStream, merge_micro_batches, split_groups, worker_slices
+from pipeline.batching import GlobalBatch, RankBatch, SampleStream, merge_micro_batches, split_groups, worker_slices
 from pipeline.distributed import World
 from pipeline.models.layers import has_dropout
 from pipeline.run_log import RunLog
 from pipeline.training.eval_weights import recompute_batch_norm_statistics
 from pipeline.training.evaluation import load_images
-from pipeline.training.gradients import GlobalBatch, TrainLoss, slice_gradients
+from pipeline.training.gradients import TrainLoss, slice_gradients
 from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import start_state

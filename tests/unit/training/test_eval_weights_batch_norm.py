@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from pipeline import distributed
-from pipeline.batching import BatchSlice, merge_micro_batches, rank_slices, worker_slices
+from pipeline.batching import BatchSlice, GlobalBatch, merge_micro_batches, rank_slices, worker_slices
 from pipeline.models.layers import GroupedBatchNorm2d
 from pipeline.training.eval_weights import recompute_batch_norm_statistics
 from pipeline.training.evaluation import load_images
-from pipeline.training.gradients import GlobalBatch, TrainLoss
+from pipeline.training.gradients import TrainLoss
 from tests.fixtures.training import TINY, bright_images, build_float64, build_resnet
 
 _PARTS = worker_slices(10, 3)

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipeline.batching import BatchSlice, RankBatch, worker_slices
+from pipeline.batching import BatchSlice, GlobalBatch, RankBatch, worker_slices
 from pipeline.distributed import CommConfig, Grids, World
 from pipeline.models import build_network
 from pipeline.training.dynamics import ConfidenceTracker
 from pipeline.training.exact_gradients import ExactGradients
-from pipeline.training.gradients import GlobalBatch, TrainLoss, slice_gradients
+from pipeline.training.gradients import TrainLoss, slice_gradients
 from tests.fixtures.training import NAMES, distance, gradient_of, random_train_loss
 
 N, SIZE, WORKERS = 50, 26, 5

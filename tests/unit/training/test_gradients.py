@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pipeline.batching import BatchSlice, merge_micro_batches, rank_slices, worker_slices
+from pipeline.batching import BatchSlice, GlobalBatch, merge_micro_batches, rank_slices, worker_slices
 from pipeline.distributed import World
 from pipeline.models import build_network
-from pipeline.training.gradients import GlobalBatch, TrainLoss, accumulate_gradients, rank_share, slice_gradients
+from pipeline.training.gradients import TrainLoss, accumulate_gradients, rank_share, slice_gradients
 from tests.fixtures.training import NAMES, distance, gradient_of, random_train_loss
 
 N = 50

@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 
 from pipeline import distributed
-from pipeline.batching import SampleStream, merge_micro_batches, worker_slices
+from pipeline.batching import GlobalBatch, SampleStream, merge_micro_batches, worker_slices
 from pipeline.distributed import CommConfig, World
 from pipeline.errors import InputError
 from pipeline.models.network import Network
 from pipeline.training.eval_weights import recompute_batch_norm_statistics
 from pipeline.training.evaluation import evaluate, load_images
-from pipeline.training.gradients import GlobalBatch, TrainLoss
+from pipeline.training.gradients import TrainLoss
 from tests.fixtures.loop import N, train_bright, weights_of
 from tests.fixtures.slow import quick_first
 from tests.fixtures.training import ALONE, TINY, as_resnet, bright_images, build_float64, distance, parameters_of

@@ -7,11 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pipeline.batching import worker_slices
+from pipeline.batching import GlobalBatch, worker_slices
 from pipeline.config.recipe import Recipe
 from pipeline.models import build_network
 from pipeline.models.layers import set_batch_context
-from pipeline.training.gradients import GlobalBatch, accumulate_gradients
+from pipeline.training.gradients import accumulate_gradients
 from pipeline.training.numerics import Precision, autocast, make_scaler
 from tests.fixtures.training import NAMES, build_resnet, distance, gradient_of, random_train_loss
 

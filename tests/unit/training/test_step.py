@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.step_operations import StepCounts
-from pipeline.batching import BatchSlice, RankBatch, merge_micro_batches, worker_slices
+from pipeline.batching import BatchSlice, GlobalBatch, RankBatch, merge_micro_batches, worker_slices
 from pipeline.models import build_network
 from pipeline.run_log import RunLog
 from pipeline.training import gradients
-from pipeline.training.gradients import GlobalBatch, TrainLoss, accumulate_gradients
+from pipeline.training.gradients import TrainLoss, accumulate_gradients
 from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import TrainState, start_state

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from pipeline.batching import RankBatch, merge_micro_batches, worker_slices
+from pipeline.batching import GlobalBatch, RankBatch, merge_micro_batches, worker_slices
 from pipeline.run_log import RunLog
 from pipeline.training import step as step_module
 from pipeline.training import step_graph
-from pipeline.training.gradients import GlobalBatch
 from pipeline.training.run_options import RunOptions
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import TrainState, start_state

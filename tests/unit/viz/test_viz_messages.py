@@ -9,6 +9,7 @@ from dash import html
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.overrides import Override
 from pipeline.paths import DataPaths
+from pipeline.replication.published import KEPT_SHARES
 from tests.fixtures.dash_components import all_of, text_of
 from tests.fixtures.golden import check_golden
 from tests.fixtures.planted import say_planted
@@ -25,6 +26,7 @@ from viz.callbacks.hover import describe
 from viz.callbacks.overrides import OverrideSessions, run_command
 from viz.callbacks.params_dialog import show_difference, write_settings
 from viz.callbacks.summary import summarize
+from viz.components import PAPER_FRACTIONS
 from viz.data import Points, Source
 from viz.decisions import Decisions, Image
 from viz.export import page as export_page
@@ -134,3 +136,7 @@ def test_texts_of_planted_labels_and_samples(data: DataPaths, tmp_path: Path, mo
         "an exported map": exported["notes"],
     }
     _check("visualizer_planted.txt", texts, tmp_path)
+
+
+def test_the_papers_fractions_are_those_of_the_report() -> None:
+    assert {network: round(1 - kept, 4) for network, kept in KEPT_SHARES.items()} == PAPER_FRACTIONS
