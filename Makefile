@@ -22,7 +22,7 @@ help: ## list the targets
 
 setup: $(STAMP) ## create .venv and install; again if the requirements change
 
-doctor: setup ## check the installation and print a fix for each mismatch
+doctor: setup ## check the installation, repair the files of a killed DVC, and print a fix for each mismatch
 	@python -m pipeline doctor
 
 repro: setup ## run the stages of params.yaml that are not up to date

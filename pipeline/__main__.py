@@ -17,7 +17,7 @@ COMMANDS = {
     "compare": "compare two experiments with paired tests",
     "critical-batch": "measure the critical batch size by branched runs",
     "diagnose": "find the bottleneck of training steps: compute, communication, input or synchronization",
-    "doctor": "check the installation and print a fix for each mismatch",
+    "doctor": "check the installation, repair DVC's files, and print a fix for each mismatch",
     "export": "write kept and dropped images as Parquet, metadata.csv, indices and cleanlab's columns",
     "filter-features": "run the filter on features of any network",
     "init": "look at a folder of images and start a project for it",

@@ -12,7 +12,7 @@ from viz import components
 from viz.gallery import listed_rows, sort_rows
 from viz.state import MapState
 
-AHEAD = 500
+KNOWN_ROWS = 500
 """Number of images before and after the shown one that the browser knows, so that keys need not wait for the server."""
 
 MAX_LISTED = 200
@@ -39,17 +39,17 @@ class ReviewQueue:
         return None if self.position is None else int(self.rows[self.position])
 
     def undecided(self) -> list[int]:
-        """Return rows without a decision from the shown one on, then those before it; at most `AHEAD`."""
+        """Return rows without a decision from the shown one on, then those before it; at most `KNOWN_ROWS`."""
         if self.position is None:
             return []
         order = np.roll(np.arange(len(self.rows)), -self.position)
-        found: list[int] = self.rows[order[~self.decided[order]]][:AHEAD].tolist()
+        found: list[int] = self.rows[order[~self.decided[order]]][:KNOWN_ROWS].tolist()
         return found
 
     def window(self) -> list[int]:
-        """Return the rows around the shown one, at most `AHEAD` on each side."""
+        """Return the rows around the shown one, at most `KNOWN_ROWS` on each side."""
         at = self.position or 0
-        rows: list[int] = self.rows[max(0, at - AHEAD) : at + AHEAD + 1].tolist()
+        rows: list[int] = self.rows[max(0, at - KNOWN_ROWS) : at + KNOWN_ROWS + 1].tolist()
         return rows
 
 

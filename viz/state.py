@@ -98,7 +98,7 @@ def settings_from_json(values: Mapping[str, Any] | None) -> FilterSettings:
     except ValidationError as error:
         first = error.errors()[0]
         where = "".join(f": {part}" if i == 0 else f".{part}" for i, part in enumerate(first["loc"]))
-        raise InputError(f"the settings of the link{where}: {first['msg']}; reset the settings") from None
+        raise InputError(f"the filter settings{where}: {first['msg']}; reset the settings") from None
 
 
 COLUMNS = ("path", "sha256", "label_name", "predicted_name", "score", "keep", "reason", "corrected_label_name")

@@ -77,7 +77,12 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--steps", type=int, help="train this many steps on one half of the images and measure on the other"
     )
-    parser.add_argument("--parts", type=int, default=_PARTS, help=f"parts of each set of images (default: {_PARTS})")
+    parser.add_argument(
+        "--parts",
+        type=int,
+        default=_PARTS,
+        help=f"disjoint random parts of each set whose gradients are compared, 3 or more (default: {_PARTS})",
+    )
     parser.add_argument(
         "--micro-batch", type=int, default=_MICRO_BATCH, help=f"images per pass (default: {_MICRO_BATCH})"
     )

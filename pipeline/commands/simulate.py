@@ -49,7 +49,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--machine", type=_machine_path, help="name of a file in machines/, such as summit, or a path")
     parser.add_argument("--network", default="resnet50", help="a classifier of torchvision (default: resnet50)")
     parser.add_argument("--image-size", type=_count, default=224, help="pixels (default: 224)")
-    parser.add_argument("--classes", type=_count, default=1000, help="(default: 1000)")
+    parser.add_argument("--classes", type=_count, default=1000, help="outputs of the network (default: 1000)")
     speed = parser.add_mutually_exclusive_group()
     speed.add_argument("--images-per-second", type=positive_float, help="training speed of one GPU of the machine")
     speed.add_argument(
@@ -57,7 +57,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--local-batch", type=_count, default=64, help="images per GPU of weak scaling (default: 64)")
     parser.add_argument(
-        "--global-batch-sizes", type=_count, nargs="+", default=[3840, 7680, 15360, 30720], help="of strong scaling"
+        "--global-batch-sizes",
+        type=_count,
+        nargs="+",
+        default=[3840, 7680, 15360, 30720],
+        help="images of a step, for strong scaling (default: 3840 7680 15360 30720)",
     )
     parser.add_argument("--gpus", type=_count, nargs="+", help="(default: 1, 2, 4, ... nodes, up to the whole machine)")
     parser.add_argument(

@@ -131,7 +131,7 @@ def warmup_chart(summary: Summary) -> str | None:
 
 
 def _warmup_files(summary: Summary) -> Iterator[tuple[str, Figure]]:
-    """Return the figure as a file."""
+    """Yield the name of the file and the figure."""
     if curves := warmup_curves(summary["warmup_laws"]):
         yield "warmups.svg", batch_figure(curves, **_warmup_arguments())
 
@@ -141,7 +141,7 @@ def _warmup_arguments() -> dict[str, Any]:
 
 
 def _filter_files(summary: Summary) -> Iterator[tuple[str, Figure]]:
-    """Return the figures as files."""
+    """Yield the name of each file and its figure."""
     yield "filter.classes.svg", class_share_figure(*_class_shares(summary))
     if is_about_table_one(summary):
         yield "filter.eps.svg", eps_figure(*_eps_curves(summary), unit=_unit(summary["networks"][0]))

@@ -1,6 +1,6 @@
 // Keys of the view Review: the next image is chosen here, without waiting for the server.
 (() => {
-  const AHEAD = 3;
+  const PRELOADED = 3;
   // Rows around the shown image, and undecided ones, as the server knows them.
   let queue = null;
   // Decided since; the server may not have answered yet.
@@ -64,7 +64,7 @@
         decided.clear();
       }
       if (!rows || rows.row === null) return null;
-      preload(rows.undecided.slice(0, AHEAD + 1), rows.images);
+      preload(rows.undecided.slice(0, PRELOADED + 1), rows.images);
       return rows.row !== rows.asked && rows.asked === focused ? rows.row : null;
     },
 

@@ -11,7 +11,7 @@ from pipeline.errors import InputError
 from viz import components
 from viz.callbacks.embedding import MAP_CONTROLS, MapControls, parse_controls, require_generation
 from viz.data import Source
-from viz.review import AHEAD, decision_list, review_queue, review_view
+from viz.review import KNOWN_ROWS, decision_list, review_queue, review_view
 
 
 def review(
@@ -53,7 +53,7 @@ def review(
         "row": queue.row,
         "window": queue.window(),
         "undecided": undecided,
-        "complete": len(undecided) < AHEAD,
+        "complete": len(undecided) < KNOWN_ROWS,
         "listed": listed,
         "edited": edited,
     }

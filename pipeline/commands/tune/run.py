@@ -186,7 +186,7 @@ def run_search(
     if not folder.exists() and (others := len([*folder.parent.glob("*/journal.log")])):
         log.info(
             f"starting over: its parameters, images, code, libraries or kind of device differ from those of {others} "
-            f"earlier in {folder.parent}, which would resume with the earlier inputs"
+            f"that started earlier in {folder.parent}; restore them to resume one"
         )
     journal = folder / "journal.log"
     storage = TrialStorage(journal)

@@ -50,7 +50,7 @@ class Findings:
         for file, count in self._by_file.items():
             if count > _MAX_LINES:
                 yield f"DIFFERS  {file}: {count - _MAX_LINES} more"
-        yield from (f"later    {line}" for line in self.later)
+        yield from (f"amended  {line}" for line in self.later)
         yield from (f"note     {line}" for line in self.notes)
 
     @contextmanager

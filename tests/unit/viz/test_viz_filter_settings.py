@@ -178,13 +178,13 @@ def test_settings_survive_json(settings: FilterSettings) -> None:
 def test_invalid_settings_name_the_field(kept: Any, named: str) -> None:
     with pytest.raises(InputError) as refused:
         settings_from_json(kept)
-    assert key_within(refused.value, "the settings of the link") == named
+    assert key_within(refused.value, "the filter settings") == named
 
 
 def test_settings_that_are_no_mapping_are_one_line() -> None:
     with pytest.raises(InputError) as raised:
         settings_from_json(7)  # type: ignore[arg-type]
-    assert str(raised.value).startswith("the settings of the link: Input should be ")
+    assert str(raised.value).startswith("the filter settings: Input should be ")
 
 
 def test_limits_of_classes_without_images_do_nothing() -> None:
