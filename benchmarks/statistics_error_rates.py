@@ -32,7 +32,7 @@ from pipeline.stats import wilson_interval
 from pipeline.stats.estimates import StudentMean, student_mean
 from pipeline.stats.hypothesis_tests import holm
 from pipeline.stats.per_class import hierarchical_bootstrap
-from pipeline.stats.replicates import level_mean, level_sign_flip
+from pipeline.stats.replicates import replicate_mean, replicate_sign_flip
 from pipeline.stats.sequential import Levels, SequentialDesign, first_outcomes, outcomes
 
 Noise = Literal["normal", "skewed"]
@@ -127,19 +127,19 @@ def pooled_rates(design: Design, rng: np.random.Generator, simulations: int) -> 
     """Yield the rates of the primary test over all settings: without an effect, with one, and at both margins."""
     pooled = design.differences(rng, simulations).mean(axis=-1)
     for shift, quantity, nominal in ((0.0, "type I", ALPHA), (EFFECT, "power", None)):
-        t, flips = level_mean(pooled + shift).p_difference(), level_sign_flip(pooled + shift)
+        t, flips = replicate_mean(pooled + shift).p_difference(), replicate_sign_flip(pooled + shift)
         yield design.row("t", quantity, nominal, t <= ALPHA)
         yield design.row("sign flips", quantity, nominal, flips <= ALPHA)
         yield design.row("both (claim)", quantity, nominal, np.maximum(t, flips) <= ALPHA)
-    centered = level_mean(pooled)
+    centered = replicate_mean(pooled)
     yield design.row("t", "coverage", 1 - ALPHA, _covers(centered))
     yield design.row("TOST", "power at no effect", None, centered.p_equivalence(MARGIN) <= ALPHA)
     # Skewed noise errs more at one margin than at the other.
     for margin, opposite in ((-MARGIN, "helps"), (MARGIN, "hurts")):
-        mean = level_mean(pooled + margin)
+        mean = replicate_mean(pooled + margin)
         p = mean.p_equivalence(MARGIN)
         yield design.row("TOST", f"error at {margin:+g}", ALPHA, p <= ALPHA)
-        p_claim = np.maximum(mean.p_difference(), level_sign_flip(pooled + margin))
+        p_claim = np.maximum(mean.p_difference(), replicate_sign_flip(pooled + margin))
         verdicts = outcomes(mean.mean, p_claim, p, Levels(ALPHA, ALPHA))
         yield design.row("verdict", f"false at {margin:+g}", ALPHA, np.isin(verdicts, ["equivalent", opposite]))
 
@@ -147,8 +147,8 @@ def pooled_rates(design: Design, rng: np.random.Generator, simulations: int) -> 
 def family_rates(design: Design, rng: np.random.Generator, simulations: int) -> Iterator[Row]:
     """Yield the rates of any false claim of a difference among the settings, each tested separately."""
     settings = np.moveaxis(design.differences(rng, simulations), -1, 1)
-    t = level_mean(settings).p_difference()
-    both = np.maximum(t, level_sign_flip(settings))
+    t = replicate_mean(settings).p_difference()
+    both = np.maximum(t, replicate_sign_flip(settings))
     for test, p in (("t, not adjusted", t), ("t, Holm", holm(t)), ("both, Holm (claim)", holm(both))):
         yield design.row(test, f"any of {SETTINGS} false", ALPHA, (p <= ALPHA).any(axis=-1))
 
@@ -156,7 +156,7 @@ def family_rates(design: Design, rng: np.random.Generator, simulations: int) -> 
 def pseudo_replication_rates(design: Design, rng: np.random.Generator, simulations: int) -> Iterator[Row]:
     """Yield the error of a verdict on one replicate of the filter that is read as one on all draws."""
     pooled = design.differences(rng, simulations).mean(axis=-1)
-    p = level_mean(pooled).p_difference()
+    p = replicate_mean(pooled).p_difference()
     yield design.row("t, read beyond its draw", "type I", ALPHA, p <= ALPHA)
 
 
@@ -261,7 +261,7 @@ def bootstrap_rates(design: Design, rng: np.random.Generator, simulations: int) 
             images, rest = (image_spread * rng.normal(size=(1, rows, IMAGES)) for rows in (1, design.seeds))
             differences = images + rest + SPREAD * rng.normal(size=(1, design.seeds, 1))
             low, high = hierarchical_bootstrap(differences, confidence=1 - ALPHA, resamples=500, seed=simulation)
-            student = _covers(level_mean(differences.mean(axis=-1)))
+            student = _covers(replicate_mean(differences.mean(axis=-1)))
             covered[:, simulation] = low <= 0 <= high, student
         yield design.row("bootstrap", quantity, 1 - ALPHA, covered[0])
         yield design.row("t", quantity, 1 - ALPHA, covered[1])

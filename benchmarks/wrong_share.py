@@ -77,7 +77,7 @@ def _plant_on_hard_images(known: KnownImages, rate: float, seed: int, rng: np.ra
 
 
 def _out_of_fold(features: NDArray[np.float32], labels: NDArray[np.int64], seed: int) -> NDArray[np.float32]:
-    folds = probe_folds(labels, _FOLDS, seed)
+    folds = probe_folds(labels, _FOLDS, seed, key="--images", fix="give more images")
     return cross_validated_probabilities(features, labels, folds=folds, n_classes=int(labels.max()) + 1).probabilities
 
 

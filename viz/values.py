@@ -15,14 +15,14 @@ from pipeline.scoring.base import Space
 from pipeline.scoring.density import release_radii_by_class
 from pipeline.scoring.eps_search import k_distances
 from pipeline.scoring.registry import SCORERS, check_scorer, split_options
-from pipeline.scoring.thresholds import suspicion_from_score
+from pipeline.scoring.thresholds import values_from_scores
 from pipeline.typing import MapFn
 from viz.data import Points, Source
 
 
 def filter_values(source: Source, points: Points) -> NDArray[np.float64]:
     """Return the values (N,) of the filter's scorer, from its scores; infinite for a score of 1."""
-    return _cached(source, points, "written", lambda: suspicion_from_score(points.scores, points.thresholds))
+    return _cached(source, points, "written", lambda: values_from_scores(points.scores, points.thresholds))
 
 
 def scored_values(source: Source, points: Points, name: str) -> NDArray[np.float64]:

@@ -87,8 +87,8 @@ def probe_folds(
     n_folds: int,
     seed: int,
     *,
-    key: str = "filter.scorer",
-    fix: str = "give --probabilities, or take knn_agreement",
+    key: str,
+    fix: str,
 ) -> NDArray[np.int64]:
     """Return the fold (N,) of each row, stratified in random order: folds differ by at most one image of each class.
 

@@ -23,7 +23,7 @@ from pipeline.replication.claim_data import (
 )
 from pipeline.stats.estimates import rounding_sd
 from pipeline.stats.hypothesis_tests import trend_test
-from pipeline.stats.replicates import level_mean
+from pipeline.stats.replicates import replicate_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ def best_batch(records: Sequence[RunRecord], criteria: ClaimCriteria) -> ClaimEv
     evidence = t_test_evidence(replicates, criteria, _BEST_BATCH_QUANTITY, rounding=rounding)
     if evidence is None:
         return None
-    mean = level_mean(replicates.table, rounding=rounding / replicates.settings**0.5)
+    mean = replicate_mean(replicates.table, rounding=rounding / replicates.settings**0.5)
     studies = {study for study, *_ in values}
     bounded = all(best.all_rates and best.step <= BOUND for (study, *_), best in bests.items() if study in studies)
     against = float(mean.p_equivalence(BOUND)) if bounded else 1.0

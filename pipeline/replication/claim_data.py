@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.stats.estimates import rounding_sd
-from pipeline.stats.replicates import level_mean
+from pipeline.stats.replicates import replicate_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,7 +256,7 @@ def t_test_evidence(
         return None
     draws, seeds = replicates.table.shape
     # Settings are rounded independently, and averaged.
-    mean = level_mean(replicates.table - threshold, rounding=rounding / replicates.settings**0.5)
+    mean = replicate_mean(replicates.table - threshold, rounding=rounding / replicates.settings**0.5)
     low, high = mean.interval(1 - criteria.alpha)
     half = float(mean.p_difference()) / 2
     above = float(mean.mean) > 0

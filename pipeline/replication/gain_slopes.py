@@ -23,7 +23,7 @@ from pipeline.replication.claim_data import (
     t_test_evidence,
     values_by_replicate,
 )
-from pipeline.stats.replicates import level_sign_flip
+from pipeline.stats.replicates import replicate_sign_flip
 
 CONTROLS = ("full", "random")
 
@@ -83,7 +83,7 @@ def _gain_slope(records: Sequence[RunRecord], control: str, criteria: ClaimCrite
     rounding = 2**0.5 * accuracy_rounding(records) * max(1 / norm for norm in norms)
     quantity = f"for each doubling of the batch size the gain on the {control} arm grows by (points)"
     evidence = t_test_evidence(replicates, criteria, quantity, scale=100, rounding=rounding)
-    return evidence and replace(evidence, sign_flip=float(level_sign_flip(replicates.table)))
+    return evidence and replace(evidence, sign_flip=float(replicate_sign_flip(replicates.table)))
 
 
 def _gains(records: Sequence[RunRecord], control: str) -> AccuracyGrid | None:

@@ -17,7 +17,7 @@ from pipeline.replication.published import CIFAR10, KEPT_SHARES
 from pipeline.reporting.data_quality import planted_summary
 from pipeline.reporting.inputs import NetworkInputs, ReportInputs, StudyInputs
 from pipeline.reporting.warmup import warmup_laws
-from pipeline.scoring.thresholds import jaccard, suspicion_from_score
+from pipeline.scoring.thresholds import jaccard, values_from_scores
 from pipeline.stats import wilson_interval
 from pipeline.stats.comparisons import comparisons
 from pipeline.stats.per_class import image_values
@@ -222,7 +222,7 @@ def _default_kept_share(network: NetworkInputs) -> float | None:
     scorer = network.filter["settings"]["scorer"]
     if (scorer["name"], scorer.get("space"), scorer.get("min_samples")) != ("dbscan", "embedding", DEFAULT_MIN_SAMPLES):
         return None
-    return float((suspicion_from_score(network.score, network.threshold) <= DEFAULT_EPS).mean())
+    return float((values_from_scores(network.score, network.threshold) <= DEFAULT_EPS).mean())
 
 
 def _classes(network: NetworkInputs, class_names: Sequence[str]) -> list[Summary]:

@@ -38,8 +38,9 @@ class ScorerInputs:
         neighbors: (N, k) rows of the nearest other images by components, nearest first.
         probabilities: (N, C) float32, the network's probability of each class; rows sum to 1. With folds, that of
             the network that did not train on the image.
-        training_confidence: (N,) float32, mean probability of the label while the network trained; NaN where
-            training did not use the image. In sample: with folds, the mean over the networks that trained on it.
+        training_confidence: (N,) float32, mean probability of the label over the second half of training, or its last
+            two epochs if they are more; NaN where training did not use the image. It is in sample: with folds, the
+            mean over the networks that trained on it.
         training_margin: (N,) float32, mean margin of the label's logit over training; NaN where training did not use
             the image.
         training_forgetting: (N,) float32, how often training forgot the label, infinite if it never learned it; NaN

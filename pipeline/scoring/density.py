@@ -85,7 +85,7 @@ def _nearest(points: NDArray[np.float64], k: int) -> tuple[NDArray[np.float64], 
     return distances, rows
 
 
-def _dbscan_scores(inputs: ScorerInputs, *, space: Space, min_samples: int) -> NDArray[np.float64]:
+def _dbscan_values(inputs: ScorerInputs, *, space: Space, min_samples: int) -> NDArray[np.float64]:
     """Return the release radii (N,), in the unit of the space."""
     return release_radii_by_class(inputs.points(space), inputs.labels, min_samples=min_samples, map_fn=inputs.map_fn)
 
@@ -115,7 +115,7 @@ def _cluster(points: NDArray[np.float64], eps: NDArray[np.float64], *, min_sampl
 
 
 DBSCAN_SCORER = Scorer(
-    values=_dbscan_scores, reasons=_dbscan_reasons, clusters=_dbscan_clusters, min_per_class=("min_samples",)
+    values=_dbscan_values, reasons=_dbscan_reasons, clusters=_dbscan_clusters, min_per_class=("min_samples",)
 )
 
 
@@ -151,7 +151,7 @@ def _hdbscan(
     return np.ascontiguousarray(fitted["suspicion"]), np.ascontiguousarray(fitted["cluster"])
 
 
-def _hdbscan_scores(
+def _hdbscan_values(
     inputs: ScorerInputs, *, space: Space, min_cluster_size: int, min_samples: int
 ) -> NDArray[np.float64]:
     return _hdbscan(inputs, space=space, min_cluster_size=min_cluster_size, min_samples=min_samples)[0]
@@ -172,7 +172,7 @@ def _hdbscan_reasons(scored: ScoredImages) -> list[str]:
 
 
 HDBSCAN_SCORER = Scorer(
-    values=_hdbscan_scores,
+    values=_hdbscan_values,
     reasons=_hdbscan_reasons,
     values_and_clusters=_hdbscan,
     min_per_class=("min_cluster_size", "min_samples"),

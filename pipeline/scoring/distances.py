@@ -21,7 +21,7 @@ def centroid_distances(points: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.linalg.norm(points - points.mean(axis=0), axis=1))
 
 
-def _centroid_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
+def _centroid_values(inputs: ScorerInputs) -> NDArray[np.float64]:
     """Return the distance (N,) of each image from the mean of its class, in the unit of the components."""
     return each_class(centroid_distances, inputs.labels, inputs.points("components"), map_fn=inputs.map_fn)
 
@@ -35,7 +35,7 @@ def _times(scored: ScoredImages) -> list[str]:
     return [format_distinct(value / threshold, 1)[0] for value, threshold in scored.pairs]
 
 
-CENTROID_SCORER = Scorer(values=_centroid_scores, reasons=_centroid_reasons, needs=frozenset({"components"}))
+CENTROID_SCORER = Scorer(values=_centroid_values, reasons=_centroid_reasons, needs=frozenset({"components"}))
 
 
 def neighbor_distances(points: NDArray[np.float64], k: int) -> NDArray[np.float64]:
@@ -52,7 +52,7 @@ def neighbor_distances(points: NDArray[np.float64], k: int) -> NDArray[np.float6
     return distances
 
 
-def _knn_distance_scores(inputs: ScorerInputs, *, k: int) -> NDArray[np.float64]:
+def _knn_distance_values(inputs: ScorerInputs, *, k: int) -> NDArray[np.float64]:
     """Return the distance (N,) to the `k`-th nearest other image of the class, in the unit of the components.
 
     Method of Ramaswamy, Rastogi and Shim (2000). The only image of a class gets the largest distance of all.
@@ -70,11 +70,11 @@ def _knn_distance_reasons(scored: ScoredImages) -> list[str]:
 
 
 KNN_DISTANCE_SCORER = Scorer(
-    values=_knn_distance_scores, reasons=_knn_distance_reasons, needs=frozenset({"components"})
+    values=_knn_distance_values, reasons=_knn_distance_reasons, needs=frozenset({"components"})
 )
 
 
-def _knn_agreement_scores(inputs: ScorerInputs, *, k: int) -> NDArray[np.float64]:
+def _knn_agreement_values(inputs: ScorerInputs, *, k: int) -> NDArray[np.float64]:
     """Return the share (N,), 0 to 1, of the `k` nearest neighbors by components that have another label.
 
     Wilson's editing rule (1972) as a score.
@@ -104,5 +104,5 @@ def _knn_agreement_reasons(scored: ScoredImages) -> list[str]:
 
 
 KNN_AGREEMENT_SCORER = Scorer(
-    values=_knn_agreement_scores, reasons=_knn_agreement_reasons, needs=frozenset({"classes", "neighbors"})
+    values=_knn_agreement_values, reasons=_knn_agreement_reasons, needs=frozenset({"classes", "neighbors"})
 )

@@ -19,7 +19,7 @@ def averaged_margin(inputs: ScorerInputs) -> NDArray[np.float64]:
     return np.where(np.isnan(mean), np.log(label / other), mean)
 
 
-def _aum_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
+def _aum_values(inputs: ScorerInputs) -> NDArray[np.float64]:
     """Return exp(-margin) (N,), 0 to infinity, above 1 where the margin is negative.
 
     This is the geometric mean over training of the probability of the strongest other class over that of the label.
@@ -40,11 +40,11 @@ def _aum_reasons(scored: ScoredImages) -> list[str]:
 
 
 AUM_SCORER = Scorer(
-    values=_aum_scores, reasons=_aum_reasons, needs=frozenset({"classes", "probabilities", "training_margin"})
+    values=_aum_values, reasons=_aum_reasons, needs=frozenset({"classes", "probabilities", "training_margin"})
 )
 
 
-def _forgetting_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
+def _forgetting_values(inputs: ScorerInputs) -> NDArray[np.float64]:
     """Return how many times the network forgot the label in training (N,), infinite if it never learned it.
 
     Forgetting events (Toneva et al., 2019, arXiv 1812.05159). With folds it is the mean over the networks that trained
@@ -75,7 +75,7 @@ def _forgotten(events: float, label: str, *, dropped: bool) -> str:
 
 
 FORGETTING_SCORER = Scorer(
-    values=_forgetting_scores,
+    values=_forgetting_values,
     reasons=_forgetting_reasons,
     needs=frozenset({"classes", "probabilities", "training_forgetting"}),
 )

@@ -19,7 +19,7 @@ _EDGE = 1e-9
 _NEAR_LIMIT = 1e-3
 
 
-def row_blocks(probabilities: NDArray[np.float32]) -> list[slice]:
+def row_slices(probabilities: NDArray[np.float32]) -> list[slice]:
     """Return blocks of rows of (N, C) whose float64 copy is small: the array may be larger than memory."""
     size = max(1, _BLOCK_BYTES // (8 * probabilities.shape[1]))
     return [slice(start, start + size) for start in range(0, len(probabilities), size)]
@@ -35,7 +35,7 @@ def predicted_classes(
         probabilities: (N, C); may be memory-mapped.
     """
     predicted, highest = np.empty(len(labels), dtype=np.int64), np.empty(len(labels), dtype=np.float32)
-    for rows in row_blocks(probabilities):
+    for rows in row_slices(probabilities):
         block, own = np.asarray(probabilities[rows]), labels[rows]
         highest[rows] = block.max(axis=1)
         is_label = block[np.arange(len(block)), own] == block.max(axis=1)
@@ -72,14 +72,14 @@ def _two_digits(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 99.5 else f"{value:.2g}"
 
 
-def _self_confidence_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
+def _self_confidence_values(inputs: ScorerInputs) -> NDArray[np.float64]:
     """Return 1 - probability of the label (N,), 0 to 1."""
     # Probabilities in single precision may exceed 1 by a rounding error.
     return np.clip(1 - confidence(inputs), 0, 1)
 
 
 SELF_CONFIDENCE_SCORER = Scorer(
-    values=_self_confidence_scores, reasons=confidence_phrases, needs=frozenset({"classes", "probabilities"})
+    values=_self_confidence_values, reasons=confidence_phrases, needs=frozenset({"classes", "probabilities"})
 )
 
 
@@ -87,14 +87,14 @@ def max_other_probability(inputs: ScorerInputs) -> NDArray[np.float64]:
     """Return the probability (N,) of the most probable class that is not the label."""
     assert inputs.probabilities is not None
     strongest = np.empty(len(inputs.labels))
-    for rows in row_blocks(inputs.probabilities):
+    for rows in row_slices(inputs.probabilities):
         others = np.array(inputs.probabilities[rows], dtype=np.float64)
         others[np.arange(len(others)), inputs.labels[rows]] = -np.inf
         strongest[rows] = others.max(axis=1)
     return strongest
 
 
-def _margin_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
+def _margin_values(inputs: ScorerInputs) -> NDArray[np.float64]:
     """Return (1 + probability of the strongest other class - probability of the label) / 2: (N,), 0 to 1.
 
     The normalized margin of Northcutt et al. (2021), reversed so that higher is more suspect.
@@ -110,10 +110,10 @@ def _margin_reasons(scored: ScoredImages) -> list[str]:
     ]
 
 
-MARGIN_SCORER = Scorer(values=_margin_scores, reasons=_margin_reasons, needs=frozenset({"classes", "probabilities"}))
+MARGIN_SCORER = Scorer(values=_margin_values, reasons=_margin_reasons, needs=frozenset({"classes", "probabilities"}))
 
 
-def _el2n_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
+def _el2n_values(inputs: ScorerInputs) -> NDArray[np.float64]:
     """Return |p - y| / sqrt(2) (N,), 0 to 1, of the probabilities p and the one-hot label y.
 
     EL2N (Paul, Ganguli and Dziugaite, 2021, arXiv:2107.07075). The paper takes the mean over several
@@ -122,7 +122,7 @@ def _el2n_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
     """
     assert inputs.probabilities is not None
     squares = np.empty(len(inputs.labels))
-    for rows in row_blocks(inputs.probabilities):
+    for rows in row_slices(inputs.probabilities):
         errors = np.array(inputs.probabilities[rows], dtype=np.float64)
         errors[np.arange(len(errors)), inputs.labels[rows]] -= 1
         squares[rows] = (errors**2).sum(axis=1)
@@ -136,16 +136,14 @@ def _el2n_reasons(scored: ScoredImages) -> list[str]:
     ]
 
 
-EL2N_SCORER = Scorer(values=_el2n_scores, reasons=_el2n_reasons, needs=frozenset({"classes", "probabilities"}))
+EL2N_SCORER = Scorer(values=_el2n_values, reasons=_el2n_reasons, needs=frozenset({"classes", "probabilities"}))
 
 
 def confidence_in_training(inputs: ScorerInputs) -> NDArray[np.float64]:
-    """Return the mean probability (N,), 0 to 1, of the label late in training.
+    """Return the mean probability (N,), 0 to 1, of the label late in training, see `ScorerInputs`.
 
-    The mean over training (confidence in Swayamdipta et al., 2020, Dataset Cartography, section 2.1) includes
-    epochs before the network had memorized a wrong label. It is in sample, with folds too: the mean over the
-    networks that trained on the image. An image that training did not use, in a run of less than an epoch, has
-    the trained network's probability.
+    Swayamdipta et al. (2020, Dataset Cartography, section 2.1) call the mean over all epochs confidence. An image that
+    training did not use, in a run of less than an epoch, has the trained network's probability.
     """
     assert inputs.training_confidence is not None
     mean = np.asarray(inputs.training_confidence, dtype=np.float64)
@@ -157,25 +155,25 @@ def training_phrases(scored: ScoredImages) -> list[str]:
     return _label_phrases(scored, "while it trained, the network gave its label", confidence_in_training(scored.inputs))
 
 
-def _mean_confidence_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
+def _mean_confidence_values(inputs: ScorerInputs) -> NDArray[np.float64]:
     """Return 1 - mean probability of the label in training (N,), 0 to 1."""
     return np.asarray(np.clip(1 - confidence_in_training(inputs), 0, 1))
 
 
 MEAN_CONFIDENCE_SCORER = Scorer(
-    values=_mean_confidence_scores,
+    values=_mean_confidence_values,
     reasons=training_phrases,
     needs=frozenset({"classes", "probabilities", "training_confidence"}),
 )
 
 
-def _label_odds_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
+def _label_odds_values(inputs: ScorerInputs) -> NDArray[np.float64]:
     """Return the probability of the strongest other class over that of the label (N,): 0 to 1e7.
 
     If the label is wrong, another class is far more probable, for a clear image and for one between two classes.
     Self-confidence does not separate the latter from hard images with a correct label. Without folds, the label's
-    probability is the mean of two: that of the trained network, and the mean during training, before the network has
-    memorized wrong labels. With folds, all probabilities are those of the network that did not train on the image.
+    probability is the mean of two: that of the trained network, and the mean late in training. With folds, all
+    probabilities are those of the network that did not train on the image.
     """
     label = confidence(inputs)
     if inputs.folds is None:
@@ -206,7 +204,7 @@ def _odds_phrase(odds: float, label: str, *, dropped: bool) -> str:
 
 
 LABEL_ODDS_SCORER = Scorer(
-    values=_label_odds_scores,
+    values=_label_odds_values,
     reasons=_label_odds_reasons,
     needs=frozenset({"classes", "probabilities"}),
     needs_without_folds=frozenset({"training_confidence"}),
@@ -231,7 +229,7 @@ def neighbor_confidence(inputs: ScorerInputs, k: int) -> NDArray[np.float64]:
     return means
 
 
-def _smoothed_confidence_scores(inputs: ScorerInputs, *, k: int) -> NDArray[np.float64]:
+def _smoothed_confidence_values(inputs: ScorerInputs, *, k: int) -> NDArray[np.float64]:
     """Return 1 - the mean of the label's probability and of its mean over the `k` nearest neighbors (N,), 0 to 1."""
     return np.asarray(np.clip(1 - (confidence(inputs) + neighbor_confidence(inputs, k)) / 2, 0, 1))
 
@@ -246,13 +244,13 @@ def _smoothed_confidence_reasons(scored: ScoredImages) -> list[str]:
 
 
 SMOOTHED_CONFIDENCE_SCORER = Scorer(
-    values=_smoothed_confidence_scores,
+    values=_smoothed_confidence_values,
     reasons=_smoothed_confidence_reasons,
     needs=frozenset({"classes", "neighbors", "probabilities"}),
 )
 
 
-def _confident_learning_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
+def _confident_learning_values(inputs: ScorerInputs) -> NDArray[np.float64]:
     """Return 1/2 to 1 for images that cleanlab names, 0 to 1/2 for others, by 1 - probability of the label (N,).
 
     Confident learning (Northcutt, Jiang and Chuang, 2021). A threshold of 1/2 is the decision of cleanlab's
@@ -285,7 +283,7 @@ def _confident_learning_reasons(scored: ScoredImages) -> list[str]:
 
 
 CONFIDENT_LEARNING_SCORER = Scorer(
-    values=_confident_learning_scores,
+    values=_confident_learning_values,
     reasons=_confident_learning_reasons,
     needs=frozenset({"classes", "probabilities"}),
 )

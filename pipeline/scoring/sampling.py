@@ -12,7 +12,7 @@ from pipeline.scoring.base import SPACE_NAMES, ScoredImages, Scorer, ScorerInput
 _RATIOS = ("aum", "label_odds")
 
 
-def _grid_scores(inputs: ScorerInputs, *, cells: int, seed: int) -> NDArray[np.float64]:
+def _grid_values(inputs: ScorerInputs, *, cells: int, seed: int) -> NDArray[np.float64]:
     """Return (rank + u) / count, 0 to 1, of each image in a random order of its class and grid cell (N,).
 
     Stratified sampling by the cells of a grid on the embedding, which Gahlot et al. (2020) name as future work.
@@ -49,10 +49,10 @@ def _grid_reasons(scored: ScoredImages) -> list[str]:
     return [f"{'not sampled' if value > threshold else 'sampled'} {where}" for value, threshold in scored.pairs]
 
 
-GRID_SCORER = Scorer(values=_grid_scores, reasons=_grid_reasons, needs=frozenset({"embedding"}))
+GRID_SCORER = Scorer(values=_grid_values, reasons=_grid_reasons, needs=frozenset({"embedding"}))
 
 
-def _random_scores(inputs: ScorerInputs, *, seed: int) -> NDArray[np.float64]:
+def _random_values(inputs: ScorerInputs, *, seed: int) -> NDArray[np.float64]:
     """Return uniform random numbers (N,) between 0 and 1."""
     return np.random.default_rng(seed).random(len(inputs.labels))
 
@@ -64,7 +64,7 @@ def _random_reasons(scored: ScoredImages) -> list[str]:
     ]
 
 
-RANDOM_SCORER = Scorer(values=_random_scores, reasons=_random_reasons)
+RANDOM_SCORER = Scorer(values=_random_values, reasons=_random_reasons)
 
 
 def make_ccs(registry: Mapping[str, Scorer]) -> Scorer:

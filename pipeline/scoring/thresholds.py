@@ -140,7 +140,7 @@ def score(values: NDArray[np.float64], threshold: NDArray[np.float64] | float) -
     return np.where(values > threshold, np.maximum(scores, np.nextafter(0.5, 1)), np.minimum(scores, 0.5))
 
 
-def suspicion_from_score(scores: NDArray[np.float64], threshold: NDArray[np.float64] | float) -> NDArray[np.float64]:
+def values_from_scores(scores: NDArray[np.float64], threshold: NDArray[np.float64] | float) -> NDArray[np.float64]:
     """Invert `score`: the suspicion (N,) up to rounding, on the same side of the threshold.
 
     Infinite where the score is 1.

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 from scipy.stats import rankdata
 
-from pipeline.scoring.predictions import predicted_classes, row_blocks
+from pipeline.scoring.predictions import predicted_classes, row_slices
 
-# Probabilities in single precision may miss their own mean by a rounding error.
+# Probabilities in single precision may miss their own mean by a rounding error. Both values are cleanlab's.
 _ROUNDING = 1e-6
 # An image with no probability of a class is never confidently of this class.
 _MIN_THRESHOLD = 2 * _ROUNDING
@@ -96,7 +96,7 @@ class _Candidates:
     ) -> None:
         self._n_classes = probabilities.shape[1]
         rows, classes, values = [], [], []
-        for block in row_blocks(probabilities):
+        for block in row_slices(probabilities):
             part = np.asarray(probabilities[block], dtype=np.float64)
             in_block, of_class = np.nonzero(part >= least)
             value = part[in_block, of_class]
@@ -180,7 +180,8 @@ def estimate_wrong_share(labels: NDArray[np.int64], probabilities: NDArray[np.fl
     The network contradicts a label because the label is wrong or because the image is hard. Hard images are those of
     which it is less confident. So the estimate is the share of contradicted labels, as a function of the rank of
     confidence within the predicted class, at the most confident end. The function is fitted by least squares among
-    those that rise, and rise faster with less confidence (monotone and convex): this has no parameter to choose.
+    those that rise, and rise faster with less confidence (monotone and convex). Its only parameter is the number
+    of bins.
 
     Args:
         labels: (N,), 0 to C - 1, at least two different ones.

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pipeline.stats.comparisons import Comparison, in_points
 from pipeline.stats.estimates import Estimate, rounding_sd
-from pipeline.stats.replicates import Pairs, level_estimate
+from pipeline.stats.replicates import Pairs, replicate_estimate
 
 Values = dict[str, Any]
 
@@ -93,8 +93,8 @@ def class_differences(settings: Sequence[ArmPair], labels: ArrayLike, confidence
     tables = zip(np.moveaxis(of_classes, -1, 0), roundings, strict=True)
     return ClassDifferences(
         classes=tuple(classes.tolist()),
-        estimates=tuple(level_estimate(table, confidence, rounding=rounding) for table, rounding in tables),
-        worst=level_estimate(of_worst, confidence, rounding=max(roundings)),
+        estimates=tuple(replicate_estimate(table, confidence, rounding=rounding) for table, rounding in tables),
+        worst=replicate_estimate(of_worst, confidence, rounding=max(roundings)),
     )
 
 

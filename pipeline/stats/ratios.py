@@ -14,10 +14,10 @@ from pipeline.stats.replicates import (
     control_arms,
     filter_draw_names,
     find_pairs,
-    level_estimate,
-    level_mean,
-    level_sign_flip,
     n_pairs,
+    replicate_estimate,
+    replicate_mean,
+    replicate_sign_flip,
     sorted_seeds,
 )
 from pipeline.stats.runs import Run, Setting, sorted_settings
@@ -93,7 +93,7 @@ def _ratio(runs: Sequence[Run], control: str, logs: NDArray[np.float64], alpha: 
     if not finite:
         return Ratio(**common, outcome="undecided", mean=None, low=None, high=None, n=0, p=None, least_p=None)
     table = np.mean(list(finite.values()), axis=0)
-    estimate = level_estimate(table, 1 - alpha)
+    estimate = replicate_estimate(table, 1 - alpha)
     p = _p_difference(table, estimate)
     direction: RatioOutcome = "lower" if estimate.mean < 0 else "higher"
     return Ratio(
@@ -111,7 +111,7 @@ def _ratio(runs: Sequence[Run], control: str, logs: NDArray[np.float64], alpha: 
 def _p_difference(table: NDArray[np.float64], estimate: Estimate) -> float | None:
     if estimate.low is None:
         return None
-    return float(max(level_mean(table).p_difference(), level_sign_flip(table)))
+    return float(max(replicate_mean(table).p_difference(), replicate_sign_flip(table)))
 
 
 @dataclass(frozen=True, kw_only=True)

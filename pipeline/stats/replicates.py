@@ -45,7 +45,7 @@ def n_pairs(shape: tuple[int, ...]) -> int:
     return seeds if draws == 1 else min(draws, seeds)
 
 
-def level_mean(differences: ArrayLike, *, rounding: float = 0.0) -> StudentMean:
+def replicate_mean(differences: ArrayLike, *, rounding: float = 0.0) -> StudentMean:
     """Return Student's mean of differences (..., draws, seeds), over draws if there are several, else over seeds.
 
     Args:
@@ -57,11 +57,11 @@ def level_mean(differences: ArrayLike, *, rounding: float = 0.0) -> StudentMean:
     return mean.with_rounding_error(rounding / (values.shape[-2] * values.shape[-1]) ** 0.5)
 
 
-def level_estimate(differences: ArrayLike, confidence: float, *, rounding: float = 0.0) -> Estimate:
+def replicate_estimate(differences: ArrayLike, confidence: float, *, rounding: float = 0.0) -> Estimate:
     """Return the mean of one table (draws, seeds) with its interval, which is None with a single seed.
 
     Args:
-        rounding: as `level_mean`.
+        rounding: as `replicate_mean`.
 
     Raises:
         ValueError: no values, not two-dimensional, not finite, or a confidence out of range.
@@ -74,11 +74,11 @@ def level_estimate(differences: ArrayLike, confidence: float, *, rounding: float
     return crossed_estimate(values, confidence, rounding=rounding)
 
 
-def level_sign_flip(differences: ArrayLike) -> NDArray[np.float64]:
+def replicate_sign_flip(differences: ArrayLike) -> NDArray[np.float64]:
     """Return p-values (...) of the sign-flip test of differences (..., draws, seeds), over the seeds of a single draw.
 
     With several draws neither the draws' means nor the seeds' means are independent, so that no flipping is exact.
-    The larger of both p-values is then an extra condition for the t test of `level_mean`, not a separate test.
+    The larger of both p-values is then an extra condition for the t test of `replicate_mean`, not a separate test.
     """
     values = np.asarray(differences, dtype=np.float64)
     if values.shape[-2] == 1:

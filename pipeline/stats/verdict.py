@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pipeline.stats.estimates import Estimate, rounding_sd
 from pipeline.stats.hypothesis_tests import holm, pairs_needed, smallest_p
-from pipeline.stats.replicates import level_estimate, level_mean, level_sign_flip, n_pairs
+from pipeline.stats.replicates import n_pairs, replicate_estimate, replicate_mean, replicate_sign_flip
 from pipeline.stats.sequential import Levels, Outcome, SequentialDesign, outcomes
 
 __all__ = [
@@ -206,7 +206,7 @@ def _verdicts(
     verdicts = []
     for table, has_tests, rounding, n_settings in zip(tables, unadjusted, roundings, settings, strict=True):
         draws, seeds = table.shape
-        estimate = level_estimate(table, 1 - levels.difference, rounding=rounding)
+        estimate = replicate_estimate(table, 1 - levels.difference, rounding=rounding)
         tests = next(family) if has_tests else None
         verdicts.append(
             Verdict(
@@ -236,10 +236,10 @@ def _tests(table: NDArray[np.float64], rule: DecisionRule, levels: Levels, round
     pairs = n_pairs(table.shape)
     if pairs < 2:
         return None
-    mean = level_mean(table, rounding=rounding)
+    mean = replicate_mean(table, rounding=rounding)
     low, high = mean.interval(1 - 2 * levels.equivalence)
     t = float(mean.p_difference())
-    sign_flip = float(level_sign_flip(table))
+    sign_flip = float(replicate_sign_flip(table))
     equivalence = float(mean.p_equivalence(rule.margin))
     return PairedTests(
         t=t,

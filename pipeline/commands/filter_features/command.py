@@ -247,7 +247,9 @@ def _folds(external: ExternalFeatures, config: FilterConfig, *, shown: bool) -> 
         needs.add("probabilities")
     if external.probabilities is not None or "probabilities" not in needs or len(external.class_names) < 2:
         return None
-    return probe_folds(external.labels, _PROBE_FOLDS, seed=0)
+    return probe_folds(
+        external.labels, _PROBE_FOLDS, seed=0, key="filter.scorer", fix="give --probabilities, or take knn_agreement"
+    )
 
 
 def _check_filter(external: ExternalFeatures, params: FeatureSettings, *, probed: bool) -> None:

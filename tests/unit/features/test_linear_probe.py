@@ -19,7 +19,7 @@ from tests.fixtures.projects import class_blobs
 
 
 def _probe(points: NDArray[np.float32], labels: NDArray[np.int64], n_classes: int, n_folds: int = 5) -> ProbeResult:
-    folds = probe_folds(labels, n_folds, seed=0)
+    folds = probe_folds(labels, n_folds, seed=0, key="features", fix="give more images")
     return cross_validated_probabilities(points, labels, folds=folds, n_classes=n_classes)
 
 
@@ -29,7 +29,7 @@ def _probe(points: NDArray[np.float32], labels: NDArray[np.int64], n_classes: in
     seed=st.integers(0, 2**32 - 1),
 )
 def test_folds_and_classes_are_even(labels: NDArray[np.int64], n_folds: int, seed: int) -> None:
-    folds = probe_folds(labels, n_folds, seed)
+    folds = probe_folds(labels, n_folds, seed, key="features", fix="give more images")
     sizes = np.bincount(folds, minlength=n_folds)
     assert sizes.max() - sizes.min() <= 1
     for label in np.unique(labels):
@@ -39,14 +39,14 @@ def test_folds_and_classes_are_even(labels: NDArray[np.int64], n_folds: int, see
 
 def test_labels_that_no_folds_fit_are_refused() -> None:
     labels = {"fewer images than folds": [0, 0, 1, 1], "a class that one fold has alone": [0] * 10 + [1]}
-    cases = {name: partial(probe_folds, np.array(case), 5, seed=0) for name, case in labels.items()}
+    cases = {name: partial(probe_folds, np.array(case), 5, seed=0) for name, case in labels.items(, key="features", fix="give more images")}
     check_golden("refused_probes.txt", refusals(cases))
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_each_fold_is_predicted_by_a_regression_on_the_others(n_classes: int) -> None:
     points, labels = class_blobs(np.random.default_rng(0), n_classes, per_class=20, dimensions=5, spread=8)
-    folds = probe_folds(labels, 3, seed=1)
+    folds = probe_folds(labels, 3, seed=1, key="features", fix="give more images")
     actual = cross_validated_probabilities(points, labels, folds=folds, n_classes=n_classes)
     for fold in range(3):
         model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))

@@ -9,9 +9,9 @@ from pipeline.scoring.thresholds import (
     curve_thresholds,
     score,
     shares_above,
-    suspicion_from_score,
     threshold_for_share,
     thresholds_for_share,
+    values_from_scores,
 )
 
 _VALUES = st.lists(
@@ -158,6 +158,6 @@ def test_right_above_the_threshold_the_score_is_above_one_half() -> None:
 @given(values=_VALUES, threshold=st.floats(1e-3, 1e3))
 def test_a_value_comes_back_from_its_score(values: np.ndarray, threshold: float) -> None:
     moderate = np.where((values < 1e-6) & (values > 0), 0, values)
-    back = suspicion_from_score(score(moderate, threshold), threshold)
+    back = values_from_scores(score(moderate, threshold), threshold)
     np.testing.assert_allclose(back, moderate, rtol=1e-5)
     np.testing.assert_array_equal(back > threshold, moderate > threshold)

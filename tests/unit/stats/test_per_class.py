@@ -16,7 +16,7 @@ from pipeline.stats.per_class import (
     image_values,
     worst_class_accuracy,
 )
-from pipeline.stats.replicates import level_estimate
+from pipeline.stats.replicates import replicate_estimate
 from pipeline.stats.runs import Run
 from tests.fixtures.runs import PLAN, Draws, made_draws, made_runs
 
@@ -46,7 +46,7 @@ def arms() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def estimate(differences: np.ndarray, *, settings: int = 1) -> Estimate:
     """Of one class of 12 images, from differences (draws, seeds), each a count of them in both arms."""
     blur = rounding_sd(1 / 12) * (2 / settings) ** 0.5
-    return level_estimate(differences, 0.9, rounding=blur)
+    return replicate_estimate(differences, 0.9, rounding=blur)
 
 
 def test_differences_pair_by_seed(arms: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.stats.comparisons import comparisons
 from pipeline.stats.estimates import rounding_sd
-from pipeline.stats.replicates import level_estimate
+from pipeline.stats.replicates import replicate_estimate
 from pipeline.stats.verdict import DecisionRule, pooled_verdict, verdicts_by_setting
 from tests.fixtures.runs import PLAN, made_runs
 from tests.fixtures.slow import quick_first
@@ -42,7 +42,7 @@ def test_two_seeds_that_differ_by_an_image_are_not_equivalent() -> None:
 def test_rounding_of_both_accuracies_is_independent_by_setting(settings: int) -> None:
     found = pooled_verdict(np.zeros((1, 6, settings)), RULE, step=1 / 360)
     rounding = rounding_sd(1 / 360) * math.sqrt(2 / settings)
-    expected = level_estimate(np.zeros((1, 6)), 1 - found.levels.difference, rounding=rounding)
+    expected = replicate_estimate(np.zeros((1, 6)), 1 - found.levels.difference, rounding=rounding)
     assert found.estimate == expected
     assert expected.high is not None
     assert expected.high > 0
