@@ -39,7 +39,8 @@ def test_folds_and_classes_are_even(labels: NDArray[np.int64], n_folds: int, see
 
 def test_labels_that_no_folds_fit_are_refused() -> None:
     labels = {"fewer images than folds": [0, 0, 1, 1], "a class that one fold has alone": [0] * 10 + [1]}
-    cases = {name: partial(probe_folds, np.array(case), 5, seed=0) for name, case in labels.items(, key="features", fix="give more images")}
+    probe = partial(probe_folds, n_folds=5, seed=0, key="features", fix="give more images")
+    cases = {name: partial(probe, np.array(case)) for name, case in labels.items()}
     check_golden("refused_probes.txt", refusals(cases))
 
 
