@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 
 import pipeline  # isort: skip - it bounds how long OpenMP threads spin, before anything imports torch or scikit-learn
 import pytest
@@ -28,8 +29,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Keep freed memory, as training does; try more examples where slow tests run too, before any test is imported.
 
     What is written outlives its process without fsync, and no test cuts the power. The garbage collector is off while
-    tests are imported, which leaves next to no garbage and many objects to scan.
+    tests are imported, which leaves next to no garbage and many objects to scan. Background jobs of a shell ignore
+    SIGINT, and so would the processes that tests start.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     disable_malloc_trim()
     pytest.MonkeyPatch().setattr(os, "fsync", lambda _: None)
     settings.load_profile("fast" if "not slow" in config.option.markexpr else "all")
