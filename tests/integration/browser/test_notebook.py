@@ -93,12 +93,12 @@ def test_a_given_port_is_served_or_rejected(tmp_path: Path) -> None:
     assert again.url == running.url
     again.close()
     with socket.socket() as other:
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the app's connections may linger
-        other.bind(("127.0.0.1", port))
+        other.bind(("127.0.0.1", 0))
         other.listen()
+        taken = other.getsockname()[1]
         with pytest.raises(InputError) as refused:
-            viz.explore(params=params, data=tmp_path, port=port)
-    assert str(port) in str(refused.value)
+            viz.explore(params=params, data=tmp_path, port=taken)
+    assert str(taken) in str(refused.value)
     assert refused.value.key == "port"
 
 
