@@ -21,7 +21,7 @@ from pipeline import distributed
 from pipeline.stages.harness import exit_codes
 
 folder, fault, timeout_s = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
-with exit_codes(), distributed.join_process_group(1, lost_after_s=timeout_s) as ranks:
+with exit_codes(), distributed.join_process_group(1, timeout_s=timeout_s) as ranks:
     distributed.barrier()
     if fault != "start":
         distributed.set_collective_timeout(timeout_s)
