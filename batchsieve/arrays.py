@@ -16,6 +16,7 @@ from pipeline.scoring.registry import check_probabilities
 _FIXES = FeatureFixHints(
     not_finite="correct or leave out such rows; values must be within the range of float32",
     all_equal="give other features",
+    too_small="multiply them by a constant",
 )
 _MAX_LISTED = 10  # classes in a message
 

@@ -22,7 +22,8 @@ def explore(
         params: the parameter file.
         data: the folder of the outputs of the stages.
         height: of the cell, in pixels.
-        port: of this machine, e.g. one that an SSH tunnel forwards; None for any free port.
+        port: of this machine, e.g. one that an SSH tunnel forwards; None for any free port. An app that this process
+            serves there is closed first.
 
     Returns:
         A `viz.notebook.Explorer`. Its `selection` holds the selected images.

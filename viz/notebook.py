@@ -70,7 +70,8 @@ class Explorer:
         """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
-        _running.pop(self._server.port, None)
+        if _running.get(self._server.port) is self:
+            del _running[self._server.port]
 
     def _remember(self, generation: str | None, rows: Sequence[int]) -> None:
         self._selection = generation, tuple(rows)

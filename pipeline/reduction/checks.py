@@ -23,6 +23,7 @@ class FeatureFixHints:
 
     not_finite: str
     all_equal: str
+    too_small: str
 
 
 EXTRACTOR_FIX_HINTS = FeatureFixHints(
@@ -31,6 +32,7 @@ EXTRACTOR_FIX_HINTS = FeatureFixHints(
         "and run `dvc repro`"
     ),
     all_equal="the extractor has collapsed: lower finetune.learning_rate or use more images, and run `dvc repro`",
+    too_small="the extractor has collapsed: lower finetune.weight_decay or finetune.learning_rate, and run `dvc repro`",
 )
 
 
@@ -63,7 +65,7 @@ def check_features(
             f"{source}: all {len(features)} rows are equal, so no image differs from another; {fix_hints.all_equal}"
         )
     if all_small:
-        raise InputError(f"{source}: all values are within {_MIN_FEATURE:g} of 0; multiply them by a constant")
+        raise InputError(f"{source}: all values are within {_MIN_FEATURE:g} of 0; {fix_hints.too_small}")
 
 
 def max_perplexity(n: int) -> float:

@@ -20,8 +20,8 @@ from pipeline.stats.tables import Table, make_table
 def warmup_laws(studies: Sequence[StudyInputs], train: TrainConfig, confidence: float) -> list[dict[str, Any]]:
     """Return the best warm-up of each batch size, for each set of sibling studies and each of their arms and variants.
 
-    Siblings share everything except `schedule.warmup`, in epochs, and the batch sizes. The batch sizes of studies with
-    the same warm-up are combined. A batch size counts if every warm-up has runs of it, and each seed has a finished
+    Siblings share everything except `schedule.warmup`, in epochs, the batch sizes, and keys that change no run. The
+    batch sizes of studies with the same warm-up are combined. A batch size counts if every warm-up has runs of it, and each seed has a finished
     one. The seeds are those that all of these runs have, since siblings with looks may stop at different numbers.
     Studies with several replicates of the filter have no single run per seed and are left out.
 

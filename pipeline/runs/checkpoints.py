@@ -123,7 +123,7 @@ def load_kept(folder: Path, step: int) -> dict[str, object]:
 
 
 class _KeepingCheckpointer(Checkpointer):
-    """Saves a run's state as every scheduler, and keeps it after each link of the hash chain but the last.
+    """Saves a run's state as every checkpointer, and keeps it after each link of the hash chain but the last.
 
     Args:
         checkpoints: from which an interrupted run resumes.

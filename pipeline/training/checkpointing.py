@@ -76,11 +76,14 @@ class Checkpoints:
         Raises:
             TypeError: the state holds another type; the message says where. Nothing was written.
             OSError: the disk is full or fails otherwise, with `errno` and `filename`; earlier checkpoints are intact.
+            OutOfMemory: two copies of the state do not fit the memory; nothing was written.
         """
         assert step >= 0, step
         # To an open file, torch.save reports a full disk as RuntimeError.
         buffer = io.BytesIO()
-        torch.save({"step": step, "state": _plain(state, "state")}, buffer)
+        # The training step that surrounds this would name another setting.
+        with explain_out_of_memory("checkpoint: the copy of the training state does not fit the memory; free memory"):
+            torch.save({"step": step, "state": _plain(state, "state")}, buffer)
         content = buffer.getbuffer()
         path = self._folder / f"step-{step:09d}.{hashlib.sha256(content).hexdigest()}.pt"
         self._remove_leftovers()
@@ -292,18 +295,13 @@ class Checkpointer:
         if stop or due:
             content = state.state_dict()
             if self._world.is_main:
-                self._save(state.step, content)
+                self._checkpoints.save(state.step, content)
             self._saved_at, self._saved_step = time.monotonic(), state.step
         if stop:
             # A rank that exits while another still saves would make torchrun stop that one, too.
             distributed.barrier()
             self._stop_requested.clear()
             raise Terminated(f"stopped after step {state.step}, which is saved")
-
-    def _save(self, step: int, content: Mapping[str, Any]) -> None:
-        # An error of the step that surrounds this would name another setting.
-        with explain_out_of_memory("checkpoint: its copy of the training state does not fit the memory; free memory"):
-            self._checkpoints.save(step, content)
 
     def clear(self) -> None:
         """Remove the checkpoints: the run is finished and its result saved."""

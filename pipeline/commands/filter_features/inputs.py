@@ -25,6 +25,7 @@ from pipeline.scoring.registry import check_probabilities
 _FIX_HINTS = FeatureFixHints(
     not_finite="correct or leave out such rows; values must be within the range of float32",
     all_equal="give other features",
+    too_small="multiply them by a constant",
 )
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _INTEGER = re.compile(r"-?[0-9]{1,18}")

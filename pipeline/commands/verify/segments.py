@@ -59,9 +59,9 @@ def segment_retrainer(project: Project, world: World, log: RunLog) -> Retrain:
 
     def retrain(segment: StudyRun) -> RunResult:
         recorded = project.runs[segment.fingerprint].result
-        scheduler = _SegmentCheckpointer(segment, recorded, project, world)
+        checkpointer = _SegmentCheckpointer(segment, recorded, project, world)
         try:
-            return train(segment, scheduler)
+            return train(segment, checkpointer)
         except _SegmentEnd as end:
             return replace(recorded, links=end.links, history=end.history)
 

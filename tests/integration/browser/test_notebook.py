@@ -91,7 +91,9 @@ def test_a_given_port_is_served_or_rejected(tmp_path: Path) -> None:
     assert running.url.startswith(f"http://127.0.0.1:{port}/")
     again = viz.explore(params=params, data=tmp_path, port=port)  # the cell runs once more
     assert again.url == running.url
-    again.close()
+    running.close()  # is no longer the one that serves
+    third = viz.explore(params=params, data=tmp_path, port=port)
+    third.close()
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()

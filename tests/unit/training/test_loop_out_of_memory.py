@@ -121,10 +121,10 @@ def test_evaluation_names_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_checkpoint_without_memory_names_no_micro_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
-        raise MemoryError
+        raise MemoryError("checkpoint")
 
     checkpointer = Checkpointer(Checkpoints(tmp_path), stop_and_save_flags(), world=ALONE, steps=1)
-    monkeypatch.setattr(Checkpoints, "save", fail)
+    monkeypatch.setattr("torch.save", fail)
     with pytest.raises(OutOfMemory) as raised:
         train_bright(_SETTINGS, micro_batch=10, checkpointer=checkpointer)
     assert raised.value.key == "checkpoint"

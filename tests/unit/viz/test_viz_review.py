@@ -87,7 +87,7 @@ def test_every_undecided_image_of_the_list_is_reached(n: int, decided: set[int],
     while True:
         state = MapControls(network="made-up").state(source_of(points, by_hand))
         queue = review_queue(state, "dropped", "suspect", focus)
-        with mock.patch("viz.review.AHEAD", 60):
+        with mock.patch("viz.review.KNOWN_ROWS", 60):
             following, window = queue.undecided(), queue.window()
         assert len(following) <= 60
         assert len(window) <= 121

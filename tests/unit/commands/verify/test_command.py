@@ -50,7 +50,7 @@ def test_an_honest_project_passes_and_trains_to_the_same_bits(honest: Path, caps
     code, lines = run_verify(honest, capsys, "--retrain", "4", "--seed", "1")
     assert code == 0
     assert _differing(lines) == []
-    assert not [line for line in lines if line.startswith("later")]
+    assert not [line for line in lines if line.startswith("amended")]
     assert len([line for line in lines if line.startswith("equal")]) == 4
     # Of 8 runs, 4 random ones miss 4 with 1 in 70, and 5 never.
     assert any("fewer than 5 of the 8 runs" in line for line in lines)
@@ -248,9 +248,9 @@ def test_an_open_change_of_a_plan_is_shown_and_no_contradiction(
     write_report(project)
     code, lines = run_verify(project, capsys)
     assert (code, _differing(lines)) == (0, [])
-    (later,) = [line for line in lines if line.startswith("later")]
-    assert "seeds [0, 1, 2] -> [0, 1, 2, 3]" in later
-    assert "after 8 of 8 runs" in later
+    (amended,) = [line for line in lines if line.startswith("amended")]
+    assert "seeds [0, 1, 2] -> [0, 1, 2, 3]" in amended
+    assert "after 8 of 8 runs" in amended
 
 
 @pytest.mark.slow
