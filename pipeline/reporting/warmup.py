@@ -21,9 +21,9 @@ def warmup_laws(studies: Sequence[StudyInputs], train: TrainConfig, confidence: 
     """Return the best warm-up of each batch size, for each set of sibling studies and each of their arms and variants.
 
     Siblings share everything except `schedule.warmup`, in epochs, the batch sizes, and keys that change no run. The
-    batch sizes of studies with the same warm-up are combined. A batch size counts if every warm-up has runs of it, and each seed has a finished
-    one. The seeds are those that all of these runs have, since siblings with looks may stop at different numbers.
-    Studies with several replicates of the filter have no single run per seed and are left out.
+    batch sizes of studies with the same warm-up are combined. A batch size counts if every warm-up has runs of it, and
+    each seed has a finished one. The seeds are those that all of these runs have, since siblings with looks may stop at
+    different numbers. Studies with several replicates of the filter have no single run per seed and are left out.
 
     Returns:
         studies, model, arm, learning_rate, weight_decay, warmups (epochs), and `best` and `slope` of `WarmupLaw`.
