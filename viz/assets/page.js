@@ -1,6 +1,7 @@
 // Callbacks that answer without the server: keys, clicks on images, and selections.
 (() => {
   const review = window.batchsieveReview;
+  const page = window.batchsievePage;
   const props = (id, values) => window.dash_clientside.set_props(id, values);
   const element = (id) => document.getElementById(id);
   const tiles = () => [...document.querySelectorAll("#grid .tile")];
@@ -8,16 +9,6 @@
   const plotOf = (graph) => element(graph)?.querySelector(".js-plotly-plot");
   // Generation of the plotted points.
   const generationOf = (graph) => plotOf(graph)?.layout?.meta?.generation ?? null;
-  const randomId = () => Math.random().toString(36).slice(2);
-  // The server keeps an undo history per page id, which a reload keeps.
-  let pageId = (sessionStorage.page ??= randomId());
-  // A browser copies the id to a duplicated tab, which takes another one as soon as an open page answers.
-  const [pages, self] = [new BroadcastChannel("batchsieve-pages"), randomId()];
-  pages.onmessage = ({ data }) => {
-    if (data.answered === self) pageId = sessionStorage.page = randomId();
-    else if (data.pageId === pageId) pages.postMessage({ answered: data.from });
-  };
-  pages.postMessage({ pageId, from: self });
   // The chosen image. Its generation is null if a link has chosen it.
   let focused = null;
   // Part of the selection that the buttons decide.
@@ -90,7 +81,7 @@
   });
 
   function commandOf(action) {
-    const command = { action, page: pageId, rows: [], generation: null, note: "", label: null };
+    const command = { action, page: page.id, rows: [], generation: null, note: "", label: null };
     if (action === "undo") return { ...command, generation: generationOf("map") ?? review.generation() };
     command.note = note;
     if (action.endsWith("-selection")) {
@@ -224,7 +215,7 @@
     }
     const undone = event.target.closest(".undo-one")?.dataset;
     if (undone) {
-      const command = { page: pageId, note: "", label: null, generation: undone.generation };
+      const command = { page: page.id, note: "", label: null, generation: undone.generation };
       return queue({ ...command, action: "undo-image", rows: [Number(undone.row)] });
     }
     const turn = event.target.closest(".turn")?.dataset;

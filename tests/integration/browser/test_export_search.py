@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,16 +26,26 @@ expect = pytest.importorskip("playwright.sync_api", reason="the package playwrig
 _N, _N_DROPPED = 120, 12
 
 
-@pytest.mark.slow
-def test_names_search_size_and_bad_numbers(page: Page, tmp_path: Path) -> None:
-    data = DataPaths(root=tmp_path / "data")
-    labels = np.arange(_N) % len(CLASS_NAMES)
+def _write_points(folder: Path) -> tuple[Source, Points]:
+    data, labels = DataPaths(root=folder / "data"), np.arange(_N) % len(CLASS_NAMES)
     write_points(data, np.zeros((_N, 16, 16, 3), dtype=np.uint8), labels=labels, n_dropped=_N_DROPPED)
     source = Source(data)
+    return source, source.points(NETWORK)
+
+
+def _open(page: Page, folder: Path, source: Source, overrides: Mapping[int, Override]) -> None:
+    """Export the page, and open it."""
     points = source.points(NETWORK)
-    write_page(tmp_path / "map.html", make_content(points, preview_filter(source, points, FilterSettings()), {}))
-    page.goto((tmp_path / "map.html").as_uri())
+    preview = preview_filter(source, points, FilterSettings())
+    write_page(folder / "map.html", make_content(points, preview, overrides))
+    page.goto((folder / "map.html").as_uri())
     page.wait_for_selector("body[data-ready]")
+
+
+@pytest.mark.slow
+def test_names_search_size_and_bad_numbers(page: Page, tmp_path: Path) -> None:
+    source, points = _write_points(tmp_path)
+    _open(page, tmp_path, source, {})
     _hide_the_class_names(page)
     _search_as_python(page, source, points)
     _enter_bad_numbers(page)
@@ -99,19 +110,12 @@ def _choose_an_image(page: Page) -> None:
 
 @pytest.mark.slow
 def test_a_label_given_by_hand_replaces_the_suggested_one(page: Page, tmp_path: Path) -> None:
-    data = DataPaths(root=tmp_path / "data")
-    labels = np.arange(_N) % len(CLASS_NAMES)
-    write_points(data, np.zeros((_N, 16, 16, 3), dtype=np.uint8), labels=labels, n_dropped=_N_DROPPED)
-    source = Source(data)
-    points = source.points(NETWORK)
+    source, points = _write_points(tmp_path)
     row = int(np.argmax(points.scores * (points.predicted != points.labels)))
     own = next(name for at, name in enumerate(CLASS_NAMES) if at not in (points.labels[row], points.predicted[row]))
     path, sha256 = points.paths[row].as_py(), points.sha256[row].as_py()
     override = Override(path=path, sha256=sha256, decision="relabel", label=own, note="", timestamp="", line=2)
-    preview = preview_filter(source, points, FilterSettings())
-    write_page(tmp_path / "map.html", make_content(points, preview, {row: override}))
-    page.goto((tmp_path / "map.html").as_uri())
-    page.wait_for_selector("body[data-ready]")
+    _open(page, tmp_path, source, {row: override})
     tile = page.locator(".tile.hand")
     expect(tile).to_have_count(1)
     expect(tile).to_contain_text(f"→ {own}")
