@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
@@ -93,6 +94,7 @@ class StudyMonitor:
         names: key -> description of the run, of all runs that are trained.
         costs: key -> images that the run trains on.
         n_processes: number of runs that train at a time.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class StudyMonitor:
         costs: Mapping[str, int],
         *,
         n_processes: int,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         study = context.item_name
         following = following_stages(study, context.params.studies)
@@ -110,7 +113,8 @@ class StudyMonitor:
         # A run that has to be trained again, with its weights, is in the ledger already.
         self._changed = {key: self._last_change(key) for key in names}
         # The processes train the most expensive runs first.
-        self._progress = StudyProgress(sorted(costs.values(), reverse=True), following=following)
+        self._progress = StudyProgress(sorted(costs.values(), reverse=True), following=following, clock=clock)
+        self._clock, self._start, self._n_processes = clock, clock(), n_processes
         self._live = LiveMetrics(context.data.live_metrics, study=study, n_runs=len(names))
         self._live.start_run(f"{n_processes} runs at a time, see process-*/report.html")
 
@@ -119,8 +123,10 @@ class StudyMonitor:
         for key in [key for key, before in self._changed.items() if self._last_change(key) not in (before, None)]:
             del self._changed[key]
             result = self._ledger.get(key)
+            # A run that took longer than this study has run was resumed; its processes were as many as now.
+            earlier = max(0.0, result.seconds - (self._clock() - self._start)) / self._n_processes
             self._progress.begin_run()
-            self._live.end_run(result.top1, self._progress.end_run())
+            self._live.end_run(result.top1, self._progress.end_run(earlier))
             place = f"{self._context.name}: {self._progress.where}"
             self._context.log.info(f"{place}; {self._names[key]}: {result.outcome}")
 

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from pipeline.distributed import LaunchPlan
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import stderr_log
 from pipeline.runs.grid import RunSpec
-from pipeline.runs.ledger import Ledger
+from pipeline.runs.ledger import Ledger, RunResult
 from pipeline.stages.concurrent_runs import StudyMonitor, divide, n_processes, opening_line, trains_alone
 from pipeline.stages.harness import StageContext
 from pipeline.training.run_key import RunKey
@@ -61,17 +62,41 @@ def _has_new(checkpoints: Path, before: set[Path]) -> bool:
     return len({*checkpoints.glob("*/*")} - before) >= 2
 
 
-def test_a_run_is_reported_when_its_entry_is_new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run that is trained again, for its weights, has an older entry."""
+def _diverged() -> RunResult:
     spec = RunSpec(arm="full", filter_network=NETWORK, learning_rate=0.1, n_train=20, settings=TINY)
-    ledger, diverged = Ledger(tmp_path / "runs"), MadeUpRuns(lambda _: None)(spec, None, None, weights=None)
-    keys = [RunKey(job={"seed": seed}, machine={}) for seed in range(2)]
-    names = {key.fingerprint: name for key, name in zip(keys, ("first", "second"), strict=True)}
-    ledger.add(keys[1], diverged)
-    context = StageContext(
+    return MadeUpRuns(lambda _: None)(spec, None, None, weights=None)
+
+
+def _context(tmp_path: Path) -> StageContext:
+    return StageContext(
         stage="train", item="tiny", params=load_params(ROOT / "tests" / "params.yaml"), log=stderr_log(None),
         data=DataPaths(root=tmp_path), work=WorkPaths(root=tmp_path),
     )  # fmt: skip
+
+
+def test_the_time_left_includes_earlier_processes_of_resumed_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    ledger = Ledger(tmp_path / "runs")
+    keys = [RunKey(job={"seed": seed}, machine={}) for seed in range(4)]
+    names = {key.fingerprint: "run" for key in keys}
+    costs = dict.fromkeys(names, 100)
+    monitor = StudyMonitor(_context(tmp_path), ledger, names, costs, n_processes=2, clock=lambda: now)
+    now = 60.0
+    ledger.add(keys[0], replace(_diverged(), seconds=660.0))
+    monitor.update()
+    # 60 s, and 600 s in which two processes trained: three more such runs take 3 * 360 s.
+    assert "run 1 of 4, about 18 min left" in capsys.readouterr().err
+
+
+def test_a_run_is_reported_when_its_entry_is_new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that is trained again, for its weights, has an older entry."""
+    ledger, diverged = Ledger(tmp_path / "runs"), _diverged()
+    keys = [RunKey(job={"seed": seed}, machine={}) for seed in range(2)]
+    names = {key.fingerprint: name for key, name in zip(keys, ("first", "second"), strict=True)}
+    ledger.add(keys[1], diverged)
+    context = _context(tmp_path)
     monitor = StudyMonitor(context, ledger, names, dict.fromkeys(names, 100), n_processes=2)
     monitor.update()
     assert not capsys.readouterr().err
