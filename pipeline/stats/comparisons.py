@@ -14,6 +14,7 @@ from pipeline.stats.formatting import (
     count,
     margin_text,
     number,
+    p_equals,
     plural,
     spread,
     verdict_headline,
@@ -267,7 +268,7 @@ def _smallest_p_text(verdict: Verdict) -> str:
     after = f", after Holm for {verdict.comparisons} settings," if verdict.comparisons > 1 else ""
     units = plural(pairs, UNIT_NAMES[verdict.limiting_unit])
     return (
-        f"with {units} the sign-flip test gives p = {number(least)} at best{after} "
+        f"with {units} the sign-flip test gives {p_equals(least)} at best{after} "
         f"and can reach {number(alpha)} from {verdict.pairs_needed} on."
     )
 

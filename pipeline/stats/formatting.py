@@ -198,12 +198,12 @@ def _p_values(verdict: Verdict, family: str) -> list[str]:
     tests = verdict.tests
     if tests is None:
         return []
-    differ = f"{number(tests.t)} (t), {number(tests.sign_flip)} (sign flips)"
-    parts = [f"p = {differ}, {number(tests.equivalence)} (equivalence)"]
+    others = f"{p_value(tests.sign_flip)} (sign flips), {p_value(tests.equivalence)} (equivalence)"
+    parts = [f"{p_equals(tests.t)} (t), {others}"]
     if verdict.comparisons > 1:
         parts.append(
-            f"after Holm for {verdict.comparisons} {family} {number(tests.adjusted_difference)} (difference), "
-            f"{number(tests.adjusted_equivalence)} (equivalence)"
+            f"after Holm for {verdict.comparisons} {family} {p_value(tests.adjusted_difference)} (difference), "
+            f"{p_value(tests.adjusted_equivalence)} (equivalence)"
         )
     return parts
 
@@ -237,7 +237,7 @@ def _limits(verdict: Verdict) -> list[str]:
         pairs, least = verdict.tests.pairs, verdict.tests.smallest_difference
         counted = plural(pairs, UNIT_NAMES[verdict.limiting_unit])
         limits.append(
-            f"too few to claim a difference: with {counted} the sign-flip test gives {number(least)} at best, and "
+            f"too few to claim a difference: with {counted} the sign-flip test gives {p_value(least)} at best, and "
             f"reaches {number(verdict.levels.difference)} from {verdict.pairs_needed} on"
         )
     return limits
