@@ -11,18 +11,13 @@ recipe.
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
-import json
-import subprocess
 import sys
 import tarfile
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
@@ -32,18 +27,18 @@ from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 
+from docs.tooling.recorded_runs import recorded_runs, unpack_ledger  # noqa: E402
 from pipeline.arms import arm_mask  # noqa: E402
 from pipeline.config.params import Params, load_params  # noqa: E402
 from pipeline.errors import InputError  # noqa: E402
 from pipeline.figures.palette import ARMS  # noqa: E402
 from pipeline.replication.published import PUBLISHED  # noqa: E402
-from pipeline.runs.grid import expand_grid  # noqa: E402
 from pipeline.runs.ledger import Ledger  # noqa: E402
 from pipeline.stats.estimates import Estimate, mean_estimate, rounding_sd  # noqa: E402
 from pipeline.stats.sequential import look_levels  # noqa: E402
-from pipeline.training.settings import DatasetInfo, recorded_settings  # noqa: E402
 
 _RESULTS = ROOT / "docs" / "results" / "headline"
+LEDGER = _RESULTS / "2026-11-25-runs" / "ledger.tar.xz"
 _STUDIES = ("slopes", "batch_6272")
 _N_CLASSES = 10
 _N_TEST = 10_000
@@ -58,44 +53,21 @@ def params() -> Params:
     return load_params(_RESULTS / "2026-11-25-rates" / "params.yaml")
 
 
-def unpack_ledger(folder: Path) -> Ledger:
-    """Unpack the recorded runs to a folder, and return them."""
-    subprocess.run(["tar", "-xf", _RESULTS / "2026-11-25-runs" / "ledger.tar.xz", "-C", folder], check=True)
-    return Ledger(folder / ".work" / "cells")
-
-
 def read_accuracies(ledger: Ledger) -> Accuracies:
     """Return (batch size, arm) -> seed -> top-1 in percent, of the runs of the studies in the figure.
 
     Raises:
-        InputError: a run has images of no arm, or a second one has its batch size, arm and seed.
+        InputError: see `recorded_runs`.
     """
-    expected = _expected_settings()
     found: Accuracies = defaultdict(dict)
-    for key in ledger.run_keys():
-        settings = key.job["settings"]
-        size, seed = settings["batch_size"], settings["seed"]
-        result = ledger.get(key.fingerprint)
-        # A run of two processes has the settings of one.
-        if _without_statistics(settings) != expected.get((size, seed)) or result.workers != 1:
-            continue
-        run = f"run {key.fingerprint}, batch {size}, seed {seed}"
-        arm = _arms_by_digest(seed).get(str(key.job["members"]))
-        if arm is None:
-            raise InputError(f"{run}: its images are those of none of {', '.join(_SHIFTS)}; remove it from the ledger")
-        if seed in found[size, arm]:
-            raise InputError(f"{run}: is the second one of arm {arm}; remove one of them from the ledger")
-        assert result.top1 is not None, run
-        found[size, arm][seed] = 100 * result.top1
+    for run in recorded_runs(ledger, params(), _STUDIES, _masks, n_classes=_N_CLASSES):
+        found[run.batch_size, run.arm][run.seed] = run.top1
     return found
 
 
-@cache
-def _arms_by_digest(seed: int) -> dict[str, str]:
-    """Return the digest of the images of each arm of a seed, as a run's key has it."""
+def _masks(seed: int) -> dict[str, NDArray[np.bool_]]:
     labels, keep = _filtered_images()
-    masks = {arm: arm_mask(arm, labels, keep, seed=seed) for arm in _SHIFTS}
-    return {hashlib.sha256(np.packbits(mask).tobytes()).hexdigest(): arm for arm, mask in masks.items()}
+    return {arm: arm_mask(arm, labels, keep, seed=seed) for arm in _SHIFTS}
 
 
 @cache
@@ -115,27 +87,6 @@ def _filtered_images() -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     keep = np.zeros(len(names), dtype=np.bool_)
     keep[kept] = True
     return labels, keep
-
-
-@cache
-def _expected_settings() -> dict[tuple[int, int], Any]:
-    """Return (batch size, seed) -> settings of the studies' runs, which are the same for all arms."""
-    keep = _filtered_images()[1]
-    info = DatasetInfo(n_classes=_N_CLASSES, image_size=params().prepare.image_size, mean=(), std=())
-    specs = [
-        spec.settings
-        for study in (params().studies[name] for name in _STUDIES)
-        for spec in expand_grid(study, params().train, info, len(keep), {"resnet101": int(keep.sum())})
-    ]
-    return {
-        (one.batch_size, one.seed): _without_statistics(json.loads(json.dumps(recorded_settings(one)))) for one in specs
-    }
-
-
-def _without_statistics(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings without the mean and standard deviation of the images, which no table here has."""
-    image_format = {name: value for name, value in settings["format"].items() if name not in ("mean", "std")}
-    return {**settings, "format": image_format}
 
 
 def confidence_of_differences(size: int) -> float:
@@ -203,7 +154,7 @@ def main() -> int:
     """Draw the figure; returns 2 with one line for runs that it refuses."""
     try:
         with tempfile.TemporaryDirectory() as folder:
-            found = read_accuracies(unpack_ledger(Path(folder)))
+            found = read_accuracies(unpack_ledger(LEDGER, Path(folder)))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -22,7 +22,7 @@ _SHOWN = {256: 4, 2048: 4, 6272: 10, 20480: 4}
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Unpack the recorded runs of the headline, and return their folder."""
     folder = tmp_path_factory.mktemp("headline")
-    _PROGRAM["unpack_ledger"](folder)
+    _PROGRAM["unpack_ledger"](_PROGRAM["LEDGER"], folder)
     return folder / ".work" / "cells"
 
 
