@@ -18,10 +18,11 @@ import torch
 from pipeline import distributed
 from pipeline.commands import command_parser, positive_float
 from pipeline.commands.diagnose.bottleneck import diagnose, diagnosis_lines
-from pipeline.commands.diagnose.timing import Training, measure, one_rank_share, step_seconds, steps_in, trace
+from pipeline.commands.diagnose.timing import ROUNDS, Training, measure, one_rank_share, step_seconds, steps_in, trace
 from pipeline.config.batch_sizes import known_sizes
 from pipeline.distributed import World
 from pipeline.errors import InputError
+from pipeline.run_log import RunLog, stderr_log
 from pipeline.stages.harness import StageContext, exit_codes, make_context
 from pipeline.stages.study_runs import load_study, resolve_runs
 from pipeline.training.effective_settings import comm_config_from, launch_plan
@@ -77,7 +78,9 @@ def _single_rank_seconds(context: StageContext, world: World, arguments: argpars
 
 def _report(context: StageContext, world: World, arguments: argparse.Namespace) -> None:
     training = _training(context, world, arguments.batch_size)
-    times = measure(training, arguments.seconds)
+    log = stderr_log(None) if world.is_main else RunLog.silent()
+    with log.progress("diagnose", ROUNDS, "rounds") as progress:
+        times = measure(training, arguments.seconds, progress.update)
     settings = training.settings
     if world.is_main:
         processes = "1 process" if world.size == 1 else f"{world.size} processes"

@@ -167,7 +167,7 @@ def one_rank_share(training: Training, world_size: int) -> Training:
     return replace(training, settings=share, captures=False)
 
 
-def measure(training: Training, seconds: float) -> StepTimes:
+def measure(training: Training, seconds: float, on_round: Callable[[], None] = lambda: None) -> StepTimes:
     """Time all variants in turn, round by round, so that a machine that slows down slows all of them.
 
     Post-local SGD is measured in its local phase, over complete periods from one average to the next. Of a longer
@@ -176,6 +176,7 @@ def measure(training: Training, seconds: float) -> StepTimes:
     Args:
         training: the variant without changes.
         seconds: approximate time for the steps, without starting the runs. A few steps are always taken.
+        on_round: called after each of the `ROUNDS`.
 
     Returns:
         The same times on all ranks.
@@ -192,10 +193,12 @@ def measure(training: Training, seconds: float) -> StepTimes:
     if local_phase:
         variants[0] = replace(training, settings=replace(training.settings, local_period=period))
     steps = [n_steps // period * period, *[n_steps] * (len(variants) - 1)]
-    rounds = [
-        [distributed.all_gather_object(step_seconds(variant, n)) for variant, n in zip(variants, steps, strict=True)]
-        for _ in range(ROUNDS)
-    ]
+    rounds = []
+    for _ in range(ROUNDS):
+        rounds.append(
+            [distributed.all_gather_object(step_seconds(*each)) for each in zip(variants, steps, strict=True)]
+        )
+        on_round()
     # For each variant (rounds, ranks, steps).
     full, *others, synthetic = map(np.array, zip(*rounds, strict=True))
     local = others[0] if others else full

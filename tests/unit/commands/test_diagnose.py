@@ -201,10 +201,14 @@ def test_steps_are_those_of_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.usefixtures("threads_as_before")
-def test_one_process_prints_what_bounds_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_process_prints_what_bounds_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.run_log._LINE_INTERVAL_S", 0.0)
     write_project(tmp_path, study={"models": ["small_cnn"]})
     assert main(_command(tmp_path, f"--trace={tmp_path / 'traces'}")) == 0
-    shown = capsys.readouterr().out
+    shown, progress = capsys.readouterr()
+    assert [line.partition(",")[0] for line in progress.splitlines()][-1] == "diagnose: 8/8 rounds"
     assert shown.startswith("tiny: small_cnn, batch 20 on 1 process, ")
     lines = shown.splitlines()
     assert {"compute", "input", "synchronization", "communication", "step"} <= {
