@@ -46,6 +46,7 @@ from pipeline.instruction_set import limit_instructions
 from pipeline.locks import file_lock
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.reporting.inputs import report_input_files, stage_names
+from pipeline.run_log import stderr_log
 from pipeline.runs.ledger import Ledger
 from pipeline.runs.record import CHECKED_FILES, CHECKSUMS, WEIGHTS, lacks_weights
 from pipeline.training.code_families import code_name
@@ -86,13 +87,19 @@ def pack(target: Path, *, params: Path, data: DataPaths, work: WorkPaths, ledger
     files[Path("params.yaml")] = params
     n_planted = count_planted(data)
     notes = {} if n_planted is None else {_NOTE: f"{planted_note(n_planted)}\n".encode()}
-    with atomic_path(target) as temporary, tarfile.open(temporary, "w:xz") as archive:
-        for name in sorted([*files, *notes]):
+    names = sorted([*files, *notes])
+    with (
+        atomic_path(target) as temporary,
+        tarfile.open(temporary, "w:xz") as archive,
+        stderr_log(None).progress("runs pack", len(names), "files") as progress,
+    ):
+        for name in names:
             content = notes[name] if name in notes else files[name].read_bytes()
             entry = tarfile.TarInfo(name.as_posix())  # no owner, no time
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
-    return len(files) + len(notes)
+            progress.update()
+    return len(names)
 
 
 def _recorded_files(params: Params, data: DataPaths, work: WorkPaths) -> list[Path]:
@@ -181,8 +188,15 @@ def import_runs(source: Path, target: Path, params: Params, data: DataPaths) -> 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # The train stage writes to the same ledger.
     prepared = _read_prepared(data)
-    with file_lock(work.lock("train"), "train or runs import"):
-        imported = [key for key in usable if _import_run(ours, other, key, params, device, prepared)]
+    imported = []
+    with (
+        file_lock(work.lock("train"), "train or runs import"),
+        stderr_log(None).progress("runs import", len(usable), "runs") as progress,
+    ):
+        for key in usable:
+            if _import_run(ours, other, key, params, device, prepared):
+                imported.append(key)
+            progress.update()
         plans = copy_registered_plans(WorkPaths(root=source).plans_folder, work.plans_folder)
     n_new = len(imported)
     print(f"{source}: {len(run_keys)} runs, {n_new} imported, {len(usable) - n_new} known already", end="")

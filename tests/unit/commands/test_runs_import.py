@@ -113,10 +113,15 @@ def test_equal_labels_count_in_files_of_other_bytes(
     assert len(entries) == 1 + label, "a run that does not count is trained again"
 
 
-def test_a_second_import_changes_nothing(tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_import_changes_nothing(
+    tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.run_log._LINE_INTERVAL_S", 0.0)
     for expected in ([1, 1, 0], [1, 0, 1]):
         assert _import(node / "work", tmp_path) == 0
-        assert _counts(capsys.readouterr().out) == expected
+        shown, progress = capsys.readouterr()
+        assert _counts(shown) == expected
+        assert progress.startswith("runs import: 1/1 runs, ")
     assert read_json(_entry(tmp_path / "work") / "result.json")["imported_from"] is None
 
 

@@ -86,14 +86,18 @@ def test_packed_twice_it_has_the_same_bytes_and_no_images(project: Path, tmp_pat
 
 
 def test_a_damaged_record_of_resources_is_not_packed(
-    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("pipeline.run_log._LINE_INTERVAL_S", 0.0)
     record, packed = project / ".work/resources/prepare.json", tmp_path / "results.tar.xz"
     record.write_text("[]")
     assert _pack(project, packed) == 0
     record.unlink()
-    assert str(record) in capsys.readouterr().err
+    errors = capsys.readouterr().err
+    assert str(record) in errors
     with tarfile.open(packed) as archive:
+        n_files = len(archive.getnames())
+        assert f"runs pack: {n_files}/{n_files} files, " in errors
         names = [name for name in archive.getnames() if name.startswith(".work/resources/")]
     assert names == [".work/resources/extract@resnet18.json"]
 
