@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.fixtures.source_tree import ROOT
 
 _UNIT = ROOT / "tests/unit"
-_PACKAGES = {"batchsieve", "benchmarks"}
+_PACKAGES = {"batchsieve", "benchmarks", "viz"}
 # What they test is no module of the same folder: files, commands of make, a whole package, or another library.
 _OTHERS = {
     "batchsieve/test_public_module.py",
@@ -18,8 +18,7 @@ _OTHERS = {
     "test_openblas.py",
     "tuning/test_tuning_processes.py",
 }
-# Those of viz drive the whole page, by topic.
-_FILES = sorted(str(file) for path in _UNIT.rglob("test_*.py") if (file := path.relative_to(_UNIT)).parts[0] != "viz")
+_FILES = sorted(str(path.relative_to(_UNIT)) for path in _UNIT.rglob("test_*.py"))
 
 
 @cache

@@ -24,7 +24,7 @@ from tests.fixtures.projects import NETWORK, folder_arguments, write_params
 from tests.fixtures.report import params_tree, params_with, write_artifacts
 from tests.fixtures.training import TINY_STUDY, run, stage, write_project
 from tests.fixtures.view import view_data
-from tests.unit.viz.test_viz_app import body_of, page_values
+from tests.unit.viz.test_app import body_of, page_values
 from viz.app import make_app
 from viz.data import Source
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.fixtures.projects import NETWORK
 from tests.fixtures.report import ROOT
 from tests.fixtures.view import view_data
-from tests.unit.viz.test_viz_app import body_of
+from tests.unit.viz.test_app import body_of
 from viz.app import make_app
 from viz.data import Source
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.fixtures.projects import NETWORK, write_params
 from tests.fixtures.view import event_at, view_data
-from tests.unit.viz.test_viz_app import body_of, page_values
+from tests.unit.viz.test_app import body_of, page_values
 from viz.app import make_app
 from viz.callbacks.embedding import MapControls, draw
 from viz.data import Source
