@@ -1,6 +1,6 @@
 """Compute the inputs of scorers from features: components, neighbors, class probabilities and a t-SNE embedding."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from pipeline.features.linear import cross_validated_probabilities, probe_folds
 from pipeline.reduction.checks import max_perplexity
 from pipeline.reduction.pca import fit_pca
 from pipeline.run_log import RunLog
-from pipeline.scoring.registry import member_scorers
 from pipeline.typing import row_blocks
 
 N_COMPONENTS = 50
@@ -155,12 +154,6 @@ def tsne_coordinates(
     return training_tsne_with_progress(
         components, codes, settings, landmarks=landmarks, log=log, name="t-SNE"
     ).coordinates
-
-
-def scorer_settings(scorer: Mapping[str, object]) -> Iterable[Mapping[str, object]]:
-    """Yield the settings of a scorer, and those of the scorers that it combines or selects by."""
-    yield scorer
-    yield from member_scorers(scorer).values()
 
 
 def _needs_extra(key: str, error: ModuleNotFoundError) -> InputError:

@@ -28,7 +28,6 @@ from batchsieve.evidence import (
     content_order,
     neighbor_rows,
     principal_components,
-    scorer_settings,
     tsne_coordinates,
     voted_probabilities,
 )
@@ -39,7 +38,7 @@ from pipeline.errors import InputError
 from pipeline.filtering.apply import FilterContext, apply_filter, check_estimate, reasons_of
 from pipeline.run_log import RunLog
 from pipeline.scoring.base import ScorerInputs
-from pipeline.scoring.registry import SCORERS, check_scorer, member_scorers
+from pipeline.scoring.registry import SCORERS, check_scorer, member_scorers, needs_with_members
 from pipeline.scoring.suggestions import suggest_labels
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ def sieve(
     config = _config(scorer, drop_fraction, eps, threshold, allocation, allow_empty)
     settings = config.scorer.model_dump()
     _check_inputs(config, checked, n)
-    needs = _needs(settings) | ({"probabilities"} if drop_fraction == "estimated" else set())
+    needs = needs_with_members(settings) | ({"probabilities"} if drop_fraction == "estimated" else set())
     if images is None:
         values = checked_features(as_array(features, "features"), n)
     else:
@@ -275,7 +274,7 @@ def _check_inputs(config: FilterConfig, labels: Labels, n: int) -> None:
         probabilities=unknown(n, len(labels.classes)),
         training_confidence=unknown(n),
     )
-    for member in scorer_settings(settings):
+    for member in (settings, *member_scorers(settings).values()):
         # `label_odds` works without a record. The reasons of the others would speak of one.
         if member["name"] in NEEDS_TRAINING and member["name"] != "label_odds":
             raise InputError(
@@ -286,14 +285,6 @@ def _check_inputs(config: FilterConfig, labels: Labels, n: int) -> None:
         check_estimate(future_inputs, config, _NETWORK)
     except InputError as error:
         raise _naming_arguments(error) from None
-
-
-def _needs(settings: Mapping[str, Any]) -> set[str]:
-    """Return the inputs that a scorer needs, including those of an ensemble's members."""
-    needs: set[str] = set()
-    for member in scorer_settings(settings):
-        needs |= SCORERS[str(member["name"])].needs | {str(member.get("space", "components"))}
-    return needs
 
 
 def _most_neighbors(settings: Mapping[str, Any]) -> tuple[int, str]:

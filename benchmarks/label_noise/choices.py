@@ -11,7 +11,7 @@ from pipeline.config.filter import NEEDS_TRAINING
 from pipeline.errors import InputError
 from pipeline.reduction.neighbors import exact_neighbors
 from pipeline.scoring.base import ScorerInputs
-from pipeline.scoring.registry import SCORERS
+from pipeline.scoring.registry import SCORERS, needs_with_members
 
 _DBSCAN = {"name": "dbscan", "space": "embedding", "min_samples": 5}
 _HDBSCAN = {"name": "hdbscan", "space": "embedding", "min_cluster_size": 20, "min_samples": 5}
@@ -177,7 +177,7 @@ def _reads_training(name: str) -> bool:
 
 def reads_reduced(name: str) -> bool:
     """Return whether a scorer reads components, the embedding or neighbors."""
-    needs = {need for scorer in _members(name) for need in (*SCORERS[scorer["name"]].needs, scorer.get("space"))}
+    needs = needs_with_members(CHOICES[name]) if name in CHOICES else set()
     return not needs.isdisjoint({"components", "embedding", "neighbors"})
 
 

@@ -84,6 +84,18 @@ def uses_embedding(scorer: Scorer, options: Mapping[str, Any]) -> bool:
     return "embedding" in scorer.needs or options.get("space") == "embedding"
 
 
+def needs_with_members(scorer: Mapping[str, Any]) -> set[str]:
+    """Return the inputs that a scorer and its members need, and the spaces that they use.
+
+    Args:
+        scorer: its `name` and options.
+    """
+    needs: set[str] = set()
+    for each in (scorer, *member_scorers(scorer).values()):
+        needs |= SCORERS[each["name"]].needs | ({each["space"]} if "space" in each else set())
+    return needs
+
+
 _SINGLE: dict[str, Scorer] = {
     "aum": dynamics.AUM_SCORER,
     "centroid": distances.CENTROID_SCORER,

@@ -51,7 +51,6 @@ from pipeline.commands.filter_features.settings import (
     FEATURE_SCORERS,
     FeatureSettings,
     feature_settings,
-    needs_embedding,
 )
 from pipeline.config.filter import FilterConfig
 from pipeline.embedding import EmbeddingResult, ReducedFeatures, embed, reduce_features
@@ -62,7 +61,7 @@ from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_t
 from pipeline.parallel import task_pool
 from pipeline.run_log import stderr_log
 from pipeline.scoring.base import ScorerInputs
-from pipeline.scoring.registry import SCORERS, check_scorer, member_scorers
+from pipeline.scoring.registry import check_scorer, needs_with_members
 
 _PROBE_FOLDS = 5
 _SHOWN = 10
@@ -170,7 +169,7 @@ def _run(
         settings.dask.scheduler, workers=settings.dask.workers, threads=settings.reduce.tsne.n_jobs
     ) as map_fn:
         file = out / "components.npy"
-        if pictures or needs_embedding(scorer):
+        if pictures or "embedding" in needs_with_members(scorer):
             reduced = embed(
                 external.features, external.labels, settings.reduce, components_file=file, log=log, map_fn=map_fn
             )
@@ -241,8 +240,7 @@ def _folds(external: ExternalFeatures, config: FilterConfig, *, shown: bool) -> 
     Args:
         shown: whether the visualizer will show suggested labels.
     """
-    scorer = config.scorer.model_dump()
-    needs = {need for member in (scorer, *member_scorers(scorer).values()) for need in SCORERS[member["name"]].needs}
+    needs = needs_with_members(config.scorer.model_dump())
     if shown or config.drop_fraction == "estimated":
         needs.add("probabilities")
     if external.probabilities is not None or "probabilities" not in needs or len(external.class_names) < 2:

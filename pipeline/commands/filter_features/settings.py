@@ -1,7 +1,7 @@
 """Settings of `filter-features`: those of params.yaml, changed by options; or defaults where there is no file."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from pipeline.config.reduce import PcaConfig, ReduceConfig
 from pipeline.config.runtime import DaskConfig
 from pipeline.errors import InputError
 from pipeline.reduction.checks import max_perplexity
-from pipeline.scoring.registry import SCORERS, member_scorers, split_options, uses_embedding
+from pipeline.scoring.registry import SCORERS
 
 FEATURE_SCORERS = sorted(SCORERS.keys() - {"ensemble", *NEEDS_TRAINING})
 """Scorers that need no record of a training, and no list of other scorers."""
@@ -86,14 +86,6 @@ def feature_settings(
     if neighbors is not None:
         config = _checked(_with_k(config.model_dump(mode="json"), lambda _: neighbors))
     return FeatureSettings(reduce=reduce, filter=config, dask=dask)
-
-
-def needs_embedding(scorer: Mapping[str, Any]) -> bool:
-    """Return whether a scorer, or a member of an ensemble, uses the t-SNE embedding."""
-    return any(
-        uses_embedding(SCORERS[name], options)
-        for name, options in map(split_options, (scorer, *member_scorers(scorer).values()))
-    )
 
 
 def _with_k(tree: dict[str, Any], change: Callable[[int], int]) -> dict[str, Any]:
