@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,8 +13,8 @@ from ruamel.yaml import YAML
 from pipeline.config.params import check_params
 from pipeline.paths import DataPaths
 from pipeline.reporting.embedding_hover import GRID
+from pipeline.stages import report as report_stage
 from pipeline.stages.harness import run_stage
-from pipeline.stages.report import report
 from tests.fixtures.planted import say_planted
 from tests.fixtures.report import (
     CLASS_NAMES,
@@ -51,12 +52,13 @@ def _outcome(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @pytest.fixture(scope="module")
 def write_report(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """Write the report on a number of studies with planted labels, and return its page."""
+    """Write the page of the report on a number of studies with planted labels once, without the files of figures."""
     folder = tmp_path_factory.mktemp("studies")
     data = DataPaths(root=folder / "data")
     write_artifacts(data, params_with())
     say_planted(data, {3: 0, 75: 1, 78: 1, 79: 2})
 
+    @cache
     def write(n: int) -> Path:
         tree = params_tree()
         study = tree["studies"].pop("digits")
@@ -66,8 +68,10 @@ def write_report(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Pa
             write_study(data, params, name, _outcome)
         YAML().dump(tree, folder / "params.yaml")
         paths = [f"--params={folder / 'params.yaml'}", f"--data={data.root}", f"--work={folder}"]
-        run_stage("report", report, argv=paths)
-        return data.report_page
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(report_stage, "_write_figures", lambda *_: [])
+            run_stage("report", report_stage.report, argv=paths)
+        return data.report_page.rename(folder / f"{n}.html")
 
     return write
 
