@@ -27,6 +27,8 @@ from tests.unit.test_processes_space import largest_file
 __all__ = ["made_up"]
 
 _EVERY = 3
+_FEW_RUNS: Mapping[str, Any] = {"models": ["small_cnn"], "arms": ["full"]}
+"""Keys of a study of two runs, of which the first keeps its weights."""
 _SEARCH: Mapping[str, Any] = {"trials": 2, "epochs": 2, "max_concurrent_trials": 1}
 
 
@@ -65,9 +67,10 @@ def _pack(project: Path) -> _Command:
 
 def _import(folder: Path) -> _Command:
     theirs, ours = folder / "theirs", folder / "ours"
+    plan = {"question": "q", "hypotheses": ["h"], "rate_selection": "s"}
     for project in (theirs, ours):
         project.mkdir()
-        write_project(project, study={"plan": {"question": "q", "hypotheses": ["h"], "rate_selection": "s"}})
+        write_project(project, study={**_FEW_RUNS, "plan": plan})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train_stage, "execute_run", MadeUpRuns(lambda spec: 0.5))
         assert stage("train", theirs) == 0

@@ -32,7 +32,7 @@ from tests.fixtures.verified import STUDY, train, write_report, write_results
 
 pytestmark = pytest.mark.slow
 
-_EACH = int(os.environ.get("FORGED_PER_KIND", "5"))
+_EACH = int(os.environ.get("FORGED_PER_KIND", "3"))
 _HONEST, _AT_A_TIME = 5 * _EACH, 5
 _AUDITED = 3
 """Runs of 8 that are trained again."""
