@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 
 from tests.fixtures.forked import run_forked
 from tests.fixtures.projects import ROOT
-from tests.fixtures.tiny_project import environment, write_tiny_project
+from tests.fixtures.tiny_project import environment, reproduced
+
+__all__ = ["reproduced"]
 
 pytestmark = pytest.mark.slow
 
@@ -45,8 +48,9 @@ def _run(project: Path, command: str) -> str:
 
 
 @pytest.mark.timeout(1500)
-def test_the_page_from_top_to_bottom(tmp_path: Path) -> None:
-    project = write_tiny_project(tmp_path, train_size=0.15, steps=(6, 6))
+def test_the_page_from_top_to_bottom(reproduced: Path, tmp_path: Path) -> None:
+    """From a project with results, as the page has it."""
+    project = Path(shutil.copytree(reproduced, tmp_path / "project"))
     said = {command: _run(project, command) for command in _commands()}
     assert len(said) > 10
     shown = next(text for command, text in said.items() if command.startswith("dvc exp show"))
