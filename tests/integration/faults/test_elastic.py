@@ -12,8 +12,8 @@ from tests.fixtures.process_tree import descendants
 from tests.fixtures.training import command, kill, start
 
 NODES = 4
-STEPS = 400
-"""Every second step takes a second while nodes join and leave: minutes in all, of which seconds suffice."""
+STEPS = 200
+"""Every second step takes two seconds while nodes join and leave: minutes in all, of which seconds suffice."""
 _KEYS: dict[str, Any] = {"reduction": "exact", "study": {"seeds": [0], "budget": {"steps": STEPS}}}
 
 

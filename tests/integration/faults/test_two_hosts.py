@@ -24,7 +24,7 @@ from tests.fixtures.training import runs_of
 pytestmark = [pytest.mark.slow, pytest.mark.distributed]
 
 Hosts = tuple[Host, Host]
-STEPS = 200
+STEPS = 100
 _OUTAGE_S = 1.5
 # Longer than an outage that nobody notices, and longer than the longest step of a busy machine.
 _TIMEOUT_S = 15
@@ -81,13 +81,13 @@ def _study(folder: Path) -> StudyProject:
 
 @contextmanager
 def _in_mid_run(study: StudyProject, hosts: Hosts, slow: Path) -> Iterator[Agents]:
-    """Yield agents that have written a checkpoint together, and write another one every second or two."""
+    """Yield agents that have written a checkpoint together, and write another one every few seconds."""
     slow.touch()
     agents = Agents(study, nnodes="1:2", slow=slow, hosts=hosts)
     try:
         for _ in hosts:
             agents.join()
-            agents.train_together()
+        agents.train_together()
         yield agents
     finally:
         agents.end()

@@ -5,7 +5,7 @@ or removes a file whose path has that part, this process or the one that launche
 
 ERROR is `<exception> <part of a path>`. A call that opens, renames or removes such a file raises the exception.
 
-SLOW is a file. While it exists, a process waits before it renames a checkpoint.
+SLOW is a file. While it exists, a process waits before it renames a checkpoint, SLOW_S seconds.
 
 SAVED is a file. Every checkpoint of a run adds a line to it: folder and name of the checkpoint.
 
@@ -23,7 +23,6 @@ from pathlib import Path
 
 _EVENTS = ("open", "os.rename", "os.remove")
 _ARRIVES_WITHIN_S = 2.0
-_WAITS_S = 1.0
 _STATE = object()
 
 
@@ -52,10 +51,10 @@ def _install_error(name: str, part: str) -> None:
     _add_hook(hook)
 
 
-def _install_wait(marker: Path) -> None:
+def _install_wait(marker: Path, seconds: float) -> None:
     def hook(event: str, args: tuple[object, ...]) -> None:
         if event == "os.rename" and "/.step-" in str(args[0]) and marker.exists():
-            time.sleep(_WAITS_S)
+            time.sleep(seconds)
 
     _add_hook(hook)
 
@@ -74,7 +73,7 @@ sys.__dict__["_state_of_faults"] = _STATE
 if "SAVED" in os.environ:
     _install_record(Path(os.environ["SAVED"]))
 if "SLOW" in os.environ:
-    _install_wait(Path(os.environ["SLOW"]))
+    _install_wait(Path(os.environ["SLOW"]), float(os.environ.get("SLOW_S", "1")))
 if "ERROR" in os.environ:
     _install_error(*os.environ["ERROR"].split())
 if "FAULT" in os.environ:
