@@ -2,6 +2,7 @@
 
 import ast
 import base64
+import contextlib
 import io
 import os
 import re
@@ -48,19 +49,42 @@ def imports(path: Path) -> Iterator[str]:
             yield node.module
 
 
-def execute(path: Path, project: Path, more: str = "") -> Any:
-    """Run a copy of the notebook, then the code `more`, in a separate kernel in `notebooks` of the project."""
-    import nbformat
+def execute(path: Path, project: Path) -> Any:
+    """Run a copy of the notebook in a separate kernel in `notebooks` of the project."""
     from nbclient import NotebookClient
 
     folder = project / "notebooks"
     folder.mkdir(exist_ok=True)
     notebook = read(path)
-    notebook.cells += [nbformat.v4.new_code_cell(more)] if more else []
     environment = os.environ | {"PYTHONPATH": str(ROOT), "IPYTHONDIR": str(project / ".ipython")}
     client = NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(folder)}})
     client.execute(env=environment)
     return notebook
+
+
+def run_here(path: Path, project: Path, more: str = "") -> str:
+    """Run the cells, then the code `more`, in this process; return all that they show.
+
+    A kernel takes seconds to start.
+    """
+    import pandas as pd
+
+    namespace: dict[str, Any] = {"display": print}
+    (project / "notebooks").mkdir()
+    with (
+        contextlib.chdir(project / "notebooks"),
+        contextlib.redirect_stdout(io.StringIO()) as shown,
+        pd.option_context("display.width", 200, "display.max_columns", 20),
+    ):
+        for cell in (cell for cell in read(path).cells if cell.cell_type == "code"):
+            *body, last = ast.parse(cell.source).body
+            if not isinstance(last, ast.Expr):
+                body.append(last)
+            exec(compile(ast.Module(body, []), path.name, "exec"), namespace)
+            if isinstance(last, ast.Expr):
+                print(repr(eval(compile(ast.Expression(last.value), path.name, "eval"), namespace)))
+        exec(more, namespace)
+    return shown.getvalue()
 
 
 def pictures_of_page(notebook: Any) -> list[Image.Image]:
@@ -165,36 +189,43 @@ def by_stem(stem: str) -> Path:
     return path
 
 
-@pytest.mark.slow
-def test_random_images_are_not_all_of_the_first_class(project: Path) -> None:
-    """Rows of an image folder are sorted by class."""
-    write_results(DataPaths(root=project / "data"))
-    more = "print('rising:', bool(np.all(np.diff(random_dropped) > 0)), 'of', len(random_dropped))"
-    shown = outputs(execute(by_stem("02_what_was_dropped"), project, more))
-    assert shown.endswith("rising: False of 6\n")
-
-
-@pytest.mark.slow
-def test_features_without_pca_are_supported(project: Path) -> None:
-    data = DataPaths(root=project / "data")
-    write_results(data)
-    for network in ("resnet18", "resnet34"):
-        write_json(data.reduce_metrics(network), read_json(data.reduce_metrics(network)) | {"pca": None})
-        data.provenance("reduce", network).unlink()  # of the file before
-    assert "no PCA: the embedding uses all features" in outputs(execute(by_stem("01_features_and_maps"), project))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stem", ["01_features_and_maps", "02_what_was_dropped"])
-def test_the_name_of_the_scorer_is_printed(stem: str, project: Path) -> None:
+def write_scored(project: Path) -> DataPaths:
+    """Write results of a filter by another scorer than the default."""
     params = params_tree()
     params["filter"] = {"scorer": {"name": "knn_agreement"}, "drop_fraction": 0.05}
     YAML().dump(params, project / "params.yaml")
-    write_results(DataPaths(root=project / "data"))
-    notebook = execute(by_stem(stem), project)
-    assert "scorer of the filter: knn_agreement" in outputs(notebook)
-    assert "DBSCAN calls" not in str(notebook)
-    assert "DBSCAN's" not in str(notebook)
+    data = DataPaths(root=project / "data")
+    write_results(data)
+    return data
+
+
+def assert_names_scorer(path: Path, shown: str) -> None:
+    assert "scorer of the filter: knn_agreement" in shown
+    assert "DBSCAN calls" not in f"{read(path)} {shown}"
+    assert "DBSCAN's" not in f"{read(path)} {shown}"
+
+
+@pytest.mark.slow
+def test_random_images_are_of_all_classes_and_the_scorer_is_named(project: Path) -> None:
+    """Rows of an image folder are sorted by class."""
+    write_scored(project)
+    more = "print('rising:', bool(np.all(np.diff(random_dropped) > 0)), 'of', len(random_dropped))"
+    path = by_stem("02_what_was_dropped")
+    shown = run_here(path, project, more)
+    assert shown.endswith("rising: False of 6\n")
+    assert_names_scorer(path, shown)
+
+
+@pytest.mark.slow
+def test_features_without_pca_are_supported_the_scorer_is_named(project: Path) -> None:
+    data = write_scored(project)
+    for network in ("resnet18", "resnet34"):
+        write_json(data.reduce_metrics(network), read_json(data.reduce_metrics(network)) | {"pca": None})
+        data.provenance("reduce", network).unlink()  # of the file before
+    path = by_stem("01_features_and_maps")
+    shown = run_here(path, project)
+    assert "no PCA: the embedding uses all features" in shown
+    assert_names_scorer(path, shown)
 
 
 def nothing_finished(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -207,12 +238,6 @@ def some_failed_others_metered(row: Mapping[str, Any]) -> Mapping[str, Any]:
     if row["batch_size"] == 128 and row["arm"] == "full" and row["seed"] == 1:
         return {"status": "diverged", "reason": "the training loss stopped being finite"}
     return {**default_outcome(row), "critical_batch": 1234.0, "critical_batch_low": 900.0}
-
-
-def outputs(notebook: Any) -> str:
-    """Return everything that it printed, and its tables."""
-    found = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-    return "\n".join(output.get("text", "") + output.get("data", {}).get("text/plain", "") for output in found)
 
 
 @pytest.mark.slow
@@ -241,7 +266,7 @@ def test_runs_without_a_result_do_not_stop_it(
 ) -> None:
     write_results(DataPaths(root=project / "data"), outcome)
     (path,) = (path for path in NOTEBOOKS if path.stem == name)
-    assert said[name] in outputs(execute(path, project))
+    assert said[name] in run_here(path, project)
 
 
 @pytest.mark.slow
@@ -265,7 +290,7 @@ def test_the_verdict_is_that_of_the_statistics_by_the_stated_plan(margin: float,
     write_array(data.correct("digits"), (labels > 0) | (arms[:, None] == "filtered"))
     data.provenance("train", "digits").unlink()  # of the file before
     (path,) = (path for path in NOTEBOOKS if path.stem == "04_the_verdict")
-    shown = outputs(execute(path, project))
+    shown = run_here(path, project)
     assert shown.count(f"primary: filtered against full at equal steps: {verdict}") == 1
     assert shown.count(f"secondary: filtered against random at equal steps: {verdict}") == 1
     outcome = verdict.split()[0].removesuffix(",")

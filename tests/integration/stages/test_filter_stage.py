@@ -18,6 +18,7 @@ from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.paths import DataPaths
 from pipeline.stages.filter import filter_images
 from pipeline.stages.harness import run_stage
+from tests.fixtures.dask_cluster import running_scheduler
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import (
     NETWORK,
@@ -324,24 +325,23 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "keys",
-    [
+def test_dasks_workers_give_equal_bytes(tmp_path: Path) -> None:
+    """Those of a running scheduler, and in the last case those that the stage starts."""
+    cases: list[dict[str, Any]] = [
         {"scorer": {"name": "hdbscan"}, "allocation": "per_class"},
         {"scorer": {"name": "knn_distance"}},
         {"scorer": {"name": "centroid"}},
         {"drop_fraction": None, "eps": "knee"},
         {"drop_fraction": None, "eps": "tuned"},
-    ],
-    ids=str,
-)
-def test_dasks_workers_give_equal_bytes(tmp_path: Path, keys: dict[str, Any]) -> None:
-    runs = []
-    for scheduler in ("none", "local"):
-        folder = tmp_path / scheduler
-        folder.mkdir()
-        data = _project(folder, scheduler=scheduler, **keys)
-        _run(folder)
-        written = (data.points(NETWORK), data.kept(NETWORK), data.dropped(NETWORK), data.filter_metrics(NETWORK))
-        runs.append([path.read_bytes() for path in written])
-    assert runs[0] == runs[1]
+    ]
+    with running_scheduler(workers=2, forked=True) as address:
+        for number, keys in enumerate(cases):
+            runs = []
+            for scheduler in ("none", "local" if keys is cases[-1] else address):
+                folder = tmp_path / f"{number}-{scheduler.partition(':')[0]}"
+                folder.mkdir()
+                data = _project(folder, scheduler=scheduler, **keys)
+                _run(folder)
+                paths = (data.points, data.kept, data.dropped, data.filter_metrics)
+                runs.append([path(NETWORK).read_bytes() for path in paths])
+            assert runs[0] == runs[1], keys
