@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import patch
@@ -50,7 +50,7 @@ def ranks(*, dry_run: bool) -> Cases:
 
 def compare_with_itself(*, dry_run: bool) -> Row:
     """Train one rank of torchrun that exchanges with itself, by NCCL on a GPU; compare with one process."""
-    alone, seconds = _train(0, dry_run=dry_run)
+    alone, seconds = _alone(dry_run=dry_run)
     as_several, with_itself_s = _train(1, _AS_SEVERAL, dry_run=dry_run)
     same = {f"same_bits_{name}": as_several[name] == alone[name] for name in alone}
     return {**same, "one_s": seconds, "with_itself_s": with_itself_s}
@@ -60,9 +60,15 @@ def compare_ranks(*, dry_run: bool) -> Row:
     """Train with one process and with two ranks, and compare the bits of the weights."""
     if find_spec("timm") is None:
         return {"skipped": "timm is not installed; ranks compare its version"}
-    one, one_s = _train(0, dry_run=dry_run)
+    one, one_s = _alone(dry_run=dry_run)
     two, two_s = _train(2, dry_run=dry_run)
     return {"same_bits": one["exact"] == two["exact"], "one_s": one_s, "two_s": two_s}
+
+
+@cache
+def _alone(*, dry_run: bool) -> tuple[dict[str, str], float]:
+    """Train with one process, which both cases compare with."""
+    return _train(0, dry_run=dry_run)
 
 
 def _train(size: int, *options: str, dry_run: bool) -> tuple[dict[str, str], float]:

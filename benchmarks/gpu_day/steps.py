@@ -115,8 +115,10 @@ def bits(*, dry_run: bool) -> Cases:
 
     A dry run has all but those that are compiled.
     """
-    network, size, batch, workers = ("small_cnn", _TINY, _TINY, _TINY // 2) if dry_run else ("resnet18", 28, 256, 8)
-    base = settings_of(network, size, batch, steps=40)
+    network, size, batch, workers, steps = "resnet18", 28, 256, 8, 40
+    if dry_run:
+        network, size, batch, workers, steps = "small_cnn", _TINY, _TINY, _TINY // 2, 16
+    base = settings_of(network, size, batch, steps=steps)
     variants: dict[str, TrainSettings] = {precision: replace(base, precision=precision) for precision in PRECISIONS}
     shared = replace(variants["bf16"], simulated_workers=workers)
     variants[f"bf16, exact sums of {workers} workers"] = replace(shared, reduction="exact")
