@@ -7,6 +7,8 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +49,15 @@ _LONG: dict[str, Any] = {"seeds": [0], "budget": {"steps": 4000}}
 _ENDS_WITHIN_S = 90
 
 
-def _with_fault(study: StudyProject, fault: str, *, rank: int, step: int = 7, stage: str = "train") -> tuple[int, str]:
-    """Run a stage on two ranks, one of which has a fault in a step; return the exit code and standard error."""
+def _faulty(study: StudyProject, fault: str, *, rank: int, step: int = 7, stage: str = "train") -> list[str]:
+    """Return the command that runs a stage on two ranks, one of which has a fault in a step."""
     options = [stage, fault, str(rank), str(step), *arguments(stage, study.folder)]
-    done = run([sys.executable, "-c", _LAUNCH, _MODULE, *options], timeout=300)
+    return [sys.executable, "-c", _LAUNCH, _MODULE, *options]
+
+
+def _with_fault(study: StudyProject, fault: str, **where: Any) -> tuple[int, str]:
+    """Run the command of `_faulty`; return the exit code and standard error."""
+    done = run(_faulty(study, fault, **where), timeout=300)
     study.check_no_orphans()
     return done.returncode, done.stderr
 
@@ -60,9 +67,13 @@ def _lines(said: str) -> list[str]:
     return [line for line in said.splitlines() if line and not re.match(r"\[?[WEI]\d{4}|\[[WE]|\[rank", line)]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("fault", ["gradient", "image", "weight"])
-@pytest.mark.parametrize("reduction", ["ddp", "exact"])
+@pytest.mark.parametrize(
+    ("reduction", "fault", "rank"),
+    [
+        ("ddp", "gradient", 1), ("ddp", "image", 0), ("ddp", "weight", 1),
+        ("exact", "gradient", 0), ("exact", "image", 1), ("exact", "weight", 0),
+    ],
+)  # fmt: skip
 def test_nan_on_one_rank_ends_its_run_on_all(tmp_path: Path, reduction: str, fault: str, rank: int) -> None:
     """Every run gets the fault in its step 7; the first record with a loss that is not finite ends it."""
     study = StudyProject.write(tmp_path / "study", study=_STUDY, reduction=reduction)
@@ -165,6 +176,10 @@ def _started(study: StudyProject, output: Path) -> tuple[Process, dict[int, int]
     return process, pids
 
 
+def _end(process: Process, pids: Mapping[int, int]) -> None:
+    kill(process, *alive(set(pids.values())))
+
+
 def _ranks_of(process: Process) -> dict[int, int]:
     """Return rank -> process of the ranks that a process has started."""
     pids: dict[int, int] = {}
@@ -174,26 +189,39 @@ def _ranks_of(process: Process) -> dict[int, int]:
     return pids
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_stopped_rank_is_named_and_the_run_resumes(tmp_path: Path, victim: int) -> None:
-    study = StudyProject.write(tmp_path / "study", study=_LONG, workers=2, timeout_seconds=10)
-    process, pids = _started(study, tmp_path / "said")
-    try:
-        os.kill(pids[victim], signal.SIGSTOP)
-        assert process.wait(timeout=_ENDS_WITHIN_S) == 2
-    finally:
-        kill(process, *alive(set(pids.values())))
-    lines = _lines((tmp_path / "said").read_text())
+def test_a_stopped_rank_is_named_and_the_run_resumes(tmp_path: Path) -> None:
+    """The first rank of one study and the last of another, which wait for torchrun at the same time."""
+    with ExitStack() as stack:
+        studies = [
+            StudyProject.write(tmp_path / f"study-{victim}", study=_LONG, workers=2, timeout_seconds=10)
+            for victim in (0, 1)
+        ]
+        ranks = []
+        for victim, study in enumerate(studies):
+            process, pids = _started(study, tmp_path / f"said-{victim}")
+            stack.callback(_end, process, pids)
+            os.kill(pids[victim], signal.SIGSTOP)
+            ranks.append((process, pids[victim]))
+        for process, _ in ranks:
+            assert process.wait(timeout=_ENDS_WITHIN_S) == 2
+    for victim, (study, (_, pid)) in enumerate(zip(studies, ranks, strict=True)):
+        _check_named(_lines((tmp_path / f"said-{victim}").read_text()), victim, pid)
+        _check_resumes(study, tmp_path / f"again-{victim}")
+
+
+def _check_named(lines: list[str], victim: int, pid: int) -> None:
     assert not [line for line in lines if "Traceback" in line], lines
-    name = re.escape(f"rank {victim} (process {pids[victim]} on ")
+    name = re.escape(f"rank {victim} (process {pid} on ")
     (notice,) = (line for line in lines if "the others wait until" in line)
     assert re.match(rf"{name}\S+\) is stopped: it has not answered for \d+ s; the others wait until 10 s", notice)
     (error,) = (line for line in lines if line.startswith("error: "))
     assert re.match(rf"error: {name}\S+\) is stopped", error)
     assert error.endswith("run the same command again, which resumes at the last checkpoint")
+
+
+def _check_resumes(study: StudyProject, again: Path) -> None:
     saved = study.checkpoints()
     assert saved
-    again = tmp_path / "again"
     process = start(command("train", study.folder), output=again, fresh=True)
     try:
         wait_until(lambda: "resumed from step" in again.read_text(), process)
@@ -203,25 +231,36 @@ def test_a_stopped_rank_is_named_and_the_run_resumes(tmp_path: Path, victim: int
     assert f"resumed from step {saved[-1]}, workers: 2" in again.read_text()
 
 
-@pytest.mark.parametrize("reduction", ["ddp", "exact"])
-def test_a_rank_that_hangs_in_a_step_is_named(tmp_path: Path, reduction: str) -> None:
-    """It answers, and keeps the others waiting for its gradient; over gloo the exchange ends with an error there."""
-    study = StudyProject.write(tmp_path, study={"seeds": [0]}, workers=2, timeout_seconds=6, reduction=reduction)
-    code, said = _with_fault(study, "sleep", rank=1)
-    assert code == 2, said
-    notice, error = (line for line in _lines(said) if "rank" in line)
-    late = r"rank 1 \(process \d+ on \S+\) has not reached the others"
-    assert re.match(rf"{late} for \d+ s; the others wait until 6 s \(timeout_seconds\)", notice), said
-    assert re.match(rf"error: {late} within 6 s; run the same command again", error), said
-    assert "Traceback" not in said
+def test_a_rank_that_hangs_in_a_step_is_named(tmp_path: Path) -> None:
+    """It answers, and keeps the others waiting for its gradient; over gloo the exchange ends with an error there.
+
+    Two studies, with both kinds of sums, wait for torchrun at the same time.
+    """
+    keys: dict[str, Any] = {"study": {"seeds": [0]}, "workers": 2, "timeout_seconds": 6}
+    studies = [StudyProject.write(tmp_path / name, **keys, reduction=name) for name in ("ddp", "exact")]
+    processes = [start(_faulty(study, "sleep", rank=1)) for study in studies]
+    try:
+        ends = [process.communicate(timeout=300)[1] for process in processes]
+    finally:
+        for process in processes:
+            kill(process)
+    for study, process, said in zip(studies, processes, ends, strict=True):
+        study.check_no_orphans()
+        assert process.returncode == 2, said
+        notice, error = (line for line in _lines(said) if "rank" in line)
+        late = r"rank 1 \(process \d+ on \S+\) has not reached the others"
+        assert re.match(rf"{late} for \d+ s; the others wait until 6 s \(timeout_seconds\)", notice), said
+        assert re.match(rf"error: {late} within 6 s; run the same command again", error), said
+        assert "Traceback" not in said
 
 
 def test_a_rank_is_named_after_half_a_minute_and_may_go_on(tmp_path: Path) -> None:
     """A rank that does not answer at all has a minute: the run ends as if nothing had been."""
-    steps: dict[str, Any] = {**_LONG, "budget": {"steps": 300}, "arms": ["full"]}
-    undisturbed = StudyProject.write(tmp_path / "undisturbed", study=steps, workers=2)
+    keys: dict[str, Any] = {"workers": 2, "checkpoint": {"steps": 20}}
+    keys["study"] = {**_LONG, "budget": {"steps": 100}, "arms": ["full"]}
+    undisturbed = StudyProject.write(tmp_path / "undisturbed", **keys)
     undisturbed.finish()
-    study = StudyProject.write(tmp_path / "study", study=steps, workers=2)
+    study = StudyProject.write(tmp_path / "study", **keys)
     said = tmp_path / "said"
     process, pids = _started(study, said)
     try:
