@@ -90,7 +90,7 @@ def test_the_key_names_avx512_where_it_changes_bits(trainer: KeyProcess) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("environ", [AVX2, {}, {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}])
+@pytest.mark.parametrize("environ", [AVX2, {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}])
 def test_variables_reach_a_fork_as_a_process_that_starts_with_them(
     environ: Mapping[str, str], trainer: KeyProcess
 ) -> None:
