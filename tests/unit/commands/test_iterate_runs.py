@@ -118,7 +118,7 @@ def test_finished_rounds_are_not_run_again(finished: Path) -> None:
 def test_iterate_killed_in_finetune_ends_in_the_same_bytes(filtered: Path, finished: Path, tmp_path: Path) -> None:
     folder = _copy(filtered, tmp_path / "project")
     for sent, code in ((signal.SIGTERM, 75), (signal.SIGKILL, -signal.SIGKILL)):
-        assert _stopped(folder, partial(_has_checkpoint, folder), sent)[0] == code
+        assert _stopped(folder, partial(_has_checkpoint, folder), sent, fresh=False)[0] == code
     assert not DataPaths(root=round_folder(folder, 1) / "kept").extractor(NETWORK).exists()
     done = run(iterate_command(folder, *_TWO_ROUNDS), timeout=_ROUNDS_END_WITHIN_S)
     assert done.returncode == 0, done.stderr
@@ -149,13 +149,18 @@ def test_the_stage_ends_with_the_command(tmp_path: Path, sent: signal.Signals, c
     assert start is None or error.splitlines()[-1].startswith(start)
 
 
-def _stopped(folder: Path, condition: Callable[[], bool], sent: signal.Signals) -> tuple[int, str]:
+def _stopped(
+    folder: Path, condition: Callable[[], bool], sent: signal.Signals, *, fresh: bool = True
+) -> tuple[int, str]:
     """Send `sent` to the command alone once it runs a stage and the condition holds; all that it started must end.
 
-    Returns its exit code and its output, with that of the stage.
+    Args:
+        fresh: its stages are interpreters that import for seconds, else forks.
+
+    Returns:
+        Its exit code and its output, with that of the stage.
     """
-    # Its stages are fresh interpreters then, which import for seconds.
-    process, below = start(iterate_command(folder, *_TWO_ROUNDS), fresh=True), set[int]()
+    process, below = start(iterate_command(folder, *_TWO_ROUNDS), fresh=fresh), set[int]()
     try:
         wait_until(lambda: descendants(process.pid) and condition(), process)
         below = descendants(process.pid)
