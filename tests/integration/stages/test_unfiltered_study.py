@@ -1,21 +1,23 @@
 """A study of the full arm needs no stage of the filter, and a change of the filter does not run it again."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
 
+from tests.fixtures.forked import run_forked
 from tests.fixtures.tiny_project import environment, write_tiny_project
 
 pytestmark = pytest.mark.slow
 
+_TIMEOUT_S = 600
+
 
 def _dvc(project: Path, *arguments: str) -> str:
     command = [sys.executable, "-m", "dvc", *arguments]
-    done = subprocess.run(command, cwd=project, env=environment(), capture_output=True, text=True, check=False)
+    done = run_forked(command, cwd=project, environ=environment(), timeout=_TIMEOUT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

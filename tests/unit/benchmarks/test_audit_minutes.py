@@ -16,6 +16,7 @@ from pipeline.artifacts.files import read_json
 from pipeline.config.params import load_params
 from pipeline.paths import DataPaths
 from tests.fixtures.iteration import write_project
+from tests.fixtures.label_noise import forked_own_processes
 from tests.fixtures.source_tree import ROOT
 from tests.fixtures.training import run
 
@@ -92,7 +93,7 @@ def test_two_networks_share_the_minutes_and_train_once(tmp_path: Path) -> None:
         "--seconds",
         "1",
     ]
-    done = run(command, timeout=500)
+    done = run(command, timeout=500, environ=forked_own_processes(tmp_path / "site"))
     assert done.returncode == 0, done.stderr
     work = tmp_path / "work/cells/symmetric-0.1-seed0/resnet18-1x"
     assert "2 of 2 cells are finished" in done.stdout

@@ -15,6 +15,7 @@ from benchmarks.label_noise.speed import from_two_lengths
 from pipeline.artifacts.tables import read_parquet
 from pipeline.paths import DataPaths
 from tests.fixtures.iteration import write_project
+from tests.fixtures.label_noise import forked_own_processes
 from tests.fixtures.projects import NETWORK
 from tests.fixtures.training import run, write_imagenet_weights
 
@@ -32,7 +33,8 @@ def _command(folder: Path, *arguments: str) -> list[str]:
 
 def _bench(folder: Path, *arguments: str) -> dict[str, dict[str, Any]]:
     """Results by case, after a run that must succeed."""
-    done = run(_command(folder, *arguments), timeout=_TIMEOUT_S)
+    environ = forked_own_processes(folder / "site")
+    done = run(_command(folder, *arguments), timeout=_TIMEOUT_S, environ=environ)
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout.splitlines()[-1])["results"]
     return {result["case"]: result for result in printed}

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks.filter_gallery import CHOICES as SHOWN
-from benchmarks.label_noise import choices
+from benchmarks.label_noise import choices, scoring
 from benchmarks.label_noise.choices import (
     CHOICES,
     COMPARISONS,
@@ -148,7 +148,13 @@ def test_results_have_measures_costs_and_the_defaults_advantage(tmp_path: Path) 
     check_golden("label_noise_heading.txt", f"{heading(results)}\n")
 
 
-@pytest.mark.slow
+@pytest.fixture
+def scored_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Score in this process; each scorer has a process of its own for the sake of its peak memory."""
+    monkeypatch.setattr(scoring, "in_own_process", lambda work, *arguments: (work(*arguments), 50.0))
+
+
+@pytest.mark.usefixtures("scored_here")
 def test_the_summary_holds_all_cases_and_means_of_what_ran_in_each(tmp_path: Path) -> None:
     for name, scorers in (("a", ["self_confidence", "margin"]), ("b", ["self_confidence"])):
         write_case(tmp_path / name, n_per_class=30, kind=name)
@@ -164,7 +170,7 @@ def test_the_summary_holds_all_cases_and_means_of_what_ran_in_each(tmp_path: Pat
     assert refused.value.key == "--work"
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("scored_here")
 def test_clean_labels_are_summarized_by_their_accuracy_alone(tmp_path: Path) -> None:
     for name, scorers in (("clean", []), ("noisy", ["self_confidence"])):
         write_case(tmp_path / name, n_per_class=30, kind=name)

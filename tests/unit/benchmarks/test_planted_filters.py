@@ -1,5 +1,6 @@
 """Training on what three filters leave: parameters, shared files and the table."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -7,12 +8,12 @@ import pytest
 from ruamel.yaml import YAML
 from scipy import stats
 
-from benchmarks import planted_filters
-from benchmarks.planted_filters import FILTERS, arm_accuracies, main, study_tree, table_rows
+from benchmarks.planted_filters import FILTERS, arm_accuracies, study_tree, table_rows
 from pipeline.config.params import check_params
 from pipeline.paths import DataPaths
 from tests.fixtures.iteration import write_images
 from tests.fixtures.source_tree import ROOT
+from tests.fixtures.training import run
 
 _PRESET = YAML(typ="safe", pure=True).load(ROOT / "presets/planted-noise.yaml")
 
@@ -48,13 +49,24 @@ def test_differences_are_paired_by_seed() -> None:
     assert rows[0]["top1"] == f"{100 * np.mean([*full.values()]):.2f} %"
 
 
+# Without DBSCAN, whose stages take as long as those of the truth.
+_OF_TWO_FILTERS = """
+import sys
+from benchmarks import planted_filters
+planted_filters.FILTERS = {name: planted_filters.FILTERS[name] for name in ("label_odds", "truth")}
+planted_filters.main(sys.argv[1:])
+"""
+
+
+def _printed(arguments: list[str]) -> str:
+    done = run([sys.executable, "-c", _OF_TWO_FILTERS, *arguments], timeout=500)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.subprocess
-def test_filters_share_the_extractor_and_the_full_arm(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Without DBSCAN, whose stages take as long as those of the truth.
-    monkeypatch.setattr(planted_filters, "FILTERS", {name: FILTERS[name] for name in ("label_odds", "truth")})
+def test_filters_share_the_extractor_and_the_full_arm(tmp_path: Path) -> None:
     images, work = write_images(tmp_path / "images"), tmp_path / "work"
     tree = YAML(typ="safe", pure=True).load(ROOT / "presets/planted-noise.yaml")
     tree["prepare"] |= {"image_size": 16, "train_size": None}
@@ -66,8 +78,7 @@ def test_filters_share_the_extractor_and_the_full_arm(
     params = tmp_path / "small.yaml"
     YAML(typ="safe", pure=True).dump(tree, params)
     command = ["--images", str(images), "--params", str(params), "--work", str(work)]
-    main(command)
-    printed = capfd.readouterr().out
+    printed = _printed(command)
     assert "finished: label_odds, truth" in printed
     accuracies = {name: arm_accuracies(DataPaths(root=work / name / "data"), name) for name in ("label_odds", "truth")}
     assert accuracies["label_odds"]["full"] == accuracies["truth"]["full"]
@@ -76,6 +87,5 @@ def test_filters_share_the_extractor_and_the_full_arm(
     runs = [path for path in (work / "work/cells").iterdir() if path.name != "plans"]
     stamps = {path: path.stat().st_mtime_ns for path in (work / "work/cells").rglob("*.json")}
     assert len(runs) == 2 * 5
-    main(command)
-    assert capfd.readouterr().out.splitlines()[-8:] == printed.splitlines()[-8:]
+    assert _printed(command).splitlines()[-8:] == printed.splitlines()[-8:]
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps

@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from benchmarks.simulator_timing import ALONE, WITHOUT, StepTimings, Timings
 from benchmarks.simulator_wording import markdown
 from pipeline.simulator import AllReduceTiming, Job, ring_seconds
 from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.training import run
 
 MIB = 2**20
 BATCHES, HELD_OUT_BATCH = (16, 64), 32
@@ -282,7 +284,9 @@ def test_real_ranks_are_measured_and_predicted(tmp_path: Path) -> None:
     tiny = ["--network=squeezenet1_1", "--image-size=32", "--local-batches", "2", "6", "--held-out-batches", "4"]
     short = ["--rounds=1", "--turns=2", "--experiments", "this machine", "a delayed cable"]
     short += ["--delays-ms", "0", "4", "--held-out-delays-ms", "1"]
-    main([*tiny, *short, f"--out={tmp_path}"])
+    command = [sys.executable, "-m", "benchmarks.simulator_error", *tiny, *short, f"--out={tmp_path}"]
+    done = run(command, timeout=600)
+    assert done.returncode == 0, done.stderr
     tree = json.loads((tmp_path / "simulator_error.json").read_text())
     assert tree["experiments"]["this machine"]
     for result in tree["experiments"].values():
