@@ -200,7 +200,7 @@ def test_workers_in_another_folder_come_to_the_same_bytes(
     """Where the paths of the command are relative, as they are by default."""
     project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
     elsewhere.mkdir()
-    with running_scheduler(workers=2, folder=elsewhere) as address:
+    with running_scheduler(workers=2, folder=elsewhere, forked=True) as address:
         write_search(project, resume_pruned=2, scheduler="parallel", dask={"scheduler": address})
         monkeypatch.chdir(project)
         assert main(["tune", NAME]) == 0
