@@ -13,8 +13,8 @@ from ruamel.yaml import YAML
 from pipeline.figures.curves import LOSS
 from pipeline.figures.study_curves import POINTS_TITLE, TOP1_TITLE
 from pipeline.paths import DataPaths
+from pipeline.stages import report as report_stage
 from pipeline.stages.harness import run_stage
-from pipeline.stages.report import report
 from tests.fixtures.chart_texts import axis_titles, cut_texts
 from tests.fixtures.report import params_tree, params_with, write_artifacts
 
@@ -36,11 +36,15 @@ _A4_WIDTH = 794 - 2 * 38
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page, without the files of figures."""
     folder = tmp_path_factory.mktemp("report")
     data = DataPaths(root=folder / "data")
     write_artifacts(data, params_with())
     YAML().dump(params_tree(), folder / "params.yaml")
-    run_stage("report", report, argv=[f"--params={folder / 'params.yaml'}", f"--data={data.root}", f"--work={folder}"])
+    paths = [f"--params={folder / 'params.yaml'}", f"--data={data.root}", f"--work={folder}"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report_stage, "_write_figures", lambda *_: [])
+        run_stage("report", report_stage.report, argv=paths)
     return data.report_page
 
 

@@ -15,6 +15,7 @@ import pytest
 from pipeline.artifacts.files import write_array
 from pipeline.paths import DataPaths
 from tests.fixtures.browser_app import serve_app
+from tests.fixtures.forked import run_forked
 from tests.fixtures.projects import NETWORK, name_networks
 from tests.fixtures.records import record_again
 from tests.fixtures.tiny_project import environment
@@ -27,12 +28,13 @@ if TYPE_CHECKING:
 expect = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed").expect
 
 ROOT = Path(__file__).parents[3]
+_TIMEOUT_S = 300
 
 
 def _repro(project: Path) -> None:
     """Run the filter with DVC, on the existing outputs of the earlier stages."""
     command = [sys.executable, "-m", "dvc", "repro", "--single-item", f"filter@{NETWORK}"]
-    done = subprocess.run(command, cwd=project, env=environment(), capture_output=True, text=True, check=False)
+    done = run_forked(command, cwd=project, environ=environment(), timeout=_TIMEOUT_S)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

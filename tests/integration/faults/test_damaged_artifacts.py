@@ -4,11 +4,9 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from ruamel.yaml import YAML
 
 from pipeline.artifacts.overrides import write_overrides
@@ -27,6 +25,7 @@ from tests.fixtures.made_up_runs import MadeUpRuns
 from tests.fixtures.projects import NETWORK, folder_arguments
 from tests.fixtures.records import record, record_again
 from tests.fixtures.report import params_tree, params_with, write_artifacts, write_evidence, write_network
+from tests.fixtures.unsaved_figures import figures_unsaved
 
 _SERIAL: Mapping[str, tuple[Callable[..., None], str | None]] = {
     "prepare": (prepare, None),
@@ -59,20 +58,6 @@ def inputs_of(stage: str, folder: Path) -> list[Path]:
     groups = stage_inputs(stage, ITEMS.get(stage), params, data)
     files = {path for group in groups for path in (*group.files, *filter(Path.exists, group.optional))}
     return sorted(files | {data.provenance(group.stage, group.item) for group in groups})
-
-
-@contextmanager
-def figures_unsaved(*, drawn: bool) -> Iterator[None]:
-    """Let matplotlib write no pixels and paths, which take most of the time of a report, within the block."""
-
-    def save(figure: Figure, file: Any, **_: Any) -> None:
-        if drawn:
-            figure.draw_without_rendering()
-        file.write(b"a figure")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Figure, "savefig", save)
-        yield
 
 
 @contextmanager
@@ -199,7 +184,7 @@ def test_without_records_no_damage_is_a_traceback(
         path for path in inputs_of(stage, copy) if path.exists() and not path.name.endswith("provenance.json")
     ]:
         for kind in rng.choice(KINDS, _KINDS_PER_FILE, replace=False):
-            with damaged(path, kind), figures_unsaved(drawn=True):
+            with damaged(path, kind), figures_unsaved(laid_out=True):
                 record_again(data)
                 code = exit_code_of(stage, copy)
             assert code in (0, 2), (path, kind, capsys.readouterr().err)

@@ -14,7 +14,8 @@ import pytest
 from pipeline.__main__ import main
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import folder_arguments
-from tests.integration.faults.test_damaged_artifacts import ITEMS, exit_code_of, figures_unsaved, made_up, project
+from tests.fixtures.unsaved_figures import figures_unsaved
+from tests.integration.faults.test_damaged_artifacts import ITEMS, exit_code_of, made_up, project
 
 __all__ = ["made_up", "project"]
 
@@ -144,5 +145,5 @@ def test_at_every_write(project: Path, stage: str, capsys: pytest.CaptureFixture
         others = [number for number in REFUSALS if number != errno.ENOSPC]
         yield from in_turn(n_flushes, others, every=_EVERY)
 
-    with figures_unsaved(drawn=False):
+    with figures_unsaved():
         check_writes(partial(exit_code_of, stage, project), project, project / "data" / stage, capsys, disks=disks)

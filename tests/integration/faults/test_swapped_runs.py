@@ -123,7 +123,7 @@ def test_the_named_command_makes_it_good(project: Path, tmp_path: Path) -> None:
     shutil.copyfile(_weights(copy, model="small_cnn", arm="full", seed=1), path)
     assert stage("train", copy) == 0
     assert path.read_bytes() == whole
-    assert main([*_LANDSCAPE, *folder_arguments(copy)]) == 0
+    assert main([*_NOISE_SCALE, *folder_arguments(copy)]) == 0
 
 
 @pytest.mark.parametrize(

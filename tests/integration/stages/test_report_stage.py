@@ -18,6 +18,7 @@ from tests.fixtures.forked import run_forked
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.progress import progress_of, show_every_update
 from tests.fixtures.report import ROOT, default_outcome, params_tree, params_with, write_artifacts, write_study
+from tests.fixtures.unsaved_figures import figures_unsaved
 from tests.unit.artifacts.test_resources import DAMAGED
 
 
@@ -226,6 +227,7 @@ def test_the_figures_of_each_study_and_network_count(
 ) -> None:
     """One study and two networks, as files and for the page."""
     show_every_update(monkeypatch)
-    run()
+    with figures_unsaved():
+        run()
     shown = progress_of(capsys.readouterr().err)
     assert shown == {"report": [(done, 6, "sets of figures") for done in range(1, 7)]}

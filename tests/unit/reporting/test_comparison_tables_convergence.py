@@ -15,6 +15,7 @@ from pipeline.reporting.render import report_content
 from pipeline.reporting.summary import build_summary
 from tests.fixtures.printed_errors import key_within
 from tests.fixtures.report import params_tree, write_artifacts
+from tests.fixtures.unsaved_figures import figures_unsaved
 
 
 def _params(*, accuracy_every: dict[str, Any] | None = None, **targets: float | None) -> Params:
@@ -60,7 +61,8 @@ def test_curves_over_training_are_plotted_where_they_were_measured(
     inputs = load_report_inputs(params, data)
     summary = build_summary(inputs)
     (study,) = summary["studies"]
-    files = {name for name, _ in figure_files(inputs, summary)}
+    with figures_unsaved():
+        files = {name for name, _ in figure_files(inputs, summary)}
     for name in ("progress", "test_loss"):
         drawn = (name in study_charts(study), f"{study['name']}.{name}.svg" in files)
         assert drawn == (accuracy_every is not None,) * 2

@@ -14,6 +14,7 @@ from pipeline.reporting.figures import figure_files
 from pipeline.reporting.inputs import load_report_inputs
 from pipeline.reporting.summary import build_summary
 from tests.fixtures.report import params_with, write_artifacts
+from tests.fixtures.unsaved_figures import figures_unsaved
 from tests.unit.reporting.test_render_document import render as render_document
 from tests.unit.reporting.test_render_page import Parsed
 from tests.unit.reporting.test_render_page import render as render_page
@@ -69,7 +70,8 @@ def test_page_and_document_show_the_pairs(tmp_path: Path) -> None:
     summary = build_summary(inputs)
     assert summary["networks"][0]["near_duplicates"] == _COUNTS
     assert summary["networks"][0]["n_by_hand"] == 0
-    assert "resnet18.near-duplicates.png" in dict(figure_files(inputs, summary))
+    with figures_unsaved():
+        assert "resnet18.near-duplicates.png" in dict(figure_files(inputs, summary))
     for text in (Parsed(render_page(params, data)).text, render_document(params, data)[0].replace("\\", "")):
         assert "1 of 40 test images (2.50%) nearly equal a training image." in text
         assert "1 pair of training images with one label and 1 with different labels" in text
@@ -82,7 +84,8 @@ def test_nothing_is_said_without_a_search(tmp_path: Path) -> None:
     write_artifacts(data, params)
     inputs = load_report_inputs(params, data)
     assert pair_pictures(inputs.networks[0], inputs) == {}
-    assert not [name for name, _ in figure_files(inputs, build_summary(inputs)) if "near" in name]
+    with figures_unsaved():
+        assert not [name for name, _ in figure_files(inputs, build_summary(inputs)) if "near" in name]
     assert "near duplicate" not in render_page(params, data).lower()
     assert "near duplicate" not in render_document(params, data)[0].lower()
 
@@ -95,5 +98,6 @@ def test_a_gallery_of_one_image_shows_no_pair(tmp_path: Path) -> None:
     _write_pairs(data, "resnet18")
     inputs = load_report_inputs(params, data)
     assert pair_pictures(inputs.networks[0], inputs) == {}
-    assert not [name for name, _ in figure_files(inputs, build_summary(inputs)) if "near" in name]
+    with figures_unsaved():
+        assert not [name for name, _ in figure_files(inputs, build_summary(inputs)) if "near" in name]
     assert "1 of 40 test images (2.50%) nearly equal a training image." in Parsed(render_page(params, data)).text

@@ -76,7 +76,8 @@ def test_warmup_law_is_drawn_with_the_published_values(tmp_path: Path, monkeypat
     (chart,) = re.findall(r'<div id="warmups-best"></div>.*', render_page(params, data), re.DOTALL)
     assert "-open" in chart
     assert BEST_WARMUPS_SOURCE in chart
-    assert dict(figure_files(inputs, summary))["warmups.svg"].startswith(b"<?xml")
+    drawing = (content for name, content in figure_files(inputs, summary) if name == "warmups.svg")
+    assert next(drawing).startswith(b"<?xml")
     monkeypatch.setattr("tests.unit.reporting.test_render_document.FIGURES", ["warmups.svg"])
     assert "](figures/warmups.svg)" in render_document(params, data)[0]
 
