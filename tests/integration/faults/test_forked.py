@@ -208,6 +208,16 @@ def test_an_object_of_the_parent_does_not_close_a_file_of_the_fork(tmp_path: Pat
     assert (tmp_path / "own").read_text() == "written"
 
 
+def test_a_fork_first_does_what_is_to_be_done_before_its_program(tmp_path: Path) -> None:
+    args, environ = _module(
+        tmp_path,
+        "import os, subprocess, sys; from functools import partial\n"
+        "subprocess.run([sys.executable, '-m', 'shown_child'], preexec_fn=partial(os.chdir, '/'))",
+    )
+    (tmp_path / "shown_child.py").write_text("import os, sys; print(os.getcwd(), 'torch' in sys.modules)")
+    assert run_forked(args, cwd=tmp_path, environ=environ, timeout=60).stdout == "/ True\n"
+
+
 def test_a_program_with_threads_starts_interpreters(tmp_path: Path) -> None:
     """A fork would wait for the threads of OpenMP forever."""
     code = (
