@@ -31,7 +31,7 @@ from tests.fixtures.tiny_project import environment, hashes, reproduced
 __all__ = ["reproduced"]
 
 _TIMEOUT_S = 1800  # for one run, while other jobs use the machine
-_KILLS = int(os.environ.get("KILLS", "12"))
+_KILLS = int(os.environ.get("KILLS", "20"))
 _ONE_IN = 4
 _TERMINATED = 0.25  # share of the kills that are SIGTERM
 _SEED = int(os.environ.get("KILL_SEED", "0"))
