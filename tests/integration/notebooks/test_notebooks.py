@@ -217,7 +217,7 @@ def test_random_images_are_of_all_classes_and_the_scorer_is_named(project: Path)
 
 
 @pytest.mark.slow
-def test_features_without_pca_are_supported_the_scorer_is_named(project: Path) -> None:
+def test_without_pca_all_features_are_used_and_scorer_is_named(project: Path) -> None:
     data = write_scored(project)
     for network in ("resnet18", "resnet34"):
         write_json(data.reduce_metrics(network), read_json(data.reduce_metrics(network)) | {"pca": None})
