@@ -24,7 +24,7 @@ from tests.fixtures.training import runs_of
 pytestmark = [pytest.mark.slow, pytest.mark.distributed]
 
 Hosts = tuple[Host, Host]
-STEPS = 100
+STEPS = 200
 _OUTAGE_S = 1.5
 # Longer than an outage that nobody notices, and longer than the longest step of a busy machine.
 _TIMEOUT_S = 15
@@ -87,7 +87,7 @@ def _in_mid_run(study: StudyProject, hosts: Hosts, slow: Path) -> Iterator[Agent
     try:
         for _ in hosts:
             agents.join()
-        agents.train_together()
+            agents.train_together()
         yield agents
     finally:
         agents.end()
