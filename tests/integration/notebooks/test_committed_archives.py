@@ -20,7 +20,11 @@ from tests.fixtures.source_tree import ROOT
 
 _RESULTS = ROOT / "docs/results"
 _HEADLINE = _RESULTS / "headline"
-_LAW_LEDGERS = ("law/2026-11-28-first-plan/ledger.tar.xz", "law/2026-11-28-runs/ledger.tar.xz")
+_LAW_LEDGERS = (
+    "law/2026-11-28-first-plan/ledger.tar.xz",
+    "law/2026-11-28-oracle/ledger.tar.xz",
+    "law/2026-11-28-runs/ledger.tar.xz",
+)
 _GPU_RUNS = "gpu/2026-11-27/runs.tar.xz"
 # Study, and the effects of docs/results/verdict.md against each control, in percentage points of top-1.
 _PUBLISHED: Mapping[str, tuple[str, Mapping[str, tuple[str, str]]]] = {
@@ -49,8 +53,10 @@ def test_every_archive_is_tested() -> None:
         "headline/2026-11-25-filter/filter.tar.xz",
         "headline/2026-11-25-runs/ledger.tar.xz",
         _LAW_LEDGERS[0],
-        "law/2026-11-28-runs/filter.tar.xz",
+        "law/2026-11-28-oracle/filter.tar.xz",
         _LAW_LEDGERS[1],
+        "law/2026-11-28-runs/filter.tar.xz",
+        _LAW_LEDGERS[2],
     ]
 
 
