@@ -24,7 +24,7 @@ Masks = Callable[[int], Mapping[str, NDArray[np.bool_]]]
 
 
 @dataclass(frozen=True)
-class ArmAccuracy:
+class RunOfArm:
     """The accuracy of a finished run.
 
     Attributes:
@@ -47,7 +47,7 @@ def unpack_ledger(archive: Path, folder: Path) -> Ledger:
 
 def recorded_runs(
     ledger: Ledger, params: Params, studies: Iterable[str], masks: Masks, *, n_classes: int
-) -> Iterator[ArmAccuracy]:
+) -> Iterator[RunOfArm]:
     """Yield the runs of some studies by one process, in the order of the ledger; all others are left out.
 
     Args:
@@ -79,7 +79,7 @@ def recorded_runs(
             raise InputError(f"{run}: is the second one of arm {arm}; remove one of them from the ledger")
         seen.add((size, rate, arm, seed))
         if result.top1 is not None:
-            yield ArmAccuracy(size, rate, arm, seed, 100 * result.top1)
+            yield RunOfArm(size, rate, arm, seed, 100 * result.top1)
 
 
 def _digest(mask: NDArray[np.bool_]) -> str:
