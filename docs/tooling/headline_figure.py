@@ -14,7 +14,6 @@ import csv
 import io
 import sys
 import tarfile
-import tempfile
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -27,10 +26,9 @@ from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 
-from docs.tooling.recorded_runs import recorded_runs, unpack_ledger  # noqa: E402
+from docs.tooling.recorded_runs import recorded_runs, save_figure  # noqa: E402
 from pipeline.arms import arm_mask  # noqa: E402
 from pipeline.config.params import Params, load_params  # noqa: E402
-from pipeline.errors import InputError  # noqa: E402
 from pipeline.figures.palette import ARMS  # noqa: E402
 from pipeline.replication.published import PUBLISHED  # noqa: E402
 from pipeline.runs.ledger import Ledger  # noqa: E402
@@ -150,17 +148,5 @@ def _points(
         axes.plot([size] * len(of_seeds), of_seeds, ".", color=color, alpha=0.4, markersize=4)
 
 
-def main() -> int:
-    """Draw the figure; returns 2 with one line for runs that it refuses."""
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            found = read_accuracies(unpack_ledger(LEDGER, Path(folder)))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    draw(found).savefig(ROOT / "docs" / "images" / "headline.png", dpi=110, metadata={"Software": None})
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(save_figure(ROOT / "docs/images/headline.png", LEDGER, lambda ledger: draw(read_accuracies(ledger))))

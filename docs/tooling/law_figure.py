@@ -13,7 +13,6 @@ import csv
 import io
 import sys
 import tarfile
-import tempfile
 from collections import defaultdict
 from pathlib import Path
 
@@ -24,14 +23,14 @@ import numpy as np  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
-from docs.tooling.recorded_runs import recorded_runs, unpack_ledger  # noqa: E402
+from docs.tooling.recorded_runs import recorded_runs, save_figure  # noqa: E402
 from pipeline.config.params import load_params  # noqa: E402
-from pipeline.errors import InputError  # noqa: E402
 from pipeline.figures.palette import ARMS  # noqa: E402
 from pipeline.runs.ledger import Ledger  # noqa: E402
 from pipeline.stats.estimates import Estimate, mean_estimate, rounding_sd  # noqa: E402
 
 _RESULTS = ROOT / "docs" / "results" / "law" / "2026-11-28-oracle"
+LEDGER = _RESULTS / "ledger.tar.xz"
 _STUDY = "law_steps"
 _N_CLASSES, _N_TRAIN, _N_TEST = 10, 10_000, 10_000
 _PREDICTION = "#4d4d4d"
@@ -107,17 +106,5 @@ def _errorbar(axes: Axes, estimates: dict[int, Estimate], *, line: str, color: s
     axes.errorbar(list(estimates), means, half, linestyle=line, color=color, label=label, linewidth=1.2, capsize=2)
 
 
-def main() -> int:
-    """Draw the figure; returns 2 with one line for runs that it refuses."""
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            found = read_accuracies(unpack_ledger(_RESULTS / "ledger.tar.xz", Path(folder)))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    draw(found).savefig(ROOT / "docs" / "images" / "law.png", dpi=110, metadata={"Software": None})
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(save_figure(ROOT / "docs/images/law.png", LEDGER, lambda ledger: draw(read_accuracies(ledger))))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from pipeline.config.params import Params
@@ -24,7 +27,7 @@ Masks = Callable[[int], Mapping[str, NDArray[np.bool_]]]
 
 
 @dataclass(frozen=True)
-class RunOfArm:
+class FinishedRun:
     """The accuracy of a finished run.
 
     Attributes:
@@ -45,9 +48,21 @@ def unpack_ledger(archive: Path, folder: Path) -> Ledger:
     return Ledger(folder / ".work" / "cells")
 
 
+def save_figure(file: Path, archive: Path, draw: Callable[[Ledger], Figure]) -> int:
+    """Draw a figure of the runs of an archive; return 2 with one line for runs that it refuses, else 0."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            figure = draw(unpack_ledger(archive, Path(folder)))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    figure.savefig(file, dpi=110, metadata={"Software": None})
+    return 0
+
+
 def recorded_runs(
     ledger: Ledger, params: Params, studies: Iterable[str], masks: Masks, *, n_classes: int
-) -> Iterator[RunOfArm]:
+) -> Iterator[FinishedRun]:
     """Yield the runs of some studies by one process, in the order of the ledger; all others are left out.
 
     Args:
@@ -79,7 +94,7 @@ def recorded_runs(
             raise InputError(f"{run}: is the second one of arm {arm}; remove one of them from the ledger")
         seen.add((size, rate, arm, seed))
         if result.top1 is not None:
-            yield RunOfArm(size, rate, arm, seed, 100 * result.top1)
+            yield FinishedRun(size, rate, arm, seed, 100 * result.top1)
 
 
 def _digest(mask: NDArray[np.bool_]) -> str:

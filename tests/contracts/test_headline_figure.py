@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from docs.tooling.recorded_runs import unpack_ledger
 from pipeline.errors import InputError
 from pipeline.runs.ledger import Ledger
 from pipeline.training.run_key import RunKey
@@ -22,7 +23,7 @@ _SHOWN = {256: 4, 2048: 4, 6272: 10, 20480: 4}
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Unpack the recorded runs of the headline, and return their folder."""
     folder = tmp_path_factory.mktemp("headline")
-    _PROGRAM["unpack_ledger"](_PROGRAM["LEDGER"], folder)
+    unpack_ledger(_PROGRAM["LEDGER"], folder)
     return folder / ".work" / "cells"
 
 
