@@ -36,7 +36,7 @@ from pipeline.commands.export.decisions import (
     png_reader,
     read_decisions,
     shard_columns,
-    write_shard,
+    write_shards,
 )
 from pipeline.commands.export.folder import SourceFolder, copy_lines
 from pipeline.commands.export.networks import write_networks
@@ -49,7 +49,6 @@ from pipeline.locks import file_lock
 from pipeline.paths import DataPaths
 from pipeline.run_log import Progress, RunLog, stderr_log
 
-_SHARD = "data/{split}-00000-of-00001.parquet"
 _METADATA = "metadata"
 _NOTE = "README.txt"
 _LOCK = ".export.lock"
@@ -131,10 +130,10 @@ def _write_images(
         for name, of_name in rows.items():
             write_array(out / f"{name}.npy", of_name)
             write_text(out / f"{name}.txt", "".join(f"{row}\n" for row in of_name))
-            shard = partial(_write_shard, out / name, decisions, readers, bar)
-            shard("train", of_name)
+            shards = partial(_write_shards, out / name, decisions, readers, bar)
+            shards("train", of_name)
             if name == "kept":
-                shard("test", np.arange(n_test, dtype=np.int64))
+                shards("test", np.arange(n_test, dtype=np.int64))
     # People open it in a spreadsheet. What cleanlab reads of it, `is_label_issue`, is no text.
     write_csv(out / "label_issues.csv", protect_cells(cleanlab_table(decisions)))
     # Unprotected: `datasets`, and the stage `prepare`, take file_name and label as they are written.
@@ -207,7 +206,7 @@ def _reader(data: DataPaths, decisions: DecidedImages, split: str, folder: Path 
     return read
 
 
-def _write_shard(
+def _write_shards(
     folder: Path,
     decisions: DecidedImages,
     readers: dict[str, ImageReader],
@@ -215,11 +214,5 @@ def _write_shard(
     split: str,
     rows: NDArray[np.int64],
 ) -> None:
-    write_shard(
-        folder / _SHARD.format(split=split),
-        shard_columns(decisions, rows, split),
-        rows,
-        readers[split],
-        decisions.class_names,
-        progress,
-    )
+    columns = shard_columns(decisions, rows, split)
+    write_shards(folder / "data", split, columns, rows, readers[split], decisions.class_names, progress)

@@ -35,6 +35,9 @@ _IMAGES = {"path": pa.string(), "sha256": pa.string(), "label": pa.int64(), "lab
 _IMAGE_FIELD = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 # A row is a complete image file: few of them are in memory at a time.
 _ROWS = 64
+# `push_to_hub` of the library `datasets` writes as large ones.
+_SHARD_BYTES = 500 * 10**6
+_SAMPLED_ROWS = 256
 _FEATURES = {pa.float64(): "float64", pa.string(): "string", pa.int64(): "int64"}
 
 ImageReader = Callable[[int], tuple[bytes, str]]
@@ -173,32 +176,55 @@ def shard_columns(decisions: DecidedImages, rows: NDArray[np.int64], split: str)
     return with_planted_column(table, decisions.n_planted)
 
 
-def write_shard(
-    path: Path,
+def write_shards(
+    folder: Path,
+    split: str,
     columns: pa.Table,
     rows: NDArray[np.int64],
     read: ImageReader,
     names: Sequence[str],
     progress: Progress,
 ) -> None:
-    """Write one shard, a few rows at a time.
+    """Write the shards of a split, each of about 500 MB, as the library `datasets` divides them.
+
+    Those of an earlier export are removed.
 
     Args:
+        folder: of the shards, `split-00000-of-00001.parquet` and so on.
         columns: one row for each of `rows`; `label` are class numbers.
         rows: of the split, for `read`.
         names: by class number.
         progress: counts the rows.
     """
+    schema = _schema(columns, names)
+    parts = np.array_split(np.arange(len(rows)), _n_shards(rows, read))
+    paths = [folder / f"{split}-{number:05}-of-{len(parts):05}.parquet" for number in range(len(parts))]
+    for path, part in zip(paths, parts, strict=True):
+        with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+            for positions in np.array_split(part, range(_ROWS, len(part), _ROWS)):
+                images = [_struct(*read(row)) for row in rows[positions].tolist()]
+                others = columns.take(positions).columns
+                writer.write_table(pa.table([pa.array(images, _IMAGE_FIELD), *others], schema=schema))
+                progress.update(len(images))
+    for path in folder.glob(f"{split}-*-of-*.parquet"):
+        if path not in paths:
+            path.unlink()
+
+
+def _schema(columns: pa.Table, names: Sequence[str]) -> pa.Schema:
     fields = [pa.field("image", _IMAGE_FIELD), *columns.schema]
     features = {"image": {"_type": "Image"}, **{field.name: _feature(field, names) for field in columns.schema}}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
-    schema = pa.schema(fields, metadata=metadata)
-    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
-        for start in range(0, len(rows), _ROWS):
-            images = [_struct(*read(row)) for row in rows[start : start + _ROWS].tolist()]
-            part = columns.slice(start, _ROWS)
-            writer.write_table(pa.table([pa.array(images, _IMAGE_FIELD), *part.columns], schema=schema))
-            progress.update(len(images))
+    return pa.schema(fields, metadata=metadata)
+
+
+def _n_shards(rows: NDArray[np.int64], read: ImageReader) -> int:
+    """Return into how many files to divide images, from the mean size of some of them."""
+    if not len(rows):
+        return 1
+    sampled = rows[np.linspace(0, len(rows) - 1, min(len(rows), _SAMPLED_ROWS)).astype(np.int64)]
+    mean = sum(len(read(row)[0]) for row in sampled.tolist()) / len(sampled)
+    return int(mean * len(rows) / _SHARD_BYTES) + 1
 
 
 def _struct(content: bytes, path: str) -> dict[str, Any]:

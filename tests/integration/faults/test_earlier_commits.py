@@ -6,6 +6,7 @@ COMMITS lists the commits whose own code makes the results, by default one of th
 import contextlib
 import importlib
 import io
+import json
 import os
 import shutil
 import subprocess
@@ -32,6 +33,18 @@ _ITEMS = {
     "filter": "--network",
     "train": "--study",
 }
+# Each stage in turn: an interpreter that imports torch takes seconds to start.
+_IN_ONE_PROCESS = """
+import json, runpy, sys
+for module, *arguments in json.loads(sys.argv[1]):
+    print(module)
+    sys.argv = [module, *arguments]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        if ended.code:
+            raise
+"""
 _COMMANDS = (
     ["pipeline", "validate"],
     ["pipeline", "plan"],
@@ -64,13 +77,6 @@ def _commits() -> list[str]:
         ["git", "rev-list", "--first-parent", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.split()
     return [listed[-_NUMBER]] if len(listed) >= _NUMBER else []
-
-
-def _run(project: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", *argv], cwd=project, env=environment(), capture_output=True, text=True, check=False,
-        timeout=_TIMEOUT_S,
-    )  # fmt: skip
 
 
 def _run_here(project: Path, *argv: str) -> subprocess.CompletedProcess[str]:
@@ -106,9 +112,12 @@ def _make_results(commit: str, folder: Path) -> None:
     tsne |= {key: 50 for key in tsne if "iter" in key}
     next(iter(params["studies"].values())).update(batch_sizes=[32], seeds=[0], budget={"steps": _STEPS})
     yaml.dump(params, folder / "params.yaml")
-    for stage in STAGES:
-        done = _run(folder, *_stage_arguments(folder, stage))
-        assert done.returncode == 0, (commit, stage, done.stderr)
+    stages = [_stage_arguments(folder, stage) for stage in STAGES]
+    done = subprocess.run(
+        [sys.executable, "-c", _IN_ONE_PROCESS, json.dumps(stages)], cwd=folder, env=environment(),
+        capture_output=True, text=True, check=False, timeout=_TIMEOUT_S,
+    )  # fmt: skip
+    assert done.returncode == 0, (commit, done.stdout, done.stderr)
 
 
 @pytest.mark.slow

@@ -165,7 +165,7 @@ def test_a_rank_out_of_memory_says_so_and_its_run_resumes(tmp_path: Path) -> Non
 
 def _started(study: StudyProject, output: Path) -> tuple[Process, dict[int, int]]:
     """Start the stage, which starts two ranks, and return its process and rank -> process once it has trained."""
-    process = start(command("train", study.folder), output=output, fresh=True)
+    process = start(command("train", study.folder), output=output)
     try:
         wait_until(lambda: study.checkpoints(), process)
         pids = _ranks_of(process)
@@ -181,12 +181,9 @@ def _end(process: Process, pids: Mapping[int, int]) -> None:
 
 
 def _ranks_of(process: Process) -> dict[int, int]:
-    """Return rank -> process of the ranks that a process has started."""
-    pids: dict[int, int] = {}
-    for pid in descendants(process.pid):
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        pids |= {int(value[5:]): pid for value in variables if value.startswith(b"RANK=")}
-    return pids
+    """Return rank -> process of the ranks that a process has started, in the order of their numbers."""
+    ranks = (pid for pid in descendants(process.pid) if not descendants(pid))
+    return dict(enumerate(sorted(ranks)))
 
 
 def test_a_stopped_rank_is_named_and_the_run_resumes(tmp_path: Path) -> None:
@@ -222,7 +219,7 @@ def _check_named(lines: list[str], victim: int, pid: int) -> None:
 def _check_resumes(study: StudyProject, again: Path) -> None:
     saved = study.checkpoints()
     assert saved
-    process = start(command("train", study.folder), output=again, fresh=True)
+    process = start(command("train", study.folder), output=again)
     try:
         wait_until(lambda: "resumed from step" in again.read_text(), process)
     finally:

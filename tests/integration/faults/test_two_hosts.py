@@ -24,7 +24,7 @@ from tests.fixtures.training import runs_of
 pytestmark = [pytest.mark.slow, pytest.mark.distributed]
 
 Hosts = tuple[Host, Host]
-STEPS = 200
+STEPS = 100
 _OUTAGE_S = 1.5
 # Longer than an outage that nobody notices, and longer than the longest step of a busy machine.
 _TIMEOUT_S = 15

@@ -53,6 +53,21 @@ def test_shards_have_unchanged_files_and_the_decided_labels(project: Path) -> No
     assert dropped["label"].to_pylist() == [_CAT, _DOG]
 
 
+def test_many_images_are_divided_into_shards(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = _shard(export(project) / "kept")
+    sizes = [len(image["bytes"]) for image in whole["image"].to_pylist()]
+    # Six images in files of a bit more than two.
+    monkeypatch.setattr("pipeline.commands.export.decisions._SHARD_BYTES", 2.1 * sum(sizes) / len(sizes))
+    out = export(project, "--force")
+    shards = sorted((out / "kept/data").glob("train-*"))
+    assert [path.name for path in shards] == [f"train-0000{number}-of-00003.parquet" for number in range(3)]
+    tables = [pyarrow.parquet.read_table(path, partitioning=None) for path in shards]
+    assert [len(table) for table in tables] == [2, 2, 2]
+    assert pa.concat_tables(tables).equals(whole)
+    (project / "again").mkdir()
+    assert len(np.load(run_prepare(project / "again", out / "kept").images("train"))) == 6
+
+
 def test_the_kept_data_set_is_read_back_by_prepare(project: Path) -> None:
     out = export(project)
     (project / "again").mkdir()
