@@ -9,13 +9,11 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.artifacts.files import write_text
 from pipeline.artifacts.metrics import MapKeys, read_metrics
 from pipeline.artifacts.recorded import StageFiles, check_with_note
 from pipeline.artifacts.stage_inputs import filter_inputs
@@ -47,7 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
         default=_DEFAULT_FRACTION,
         help=f"share of wrong labels to assume, above 0 and below 0.5 (default: {_DEFAULT_FRACTION:g})",
     )
-    parser.add_argument("--json", type=Path, help="also write the rows to this file")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
     return parser
 
 
@@ -90,9 +88,10 @@ def main(argv: Sequence[str]) -> int:
             "calibrate: no eps separates images: they coincide, or every class has fewer images than --min-samples; "
             "give smaller numbers"
         )
-    _print(rows, fraction)
     if arguments.json:
-        write_text(arguments.json, json.dumps(rows, indent=2) + "\n")
+        print(json.dumps(rows, allow_nan=False))
+    else:
+        _print(rows, fraction)
     return 0
 
 
