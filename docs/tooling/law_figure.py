@@ -35,6 +35,8 @@ _STUDY = "law_steps"
 _N_CLASSES, _N_TRAIN, _N_TEST = 10, 10_000, 10_000
 _PREDICTION = "#4d4d4d"
 _LINES = ("-", "--")
+_APART = 0.12
+"""Octaves between the marks of one batch size, so that none hides another."""
 
 Accuracies = dict[tuple[int, float, str], dict[int, float]]
 """(Batch size, learning rate, arm) -> seed -> top-1 in percent."""
@@ -76,18 +78,19 @@ def draw(found: Accuracies) -> Figure:
     rates = sorted({rate for _, rate, _ in found})
     figure = Figure(figsize=(10, 3.8), layout="constrained")
     accuracy, gain = figure.subplots(1, 2)
-    for rate, line in zip(rates, _LINES, strict=True):
-        for arm in ("full", "filtered"):
+    for number, (rate, line) in enumerate(zip(rates, _LINES, strict=True)):
+        for arm, shift in zip(("full", "filtered"), _shifts(number), strict=True):
             of_seeds = {size: list(found[size, rate, arm].values()) for size in smaller if found[size, rate, arm]}
             estimates = {size: mean_estimate(values, 0.95) for size, values in of_seeds.items()}
-            _errorbar(accuracy, estimates, line=line, color=ARMS[arm], label=f"{arm}, rate {rate:g}")
+            _errorbar(accuracy, estimates, shift, line=line, color=ARMS[arm], label=f"{arm}, rate {rate:g}")
             for size, values in of_seeds.items():
-                accuracy.plot([size] * len(values), values, ".", color=ARMS[arm], alpha=0.4, markersize=4)
+                accuracy.plot([size * shift] * len(values), values, ".", color=ARMS[arm], alpha=0.4, markersize=4)
         partners = {"measured": ("full", {size: size for size in smaller}), "law": ("filtered", smaller)}
-        for (name, (arm, other)), color in zip(partners.items(), (ARMS["filtered"], _PREDICTION), strict=True):
+        colors = (ARMS["filtered"], _PREDICTION)
+        for (name, (arm, other)), color, shift in zip(partners.items(), colors, _shifts(number), strict=True):
             gains = {size: difference(found, (size, rate, "filtered"), (other[size], rate, arm)) for size in smaller}
             known = {size: one for size, one in gains.items() if one is not None}
-            _errorbar(gain, known, line=line, color=color, label=f"{name}, rate {rate:g}")
+            _errorbar(gain, known, shift, line=line, color=color, label=f"{name}, rate {rate:g}")
     accuracy.set_ylabel("top-1 (%)")
     gain.axhline(0, color="0.6", linewidth=1, zorder=0)
     gain.set_ylabel("filtered − full (points of top-1)")
@@ -100,10 +103,17 @@ def draw(found: Accuracies) -> Figure:
     return figure
 
 
-def _errorbar(axes: Axes, estimates: dict[int, Estimate], *, line: str, color: str, label: str) -> None:
+def _shifts(number: int) -> tuple[float, float]:
+    """Return the factors by which the batch sizes of the two series of a rate are moved on the axis."""
+    first, second = 2 ** (_APART * (2 * number - 1.5)), 2 ** (_APART * (2 * number - 0.5))
+    return first, second
+
+
+def _errorbar(axes: Axes, estimates: dict[int, Estimate], shift: float, *, line: str, color: str, label: str) -> None:
     half = [one.mean - one.low if one.low is not None else 0.0 for one in estimates.values()]
     means = [one.mean for one in estimates.values()]
-    axes.errorbar(list(estimates), means, half, linestyle=line, color=color, label=label, linewidth=1.2, capsize=2)
+    sizes = [size * shift for size in estimates]
+    axes.errorbar(sizes, means, half, linestyle=line, color=color, label=label, linewidth=1.2, capsize=2)
 
 
 if __name__ == "__main__":
