@@ -10,10 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from batchsieve.arrays import as_array, checked_number
 from pipeline.errors import InputError
+from pipeline.stats.estimates import decimal_step
 from pipeline.stats.formatting import finding
 from pipeline.stats.verdict import DecisionRule, Outcome, pooled_verdict
 
 Accuracies = ArrayLike | Mapping[Any, float]
+
+_LEAST_ALPHA = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +70,8 @@ def compare_runs(
         margin: smaller differences of accuracy do not matter; above 0 and below 1, e.g. 0.005 for half a percentage
             point.
         confidence: of the interval, 0.5 to 1; each test has the level 1 - confidence.
-        n_test: number of test samples, which gives the resolution of the accuracies; None for accuracies that are not
-            rounded. If all differences are equal, only this number shows how much rounding may have changed them.
+        n_test: number of test samples, if known. The tests count rounding: to multiples of 1 / n_test, or to the
+            decimals of the accuracies if these are coarser.
         names: of a and b in the sentence.
 
     Returns:
@@ -93,7 +96,7 @@ def compare_runs(
     margin, confidence = checked_number(margin, "margin"), checked_number(confidence, "confidence")
     if not 0 < margin < 1:
         raise InputError(f"margin: {margin}; give a difference of accuracy above 0 and below 1, e.g. 0.005")
-    if not 0.5 < confidence < 1:
+    if not 0.5 < confidence < 1 - _LEAST_ALPHA:
         raise InputError(f"confidence: {confidence}; give one above 0.5 and below 1, e.g. 0.95")
     if n_test is not None and not 1 <= n_test < math.inf:
         raise InputError(f"n_test: {n_test}; give the number of test samples, or leave it out")
@@ -103,7 +106,8 @@ def compare_runs(
     # Sorted, so that the result, including random sign flips, does not depend on the order of the pairs.
     differences = np.sort(treated - control)
     rule = DecisionRule(margin=margin, alpha=round(1 - confidence, 12))
-    verdict = pooled_verdict(differences[None, :, None], rule, step=1 / n_test if n_test else 0.0)
+    step = max(_decimal_step(a), _decimal_step(b), 1 / n_test if n_test else 0.0)
+    verdict = pooled_verdict(differences[None, :, None], rule, step=step)
     estimate, tests = verdict.estimate, verdict.tests
     return RunComparison(
         outcome=verdict.outcome,
@@ -116,6 +120,11 @@ def compare_runs(
         confidence=confidence,
         sentence=f"{names[0]} against {names[1]}: {finding(verdict, of_a_filter=False)}.",
     )
+
+
+def _decimal_step(accuracies: Accuracies) -> float:
+    values = list(accuracies.values()) if isinstance(accuracies, Mapping) else accuracies
+    return decimal_step(as_array(values, "accuracies"))
 
 
 def _pairs(a: Accuracies, b: Accuracies) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -127,15 +127,26 @@ def read_run_records(runs: Path, storage: Storage) -> list[dict[str, Any]]:
 
     Returns:
         For each run: columns of the file; `extractor` and `draw` (number of the replicate) of the filter's network;
-        `augmented` (whether images are randomly cropped or flipped); and `recipe` (the other settings, including the
-        peak learning rate).
+        `augmented` (whether images are randomly cropped or flipped); `setting_diverged` (whether a run of its arm and
+        setting diverged); and `recipe` (the other settings, including the peak learning rate).
 
     Raises:
         InputError: the file is missing or damaged, or its settings are unreadable.
     """
     rows = read_parquet(runs, _COLUMNS).to_pylist()
     check_run_values(rows, runs)
-    return [_run_record(row, runs, storage) for row in rows if row["status"] == "finished"]
+    diverged = {_arm_and_setting(row) for row in rows if row["status"] == "diverged"}
+    return [
+        {**_run_record(row, runs, storage), "setting_diverged": _arm_and_setting(row) in diverged}
+        for row in rows
+        if row["status"] == "finished"
+    ]
+
+
+def _arm_and_setting(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what runs have in common that differ in seed and replicate of the filter alone."""
+    names = ("arm", "model", "batch_size", "learning_rate", "weight_decay")
+    return (base_architecture(row["filter_network"]), *(row[name] for name in names))
 
 
 def _run_record(row: dict[str, Any], path: Path, storage: Storage) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.stats.estimates import rounding_sd
-from pipeline.stats.replicates import replicate_mean
+from pipeline.stats.replicates import replicate_mean, shared_rounding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,7 @@ class RunRecord:
         recipe: all other settings that decide a result, as one text.
         n_images: number of test images; `top1` is a multiple of 1 / n_images.
         top1: 0 to 1.
+        setting_diverged: whether a run of its arm and setting diverged, with another seed or replicate of the filter.
         fingerprint: equal if studies share a run.
     """
 
@@ -47,6 +48,7 @@ class RunRecord:
     recipe: str
     n_images: int
     top1: float
+    setting_diverged: bool
     fingerprint: str
 
 
@@ -160,13 +162,16 @@ class AccuracyGrid:
 
 
 def accuracy_grid(records: Sequence[RunRecord], *axes: str) -> AccuracyGrid:
-    """Return accuracies by seed and `axes`; the records differ in nothing else, and there is at least one.
+    """Return accuracies by seed and `axes`; the records differ in nothing else.
 
-    If runs are missing, the level or seed that lacks the largest share of its runs is removed. This repeats until no
-    run is missing. Of equal shares a level is removed before a seed: a batch size at which runs diverged goes first.
+    A level at which some run diverged is removed. Leaving out its seed instead would keep the runs that went well. If
+    runs are missing, the level or seed that lacks the largest share of its runs is removed, of equal shares a level.
+    This repeats until no run is missing. The grid is empty if every level had a run that diverged.
     """
     names = ("seed", *axes)
-    by_key = {tuple(getattr(record, name) for name in names): record.top1 for record in records}
+    by_key = {
+        tuple(getattr(record, name) for name in names): record.top1 for record in records if not record.setting_diverged
+    }
     levels = [sorted({key[axis] for key in by_key}) for axis in range(len(names))]
     top1 = np.array([by_key.get(key, np.nan) for key in itertools.product(*levels)])
     top1 = top1.reshape([len(values) for values in levels])
@@ -198,6 +203,7 @@ class ClaimEvidence:
         left_out: number of settings that lack some of the replicates.
         sign_flip: two-sided p of the sign-flip test over the replicates. The report shows it with the t test; it
             decides nothing. None if it was not computed.
+        batch_sizes: those that a slope covers, ascending; empty for other quantities.
     """
 
     p_for: float
@@ -212,6 +218,7 @@ class ClaimEvidence:
     settings: int
     left_out: int = 0
     sign_flip: float | None = None
+    batch_sizes: tuple[int, ...] = ()
 
     @property
     def p(self) -> float:
@@ -240,6 +247,7 @@ def t_test_evidence(
     threshold: float = 0.0,
     scale: float = 1.0,
     rounding: float = 0.0,
+    shared_control: bool = False,
 ) -> ClaimEvidence | None:
     """Test the replicates' mean against a threshold by Student's t.
 
@@ -248,6 +256,7 @@ def t_test_evidence(
         threshold: in the unit of the values.
         scale: factor of the estimate for display; 100 for percentage points.
         rounding: standard deviation of a value's rounding error at one setting, in the unit of the values.
+        shared_control: whether the values are differences from runs that all draws of the filter share.
 
     Returns:
         None with fewer than two seeds.
@@ -255,6 +264,8 @@ def t_test_evidence(
     if replicates is None or not has_replicates(replicates):
         return None
     draws, seeds = replicates.table.shape
+    if shared_control:
+        rounding *= shared_rounding(draws)
     # Settings are rounded independently, and averaged.
     mean = replicate_mean(replicates.table - threshold, rounding=rounding / replicates.settings**0.5)
     low, high = mean.interval(1 - criteria.alpha)

@@ -86,12 +86,12 @@ def _matches_point(row: Mapping[str, Any], point: Point) -> bool:
 
 
 def claim_values(records: Sequence[RunRecord], criteria: ClaimCriteria) -> list[dict[str, Any]]:
-    """Return a row for each claim, with numbers in the unit that `quantity` names.
+    """Return a row for each claim, with numbers in the unit that `quantity` names, and the confidence of the interval.
 
     Args:
         records: the finished runs of all studies.
     """
-    return [_claim_row(result) for result in evaluate_claims(records, criteria)]
+    return [{**_claim_row(result), "confidence": 1 - criteria.alpha} for result in evaluate_claims(records, criteria)]
 
 
 def slope_values(records: Sequence[RunRecord], criteria: ClaimCriteria) -> list[dict[str, Any]]:
@@ -101,16 +101,19 @@ def slope_values(records: Sequence[RunRecord], criteria: ClaimCriteria) -> list[
         records: the finished runs of one study.
 
     Returns:
-        A row for each control that has two seeds and two batch sizes or more. `p` is the two-sided one of the t test.
+        A row for each control that has two seeds and two batch sizes or more. `p` is the two-sided one of the t test,
+        `confidence` that of the interval.
     """
     return [
-        {"control": control, "p": evidence.p, "evidence": asdict(evidence)}
+        {"control": control, "p": evidence.p, "confidence": 1 - criteria.alpha, "evidence": asdict(evidence)}
         for control, evidence in gain_slopes(records, criteria).items()
     ]
 
 
-def slope_table(study: Mapping[str, Any], confidence: float) -> Table:
+def slope_table(study: Mapping[str, Any]) -> Table:
     """Build the table of gain slopes."""
+    slopes = study["batch_slopes"]
+    confidence = slopes[0]["confidence"] if slopes else 0.0
     rows = [
         (
             f"{TREATED} − {row['control']}",
@@ -118,25 +121,26 @@ def slope_table(study: Mapping[str, Any], confidence: float) -> Table:
             f"{points(row['evidence']['low'])} to {points(row['evidence']['high'])}",
             p_value(row["p"]),
             p_value(row["evidence"]["sign_flip"]),
+            ", ".join(f"{size:,}" for size in row["evidence"]["batch_sizes"]),
             _n_text(row["evidence"]),
         )
-        for row in study["batch_slopes"]
+        for row in slopes
     ]
     return make_table(
         f"difference; growth per doubling of the batch size (points); {100 * confidence:g} % interval (points); p (t); "
-        "p (sign flips); n",
+        "p (sign flips); batch sizes; n",
         rows,
-        text="difference; n",
+        text="difference; batch sizes; n",
     )
 
 
-def claim_table(claims: Sequence[Mapping[str, Any]], confidence: float) -> Table:
+def claim_table(claims: Sequence[Mapping[str, Any]]) -> Table:
     """Build the table of claims: meaning, outcome and evidence."""
     rows = [
         (
             row["meaning"],
             row["outcome"],
-            _evidence_text(row["evidence"], confidence),
+            _evidence_text(row["evidence"], row["confidence"]),
             p_value(row["p"]),
             _required_runs(row),
         )

@@ -46,7 +46,7 @@ def as_good_as_full(records: Sequence[RunRecord], criteria: ClaimCriteria) -> Cl
             values[key] = differences
     return t_test_evidence(
         average_replicates(values), criteria, _AS_GOOD_AS_FULL_QUANTITY, threshold=-criteria.margin, scale=100,
-        rounding=2**0.5 * accuracy_rounding(records),
+        rounding=2**0.5 * accuracy_rounding(records), shared_control=True,
     )  # fmt: skip
 
 

@@ -35,8 +35,8 @@ def gain_slopes(records: Sequence[RunRecord], criteria: ClaimCriteria) -> Mappin
 
     Each seed (of each draw of the filter) has a least-squares slope over the batch sizes. The t test and the interval
     use the seeds that have all sizes; `sign_flip` is the p-value of the sign-flip test over the same seeds. Slopes of
-    one seed at several learning rates or weight decays are averaged first. If runs are missing, sizes and seeds are
-    left out as in `accuracy_grid`: a size at which runs diverged is removed before any seed.
+    one seed at several learning rates or weight decays are averaged first. Sizes at which a run of either arm diverged
+    are left out, then sizes and seeds that lack runs, as in `accuracy_grid`.
 
     Uses studies that have both arms at MIN_SIZES batch sizes and two seeds or more. A control without such a study
     is left out.
@@ -68,7 +68,7 @@ def gain_by_batch(records: Sequence[RunRecord], criteria: ClaimCriteria) -> Clai
 def _gain_slope(records: Sequence[RunRecord], control: str, criteria: ClaimCriteria) -> ClaimEvidence | None:
     arms = [record for record in records if record.arm in ("filtered", control)]
     values: dict[object, dict[Replicate, float]] = {}
-    norms = []
+    norms, used = [], set[int]()
     for key, group in distinct_groups(arms, "study", "extractor", "model", "learning_rate", "weight_decay").items():
         grid = _gains(group, control)
         if grid is None or len(grid.levels[1]) < MIN_SIZES:
@@ -76,27 +76,33 @@ def _gain_slope(records: Sequence[RunRecord], control: str, criteria: ClaimCrite
         draws, sizes = grid.levels[0], np.log2(grid.levels[1])
         values[key] = values_by_replicate(slope(sizes, grid.top1), grid.seeds, draws)
         norms.append(float(np.linalg.norm(sizes - sizes.mean())))
+        used.update(grid.levels[1])
     replicates = average_replicates(values)
     if replicates is None:
         return None
     # A gain is the difference of two counts. The slope of rounded gains varies as that of any other values.
     rounding = 2**0.5 * accuracy_rounding(records) * max(1 / norm for norm in norms)
     quantity = f"for each doubling of the batch size the gain on the {control} arm grows by (points)"
-    evidence = t_test_evidence(replicates, criteria, quantity, scale=100, rounding=rounding)
-    return evidence and replace(evidence, sign_flip=float(replicate_sign_flip(replicates.table)))
+    evidence = t_test_evidence(
+        replicates, criteria, quantity, scale=100, rounding=rounding, shared_control=control == "full"
+    )
+    return evidence and replace(
+        evidence, sign_flip=float(replicate_sign_flip(replicates.table)), batch_sizes=tuple(sorted(used))
+    )
 
 
 def _gains(records: Sequence[RunRecord], control: str) -> AccuracyGrid | None:
     """Return filtered - control (-1 to 1) by seed, draw of the filter and batch size; None without a pair."""
     # The full arm has one run per seed, for all draws.
-    control_top1 = {
-        (record.draw if control != "full" else 0, record.seed, record.batch_size): record.top1
+    controls = {
+        (record.draw if control != "full" else 0, record.seed, record.batch_size): record
         for record in records
         if record.arm == control
     }
     gains = []
     for record in records:
-        key = (record.draw if control != "full" else 0, record.seed, record.batch_size)
-        if record.arm == "filtered" and key in control_top1:
-            gains.append(replace(record, top1=record.top1 - control_top1[key]))
+        other = controls.get((record.draw if control != "full" else 0, record.seed, record.batch_size))
+        if record.arm == "filtered" and other is not None:
+            diverged = record.setting_diverged or other.setting_diverged
+            gains.append(replace(record, top1=record.top1 - other.top1, setting_diverged=diverged))
     return accuracy_grid(gains, "draw", "batch_size") if gains else None

@@ -22,7 +22,7 @@ from pipeline.config.study import Study
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.replication import RunRecord
-from pipeline.stats.comparisons import AnalysisPlan
+from pipeline.stats.comparisons import AnalysisPlan, seeds_used
 from pipeline.stats.replicates import TREATED
 from pipeline.stats.runs import Run, run_from_row
 
@@ -70,7 +70,7 @@ class StudyInputs:
 
     Attributes:
         correct: (runs, test images), which images each of `runs` classified correctly.
-        records: the finished runs, on which the paper's claims are tested over all studies.
+        records: the finished runs that its verdicts use. The paper's claims are tested on those of all studies.
     """
 
     name: str
@@ -79,6 +79,11 @@ class StudyInputs:
     runs: list[Run]
     correct: NDArray[np.bool_]
     records: list[RunRecord]
+
+    @property
+    def seeds_used(self) -> list[int]:
+        """The seeds that its verdicts use: with looks, no later ones."""
+        return seeds_used(self.runs, self.plan)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,6 +208,7 @@ def _load_study(name: str, params: Params, paths: DataPaths, *, n_test: int) -> 
         looks=study.looks or (), equivalent_sizes=study.equivalent_sizes(params.train),
     )  # fmt: skip
     runs = [run_from_row(row) for row in read_runs(paths.runs(name), paths.history(name))]
+    seeds = set(seeds_used(runs, plan))
     return StudyInputs(
         name=name,
         study=study,
@@ -213,7 +219,7 @@ def _load_study(name: str, params: Params, paths: DataPaths, *, n_test: int) -> 
             RunRecord(**row, matched=study.match, n_images=n_test)
             for row in read_run_records(paths.runs(name), params.prepare.storage)
             # The claims are on grids, to which the runs of `equivalent_batch` do not belong.
-            if row["arm"] != TREATED or row["batch_size"] in study.batch_sizes
+            if row["seed"] in seeds and (row["arm"] != TREATED or row["batch_size"] in study.batch_sizes)
         ],
     )
 

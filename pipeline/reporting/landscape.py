@@ -47,9 +47,17 @@ def load_landscapes(studies: Sequence[StudyInputs], paths: DataPaths) -> Landsca
         rows = read_parquet(path).to_pylist()
         if rows and {row["fingerprint"] for row in rows} <= set(fingerprints):
             measured = {(row["split"], row["fingerprint"]): _loss_geometry(row) for row in rows}
+            used = set(study.seeds_used)
             landscapes[study.name] = {
                 "splits": {
-                    split: landscape(study.runs, [measured.get((split, key)) for key in fingerprints], study.plan.alpha)
+                    split: landscape(
+                        study.runs,
+                        [
+                            measured.get((split, key)) if run.seed in used else None
+                            for run, key in zip(study.runs, fingerprints, strict=True)
+                        ],
+                        study.plan.alpha,
+                    )
                     for split in _IMAGES
                 },
                 "seeds": sorted({row["seed"] for row in rows}),

@@ -67,7 +67,7 @@ def report_content(
         "verdict_counts": comparison_tables.verdict_counts(summary["studies"]),
         "tables": {
             "verdicts": comparison_tables.verdict_table(summary["studies"], confidence),
-            "sentences": claim_table(summary["sentences"], confidence),
+            "sentences": claim_table(summary["sentences"]),
             "kept": tables.kept_table(summary["networks"], table_one=table_one),
             "agreements": tables.agreement_table(summary["agreements"]),
             "extractors": tables.extractor_table(summary["networks"], confidence),
@@ -133,7 +133,7 @@ def _study(study: Summary, params: Params, confidence: float, measured: Mapping[
             for row in study["pooled"]
             if row["images"]
         },
-        "slope_table": slope_table(study, confidence),
+        "slope_table": slope_table(study),
         "published_table": study["published"] and comparison_tables.published_table(study["published"], confidence),
         "accuracy_table": stats_tables.accuracy_table(study, confidence),
         "best_batch_table": best_batch_table(study, confidence),

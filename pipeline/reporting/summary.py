@@ -129,12 +129,13 @@ def _headline(networks: list[Summary], studies: list[Summary], planted: list[Sum
 
 def _claims(inputs: ReportInputs) -> list[Summary]:
     records = [record for study in inputs.studies for record in study.records]
-    return claim_values(records, _claim_criteria(inputs))
+    return claim_values(records, _claim_criteria(inputs.studies, inputs))
 
 
-def _claim_criteria(inputs: ReportInputs) -> ClaimCriteria:
-    report = inputs.params.report
-    return ClaimCriteria(margin=report.margin / 100, alpha=report.alpha)
+def _claim_criteria(studies: Sequence[StudyInputs], inputs: ReportInputs) -> ClaimCriteria:
+    """Return the criteria for the runs of some studies; a study may stop at any of its looks, which share alpha."""
+    report, looks = inputs.params.report, max((len(study.plan.looks) for study in studies), default=0)
+    return ClaimCriteria(margin=report.margin / 100, alpha=report.alpha / max(1, looks))
 
 
 def _data(inputs: ReportInputs) -> Summary:
@@ -157,13 +158,15 @@ def _study(study: StudyInputs, inputs: ReportInputs) -> Summary:
     ]
     pooled = [{**row, "images": image_row} for row, image_row in zip(values["pooled"], images, strict=True)]
     figure = study.study.paper_figure
+    used = set(study.seeds_used)
     return {
         **values,
         "pooled": pooled,
-        "batch_slopes": slope_values(study.records, _claim_criteria(inputs)),
+        "batch_slopes": slope_values(study.records, _claim_criteria([study], inputs)),
         "published": None if figure is None else compare_with_published(figure, values["accuracy"]),
         "convergence": [
-            convergence(study.runs, quantity, target, study.plan.alpha) for quantity, target in _targets(study, inputs)
+            convergence([run for run in study.runs if run.seed in used], quantity, target, study.plan.alpha)
+            for quantity, target in _targets(study, inputs)
         ],
     }
 

@@ -151,7 +151,7 @@ def seeds_used(runs: Sequence[Run], plan: AnalysisPlan) -> list[int]:
 
 
 class RequiredReplicates(NamedTuple):
-    """Number of seeds, or draws: at the observed spread, and at the ends of its interval."""
+    """Number of seeds: at the observed spread, and at the ends of its interval."""
 
     n: int
     low: int
@@ -159,7 +159,7 @@ class RequiredReplicates(NamedTuple):
 
 
 def replicates_needed(verdict: Verdict | None) -> RequiredReplicates | None:
-    """Return how many seeds (or draws, if the verdict counts those) detect a difference of the margin.
+    """Return how many seeds detect a difference of the margin.
 
     Both tests, Student's and the sign-flip test, must detect it with a chance of POWER, at the observed spread. The
     spread of few runs is uncertain; its interval, of confidence 1 - alpha, assumes normal differences. None if there
@@ -201,11 +201,11 @@ def compare_arms(
     pairs = find_pairs(runs, control, seeds, treated=treated, treated_sizes=treated_sizes)
     complete = [differences(runs, pair) for pair in pairs if pair.complete]
     partial = [differences(runs, pair) for pair in pairs if pair.treated.size]
-    step = 1 / plan.n_images
-    verdicts = iter(verdicts_by_setting(partial, plan.rule, step=step))
+    step, shared = 1 / plan.n_images, control == SHARED
+    verdicts = iter(verdicts_by_setting(partial, plan.rule, step=step, shared_control=shared, seeds=len(seeds)))
     pooled = None
     if complete:
-        pooled = pooled_verdict(np.stack(complete, axis=-1), plan.rule, step=step)
+        pooled = pooled_verdict(np.stack(complete, axis=-1), plan.rule, step=step, shared_control=shared)
         pooled = replace(pooled, unused=len(sorted_seeds(runs)) - len(seeds))
     return Comparison(
         treated=treated,
@@ -340,8 +340,7 @@ def _looks(verdict: Verdict) -> Values | None:
     stated = verdict.rule.looks
     if not stated:
         return None
-    taken = verdict.seeds if verdict.seeds >= stated[0] else 0
-    return {"stated": list(stated), "taken": taken, **verdict.levels._asdict(), "unused": verdict.unused}
+    return {"stated": list(stated), "taken": verdict.look, **verdict.levels._asdict(), "unused": verdict.unused}
 
 
 def in_points(estimate: Estimate) -> Values:

@@ -14,6 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 
+_MAX_DECIMALS, _DOUBLE_BYTES = 12, 8
+
 
 @dataclass(frozen=True, kw_only=True)
 class StudentMean:
@@ -76,6 +78,20 @@ def student_mean(values: ArrayLike) -> StudentMean:
 def rounding_sd(step: float) -> float:
     """Return the standard deviation of the error of rounding to multiples of `step`: of a uniform distribution."""
     return step / 12**0.5
+
+
+def decimal_step(values: ArrayLike) -> float:
+    """Return the step of values (n,) that were written with few decimals: 0.01 for 0.9 and 0.85.
+
+    It is 10^-d if d decimals write every value exactly, up to 12; of integers 1.
+    """
+    numbers = np.asarray(values)
+    if numbers.dtype.kind != "f":
+        return 1.0
+    # Sums of rounded values are off in the last digit; numbers of less precision have no 12 digits.
+    exact = np.round(numbers, _MAX_DECIMALS) if numbers.itemsize >= _DOUBLE_BYTES else numbers
+    texts = (np.format_float_positional(value, trim="-") for value in exact)
+    return float(10.0 ** -max((len(text.partition(".")[2]) for text in texts), default=0))
 
 
 def crossed_mean(values: ArrayLike) -> StudentMean:

@@ -55,8 +55,11 @@ def sign_flip_test(differences: ArrayLike, *, seed: int = 0) -> NDArray[np.float
     bound = observed - 1e-12 * np.abs(sample).sum(axis=-1, keepdims=True)
     if n <= ENUMERATED_FLIPS:
         return np.asarray((np.abs(sample @ _patterns(n)) >= bound).mean(axis=-1))
-    signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(n, RANDOM_FLIPS))
-    as_far = (np.abs(sample @ signs) >= bound).sum(axis=-1)
+    rng, sums = np.random.default_rng(seed), np.zeros((*sample.shape[:-1], RANDOM_FLIPS))
+    # One pair at a time: the patterns of thousands of pairs would take gigabytes.
+    for differences_of_pair in np.moveaxis(sample, -1, 0):
+        sums += differences_of_pair[..., None] * rng.choice([-1.0, 1.0], size=RANDOM_FLIPS)
+    as_far = (np.abs(sums) >= bound).sum(axis=-1)
     return np.asarray((as_far + 1) / (RANDOM_FLIPS + 1))
 
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pipeline.stats.comparisons import Comparison, in_points
 from pipeline.stats.estimates import Estimate, rounding_sd
-from pipeline.stats.replicates import Pairs, replicate_estimate
+from pipeline.stats.replicates import Pairs, replicate_estimate, shared_rounding
 
 Values = dict[str, Any]
 
@@ -89,7 +89,9 @@ def class_differences(settings: Sequence[ArmPair], labels: ArrayLike, confidence
         for measure in (class_accuracies, worst_class_accuracy)
     )
     classes, counts = np.unique(np.asarray(labels), return_counts=True)
-    roundings = [rounding_sd(1 / count) * (2 / len(settings)) ** 0.5 for count in counts]
+    treated, control = settings[0]
+    factor = shared_rounding(len(treated)) if len(control) < len(treated) else 1.0
+    roundings = [factor * rounding_sd(1 / count) * (2 / len(settings)) ** 0.5 for count in counts]
     tables = zip(np.moveaxis(of_classes, -1, 0), roundings, strict=True)
     return ClassDifferences(
         classes=tuple(classes.tolist()),

@@ -45,6 +45,15 @@ def n_pairs(shape: tuple[int, ...]) -> int:
     return seeds if draws == 1 else min(draws, seeds)
 
 
+def shared_rounding(draws: int) -> float:
+    """Return the factor of the rounding error of differences whose control runs are shared by a number of draws.
+
+    `replicate_mean` divides by draws times seeds. The mean of D draws and S seeds has the rounding of D S treated and S
+    control runs: its variance is r^2 / (D S) + r^2 / S instead of 2 r^2 / (D S).
+    """
+    return float(((1 + draws) / 2) ** 0.5)
+
+
 def replicate_mean(differences: ArrayLike, *, rounding: float = 0.0) -> StudentMean:
     """Return Student's mean of differences (..., draws, seeds), over draws if there are several, else over seeds.
 

@@ -20,7 +20,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from pipeline.stats.estimates import Estimate, rounding_sd
 from pipeline.stats.hypothesis_tests import holm, pairs_needed, smallest_p
-from pipeline.stats.replicates import n_pairs, replicate_estimate, replicate_mean, replicate_sign_flip
+from pipeline.stats.replicates import (
+    n_pairs,
+    replicate_estimate,
+    replicate_mean,
+    replicate_sign_flip,
+    shared_rounding,
+)
 from pipeline.stats.sequential import Levels, Outcome, SequentialDesign, outcomes
 
 __all__ = [
@@ -115,6 +121,7 @@ class Verdict:
         unit: what n counts: seeds of one draw of the filter (the verdict is conditional on that draw), or draws.
         draws, seeds, settings: numbers of each in the data; seeds per draw.
         levels: thresholds of the p-values: alpha, and with looks less.
+        look: number of seeds of the study at this look; 0 before the first one, and without looks.
         unused: seeds that were trained after the look of this verdict. They are shown and not used.
     """
 
@@ -129,6 +136,7 @@ class Verdict:
     settings: int
     rule: DecisionRule
     levels: Levels
+    look: int = 0
     unused: int = 0
 
     @property
@@ -148,7 +156,9 @@ class Verdict:
         return significant and self.outcome == "equivalent"
 
 
-def pooled_verdict(differences: ArrayLike, rule: DecisionRule, *, step: float = 0.0) -> Verdict:
+def pooled_verdict(
+    differences: ArrayLike, rule: DecisionRule, *, step: float = 0.0, shared_control: bool = False
+) -> Verdict:
     """Return the study's primary test: one verdict over all its settings.
 
     The settings of one seed are correlated, through the seed and through the filter's draw. They are averaged per
@@ -158,14 +168,17 @@ def pooled_verdict(differences: ArrayLike, rule: DecisionRule, *, step: float = 
         differences: (draws, seeds, settings), treated - control in accuracy (-1 to 1); complete. A study with looks
             gives the seeds used.
         step: both accuracies are multiples of it, 1 / test images; 0 for accuracies that are not rounded.
+        shared_control: whether all draws have the same control runs.
 
     Raises:
         ValueError: as `verdicts_by_setting`.
     """
-    return pooled_verdicts([differences], rule, step=step)[0]
+    return pooled_verdicts([differences], rule, step=step, shared_control=shared_control)[0]
 
 
-def pooled_verdicts(differences: Sequence[ArrayLike], rule: DecisionRule, *, step: float = 0.0) -> list[Verdict]:
+def pooled_verdicts(
+    differences: Sequence[ArrayLike], rule: DecisionRule, *, step: float = 0.0, shared_control: bool = False
+) -> list[Verdict]:
     """Return `pooled_verdict` for each of several questions, e.g. each arm, Holm-adjusted for their number.
 
     Raises:
@@ -173,10 +186,18 @@ def pooled_verdicts(differences: Sequence[ArrayLike], rule: DecisionRule, *, ste
     """
     tables = [_check_differences(table, ndim=3) for table in differences]
     settings = [table.shape[-1] for table in tables]
-    return _verdicts([table.mean(axis=-1) for table in tables], rule, settings=settings, step=step)
+    means = [table.mean(axis=-1) for table in tables]
+    return _verdicts(means, rule, settings=settings, step=step, shared_control=shared_control)
 
 
-def verdicts_by_setting(differences: Sequence[ArrayLike], rule: DecisionRule, *, step: float = 0.0) -> list[Verdict]:
+def verdicts_by_setting(
+    differences: Sequence[ArrayLike],
+    rule: DecisionRule,
+    *,
+    step: float = 0.0,
+    shared_control: bool = False,
+    seeds: int | None = None,
+) -> list[Verdict]:
     """Return a verdict for each setting, e.g. each batch size, Holm-adjusted for their number.
 
     The chance of any false claim of a difference among all settings is at most alpha, and so is that of any false
@@ -184,51 +205,65 @@ def verdicts_by_setting(differences: Sequence[ArrayLike], rule: DecisionRule, *,
 
     Args:
         differences: for each setting a table (draws, seeds), treated - control in accuracy (-1 to 1).
-        step: as `pooled_verdict`.
+        step, shared_control: as `pooled_verdict`.
+        seeds: of the study, which tell whether it is at a look; None: each table has all of them. A setting may lack
+            some.
 
     Raises:
         ValueError: a table that is empty, not two-dimensional, not finite or outside -1 to 1.
     """
     tables = [_check_differences(table, ndim=2) for table in differences]
-    return _verdicts(tables, rule, settings=[1] * len(tables), step=step)
+    settings = [1] * len(tables)
+    return _verdicts(tables, rule, settings=settings, step=step, shared_control=shared_control, seeds=seeds)
 
 
 def _verdicts(
-    tables: Sequence[NDArray[np.float64]], rule: DecisionRule, *, settings: Sequence[int], step: float
+    tables: Sequence[NDArray[np.float64]],
+    rule: DecisionRule,
+    *,
+    settings: Sequence[int],
+    step: float,
+    shared_control: bool,
+    seeds: int | None = None,
 ) -> list[Verdict]:
     """Test tables (draws, seeds), each the mean over a number of settings, as one family of Holm's method."""
     # Two accuracies are rounded, independently at each setting.
-    roundings = [rounding_sd(step) * (2 / n) ** 0.5 for n in settings]
+    roundings = [
+        rounding_sd(step) * (2 / n) ** 0.5 * (shared_rounding(len(table)) if shared_control else 1.0)
+        for table, n in zip(tables, settings, strict=True)
+    ]
     comparisons = max(sum(n_pairs(table.shape) > 1 for table in tables), 1)
     levels = rule.levels(comparisons)
     unadjusted = [_tests(table, rule, levels, rounding) for table, rounding in zip(tables, roundings, strict=True)]
     family = iter(_holm_adjusted([tests for tests in unadjusted if tests]))
     verdicts = []
     for table, has_tests, rounding, n_settings in zip(tables, unadjusted, roundings, settings, strict=True):
-        draws, seeds = table.shape
+        draws, n_seeds = table.shape
+        look = _look(n_seeds if seeds is None else seeds, rule)
         estimate = replicate_estimate(table, 1 - levels.difference, rounding=rounding)
         tests = next(family) if has_tests else None
         verdicts.append(
             Verdict(
-                outcome=_outcome(estimate.mean, tests, levels) if _may_decide(seeds, rule) else "undecided",
+                outcome=_outcome(estimate.mean, tests, levels) if look or not rule.looks else "undecided",
                 estimate=estimate,
                 tests=tests,
                 comparisons=comparisons,
                 pairs_needed=pairs_needed(levels.difference, comparisons),
                 unit="draw" if draws > 1 else "seed",
                 draws=draws,
-                seeds=seeds,
+                seeds=n_seeds,
                 settings=n_settings,
                 rule=rule,
                 levels=levels,
+                look=look,
             )
         )
     return verdicts
 
 
-def _may_decide(seeds: int, rule: DecisionRule) -> bool:
-    """Return whether the study may decide with this number of seeds: never between two looks."""
-    return not rule.looks or seeds in rule.looks
+def _look(seeds: int, rule: DecisionRule) -> int:
+    """Return the number of seeds if it is a look; 0 between two looks, where a study never decides."""
+    return seeds if seeds in rule.looks else 0
 
 
 def _tests(table: NDArray[np.float64], rule: DecisionRule, levels: Levels, rounding: float) -> PairedTests | None:

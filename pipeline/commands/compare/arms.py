@@ -27,6 +27,7 @@ class TableComparison:
     """Verdicts on arm B against arm A.
 
     Attributes:
+        step: the metric is a multiple of it, 0 to 1; the tests count its rounding.
         pooled: over the settings that have every seed; None if none has.
         left_out: number of other settings.
         settings: one verdict per setting, Holm-adjusted.
@@ -34,16 +35,17 @@ class TableComparison:
 
     runs: RunTable
     rule: DecisionRule
+    step: float
     pooled: Verdict | None
     left_out: int
     settings: Mapping[Setting, Verdict]
 
 
-def compare_arms(runs: RunTable, rule: DecisionRule, *, step: float = 0.0) -> TableComparison:
+def compare_arms(runs: RunTable, rule: DecisionRule, *, step: float) -> TableComparison:
     """Test B against A over all settings that have every seed, and at each setting.
 
     Args:
-        step: resolution of the metric, 1 / test images; 0 for values that are not rounded.
+        step: resolution of the metric: of its decimals, or 1 / test images if that is more.
     """
     seeds = list(dict.fromkeys(seed for of_setting in runs.differences.values() for seed in of_setting))
     complete = [of_setting for of_setting in runs.differences.values() if len(of_setting) == len(seeds)]
@@ -56,6 +58,7 @@ def compare_arms(runs: RunTable, rule: DecisionRule, *, step: float = 0.0) -> Ta
     return TableComparison(
         runs=runs,
         rule=rule,
+        step=step,
         pooled=pooled,
         left_out=len(tables) - len(complete),
         settings=dict(zip(runs.differences, verdicts, strict=True)),
@@ -73,6 +76,7 @@ def to_dict(comparison: TableComparison) -> dict[str, Any]:
         "b": runs.arms[1],
         "margin": 100 * comparison.rule.margin,
         "alpha": comparison.rule.alpha,
+        "step": 100 * comparison.step,
         "pooled": _values(pooled) if pooled else None,
         "left_out": comparison.left_out,
         "power_at_margin": power_at_margin(pooled) if pooled else None,
@@ -91,7 +95,10 @@ def table_lines(comparison: TableComparison) -> Iterator[str]:
     pairs = sum(map(len, runs.differences.values()))
     others = f"; {plural(runs.other_rows, 'row')} of other arms left out" if runs.other_rows else ""
     yield paragraph(f"A = {a}, B = {b}: {plural(pairs, 'pair')} of {runs.file}, by {runs.metric}{others}")
-    yield f"margin ±{100 * rule.margin:g} percentage points; each test has the level {rule.alpha:g}"
+    yield paragraph(
+        f"margin ±{100 * rule.margin:g} percentage points; each test has the level {rule.alpha:g}, and counts that "
+        f"{runs.metric} is rounded to {100 * comparison.step:.2g} points"
+    )
     yield ""
     if pooled is None:
         yield "no verdict over all settings, since none has every seed; see the settings"

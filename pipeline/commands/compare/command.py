@@ -160,7 +160,7 @@ def _table_output(arguments: argparse.Namespace) -> Iterator[str]:
     )
     margin = _MARGIN if arguments.margin is None else arguments.margin
     rule = DecisionRule(margin=margin / 100, alpha=round(1 - _CONFIDENCE, 12))
-    comparison = compare_arms(runs, rule, step=1 / n_images if n_images else 0.0)
+    comparison = compare_arms(runs, rule, step=max(runs.step, 1 / n_images if n_images else 0.0))
     if arguments.json:
         yield json.dumps(table_to_dict(comparison), ensure_ascii=False, allow_nan=False, default=str)
     else:

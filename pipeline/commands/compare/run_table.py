@@ -13,6 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from pipeline.errors import InputError
+from pipeline.stats.estimates import decimal_step
 
 ARM, SEED, BATCH_SIZE = "arm", "seed", "batch_size"
 _COLUMN_LIMIT = 12
@@ -31,6 +32,7 @@ class RunTable:
         arms: A and B, as the table has them.
         columns: names of the settings.
         differences: B - A by setting and seed, -1 to 1; settings and seeds are sorted.
+        step: of the metric's decimals, as a share: values of 0.91 and 0.9 are multiples of 0.01.
         other_rows: number of rows of other arms.
     """
 
@@ -39,6 +41,7 @@ class RunTable:
     arms: tuple[str, str]
     columns: tuple[str, ...]
     differences: Mapping[Setting, Mapping[Value, float]]
+    step: float
     other_rows: int
 
 
@@ -106,12 +109,14 @@ def read_runs(
     for setting, seed in sorted(runs[a], key=lambda key: (tuple(map(_sort_key, key[0])), _sort_key(key[1]))):
         value = runs[b][setting, seed][1] - runs[a][setting, seed][1]
         differences.setdefault(setting, {})[seed] = value
+    compared = table[metric].take(sorted(line - 1 for line in used))
     return RunTable(
         file=file,
         metric=metric,
         arms=(a, b),
         columns=columns,
         differences=differences,
+        step=decimal_step(compared.to_numpy()) / (100 if percent else 1),
         other_rows=len(rows) - len(used),
     )
 

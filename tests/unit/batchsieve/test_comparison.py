@@ -66,12 +66,18 @@ def test_compare_runs_one_pair_is_undecided() -> None:
 
 
 def test_compare_runs_rounded_accuracies_are_not_certain() -> None:
-    """Equal differences of accuracies of 100 samples may be rounded ones."""
-    a, b = np.full(8, 0.91), np.full(8, 0.90)
-    exact, rounded = compare_runs(a, b, margin=0.001), compare_runs(a, b, margin=0.001, n_test=100)
+    """Equal differences of accuracies of few decimals, or of 100 samples, may be rounded ones."""
+    a, b = np.full(8, 0.9123), np.full(8, 0.9023)
+    exact = compare_runs(a, b, margin=0.001)
     assert exact.interval is not None
-    assert rounded.interval is not None
-    assert np.ptp(exact.interval) < np.ptp(rounded.interval)
+    for rounded in (
+        compare_runs(a, b, margin=0.001, n_test=100),
+        compare_runs(np.round(a, 2), np.round(b, 2), margin=0.001),
+        compare_runs(dict(enumerate(np.float32([0.91] * 8))), dict(enumerate(np.float32([0.9] * 8))), margin=0.001),
+    ):
+        assert rounded.interval is not None
+        assert np.ptp(exact.interval) < np.ptp(rounded.interval) / 50
+    assert compare_runs([0.91, 0.92], [0.91, 0.92], margin=0.003).outcome == "undecided"
 
 
 def test_compare_runs_names_the_two_sides() -> None:
@@ -83,6 +89,7 @@ def test_compare_runs_names_the_two_sides() -> None:
     ("a", "b", "options", "key"),
     [
         ([0.9], [0.9, 0.8], {}, "b"),
+        ([0.9, 0.8], [0.9, 0.8], {"confidence": 1 - 1e-13}, "confidence"),
         ([], [], {}, "a"),
         ([[0.9]], [[0.9]], {}, "a"),
         ([0.9, np.nan], [0.9, 0.8], {}, "a"),

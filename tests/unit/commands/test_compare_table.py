@@ -58,7 +58,7 @@ def test_one_setting_has_the_verdict_of_compare_runs(suffix: str, gain: float, t
     rows = _rows(gain, rates=[0.1], seeds=range(7))
     Random(0).shuffle(rows)
     runs = read_runs(_write(tmp_path / f"runs.{suffix}", rows), ("full", "clean"), metric="accuracy")
-    comparison = compare_arms(runs, _RULE)
+    comparison = compare_arms(runs, _RULE, step=runs.step)
     expected = compare_runs(_values(rows, "clean"), _values(rows, "full"), margin=0.005)
     assert comparison.pooled is not None
     assert comparison.pooled.outcome == expected.outcome
@@ -70,13 +70,14 @@ def test_one_setting_has_the_verdict_of_compare_runs(suffix: str, gain: float, t
 def test_settings_are_averaged_per_seed_and_adjusted_by_holm(tmp_path: Path) -> None:
     rows = [row for row in _rows() if (row["lr"], row["seed"]) != (0.4, 7)]
     runs = read_runs(_write(tmp_path / "runs.csv", rows), ("full", "clean"), metric="accuracy")
-    comparison = compare_arms(runs, _RULE)
+    comparison = compare_arms(runs, _RULE, step=runs.step)
     assert list(comparison.settings) == [(0.1,), (0.4,)]
     assert [verdict.comparisons for verdict in comparison.settings.values()] == [2, 2]
     # The second setting lacks a seed.
     assert comparison.pooled is not None
     assert (comparison.left_out, comparison.pooled.settings, comparison.pooled.seeds) == (1, 1, 8)
-    whole = compare_arms(read_runs(_write(tmp_path / "b.csv", _rows()), ("full", "clean"), metric="accuracy"), _RULE)
+    runs = read_runs(_write(tmp_path / "b.csv", _rows()), ("full", "clean"), metric="accuracy")
+    whole = compare_arms(runs, _RULE, step=runs.step)
     assert whole.pooled is not None
     means = [
         np.mean([_values(_rows(), "clean")[rate, seed] - _values(_rows(), "full")[rate, seed] for rate in (0.1, 0.4)])
@@ -94,10 +95,10 @@ def test_row_order_changes_nothing_and_swapped_arms_the_sign(
     Random(seed).shuffle(rows)
     folder = tmp_path_factory.mktemp("runs")
     a, b = (
-        compare_arms(read_runs(_write(folder / "runs.csv", of), ("full", "clean"), metric="accuracy"), _RULE)
+        compare_arms(read_runs(_write(folder / "runs.csv", of), ("full", "clean"), metric="accuracy"), _RULE, step=1e-4)
         for of in (rows, _rows())
     )
-    swapped = compare_arms(read_runs(folder / "runs.csv", ("clean", "full"), metric="accuracy"), _RULE)
+    swapped = compare_arms(read_runs(folder / "runs.csv", ("clean", "full"), metric="accuracy"), _RULE, step=1e-4)
     assert a.pooled == b.pooled
     assert a.settings == b.settings
     assert a.pooled is not None
@@ -231,6 +232,24 @@ def test_percentages_have_the_verdict_of_shares(tmp_path: Path, capsys: pytest.C
     shown = json.loads(capsys.readouterr().out)
     assert shown["pooled"]["verdict"]["outcome"] == expected["pooled"]["verdict"]["outcome"]
     assert shown["pooled"]["estimate"] == pytest.approx(expected["pooled"]["estimate"])
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize(("decimals", "percent"), [(2, False), (0, True), (3, False), (1, True)])
+def test_decimals_are_counted_as_rounding(suffix: str, decimals: int, percent: bool, tmp_path: Path) -> None:
+    """Else two seeds whose accuracies round to the same difference would be equivalent beyond doubt."""
+    scale = 100 if percent else 1
+    rows = [
+        {"arm": arm, "seed": seed, "accuracy": round(scale * (0.9 + seed / 10 + gain), decimals)}
+        for arm, gain in (("full", 0.0), ("clean", 0.001))
+        for seed in range(2)
+    ]
+    table = str(_write(tmp_path / f"runs.{suffix}", rows))
+    runs = read_runs(Path(table), ("full", "clean"), metric="accuracy", percent=percent)
+    assert runs.step == pytest.approx(10**-decimals / scale)
+    verdict = compare_arms(runs, _RULE, step=runs.step).pooled
+    assert verdict is not None
+    assert verdict.outcome == "undecided"
 
 
 def test_shares_are_no_percentages(tmp_path: Path) -> None:

@@ -58,6 +58,18 @@ def test_only_seeds_that_have_all_sizes_count() -> None:
     assert evidence.mean == pytest.approx(float(np.mean(_lines(diverged, "random", SIZES[:3], 6))))
 
 
+def test_a_size_goes_at_which_one_run_of_either_arm_diverged() -> None:
+    for arm in ("filtered", "random"):
+        records = [
+            replace(t, setting_diverged=(t.arm, t.batch_size) == (arm, 6272))
+            for t in _records()
+            if (t.arm, t.batch_size, t.seed) != (arm, 6272, 0)
+        ]
+        evidence = gain_slopes(records, CRITERIA)["random"]
+        assert (evidence.n, evidence.batch_sizes) == (6, tuple(SIZES[:3]))
+        assert evidence.mean == pytest.approx(float(np.mean(_lines(records, "random", SIZES[:3], 6))))
+
+
 def test_few_test_images_widen_the_interval() -> None:
     exact = gain_slopes(_records(), CRITERIA)["full"]
     rounded = gain_slopes([replace(t, n_images=50) for t in _records()], CRITERIA)["full"]

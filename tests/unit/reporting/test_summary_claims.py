@@ -46,7 +46,7 @@ def test_what_can_be_tested_is_and_the_rest_says_what_it_needs(project: tuple[Pa
     assert list(outcomes) == list(CLAIMS)
     assert outcomes["variance"] == outcomes["as_good_as_full"] == "supported"
     assert outcomes["best_extractor"] == outcomes["best_batch"] == "not testable here"
-    table = {row[0]: row for row in claim_table(sentences, 0.95).rows}
+    table = {row[0]: row for row in claim_table(sentences).rows}
     extractor = table[CLAIMS["best_extractor"].meaning]
     assert extractor[3:] == ("–", CLAIMS["best_extractor"].needs)
 
@@ -64,14 +64,44 @@ def test_the_growth_of_the_gain_is_a_table_and_a_sentence(tmp_path: Path) -> Non
     (study,) = summary["studies"]
     controls = {row["control"]: row["evidence"] for row in study["batch_slopes"]}
     assert controls["full"]["mean"] == controls["random"]["mean"] == pytest.approx(2.5)
-    rows = slope_table(study, 0.95).rows
+    rows = slope_table(study).rows
     assert [row[:2] for row in rows] == [("filtered − full", "+2.50"), ("filtered − random", "+2.50")]
-    assert rows[0][5].split()[0] == "6"
+    assert rows[0][5:] == ("32, 64, 128, 256, 512", "6 seeds")
     (headline,) = (row for row in summary["sentences"] if row["name"] == "gain_by_batch")
     assert headline["outcome"] == "supported"
-    header = slope_table(study, 0.95).columns[1]
+    header = slope_table(study).columns[1]
     for text in (render_page(params, data), render_document(params, data)[0]):
         assert header in text
+
+
+def test_a_run_that_diverged_takes_its_size_from_the_slope(tmp_path: Path) -> None:
+    """Leaving out its seed would keep the runs that went well."""
+
+    def one_diverged(row: Mapping[str, Any]) -> Mapping[str, Any]:
+        if (row["arm"], row["seed"], row["batch_size"]) == ("random", 3, 512):
+            return {"status": "diverged", "top1": None, "balanced_accuracy": None}
+        return _growing(row)
+
+    params, data = params_with(["resnet18"], seeds=SEEDS, batch_sizes=SIZES), DataPaths(root=tmp_path)
+    write_artifacts(data, params, one_diverged)
+    (study,) = build_summary(load_report_inputs(params, data))["studies"]
+    evidence = {row["control"]: row["evidence"] for row in study["batch_slopes"]}
+    assert (evidence["full"]["batch_sizes"], evidence["full"]["n"]) == (SIZES, 6)
+    assert (evidence["random"]["batch_sizes"], evidence["random"]["n"]) == (SIZES[:-1], 6)
+
+
+def test_claims_and_slopes_use_the_seeds_and_the_level_of_a_look(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"seeds": tuple(range(8)), "batch_sizes": SIZES, "looks": (4, 6, 8)}
+    params, data = params_with(["resnet18"], **options), DataPaths(root=tmp_path)
+    write_artifacts(data, params, lambda row: {**_growing(row), "top1": 0.5 + 0.2 * (row["arm"] == "filtered")})
+    inputs = load_report_inputs(params, data)
+    # The gain is clear at the first look.
+    assert {record.seed for record in inputs.studies[0].records} == set(range(4))
+    summary = build_summary(inputs)
+    (study,) = summary["studies"]
+    for row in (*study["batch_slopes"], *summary["sentences"]):
+        assert row["confidence"] == pytest.approx(1 - 0.05 / 3)
+    assert {row["evidence"]["n"] for row in study["batch_slopes"]} == {4}
 
 
 def test_settings_that_cannot_be_read_are_one_line(project: tuple[Params, DataPaths]) -> None:

@@ -6,6 +6,7 @@ from hypothesis.extra import numpy as hnp
 from scipy import stats
 
 from pipeline.stats import crossed_estimate, mean_estimate, wilson_interval
+from pipeline.stats.estimates import decimal_step
 
 samples = hnp.arrays(np.float64, st.integers(2, 12), elements=st.floats(-1e3, 1e3))
 
@@ -106,3 +107,16 @@ def test_crossed_estimate_by_hand() -> None:
     half = float(stats.t.ppf(0.975, 1)) * 1.25**0.5
     assert (estimate.low, estimate.high) == pytest.approx((2 - half, 2 + half))
     assert estimate.sd == pytest.approx(2**0.5)
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=9), st.integers(0, 6), st.sampled_from(["f4", "f8"]))
+def test_the_step_of_decimals_is_that_of_the_value_with_most(counts: list[int], decimals: int, dtype: str) -> None:
+    needed = max(len(f"{count % 10**decimals:0{decimals}}".rstrip("0")) if decimals else 0 for count in counts)
+    values = [count % 10**decimals / 10**decimals for count in counts]
+    assert decimal_step(np.array(values, dtype=dtype)) == pytest.approx(10.0**-needed)
+
+
+def test_the_step_of_decimals_of_sums_and_integers() -> None:
+    assert decimal_step([0.1 + 0.2, 0.35]) == 0.01
+    assert decimal_step([90, 91]) == 1
+    assert decimal_step([1 / 3]) <= 1e-12

@@ -1,5 +1,6 @@
 """Sign-flip and permutation tests, Holm's adjustment, and power."""
 
+import tracemalloc
 from itertools import product
 from typing import Any
 
@@ -231,3 +232,15 @@ def test_pairs_needed_is_the_least_number_that_reaches_alpha(alpha: float, compa
 
 def test_pairs_needed_by_hand() -> None:
     assert (pairs_needed(0.05), pairs_needed(0.05, 4), pairs_needed(0.0625)) == (6, 8, 5)
+
+
+def test_thousands_of_pairs_take_little_memory() -> None:
+    differences = np.random.default_rng(0).normal(0.1, 1.0, 1000)
+    tracemalloc.start()
+    try:
+        p = float(sign_flip_test(differences))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20e6
+    assert p == pytest.approx(stats.ttest_1samp(differences, 0).pvalue, rel=0.2)

@@ -16,7 +16,7 @@ from pipeline.stats.per_class import (
     image_values,
     worst_class_accuracy,
 )
-from pipeline.stats.replicates import replicate_estimate
+from pipeline.stats.replicates import replicate_estimate, shared_rounding
 from pipeline.stats.runs import Run
 from tests.fixtures.runs import PLAN, Draws, made_draws, made_runs
 
@@ -43,9 +43,9 @@ def arms() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return treated, control, np.arange(60) % 5
 
 
-def estimate(differences: np.ndarray, *, settings: int = 1) -> Estimate:
+def estimate(differences: np.ndarray, *, settings: int = 1, shared: bool = False) -> Estimate:
     """Of one class of 12 images, from differences (draws, seeds), each a count of them in both arms."""
-    blur = rounding_sd(1 / 12) * (2 / settings) ** 0.5
+    blur = rounding_sd(1 / 12) * (2 / settings) ** 0.5 * (shared_rounding(len(differences)) if shared else 1)
     return replicate_estimate(differences, 0.9, rounding=blur)
 
 
@@ -65,7 +65,7 @@ def test_draws_are_crossed_with_their_seeds(
     treated, control, labels = arms
     found = class_differences([(treated, control[:1])], labels, 0.9)
     by_class = class_accuracies(treated, labels) - class_accuracies(control[:1], labels)
-    assert found.estimates[2] == estimate(by_class[:, :, 2])
+    assert found.estimates[2] == estimate(by_class[:, :, 2], shared=True)
     own = class_differences([(treated, control)], labels, 0.9)
     by_class = class_accuracies(treated, labels) - class_accuracies(control, labels)
     assert own.estimates[2] == estimate(by_class[:, :, 2])

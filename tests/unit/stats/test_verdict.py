@@ -167,3 +167,12 @@ def test_settings_at_a_look_share_its_level_after_holm() -> None:
     found = verdicts_by_setting([(0.01 + NOISE[:6])[None]] * 2, rule)
     assert {verdict.levels for verdict in found} == {(0.05 / 3, 0.05 / 3)}
     assert {verdict.outcome for verdict in found} == {"helps"}
+
+
+def test_a_setting_that_lacks_pairs_decides_at_the_look_of_its_study() -> None:
+    rule = replace(RULE, looks=(4, 6, 8))
+    tables = [(0.02 + NOISE[:n])[None] for n in (8, 7, 6)]
+    found = verdicts_by_setting(tables, rule, seeds=8)
+    assert [(verdict.outcome, verdict.seeds, verdict.look) for verdict in found] == [("helps", n, 8) for n in (8, 7, 6)]
+    between = verdicts_by_setting(tables[1:], rule, seeds=7)
+    assert [(verdict.outcome, verdict.look) for verdict in between] == [("undecided", 0)] * 2

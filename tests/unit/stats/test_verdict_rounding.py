@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from pipeline.stats.comparisons import comparisons
 from pipeline.stats.estimates import rounding_sd
@@ -69,3 +70,19 @@ def test_a_report_rounds_by_test_images_and_settings_average_it() -> None:
     assert two.estimate.high is not None
     assert one.outcome == "equivalent"
     assert 0 < two.estimate.high < one.estimate.high < 1 / PLAN.n_images
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_rounding_error_of_draws_is_that_of_their_runs(shared: bool) -> None:
+    """Control runs that all draws share are rounded once per seed: their errors do not average out over draws."""
+    draws, seeds, step = 6, 2, 1 / 360
+    rng = np.random.default_rng(0)
+    treated, control = rng.uniform(-step / 2, step / 2, (2, 20_000, draws, seeds))
+    if shared:
+        control = control[:, :1]
+    simulated = (treated - control).mean(axis=(1, 2)).std()
+    table = np.zeros((draws, seeds))
+    verdict = pooled_verdict(table[..., None], RULE, step=step, shared_control=shared)
+    assert verdict.estimate.high is not None
+    error = verdict.estimate.high / scipy.stats.t.isf(RULE.alpha / 2, 1)
+    assert error == pytest.approx(simulated, rel=0.03)
