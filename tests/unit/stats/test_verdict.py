@@ -169,7 +169,7 @@ def test_settings_at_a_look_share_its_level_after_holm() -> None:
     assert {verdict.outcome for verdict in found} == {"helps"}
 
 
-def test_a_setting_that_lacks_pairs_decides_at_the_look_of_its_study() -> None:
+def test_a_setting_that_lacks_pairs_decides_at_its_studys_look() -> None:
     rule = replace(RULE, looks=(4, 6, 8))
     tables = [(0.02 + NOISE[:n])[None] for n in (8, 7, 6)]
     found = verdicts_by_setting(tables, rule, seeds=8)
