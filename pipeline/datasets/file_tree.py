@@ -13,8 +13,8 @@ from typing import NoReturn, Protocol
 from pipeline.datasets.decode import UnreadableError
 from pipeline.errors import InputError
 
-# Files that desktops and archivers add.
-_CLUTTER = frozenset(("__MACOSX", "Thumbs.db", "desktop.ini"))
+# Files that desktops and archivers add, in lower case: Windows writes Thumbs.db and thumbs.db.
+_CLUTTER = frozenset(("__macosx", "thumbs.db", "desktop.ini"))
 # Control characters, halves of surrogate pairs (bytes that are not UTF-8), line and paragraph separators.
 _FORBIDDEN_CATEGORIES = frozenset(("Cc", "Cs", "Zl", "Zp"))
 
@@ -65,7 +65,7 @@ class FileSource(Protocol):
 
 def is_hidden(name: str) -> bool:
     """Return whether a part of the name starts with a dot, or is a file that desktops add."""
-    return any(part.startswith(".") or part in _CLUTTER for part in name.split("/"))
+    return any(part.startswith(".") or part.lower() in _CLUTTER for part in name.split("/"))
 
 
 def is_plain(name: str) -> bool:
