@@ -17,6 +17,7 @@ _DAMAGED_DATA = (zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error, E
 # zipfile raises NotImplementedError for versions of the format that do not exist.
 _DAMAGE = (*_DAMAGED_DATA, ValueError, NotImplementedError)
 _ENCRYPTED = 1
+_UTF8_NAME = 0x800
 _LOCAL_HEADER = 30
 _LZMA_MEMORY = 1 << 28
 
@@ -34,16 +35,27 @@ class ZipSource:
             for info in archive.infolist():
                 if info.flag_bits & _ENCRYPTED:
                     raise InputError(f"prepare.path: {self.label}: is encrypted; pack it without a password")
-                members.add(info.filename, _kind(info))
+                members.add(_member_name(info), _kind(info))
         return members.tree()
 
     def read(self, names: Set[str], max_bytes: int) -> Iterator[tuple[str, bytes | UnreadableError]]:
         with explain_damage(self.label, _DAMAGE), zipfile.ZipFile(self._path) as archive:
             for info in archive.infolist():
-                name = normalize_name(info.filename)
+                name = normalize_name(_member_name(info))
                 if name in names:
                     size = max(info.file_size, info.compress_size)
                     yield name, too_large(size, max_bytes) or _content(archive, info)
+
+
+def _member_name(info: zipfile.ZipInfo) -> str:
+    """Return the name as text."""
+    if info.flag_bits & _UTF8_NAME:
+        return info.filename
+    # The command `zip` writes UTF-8 without the flag, and zipfile reads it as code page 437.
+    try:
+        return info.filename.encode("cp437").decode("utf-8")
+    except UnicodeError:
+        return info.filename
 
 
 def _kind(info: zipfile.ZipInfo) -> str:

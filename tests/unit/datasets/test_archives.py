@@ -59,6 +59,7 @@ def test_names_are_normalized(writer: Writer, tmp_path: Path) -> None:
 
 def test_hidden_files_and_clutter_are_not_there(writer: Writer, tmp_path: Path) -> None:
     hidden = [".git/config", "cat/.DS_Store", "__MACOSX/cat/._1.png", "dog/Thumbs.db", ".hidden", "cat/.cache/x.png"]
+    hidden += ["cat/thumbs.db", "cat/Desktop.ini"]
     path = writer(tmp_path / "a", {**_FILES, **dict.fromkeys(hidden, b"x")})
     assert open_archive(path).tree().files == _TREE.files
 
@@ -139,6 +140,42 @@ def test_members_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     }
     cases = {name: open_archive(path).tree for name, path in paths.items()}
     check_golden("refused_archive_members.txt", refusals(cases, hidden={str(tmp_path): "FOLDER"}))
+
+
+class _UnflaggedInfo(zipfile.ZipInfo):
+    """A member whose name lacks the flag of UTF-8: the command `zip` writes the bytes that the disk has."""
+
+    encoding = "utf-8"
+
+    def _encodeFilenameFlags(self) -> tuple[bytes, int]:  # noqa: N802 - as in zipfile
+        return self.filename.encode(self.encoding), self.flag_bits
+
+
+class _DosInfo(_UnflaggedInfo):
+    encoding = "cp437"
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"), [(_UnflaggedInfo, ["dög/1.png", "猫/1.png", "cat/1.png"]), (_DosInfo, ["dög/1.png"])]
+)
+def test_names_in_a_zip_without_the_flag_of_utf8(kind: type[zipfile.ZipInfo], names: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            archive.writestr(kind(name), name)
+    assert open_archive(path).tree().files == tuple(sorted(names))
+    assert _content(path, set(names)) == {name: name.encode() for name in names}
+
+
+@pytest.mark.parametrize("names", [["cat/a\u2028b.png"], ["dög/1.png", "dög/./1.png"]])
+def test_names_in_a_zip_are_checked_as_decoded(names: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for number, name in enumerate(names):
+            archive.writestr(zipfile.ZipInfo(name) if number else _UnflaggedInfo(name), b"x")
+    with pytest.raises(InputError) as refused:
+        open_archive(path).tree()
+    assert refused.value.key == "prepare.path"
 
 
 def test_unknown_compression_is_named(tmp_path: Path) -> None:
