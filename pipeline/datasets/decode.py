@@ -11,7 +11,7 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from pipeline.datasets.image_set import DecodedImage, UnreadableImage
 from pipeline.errors import is_out_of_memory
@@ -24,6 +24,17 @@ _FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEB
 IMAGE_SUFFIXES = frozenset((
     ".avif", ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".jp2", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp",
 ))  # fmt: skip
+
+# What turns an image upright, by its EXIF orientation.
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 # Limits the memory: each thread may have a decoded image of `max_megapixels`.
 _MAX_THREADS = 8
@@ -102,7 +113,7 @@ def scaled_region(
     left, top, right, bottom = region(width, height)
     if draft:
         _reduce(image, min(right - left, bottom - top) / size)
-    upright = _to_rgb(ImageOps.exif_transpose(image))
+    upright = _to_rgb(_upright(image))
     x, y = upright.width / width, upright.height / height
     box = (left * x, top * y, right * x, bottom * y)
     return np.asarray(upright.resize((size, size), Image.Resampling.BILINEAR, box=box), dtype=np.uint8)
@@ -121,9 +132,19 @@ def full_image(width: int, height: int) -> CropBox:
 
 
 def _upright_size(image: Image.Image) -> tuple[int, int]:
-    """Return width and height after `exif_transpose`: orientations 5 to 8 swap them."""
+    """Return width and height after `_upright`: orientations 5 to 8 swap them."""
     width, height = image.size
     return (height, width) if image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8) else (width, height)
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Return the image turned by its EXIF orientation.
+
+    `ImageOps.exif_transpose` also writes all other tags again, which fails if one of them is odd.
+    """
+    image.load()  # a TIFF has no orientation any more
+    turn = _TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    return image if turn is None else image.transpose(turn)
 
 
 def _reduce(image: Image.Image, factor: float) -> None:

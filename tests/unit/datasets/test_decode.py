@@ -1,6 +1,7 @@
 """Any file to pixels, or a reason."""
 
 import contextlib
+import struct
 from functools import partial
 
 import numpy as np
@@ -90,6 +91,25 @@ def test_exif_orientation(orientation: int, stored: NDArray[np.uint8]) -> None:
     exif[0x0112] = orientation
     data = encode(Image.fromarray(np.ascontiguousarray(stored)), exif=exif)
     np.testing.assert_array_equal(_decode(data), _UPRIGHT)
+
+
+def _exif(*tags: tuple[int, int, bytes]) -> bytes:
+    """Return an EXIF block of tags with one value each: number, type, and bytes of the value."""
+    entries = b"".join(struct.pack("<HHI", number, kind, 1) + value.ljust(4, b"\0") for number, kind, value in tags)
+    return b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", len(tags)) + entries + bytes(4)
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [(0x0100, 2, b"x\0"), (0x011A, 2, b"x\0"), (0x0102, 8, b"\xff\xff"), (0x8298, 11, struct.pack("<f", 1.5))],
+    ids=["width as text", "resolution as text", "negative bits", "copyright as a number"],
+)
+@pytest.mark.parametrize("file_format", ["PNG", "WEBP"])
+def test_odd_tags_next_to_the_orientation_are_no_damage(tag: tuple[int, int, bytes], file_format: str) -> None:
+    stored = Image.fromarray(np.ascontiguousarray(np.rot90(_UPRIGHT)))
+    exif = _exif(*sorted([tag, (0x0112, 3, b"\x06\0")]))
+    options = {"lossless": True} if file_format == "WEBP" else {}
+    np.testing.assert_array_equal(_decode(encode(stored, file_format, exif=exif, **options)), _UPRIGHT)
 
 
 def test_images_of_the_right_size_keep_their_pixels() -> None:
