@@ -12,7 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from batchsieve.arrays import as_array, checked_labels
-from pipeline.datasets.decode import UnreadableError, full_image, resize, scaled_region
+from pipeline.datasets.decode import (
+    UnreadableError,
+    brightest_of,
+    dark_16_bit_note,
+    full_image,
+    resize,
+    scaled_region,
+)
 from pipeline.datasets.image_folder import open_unsplit
 from pipeline.datasets.image_set import DatasetOptions, DecodedImage, ImageSet, Sample, UnreadableImage
 from pipeline.errors import InputError
@@ -165,15 +172,19 @@ def read_pictures(
     rows = {sample.path: row for row, sample in enumerate(images.train)}
     decoded: dict[int, tuple[str, bytes, NDArray[Any]]] = {}
     unreadable: dict[str, str] = {}
+    brightest: int | None = None
     with log.progress("look at images", len(rows), "images") as bar:
         for batch in _batches(images.decode(), unreadable):
             encoded = encode(np.stack([image.pixels for image in batch]))
             for image, values in zip(batch, encoded, strict=True):
                 decoded[rows[image.path]] = image.sha256, _thumbnail(image.pixels), values
+                brightest = brightest_of(brightest, image.brightest_16_bit)
             bar.update(len(batch))
     if not decoded:
         reason = next(iter(unreadable.values()), "there are none")
         raise InputError(f"images: none of {len(rows)} can be read ({reason}); give others")
+    if note := dark_16_bit_note(brightest):
+        log.info(note)
     order = sorted(decoded)
     sha256, thumbnails, values = zip(*(decoded[row] for row in order), strict=True)
     names = np.asarray(images.class_names) if class_names is None else class_names

@@ -36,6 +36,9 @@ _TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 
+# 12-bit values have the upper bytes 0 to 15: such images appear black.
+_DARK_16_BIT = 4096
+
 # Limits the memory: each thread may have a decoded image of `max_megapixels`.
 _MAX_THREADS = 8
 
@@ -62,7 +65,13 @@ def decode_image(data: bytes, size: int, *, max_megapixels: float, draft: bool =
 
 
 def decode_region(
-    data: bytes, size: int, region: Callable[[int, int], CropBox], *, max_megapixels: float, draft: bool = False
+    data: bytes,
+    size: int,
+    region: Callable[[int, int], CropBox],
+    *,
+    max_megapixels: float,
+    draft: bool = False,
+    on_16_bit: Callable[[int], None] | None = None,
 ) -> NDArray[np.uint8]:
     """Decode one region of an image, as `decode_image` does.
 
@@ -70,6 +79,7 @@ def decode_region(
         region: from width and height of the upright image to the region that becomes the square.
         draft: decode a JPEG at 1/2, 1/4 or 1/8 of its size, the smallest at which the region still has `size` pixels
             on both axes. It is several times faster for photographs of cameras, and gives nearly the same pixels.
+        on_16_bit: receives the value of the brightest pixel, 0 to 65,535, if the image has 16-bit grays.
 
     Raises:
         UnreadableError: as `decode_image`.
@@ -78,7 +88,7 @@ def decode_region(
         raise UnreadableError("empty file")
     try:
         with Image.open(io.BytesIO(data), formats=_available_formats()) as image:
-            return scaled_region(image, size, region, max_megapixels=max_megapixels, draft=draft)
+            return scaled_region(image, size, region, max_megapixels=max_megapixels, draft=draft, on_16_bit=on_16_bit)
     except UnreadableError:
         raise
     except UnidentifiedImageError:
@@ -99,6 +109,7 @@ def scaled_region(
     *,
     max_megapixels: float,
     draft: bool = False,
+    on_16_bit: Callable[[int], None] | None = None,
 ) -> NDArray[np.uint8]:
     """Scale one region of an opened image, as `decode_region` does; arguments as there.
 
@@ -113,7 +124,10 @@ def scaled_region(
     left, top, right, bottom = region(width, height)
     if draft:
         _reduce(image, min(right - left, bottom - top) / size)
-    upright = _to_rgb(_upright(image))
+    image = _upright(image)
+    upright = _to_rgb(image)
+    if on_16_bit and image.mode.startswith("I"):
+        on_16_bit(int(np.asarray(image).max()))
     x, y = upright.width / width, upright.height / height
     box = (left * x, top * y, right * x, bottom * y)
     return np.asarray(upright.resize((size, size), Image.Resampling.BILINEAR, box=box), dtype=np.uint8)
@@ -186,6 +200,22 @@ def _upper_byte(pixels: NDArray[np.integer]) -> NDArray[np.uint8]:
     return (pixels >> 8).astype(np.uint8)
 
 
+def dark_16_bit_note(brightest: int | None) -> str:
+    """Return a line for the log if all 16-bit grays are values of 12 bits or fewer; empty otherwise.
+
+    Args:
+        brightest: value of the brightest pixel of all 16-bit images, 0 to 65,535; None without such images.
+    """
+    if brightest is None or brightest >= _DARK_16_BIT:
+        return ""
+    return f"16-bit images: the brightest pixel is {brightest:,} of 65,535, so that they appear black; rescale them"
+
+
+def brightest_of(first: int | None, second: int | None) -> int | None:
+    """Return the larger of two values; None stands for none."""
+    return max((value for value in (first, second) if value is not None), default=None)
+
+
 def decode_files(
     files: Iterable[tuple[str, bytes | UnreadableError]],
     image_size: int,
@@ -207,10 +237,18 @@ def decode_files(
         try:
             if isinstance(content, UnreadableError):
                 raise content
-            pixels = decode_image(content, image_size, max_megapixels=max_megapixels, draft=draft)
+            brightest: list[int] = []
+            pixels = decode_region(
+                content, image_size, full_image, max_megapixels=max_megapixels, draft=draft, on_16_bit=brightest.append
+            )
         except UnreadableError as error:
             return UnreadableImage(path=path, reason=str(error))
-        return DecodedImage(path=path, pixels=pixels, sha256=hashlib.sha256(content).hexdigest())
+        return DecodedImage(
+            path=path,
+            pixels=pixels,
+            sha256=hashlib.sha256(content).hexdigest(),
+            brightest_16_bit=max(brightest, default=None),
+        )
 
     threads = min(len(os.sched_getaffinity(0)), _MAX_THREADS)
     waiting: deque[Future[DecodedImage | UnreadableImage]] = deque()

@@ -24,11 +24,15 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecodedImage:
-    """`pixels` is uint8 (S, S, 3), RGB; `sha256` is of the file's bytes, or of the original pixels."""
+    """`pixels` is uint8 (S, S, 3), RGB; `sha256` is of the file's bytes, or of the original pixels.
+
+    `brightest_16_bit` is the value of the brightest pixel of 16-bit grays, 0 to 65,535; None for other images.
+    """
 
     path: str
     pixels: NDArray[np.uint8]
     sha256: str
+    brightest_16_bit: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

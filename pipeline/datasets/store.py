@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.artifacts.files import create_array
+from pipeline.datasets.decode import brightest_of
 from pipeline.datasets.image_set import SPLITS, ImageSet, ProgressFactory, Sample, UnreadableImage, check_classes
 from pipeline.errors import InputError
 
@@ -25,11 +26,13 @@ class StoredImages:
         images: the data set without the unreadable images.
         sha256: hashes of the images by split, in the order of rows.
         unreadable: reason by path, for the images that were left out.
+        brightest_16_bit: value of the brightest pixel of all 16-bit grays, 0 to 65,535; None without such images.
     """
 
     images: ImageSet
     sha256: dict[str, list[str]]
     unreadable: dict[str, str]
+    brightest_16_bit: int | None = None
 
 
 def store_images(
@@ -64,13 +67,18 @@ def store_images(
         images = open_images(frozenset(unreadable))
         check_classes(images, source)
         try:
-            sha256 = _write(images, arrays, stale_files, image_size, progress)
+            sha256, brightest = _write(images, arrays, stale_files, image_size, progress)
         except _UnreadableImagesError as error:
             if not skip_unreadable:
                 raise InputError(_describe(error.reasons, source)) from None
             unreadable |= error.reasons
             continue
-        return StoredImages(images=images, sha256=sha256, unreadable=dict(sorted(unreadable.items())))
+        return StoredImages(
+            images=images,
+            sha256=sha256,
+            unreadable=dict(sorted(unreadable.items())),
+            brightest_16_bit=brightest,
+        )
 
 
 class _UnreadableImagesError(Exception):
@@ -85,8 +93,8 @@ def _write(
     stale_files: Sequence[Path],
     image_size: int,
     progress: ProgressFactory,
-) -> dict[str, list[str]]:
-    """Decode into the arrays; returns the hashes by split.
+) -> tuple[dict[str, list[str]], int | None]:
+    """Decode into the arrays; returns the hashes by split, and the brightest pixel of 16-bit grays.
 
     Raises:
         _UnreadableImagesError: after decoding all images, if some are unreadable; no file appears.
@@ -94,6 +102,7 @@ def _write(
     positions = {sample.path: (split, row) for split in SPLITS for row, sample in enumerate(images.samples(split))}
     sha256 = {split: [""] * len(images.samples(split)) for split in SPLITS}
     reasons: dict[str, str] = {}
+    brightest: int | None = None
     with ExitStack() as stack:
         out = {
             split: stack.enter_context(
@@ -108,13 +117,14 @@ def _write(
             else:
                 split, row = positions[image.path]
                 out[split][row], sha256[split][row] = image.pixels, image.sha256
+                brightest = brightest_of(brightest, image.brightest_16_bit)
             bar.update()
         if reasons:
             raise _UnreadableImagesError(reasons)
         assert all(all(hashes) for hashes in sha256.values()), "an image was not decoded"
         for path in stale_files:
             path.unlink(missing_ok=True)
-    return sha256
+    return sha256, brightest
 
 
 def _describe(reasons: Mapping[str, str], source: str) -> str:

@@ -13,6 +13,7 @@ from pipeline.artifacts.prepared import TRUE_LABEL, planted_note
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_parquet
 from pipeline.config.prepare import PrepareConfig
+from pipeline.datasets.decode import dark_16_bit_note
 from pipeline.datasets.image_set import SPLITS, DatasetOptions, ImageSet, check_classes
 from pipeline.datasets.label_noise import plant_label_noise
 from pipeline.datasets.labels import read_label_file, relabel
@@ -71,6 +72,8 @@ def prepare(context: StageContext) -> None:
     context.images.append(len(stored.images.train) + len(stored.images.test))
     if stored.images.description:
         context.log.info(f"prepare: {config.path}: {stored.images.description}")
+    if note := dark_16_bit_note(stored.brightest_16_bit):
+        context.log.info(f"prepare: {config.path}: {note}")
     context.log.info(_describe(config, metrics))
 
 

@@ -27,6 +27,7 @@ from pipeline.commands.init.project import (
 )
 from pipeline.commands.init.proposal import FolderSurvey, default_test_size, propose, survey_folder
 from pipeline.config.params import Params
+from pipeline.datasets.decode import dark_16_bit_note
 from pipeline.datasets.file_tree import is_plain
 from pipeline.errors import InputError
 from pipeline.paths import expand_home
@@ -222,6 +223,8 @@ def describe(folder: Path, survey: FolderSurvey) -> Iterator[str]:
     if survey.unreadable:
         listed = [f"{path}: {reason}" for path, reason in list(survey.unreadable.items())[:_SHOWN]]
         yield f"broken files, left out: {len(survey.unreadable)} ({_listed(listed, len(survey.unreadable))})"
+    if note := dark_16_bit_note(survey.brightest_16_bit):
+        yield note
     copies = sum(survey.duplicates.values())
     if copies:
         across = survey.duplicates["across"]

@@ -20,7 +20,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from pipeline.config.params import Params, check_params
 from pipeline.config.prepare import PrepareConfig
 from pipeline.config.yaml_reading import parse_yaml
-from pipeline.datasets.decode import UnreadableError, decode_files
+from pipeline.datasets.decode import UnreadableError, brightest_of, decode_files
 from pipeline.datasets.image_folder import open_image_folder
 from pipeline.datasets.image_set import (
     SPLITS,
@@ -66,6 +66,7 @@ class FolderSurvey:
         short_side: median over the readable images of the shorter side in pixels.
         description: how the labels were read; empty for class folders.
         label_column: of Parquet shards, metadata.csv or metadata.jsonl; None for `label`, or without a table.
+        brightest_16_bit: value of the brightest pixel of all 16-bit grays, 0 to 65,535; None without such images.
     """
 
     class_names: tuple[str, ...]
@@ -78,6 +79,7 @@ class FolderSurvey:
     short_side: int
     description: str
     label_column: str | None = None
+    brightest_16_bit: int | None = None
 
     @property
     def n_train(self) -> int:
@@ -121,6 +123,7 @@ def survey_folder(
     sha256: dict[str, str] = {}
     sides: dict[str, int] = {}
     unreadable: dict[str, str] = {}
+    brightest: int | None = None
     with progress(f"look at {path}", len(images.train) + len(images.test), "images") as bar:
         files = _measured(images.read(), sides)
         for image in decode_files(files, _DECODED_SIZE, max_megapixels=options.max_megapixels):
@@ -128,6 +131,7 @@ def survey_folder(
                 unreadable[image.path] = image.reason
             else:
                 sha256[image.path] = image.sha256
+                brightest = brightest_of(brightest, image.brightest_16_bit)
             bar.update()
     # Without the unreadable files, since leaving them out changes the split.
     images = open_image_folder(replace(options, exclude=frozenset(unreadable)))
@@ -145,6 +149,7 @@ def survey_folder(
         short_side=int(np.median([sides[name] for name in sides.keys() & sha256.keys()])),
         description=images.description,
         label_column=label_column,
+        brightest_16_bit=brightest,
     )
 
 

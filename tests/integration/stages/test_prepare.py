@@ -18,7 +18,7 @@ from pipeline.datasets.image_set import SPLITS
 from pipeline.datasets.registry import CIFAR10, DATASETS, open_cifar
 from pipeline.paths import DataPaths
 from tests.fixtures.hub_folders import clone
-from tests.fixtures.images import cifar10_archive, photo, run_prepare, split_tree, write_folder, write_tar
+from tests.fixtures.images import cifar10_archive, gray_16_bit, photo, run_prepare, split_tree, write_folder, write_tar
 
 _FILES = {"train.npy", "test.npy", "train.parquet", "test.parquet", "metrics.json", "provenance.json"}
 
@@ -158,6 +158,18 @@ def test_skipped_files_are_listed(tmp_path: Path) -> None:
     assert "train/cat/1.png" not in table["path"]
     assert len(table["path"]) == 7 == len(np.load(data.images("train")))
     assert table["sample_id"] == list(range(7))
+
+
+@pytest.mark.parametrize(("others", "printed"), [({}, True), ({"train/cat/9.png": gray_16_bit(9, 4096)}, False)])
+def test_dark_16_bit_images_print_one_line(
+    others: dict[str, bytes], printed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dark = {name: gray_16_bit(seed, 1023 - seed) for seed, name in enumerate(split_tree())}
+    photos = {"test/cat/9.png": photo(1)}
+    run_prepare(tmp_path, write_folder(tmp_path / "images", dark | photos | others))
+    lines = [line for line in capsys.readouterr().err.splitlines() if "16-bit" in line]
+    assert len(lines) == printed
+    assert not printed or " 1,023 of 65,535" in lines[0]
 
 
 def test_the_seed_moves_val_and_nothing_else(tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.commands.init.command import describe
 from pipeline.commands.init.proposal import FolderSurvey, default_test_size, survey_folder
 from pipeline.errors import InputError
 from pipeline.run_log import RunLog
 from tests.fixtures.hub_folders import clone
-from tests.fixtures.images import one_tree, photo, split_tree, write_folder, write_tar, write_zip
+from tests.fixtures.images import gray_16_bit, one_tree, photo, split_tree, write_folder, write_tar, write_zip
 
 
 def _survey(folder: Path) -> FolderSurvey:
@@ -50,6 +51,16 @@ def test_archives_and_shards_have_the_sizes_of_their_images(kind: str, tmp_path:
         clone(path)
     survey = _survey(path)
     assert (survey.n_train + survey.n_test, survey.short_side) == (12, 9)
+
+
+def test_dark_16_bit_images_are_in_the_description(tmp_path: Path) -> None:
+    files = {name: gray_16_bit(seed, 1023 - seed) for seed, name in enumerate(one_tree(n=6))}
+    survey = _survey(write_folder(tmp_path / "photos", files))
+    assert survey.brightest_16_bit == 1023
+    assert sum("16-bit" in line for line in describe(tmp_path, survey)) == 1
+    eight_bits = _survey(write_folder(tmp_path / "others", one_tree(n=6)))
+    assert eight_bits.brightest_16_bit is None
+    assert not any("16-bit" in line for line in describe(tmp_path, eight_bits))
 
 
 def test_sizes_of_broken_files_do_not_count(tmp_path: Path) -> None:

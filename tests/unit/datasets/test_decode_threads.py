@@ -6,9 +6,10 @@ import warnings
 from collections.abc import Iterator
 
 import numpy as np
+import pytest
 from PIL import Image
 
-from pipeline.datasets.decode import UnreadableError, decode_files, decode_image
+from pipeline.datasets.decode import UnreadableError, dark_16_bit_note, decode_files, decode_image
 from pipeline.datasets.image_set import DecodedImage, UnreadableImage
 from tests.fixtures.images import encode, photo
 
@@ -25,6 +26,23 @@ def test_every_file_in_order_readable_or_not() -> None:
     assert isinstance(image, DecodedImage)
     np.testing.assert_array_equal(image.pixels, decode_image(photo(7), 8, max_megapixels=1.0))
     assert image.sha256 == hashlib.sha256(photo(7)).hexdigest()
+
+
+def test_decoded_16_bit_images_state_their_brightest_pixel() -> None:
+    pixels = np.zeros((9, 12), dtype=np.uint16)
+    pixels[3, 4] = 1023
+    gray, color = encode(Image.fromarray(pixels)), photo(1)
+    files = [("1.png", gray), ("2.png", color), ("3.pgm", b"P5 1 1 65535\n\x80\xff")]
+    decoded = [image for image in decode_files(files, 8, max_megapixels=1.0) if isinstance(image, DecodedImage)]
+    assert [image.brightest_16_bit for image in decoded] == [1023, None, 0x80FF]
+
+
+@pytest.mark.parametrize(
+    ("brightest", "stated"), [(0, "0"), (255, "255"), (4095, "4,095"), (4096, ""), (65_535, ""), (None, "")]
+)
+def test_16_bit_images_that_appear_black_are_noted(brightest: int | None, stated: str) -> None:
+    note = dark_16_bit_note(brightest)
+    assert f" {stated} of 65,535" in note if stated else note == ""
 
 
 def test_files_are_read_as_they_are_needed() -> None:
