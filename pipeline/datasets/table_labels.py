@@ -7,11 +7,11 @@ splits chosen for training and testing.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from pathlib import PurePosixPath
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.constructor import SafeConstructor
 
 from pipeline.artifacts.prepared import PLANTED_COLUMN
 from pipeline.config.yaml_reading import check_limits
@@ -45,6 +45,19 @@ DEFAULT_COLUMN = "label"
 
 _UNLABELED = -1
 """Number that `datasets` gives images without a label, e.g. those of a hidden test set."""
+
+
+class _TextConstructor(SafeConstructor):
+    """Reads scalars as they are written: a class may be called 08, 1e3 or true."""
+
+    def text(self, node: Any) -> str:
+        # Values that YAML refuses stay refused.
+        SafeConstructor.yaml_constructors[node.tag](self, node)
+        return str(node.value)
+
+    yaml_constructors = SafeConstructor.yaml_constructors | dict.fromkeys(
+        (f"tag:yaml.org,2002:{kind}" for kind in ("bool", "float", "int", "null", "timestamp")), text
+    )
 
 
 def split_of(name: str, source: str) -> str | None:
@@ -126,7 +139,9 @@ def card_class_names(card: str, column: str, source: str) -> tuple[str, ...] | N
         return None
     try:
         check_limits(matter[1], source=f"{source}: its front matter", max_values=_MAX_CARD_VALUES)
-        tree = YAML(typ="safe", pure=True).load(matter[1])
+        yaml = YAML(typ="safe", pure=True)
+        yaml.Constructor = _TextConstructor
+        tree = yaml.load(matter[1])
         found = {names for feature in _features(tree) if (names := _names(feature, column, source)) is not None}
     except InputError:
         raise
@@ -156,15 +171,14 @@ def _names(feature: Any, column: str, source: str) -> tuple[str, ...] | None:
     names = label.get("names") if isinstance(label, Mapping) else None
     if isinstance(names, Mapping):
         # {'0': cat, '1': dog}, in any order
-        by_number = {str(number): name for number, name in names.items()}
-        names = [by_number.get(str(number)) for number in range(len(by_number))]
+        names = [names.get(str(number)) for number in range(len(names))]
     if not isinstance(names, list) or not names or None in names:
         return None
     for number, name in enumerate(names):
         # A list or mapping of aliases may be exponentially long as text.
-        if not isinstance(name, str | int | float | date):
+        if not isinstance(name, str):
             raise InputError(f"{source}: the name of class {number} of the column {column} is not text; correct it")
-    return tuple(map(str, names))
+    return tuple(names)
 
 
 def checked_class_names(names: Sequence[str], source: str) -> tuple[str, ...]:
