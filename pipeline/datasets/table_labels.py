@@ -257,9 +257,10 @@ def list_images(splits: Mapping[str, LabeledRows], names: Sequence[str] | None, 
     Raises:
         InputError: a label is missing among others, out of range, or of another type; or no split is for training.
     """
-    labeled = {split: rows for split, rows in splits.items() if not all(map(_is_missing, rows.values))}
-    for rows in labeled.values():
-        _refuse_missing(rows)
+    missing = {split: _missing_rows(rows, names or ()) for split, rows in splits.items()}
+    labeled = {split: rows for split, rows in splits.items() if len(missing[split]) < len(rows.values)}
+    for split, rows in labeled.items():
+        _refuse_missing(rows, missing[split])
     chosen, notes = _choose(splits, labeled, source)
     if names is None:
         names = _distinct_names([rows.values for rows in chosen.values()], source)
@@ -282,12 +283,17 @@ def list_images(splits: Mapping[str, LabeledRows], names: Sequence[str] | None, 
     )
 
 
-def _is_missing(value: LabelValue) -> bool:
-    return value is None or value == _UNLABELED or (isinstance(value, str) and value.strip() in ("", str(_UNLABELED)))
+def _missing_rows(rows: LabeledRows, names: Sequence[str]) -> list[int]:
+    """Return the rows without a label; the text -1 is one where a class has that name."""
+    empty = {"", str(_UNLABELED)} - set(names)
+    return [
+        index
+        for index, value in enumerate(rows.values)
+        if value is None or value == _UNLABELED or (isinstance(value, str) and value.strip() in empty)
+    ]
 
 
-def _refuse_missing(rows: LabeledRows) -> None:
-    missing = [index for index, value in enumerate(rows.values) if _is_missing(value)]
+def _refuse_missing(rows: LabeledRows, missing: Sequence[int]) -> None:
     if missing:
         value = rows.values[missing[0]]
         more = f" (and {len(missing) - 1} more rows)" if len(missing) > 1 else ""
