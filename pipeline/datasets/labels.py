@@ -49,7 +49,8 @@ def read_label_records(
     line, header = next(records, (1, []))
     if not header:
         raise InputError(f"{source}: is empty; give it the header {','.join(required)} and a line per image")
-    columns = _columns(header, f"{source}: line {line}", required, optional, allow_extra)
+    # People write a space after a comma.
+    columns = _columns([name.strip() for name in header], f"{source}: line {line}", required, optional, allow_extra)
     for line, fields in records:
         if len(fields) != len(header):
             raise InputError(
@@ -82,6 +83,13 @@ def _open_text(file: Path | bytes, encoding: str) -> TextIO:
     return file.open(encoding=encoding, newline="")
 
 
+def has_other_separator(header: Sequence[str], required: Sequence[str]) -> bool:
+    """Return whether a header of one cell has the required columns with semicolons or tabs between them."""
+    if len(header) != 1:
+        return False
+    return any({*required} <= {name.strip(" \"'") for name in header[0].split(separator)} for separator in ";\t")
+
+
 def _columns(
     header: list[str], where: str, required: Sequence[str], optional: Sequence[str], allow_extra: bool
 ) -> dict[str, int]:
@@ -94,6 +102,8 @@ def _columns(
     if missing:
         close = difflib.get_close_matches(missing[0], header, n=1)
         fix = f"rename {close[0]!r}" if close else "add it"
+        if has_other_separator(header, required):
+            fix = "save it with commas"
         raise InputError(f"{where}: has no column {missing[0]} among {','.join(header)!r}; {fix}")
     used = [name for name in (*required, *optional) if name in header]
     if not allow_extra and len(header) > len(used):

@@ -14,7 +14,7 @@ from typing import Any
 
 from pipeline.datasets.decode import IMAGE_SUFFIXES, UnreadableError
 from pipeline.datasets.file_tree import FileSource, FileTree, check_name, unsafe_name
-from pipeline.datasets.labels import path_key, read_label_records
+from pipeline.datasets.labels import has_other_separator, path_key, read_label_records
 from pipeline.datasets.table_labels import (
     DEFAULT_COLUMN,
     LabeledRows,
@@ -104,6 +104,8 @@ def _columns(name: str, content: bytes, where: str) -> list[str]:
     if PurePosixPath(name).name == _JSON_LINES:
         return first_keys(content, source=where)
     header = _header(content)
+    if _FILE_NAME not in header and has_other_separator(header, [_FILE_NAME]):
+        raise InputError(f"{where}: its header has no commas; save it with commas")
     if _FILE_NAME not in header and _names_files_otherwise(content):
         raise InputError(f"{where}: its header is not UTF-8 with commas; save it as such")
     return header
@@ -112,7 +114,7 @@ def _columns(name: str, content: bytes, where: str) -> list[str]:
 def _header(content: bytes) -> list[str]:
     text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", errors="replace", newline="")
     try:
-        return next(filter(None, csv.reader(text)), [])
+        return [name.strip() for name in next(filter(None, csv.reader(text)), [])]
     except csv.Error:
         return []
 

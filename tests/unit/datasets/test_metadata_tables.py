@@ -135,7 +135,7 @@ def test_a_table_of_another_encoding_or_separator_is_refused(encoding: str, tmp_
     text = "file_name,label\ncat/0.png,a\n"
     table = text.replace(",", ";") if encoding == "utf-8" else text
     root = write_folder(tmp_path, {**one_tree(), "metadata.csv": table.encode(encoding)})
-    with pytest.raises(InputError, match=r"metadata\.csv: .*UTF-8") as raised:
+    with pytest.raises(InputError, match=r"metadata\.csv: its header") as raised:
         _open(root, test_size=0.5)
     assert "\n" not in str(raised.value)
 
@@ -144,6 +144,13 @@ def test_blank_lines_before_the_header_hide_no_table(tmp_path: Path) -> None:
     """The labels would silently be those of the class folders."""
     table = b"\r\n\n" + _table(*(f"{name},{'ab'[number % 2]}" for number, name in enumerate(one_tree())))
     images = _open(write_folder(tmp_path, {**one_tree(), "metadata.csv": table}), test_size=0.5)
+    assert images.class_names == ("a", "b")
+
+
+@pytest.mark.parametrize("header", ["file_name, label", " file_name ,label "])
+def test_spaces_around_the_names_of_columns_count_for_nothing(header: str, tmp_path: Path) -> None:
+    lines = (f"{split}/{i}.png, {'ab'[i % 2]}" for split in ("train", "test") for i in range(4))
+    images = _open(write_folder(tmp_path, {**_SPLIT, "metadata.csv": _table(*lines, header=header)}))
     assert images.class_names == ("a", "b")
 
 
@@ -234,6 +241,8 @@ def test_refusals(tmp_path: Path) -> None:
             ),
         ),
         "a path of Windows": opened(*lines, "train\\9.png,a"),
+        "semicolons": opened(header="file_name;label"),
+        "tabs and quotes": opened(header='"file_name"\t"label"'),
     }
     check_golden("metadata_csv_refusals.txt", refusals(cases, hidden={str(tmp_path): "PHOTOS"}))
 
