@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from batchsieve.issues import LabelIssues, LabelScorer, find_issues
-from pipeline.artifacts.files import map_array
+from pipeline.artifacts.files import ObjectArrayError, map_array
 from pipeline.artifacts.tables import protect_cells, write_csv
 from pipeline.errors import InputError
 
@@ -72,6 +72,9 @@ def _read(option: str, path: Path | None) -> Any:
         return map_array(path)
     except FileNotFoundError:
         raise InputError(f"{key}: {path} does not exist; give a .npy file") from None
+    except ObjectArrayError as error:
+        converted = "labels.astype(str)" if option == "labels" else f"{option}.astype(float)"
+        raise InputError(f"{key}: {path}: {error}; write it by numpy.save(file, {converted})") from None
     except ValueError as error:
         raise InputError(f"{key}: {path}: {error}; write it by numpy.save") from None
 

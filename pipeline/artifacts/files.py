@@ -184,11 +184,16 @@ def write_array(path: Path, array: NDArray[Any]) -> None:
         out[...] = array
 
 
+class ObjectArrayError(ValueError):
+    """A .npy file holds Python objects, which cannot be memory-mapped and may run code."""
+
+
 def map_array(path: Path) -> np.memmap:
     """Memory-map a .npy file of any type and shape read-only.
 
     Raises:
         FileNotFoundError: there is no such file.
+        ObjectArrayError: it holds Python objects; a ValueError with the reason in a few words.
         ValueError: it is not a .npy file, with the reason in a few words.
     """
     if path.exists() and not path.is_file():
@@ -211,6 +216,9 @@ def map_array(path: Path) -> np.memmap:
         # NumPy passes on errors of Python's own parser, which reads the header.
         if is_out_of_memory(error):
             raise
+        # It has no class of its own in NumPy.
+        if "Python objects in dtype" in str(error):
+            raise ObjectArrayError("holds Python objects, not numbers or text") from None
         raise ValueError(f"not a valid .npy file ({short_reason(error)})") from None
     return array
 

@@ -130,7 +130,7 @@ def _damage(path: Path, kind: str) -> None:
         ("folder", "not a regular file"),
         ("link", "cannot be read (Too many levels of symbolic links)"),
         ("archive", "an .npz archive"),
-        ("pickled", "not a valid .npy file"),
+        ("pickled", "holds Python objects"),
         ("type", "holds float64 of shape (4, 2), expected float32 of 2 dimensions"),
         ("rank", "holds float32 of shape (4,)"),
         ("rows", "has 3 rows, its manifest 4"),

@@ -220,6 +220,8 @@ def test_find_issues_command_shows_its_progress(
         ("--features", "cut.npy", "--features"),
         ("--features", "header.npy", "--features"),
         ("--features", "fifo.npy", "--features"),
+        ("--features", "objects.npy", "--features"),
+        ("--labels", "objects.npy", "--labels"),
         ("--pred-probs", "several.npz", "--pred-probs"),
         ("--out", "issues.parquet", "--out"),
         ("--fraction", "2", "fraction"),
@@ -233,6 +235,7 @@ def test_find_issues_command_names_the_option_that_is_wrong(
     header = b"{'descr': [(".ljust(117) + b"\n"
     (tmp_path / "header.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
     os.mkfifo(tmp_path / "fifo.npy")
+    np.save(tmp_path / "objects.npy", np.array(["a", "b"] * 30, dtype=object), allow_pickle=True)
     np.savez(tmp_path / "several.npz", a=np.ones(2))
     given = str(tmp_path / value) if "." in value else value
     assert main([*_files(tmp_path), "--out", str(tmp_path / "i.csv"), option, given]) == 2
@@ -240,6 +243,7 @@ def test_find_issues_command_names_the_option_that_is_wrong(
     assert line.startswith(f"error: {key}: ")
     assert line.count("\n") == 1
     assert "pickle" not in line
+    assert ("labels.astype(str)" in line) == (option == "--labels")
 
 
 def test_find_issues_command_checks_first_whether_it_can_write(
