@@ -40,17 +40,21 @@ class Labels:
 
 
 def as_array(values: Any, key: str) -> NDArray[Any]:
-    """Return values as an array; a memory map stays one.
+    """Return values as an array of no subclass; of a memory map it is a view, which does not load it.
 
     Raises:
-        InputError: naming `key`: rows of different lengths, or a tensor that NumPy cannot read.
+        InputError: naming `key`: rows of different lengths, masked values, or a tensor that NumPy cannot read.
     """
     try:
-        return np.asanyarray(values)
+        array = np.asanyarray(values)
     except (ValueError, TypeError, RuntimeError) as error:
         if is_out_of_memory(error):
             raise
         raise InputError(f"{key}: cannot be read as an array ({short_reason(error)}); give one of NumPy") from None
+    if np.ma.is_masked(array):
+        raise InputError(f"{key}: has masked values; fill or leave out those rows")
+    # A matrix keeps two dimensions where an array has one.
+    return np.asarray(array)
 
 
 def checked_labels(
@@ -67,7 +71,7 @@ def checked_labels(
     Raises:
         InputError: naming `labels`, `class_names` or `pred_probs`.
     """
-    values = np.asarray(as_array(labels, "labels"))
+    values = as_array(labels, "labels")
     if values.ndim != 1 or len(values) == 0:
         raise InputError(f"labels: shape {values.shape}; give one label for each sample, (N,) with N of 1 or more")
     if values.dtype.kind in "OT":
@@ -117,7 +121,7 @@ def _without_objects(values: NDArray[Any], key: str) -> NDArray[Any]:
 
 
 def _checked_class_names(names: Sequence[int] | Sequence[str], kind: str) -> NDArray[Any]:
-    classes = np.asarray(as_array(names, "class_names"))
+    classes = as_array(names, "class_names")
     if classes.dtype.kind in "OT" and classes.ndim == 1 and len(classes):
         classes = _without_objects(classes, "class_names")
     kinds = "U" if kind == "U" else "iub"
@@ -140,7 +144,9 @@ def holds_images(values: object) -> bool:
 
 
 def checked_features(features: ArrayLike, n: int) -> NDArray[np.float32]:
-    """Check that features (n, D) are finite and not all equal, and convert them to float32; a memory map stays one.
+    """Check that features (n, D) are finite and not all equal, and convert them to float32.
+
+    A memory map of float32 is not loaded.
 
     Raises:
         InputError: naming `features`.
@@ -150,7 +156,7 @@ def checked_features(features: ArrayLike, n: int) -> NDArray[np.float32]:
         raise InputError(f"features: {array.dtype} of shape {array.shape}; give numbers of shape (N, D)")
     _check_length("features", len(array), n)
     with np.errstate(over="ignore"):  # to infinity, which is rejected
-        values = np.asanyarray(array, dtype=np.float32)
+        values = np.asarray(array, dtype=np.float32)
     check_features(values, "features", _FIXES)
     return values
 
@@ -164,7 +170,7 @@ def probability_columns(pred_probs: ArrayLike) -> NDArray[np.float32]:
     array = as_array(pred_probs, "pred_probs")
     if array.ndim != 2 or array.dtype.kind not in "fiub" or array.shape[1] == 0:
         raise InputError(f"pred_probs: {array.dtype} of shape {array.shape}; give numbers of shape (N, C)")
-    return np.asanyarray(array, dtype=np.float32)
+    return np.asarray(array, dtype=np.float32)
 
 
 def checked_probabilities(pred_probs: NDArray[np.float32], n: int) -> NDArray[np.float32]:

@@ -147,7 +147,7 @@ def _pairs(a: Accuracies, b: Accuracies) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def _checked(key: str, accuracies: ArrayLike) -> NDArray[np.float64]:
-    values = np.asarray(as_array(accuracies, key))
+    values = as_array(accuracies, key)
     if values.ndim != 1 or len(values) == 0 or values.dtype.kind not in "fiu":
         raise InputError(f"{key}: {values.dtype} of shape {values.shape}; give accuracies (n,), n of 1 or more")
     values = values.astype(np.float64)

@@ -1,6 +1,8 @@
 """Arguments of another kind give one line that names the argument."""
 
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 import torch
 
 from batchsieve import compare_runs, find_issues, look, sieve
+from batchsieve.arrays import checked_features, probability_columns
 from pipeline.errors import InputError
 
 _RAGGED: list[Any] = [[0.1, 0.9], [0.2]]
@@ -75,3 +78,44 @@ def test_class_names_may_be_objects_as_those_of_scikit_learn() -> None:
         find_issues(names[_BINARY], probabilities, class_names=kind) for kind in (names, ["cat", "dog"])
     )
     assert of_objects.score.tolist() == of_strings.score.tolist()
+
+
+def _masked(values: Any) -> Any:
+    return np.ma.masked_array(values, mask=np.arange(np.size(values)).reshape(np.shape(values)) == 3)
+
+
+@pytest.mark.parametrize(
+    ("key", "call"),
+    [
+        ("labels", lambda: find_issues(_masked(_BINARY), features=_FEATURES)),
+        ("features", lambda: find_issues(_BINARY, features=_masked(_FEATURES))),
+        ("features", lambda: sieve(_masked(_FEATURES), _BINARY)),
+        ("pred_probs", lambda: find_issues(_BINARY, _masked(np.eye(2)[_BINARY]))),
+        ("a", lambda: compare_runs(_masked([0.9, 0.8, 0.7, 0.6]), [0.9, 0.8], margin=0.01)),
+    ],
+)
+def test_masked_values_are_refused(key: str, call: Callable[[], object]) -> None:
+    with pytest.raises(InputError, match="masked values") as raised:
+        call()
+    assert raised.value.key == key
+
+
+def _matrix(values: Any) -> Any:
+    with warnings.catch_warnings(action="ignore", category=PendingDeprecationWarning):
+        return np.matrix(values)
+
+
+@pytest.mark.parametrize("kind", [_matrix, np.ma.masked_array])
+def test_subclasses_of_arrays_are_as_plain_arrays(kind: Callable[[Any], Any]) -> None:
+    plain = find_issues(_BINARY, np.eye(2)[_BINARY] * 0.8 + 0.1, _FEATURES)
+    found = find_issues(_BINARY, kind(np.eye(2)[_BINARY] * 0.8 + 0.1), kind(_FEATURES))
+    assert type(found.score) is np.ndarray
+    np.testing.assert_array_equal(found.score, plain.score)
+    assert found.reason.tolist() == plain.reason.tolist()
+
+
+def test_a_memory_map_is_not_loaded(tmp_path: Path) -> None:
+    np.save(tmp_path / "features.npy", _FEATURES.astype(np.float32))
+    mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
+    assert np.shares_memory(checked_features(mapped, len(mapped)), mapped)
+    assert np.shares_memory(probability_columns(mapped[10:]), mapped)
