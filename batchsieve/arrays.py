@@ -11,7 +11,7 @@ from PIL import Image
 from pipeline.config.base import MAX_SEED
 from pipeline.errors import InputError, is_out_of_memory, short_reason
 from pipeline.reduction.checks import FeatureFixHints, check_features
-from pipeline.scoring.registry import check_probabilities
+from pipeline.scoring.registry import check_probabilities, column_order_problem
 
 _FIXES = FeatureFixHints(
     not_finite="correct or leave out such rows; values must be within the range of float32",
@@ -85,10 +85,9 @@ def checked_labels(
     else:
         classes = np.unique(values)
     if n_columns is not None and n_columns != len(classes):
-        listed = ", ".join(map(str, classes[:_MAX_LISTED].tolist())) + (", ..." if len(classes) > _MAX_LISTED else "")
         raise InputError(
-            f"pred_probs: {n_columns} columns for the {len(classes)} classes {listed}; give a column for each, or "
-            "class_names in the order of the columns"
+            f"pred_probs: {n_columns} columns for the {len(classes)} classes {_listed(classes)}; give a column for "
+            "each, or class_names in the order of the columns"
         )
     order = np.argsort(classes, kind="stable")
     # NumPy would search signed among unsigned integers as floats, which merge large ones.
@@ -100,6 +99,38 @@ def checked_labels(
         row = int(unknown.argmax())
         raise InputError(f"labels: row {row} is {values[row].item()!r}, which class_names lacks; add it there")
     return Labels(codes=codes, classes=classes)
+
+
+def _listed(classes: NDArray[Any]) -> str:
+    return ", ".join(map(str, classes[:_MAX_LISTED].tolist())) + (", ..." if len(classes) > _MAX_LISTED else "")
+
+
+def labels_by_columns(
+    labels: ArrayLike, pred_probs: ArrayLike | None, class_names: Sequence[int] | Sequence[str] | None
+) -> tuple[Labels, NDArray[np.float32] | None]:
+    """Check labels (N,) by `checked_labels`, and class probabilities (N, C) by `probability_columns`.
+
+    Without `class_names`, the columns of a data frame give the order of the classes, if they are the classes as text.
+
+    Raises:
+        InputError: naming `labels`, `class_names` or `pred_probs`.
+    """
+    if pred_probs is None:
+        return checked_labels(labels, class_names=class_names), None
+    probabilities = probability_columns(pred_probs)
+    checked = checked_labels(labels, n_columns=probabilities.shape[1], class_names=class_names)
+    columns = [str(name) for name in getattr(pred_probs, "columns", ()) if isinstance(name, str | int | np.integer)]
+    if class_names is None and sorted(columns) == sorted(checked.names):
+        rows = {name: row for row, name in enumerate(checked.names)}
+        order = np.array([rows[name] for name in columns])
+        checked = Labels(codes=np.argsort(order)[checked.codes], classes=checked.classes[order])
+    return checked, probabilities
+
+
+def column_order_warning(pred_probs: NDArray[np.float32], labels: Labels) -> str:
+    """Return a line if the columns of checked probabilities (N, C) are probably not in the order of the classes."""
+    problem = column_order_problem(pred_probs, labels.codes, _listed(labels.classes))
+    return problem and f"pred_probs: {problem}"
 
 
 def _without_objects(values: NDArray[Any], key: str) -> NDArray[Any]:

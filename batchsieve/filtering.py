@@ -1,6 +1,7 @@
 """`sieve`: choose the samples to keep, by the pipeline's filter on images or any features."""
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +17,12 @@ from batchsieve.arrays import (
     checked_features,
     checked_fraction,
     checked_integer,
-    checked_labels,
     checked_number,
     checked_probabilities,
     checked_seed,
+    column_order_warning,
     holds_images,
-    probability_columns,
+    labels_by_columns,
 )
 from batchsieve.evidence import (
     N_COMPONENTS,
@@ -82,7 +83,7 @@ def sieve(
         features: (N, D) numbers; or N images, uint8 (N, H, W, 3), RGB, or PIL images, of which a pretrained network
             computes the features.
         labels: (N,) integers or strings. DBSCAN and the other scorers of distances also accept a single class.
-        pred_probs: (N, C) out-of-fold probabilities, for the scorers that need them.
+        pred_probs: (N, C) out-of-fold probabilities, for the scorers that need them; with a warning as `find_issues`.
         network: of images: `timm/NAME`, or `resnet18` to `resnet152`. None: `timm/tf_efficientnet_lite0`.
         weights: of the network, as of `look`.
         scorer: name of a scorer of `filter.scorer` in params.yaml, except for those that need a record of the training
@@ -126,8 +127,7 @@ def sieve(
         sample  label  suggested_label  score  reason
         0       1      0                ...
     """
-    columns = None if pred_probs is None else probability_columns(pred_probs)
-    checked = checked_labels(labels, n_columns=None if columns is None else columns.shape[1], class_names=class_names)
+    checked, columns = labels_by_columns(labels, pred_probs, class_names)
     n = len(checked.codes)
     seed, n_jobs = checked_seed(seed), checked_integer(n_jobs, "n_jobs")
     n_components = checked_integer(n_components, "n_components")
@@ -137,6 +137,8 @@ def sieve(
         argument, value = ("network", network) if network else ("weights", weights)
         raise InputError(f"{argument}: {value}, but features are given; leave it out, or give images")
     input_probabilities = None if columns is None else checked_probabilities(columns, n)
+    if input_probabilities is not None and (line := column_order_warning(input_probabilities, checked)):
+        warnings.warn(line, stacklevel=2)
     config = _config(scorer, drop_fraction, eps, threshold, allocation, allow_empty)
     settings = config.scorer.model_dump()
     _check_inputs(config, checked, n)

@@ -8,6 +8,8 @@ is_issue, suggested_label, suggested_probability (0 to 1) and reason.
 
 import argparse
 import os
+import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -18,7 +20,7 @@ import pyarrow as pa
 from batchsieve.issues import LabelIssues, LabelScorer, find_issues
 from pipeline.artifacts.files import ObjectArrayError, map_array
 from pipeline.artifacts.tables import protect_cells, write_csv
-from pipeline.errors import InputError
+from pipeline.errors import InputError, printable
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -48,12 +50,20 @@ def main(argv: Sequence[str]) -> int:
     if out.is_dir() or (out.parent.is_dir() and not os.access(out.parent, os.W_OK)):
         raise InputError(f"--out: {out} cannot be written there; give a file in another folder")
     arrays = [_read(option, getattr(arguments, option)) for option in ("labels", "pred_probs", "features")]
-    issues = find_issues(*arrays, scorer=arguments.scorer, fraction=arguments.fraction, progress=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("always", message="pred_probs: ")
+        warnings.showwarning = _print_warning
+        issues = find_issues(*arrays, scorer=arguments.scorer, fraction=arguments.fraction, progress=True)
     write_csv(out, protect_cells(_table(issues)))
     if issues.wrong_share is not None:
         print(f"--fraction estimated: {issues.wrong_share}")
     print(f"{out}: {issues}")
     return 0
+
+
+def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """Print a warning as one line, without the line of code."""
+    print(f"warning: {printable(' '.join(str(message).split()))}", file=sys.stderr)
 
 
 def fraction_or_estimated(text: str) -> float | Literal["estimated"]:

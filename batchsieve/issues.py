@@ -1,5 +1,6 @@
 """`find_issues`: find labels that are probably wrong, by class probabilities, features, or both."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -12,10 +13,10 @@ from batchsieve.arrays import (
     checked_features,
     checked_fraction,
     checked_integer,
-    checked_labels,
     checked_probabilities,
     checked_seed,
-    probability_columns,
+    column_order_warning,
+    labels_by_columns,
 )
 from batchsieve.evidence import N_COMPONENTS, content_order, neighbor_rows, principal_components, voted_probabilities
 from batchsieve.suspect_table import SuspectTable
@@ -122,14 +123,16 @@ def find_issues(
 
     Args:
         labels: (N,) integers or strings.
-        pred_probs: (N, C) out-of-fold probabilities, rows summing to 1; columns as `class_names`.
+        pred_probs: (N, C) out-of-fold probabilities, rows summing to 1; columns as `class_names`. A UserWarning says if
+            they agree with so few labels that their columns are probably in another order.
         features: (N, D) numbers, e.g. of the layer before a network's last.
         scorer: one of the above.
         fraction: fraction of the samples, 0 to 1, to flag: those with the highest scores, as close to it as ties allow.
             "estimated": the share of wrong labels that the probabilities suggest, see `WrongShare`. None flags scores
             above 1/2.
         class_names: (C,) classes in the order of the columns of `pred_probs`. None: 0 to C - 1 if all labels are
-            integers in this range, else the distinct labels in ascending order, as in scikit-learn.
+            integers in this range, else the distinct labels; in the order of the columns of a data frame that has
+            these names, else in ascending order, as in scikit-learn.
         n_neighbors: number of nearest other samples, by Euclidean distance; at most N - 1.
         n_components: principal components to which more features are reduced; at most N are used.
         folds: of the cross-validation.
@@ -171,8 +174,7 @@ def find_issues(
         raise InputError("pred_probs, features: both are missing; give one of them, or both")
     if scorer in _NEIGHBOR_SCORERS and features is None:
         raise InputError(f"scorer: {scorer} needs features; give them, or take label_odds")
-    columns = None if pred_probs is None else probability_columns(pred_probs)
-    checked = checked_labels(labels, n_columns=None if columns is None else columns.shape[1], class_names=class_names)
+    checked, columns = labels_by_columns(labels, pred_probs, class_names)
     if checked.codes.min() == checked.codes.max():
         only = checked.names[checked.codes[0]]
         raise InputError(f"labels: {only} is the only class; give labels of two or more, or find outliers by sieve")
@@ -183,6 +185,8 @@ def find_issues(
     log = stderr_log(None) if progress else RunLog.silent()
     n = len(checked.codes)
     probabilities = None if columns is None else checked_probabilities(columns, n)
+    if probabilities is not None and (line := column_order_warning(probabilities, checked)):
+        warnings.warn(line, stacklevel=2)
     order, inputs = np.arange(n), ScorerInputs(labels=checked.codes, probabilities=probabilities)
     if features is not None:
         values = checked_features(features, n)

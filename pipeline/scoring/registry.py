@@ -157,6 +157,29 @@ def _check_class_sizes(
                 )
 
 
+def agreement(probabilities: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
+    """Return the share of rows, 0 to 1, whose most probable class of probabilities (N, C) is the label (N,)."""
+    return float((probabilities.argmax(axis=1) == labels).mean())
+
+
+def column_order_problem(probabilities: NDArray[np.float32], labels: NDArray[np.int64], order: str) -> str:
+    """Return why the columns of probabilities (N, C) are probably in another order than the classes, and the fix.
+
+    They agree with the labels (N,) in no more than twice as many rows as by chance, or in half of them with few
+    classes. The text is empty if they agree in more.
+
+    Args:
+        order: names of the classes in their order, for the text.
+    """
+    share, minimum = agreement(probabilities, labels), min(2 / probabilities.shape[1], 1 / 2)
+    if share > minimum:
+        return ""
+    return (
+        f"the most probable class is the label in {share:.2%} of the rows; the columns are probably not in the order "
+        f"of the classes, {order}; give them in that order, or probabilities that are right in more than {minimum:.0%}"
+    )
+
+
 def check_probabilities(values: NDArray[np.float32], source: str) -> None:
     """Check that rows of class probabilities (N, C) sum to 1 within 0.001 and hold no negative value.
 

@@ -32,7 +32,7 @@ from pipeline.artifacts.overrides import Override, locate_overrides, read_overri
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import protect_cells, write_csv, write_parquet
 from pipeline.commands import command_parser
-from pipeline.commands.filter_features.inputs import ExternalFeatures, agreement, read_external_features
+from pipeline.commands.filter_features.inputs import ExternalFeatures, read_external_features
 from pipeline.commands.filter_features.outputs import (
     OVERRIDES,
     PROVENANCE,
@@ -61,7 +61,7 @@ from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_t
 from pipeline.parallel import task_pool
 from pipeline.run_log import stderr_log
 from pipeline.scoring.base import ScorerInputs
-from pipeline.scoring.registry import check_scorer, needs_with_members
+from pipeline.scoring.registry import agreement, check_scorer, needs_with_members
 
 _PROBE_FOLDS = 5
 _SHOWN = 10

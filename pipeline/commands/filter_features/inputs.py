@@ -20,7 +20,7 @@ from pipeline.errors import InputError
 from pipeline.filtering.visualizer_project import PICTURE_SIDE
 from pipeline.reduction.checks import FeatureFixHints, check_features
 from pipeline.run_log import RunLog
-from pipeline.scoring.registry import check_probabilities
+from pipeline.scoring.registry import check_probabilities, column_order_problem
 
 _FIX_HINTS = FeatureFixHints(
     not_finite="correct or leave out such rows; values must be within the range of float32",
@@ -90,11 +90,6 @@ def class_order(names: Iterable[str]) -> list[str]:
     if all(_INTEGER.fullmatch(name) for name in alphabetical):
         return sorted(alphabetical, key=int)
     return alphabetical
-
-
-def agreement(probabilities: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
-    """Return the share of rows, 0 to 1, whose most probable class of probabilities (N, C) is the label (N,)."""
-    return float((probabilities.argmax(axis=1) == labels).mean())
 
 
 def _floats(option: str, path: Path, shape: str) -> NDArray[np.float32]:
@@ -187,19 +182,9 @@ def _probabilities(path: Path, labels: NDArray[np.int64], names: Sequence[str]) 
             f"{source}: has {values.shape[1]} columns for {len(names)} classes; give one for each of {order}"
         )
     check_probabilities(values, source)
-    _check_order(source, values, labels, order)
+    if problem := column_order_problem(values, labels, order):
+        raise InputError(f"{source}: {problem}")
     return values
-
-
-def _check_order(source: str, values: NDArray[np.float32], labels: NDArray[np.int64], order: str) -> None:
-    """Require agreement with the labels in twice as many rows as by chance, or in half of them with few classes."""
-    share, minimum = agreement(values, labels), min(2 / values.shape[1], 1 / 2)
-    if share <= minimum:
-        raise InputError(
-            f"{source}: the most probable class is the label in {share:.2%} of the rows; the columns are probably not "
-            f"in the order of the classes, {order}; give them in that order, or probabilities that are right in more "
-            f"than {minimum:.0%}"
-        )
 
 
 def _check_rows(source: str, rows: int, n: int) -> None:

@@ -73,7 +73,7 @@ def test_an_error_names_only_arguments_that_the_function_has() -> None:
 
 def test_class_names_may_be_objects_as_those_of_scikit_learn() -> None:
     names: Any = np.array(["cat", "dog"], dtype=object)
-    probabilities = np.full((120, 2), 0.5)
+    probabilities = np.eye(2)[_BINARY]
     of_objects, of_strings = (
         find_issues(names[_BINARY], probabilities, class_names=kind) for kind in (names, ["cat", "dog"])
     )

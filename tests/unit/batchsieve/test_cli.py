@@ -212,6 +212,17 @@ def test_find_issues_command_shows_its_progress(
     assert capsys.readouterr().err == ""
 
 
+def test_find_issues_command_warns_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    labels = np.array(["a\x1b", "b"] * 30)
+    np.save(tmp_path / "y.npy", labels)
+    np.save(tmp_path / "p.npy", np.eye(2)[np.arange(60) % 2][:, ::-1])
+    options = ["--labels", str(tmp_path / "y.npy"), "--pred-probs", str(tmp_path / "p.npy")]
+    assert main(["find-issues", *options, "--out", str(tmp_path / "i.csv")]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: pred_probs: the most probable class is the label in 0.00%")
+    assert "\x1b" not in line
+
+
 @pytest.mark.parametrize(
     ("option", "value", "key"),
     [

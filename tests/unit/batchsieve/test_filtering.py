@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -113,6 +114,17 @@ def test_sieve_takes_a_single_class_and_given_probabilities() -> None:
     probabilities[11] = probabilities[11, ::-1]
     keep = sieve(features, labels, probabilities, scorer="margin", threshold=0.5)
     assert np.flatnonzero(~keep).tolist() == [11]
+
+
+def test_sieve_reads_the_columns_of_a_data_frame_and_warns() -> None:
+    features, labels = np.random.default_rng(0).normal(size=(50, 3)), np.array(["a", "b"] * 25)
+    probabilities = np.where(labels[:, None] == ["a", "b"], 0.9, 0.1)
+    probabilities[11] = probabilities[11, ::-1]
+    frame = pd.DataFrame(probabilities[:, ::-1], columns=["b", "a"])
+    keep = sieve(features, labels, frame, scorer="margin", threshold=0.5)
+    assert np.flatnonzero(~keep).tolist() == [11]
+    with pytest.warns(UserWarning, match="^pred_probs: the most probable class is the label in 2.00%"):
+        sieve(features, labels, probabilities[:, ::-1], scorer="margin", drop_fraction=0.1)
 
 
 def test_the_estimated_share_is_dropped() -> None:

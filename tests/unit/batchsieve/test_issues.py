@@ -2,9 +2,11 @@
 
 import re
 import sys
+import warnings
 from typing import Any, get_args
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -112,6 +114,7 @@ def test_find_issues_flags_the_fraction_of_highest_scores(seed: int, fraction: f
     assert issues.score[issues.is_issue].min(initial=2) > issues.score[~issues.is_issue].max(initial=-1)
 
 
+@pytest.mark.filterwarnings("ignore:pred_probs")
 def test_label_odds_are_those_of_another_class_against_the_label() -> None:
     probabilities = np.array([[0.6, 0.3, 0.1], [0.2, 0.2, 0.6], [0.5, 0.25, 0.25]])
     found = find_issues([0, 0, 1], probabilities, class_names=[0, 1, 2])
@@ -136,6 +139,35 @@ def test_find_issues_class_names_give_the_order_of_the_columns() -> None:
     backwards = np.array(["c", "b", "a"])
     found = find_issues(backwards[labels], probabilities, class_names=backwards.tolist())
     np.testing.assert_array_equal(found.score, find_issues(labels, probabilities).score)
+
+
+def test_find_issues_reads_classes_from_columns_of_a_data_frame() -> None:
+    labels, probabilities = _probabilities(0)
+    names = np.array(["ant", "bee", "cat"])
+    expected = find_issues(labels, probabilities).score
+    for classes in (np.arange(CLASSES), names):
+        for texts in (classes, classes.astype(str)):
+            frame = pd.DataFrame(probabilities[:, [2, 0, 1]], columns=texts[[2, 0, 1]])
+            found = find_issues(classes[labels], frame)
+            np.testing.assert_array_equal(found.score, expected)
+            assert found.suggested_label.dtype == classes.dtype
+    turned = pd.DataFrame(probabilities, columns=names[[2, 0, 1]])
+    np.testing.assert_array_equal(find_issues(names[labels], turned, class_names=names.tolist()).score, expected)
+    others = pd.DataFrame(probabilities, columns=["p", "q", "r"])
+    np.testing.assert_array_equal(find_issues(names[labels], others).score, expected)
+
+
+@pytest.mark.parametrize(("classes", "agreeing", "warns"), [(2, 10, True), (2, 11, False), (5, 8, True), (5, 9, False)])
+def test_probabilities_in_another_order_are_warned_of(classes: int, agreeing: int, warns: bool) -> None:
+    """Twice the agreement of chance, or half of the 20 rows with few classes."""
+    labels = np.arange(20) % classes
+    predicted = np.where(np.arange(20) < agreeing, labels, (labels + 1) % classes)
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        find_issues(labels, np.eye(classes)[predicted])
+    assert [warning.category for warning in caught] == [UserWarning] * warns
+    for warning in caught:
+        assert str(warning.message).startswith(f"pred_probs: the most probable class is the label in {agreeing * 5}")
+        assert warning.filename == __file__
 
 
 def test_find_issues_takes_other_numeric_types() -> None:
@@ -175,6 +207,7 @@ def test_without_probabilities_most_neighbors_give_the_suggestion() -> None:
     assert issues.reason[3].endswith("share its label")
 
 
+@pytest.mark.filterwarnings("ignore:pred_probs")
 def test_label_issues_are_shown_in_brief() -> None:
     labels = np.array(["<a>", "b"] * 20)
     issues = find_issues(labels, np.full((40, 2), 0.5))
@@ -251,6 +284,7 @@ def test_large_integers_are_told_apart_or_refused() -> None:
         find_issues([0, 2**70], np.eye(2))
 
 
+@pytest.mark.filterwarnings("ignore:pred_probs")
 def test_in_a_tie_the_label_is_suggested() -> None:
     """As in votes of two annotators."""
     issues = find_issues(np.arange(40) % 2, np.full((40, 2), 0.5), fraction="estimated")
