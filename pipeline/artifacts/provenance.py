@@ -155,18 +155,23 @@ def write_provenance(
     parameters: Mapping[str, Any],
     inputs: Sequence[Path],
     outputs: Sequence[Path],
+    renamed_later: Mapping[Path, Path] | None = None,
 ) -> None:
     """Write the provenance of `outputs`: stage, parameters, package versions, and the digests of inputs and outputs.
 
     The record has no dates and no machine names, so equal results give equal bytes. File names are relative to the
     folder of `path`. Its key `sha256` is the digest of all others.
+
+    Args:
+        renamed_later: further outputs, by the file that has their content now and is renamed after the record is there.
     """
+    later = {os.path.relpath(output, path.parent): file_digest(file) for output, file in (renamed_later or {}).items()}
     record = {
         "stage": stage,
         "parameters": dict(parameters),
         "versions": dict(_versions()),
         "inputs": _digests(inputs, path.parent),
-        "outputs": _digests(outputs, path.parent),
+        "outputs": _digests(outputs, path.parent) | later,
     }
     write_json(path, {**record, "sha256": _digest_of_record(record)})
 

@@ -20,6 +20,7 @@ import argparse
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.artifacts.files import write_array, write_json
+from pipeline.artifacts.files import atomic_path, write_array, write_json
 from pipeline.artifacts.overrides import Override, locate_overrides, read_overrides, write_overrides
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import protect_cells, write_csv, write_parquet
@@ -138,7 +139,7 @@ def main(argv: Sequence[str]) -> int:
         drop_fraction=arguments.drop_fraction,
         neighbors=arguments.neighbors,
     )
-    check_out_folder(arguments.out)
+    check_out_folder(arguments.out, arguments.overrides)
     external = read_external_features(arguments.features, arguments.labels, arguments.probabilities)
     settings = settings.fitted_to(external.features) if not arguments.params.exists() else settings
     pictures, project = None, arguments.out / _PROJECT
@@ -194,12 +195,7 @@ def _run(
         **probability_metrics,
         "reduce": reduced.metrics,
     }
-    if embeddings is not None:
-        write_array(out / "maps.npy", embeddings)
-    else:
-        # That of an earlier run would not fit.
-        (out / "maps.npy").unlink(missing_ok=True)
-    _write(out, points, metrics, settings, arguments)
+    _write(out, points, embeddings, metrics, settings, arguments)
     print("\n".join(suspect_lines(points, _SHOWN)))
     if filtered.estimate is not None:
         print(f"filter.drop_fraction: {filtered.estimate}")
@@ -289,27 +285,42 @@ def _class_probabilities(
 
 
 def _write(
-    out: Path, points: pa.Table, metrics: Mapping[str, Any], settings: FeatureSettings, arguments: argparse.Namespace
+    out: Path,
+    points: pa.Table,
+    embeddings: NDArray[np.float32] | None,
+    metrics: Mapping[str, Any],
+    settings: FeatureSettings,
+    arguments: argparse.Namespace,
 ) -> None:
+    # People may have decided while the filter ran.
+    check_out_folder(out)
+    # Those of an earlier run would not fit. A kill below must leave no overrides.csv that the record does not list.
+    (out / OVERRIDES).unlink(missing_ok=True)
+    (out / "maps.npy").unlink(missing_ok=True)
+    if embeddings is not None:
+        write_array(out / "maps.npy", embeddings)
     kept, dropped = kept_and_dropped(points)
     write_parquet(out / "points.parquet", points)
     write_csv(out / "kept.csv", protect_cells(kept))
     write_csv(out / "dropped.csv", protect_cells(dropped))
     write_json(out / "metrics.json", metrics)
     names = ["points.parquet", "kept.csv", "dropped.csv", "metrics.json"]
-    if "sha256" in points.column_names:
-        write_overrides(out / OVERRIDES, filter_decisions(points))
-        names.append(OVERRIDES)
-    else:
-        (out / OVERRIDES).unlink(missing_ok=True)
-    options = (arguments.features, arguments.labels, arguments.probabilities, arguments.overrides)
-    write_provenance(
+    write_record = partial(
+        write_provenance,
         out / PROVENANCE,
         stage=STAGE,
         parameters={name: getattr(settings, name).model_dump(mode="json") for name in ("reduce", "filter")},
-        inputs=[path for path in options if path],
+        inputs=list(filter(None, (arguments.features, arguments.labels, arguments.probabilities, arguments.overrides))),
         outputs=[out / name for name in names],
     )
+    if "sha256" not in points.column_names:
+        write_record()
+        return
+    with atomic_path(out / OVERRIDES) as temporary:
+        write_overrides(temporary, filter_decisions(points))
+        write_record(renamed_later={out / OVERRIDES: temporary})
+        # The digests of large inputs take minutes.
+        check_out_folder(out)
 
 
 def _print_summary(out: Path, points: pa.Table, metrics: Mapping[str, Any]) -> None:

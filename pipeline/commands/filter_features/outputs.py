@@ -113,11 +113,15 @@ class RowPictures:
     parameters: Mapping[str, Any]
 
 
-def check_out_folder(out: Path) -> None:
+def check_out_folder(out: Path, overrides: Path | None = None) -> None:
     """Check that no results of a stage and no decisions of people would be overwritten.
 
+    Args:
+        overrides: file of `--overrides`.
+
     Raises:
-        InputError: `out` is a file or has results of a stage; or its overrides.csv is not as this command wrote it.
+        InputError: `out` is a file or has results of a stage; its overrides.csv is not as this command wrote it, or is
+            `overrides`.
     """
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out}: a file; give a folder, or move the file away")
@@ -134,6 +138,8 @@ def check_out_folder(out: Path) -> None:
             f"--out {out}: its {OVERRIDES} has decisions that {STAGE} did not write; give another folder, or move the "
             "file away"
         )
+    if overrides is not None and overrides.resolve() == file.resolve():
+        raise InputError(f"--overrides {overrides}: this command replaces it; give a copy of it")
 
 
 def check_options(network: str | None, *, has_project: bool) -> None:

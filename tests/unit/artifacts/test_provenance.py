@@ -43,3 +43,15 @@ def test_equal_runs_are_equal_bytes_wherever_the_data_lie(tmp_path: Path, monkey
     assert written[0] == written[1]
     assert list(read_json(path)["inputs"]) == ["../../prepare/train.npy"]
     assert str(tmp_path).encode() not in written[0]
+
+
+def test_an_output_may_be_renamed_after_its_record_is_there(tmp_path: Path) -> None:
+    (tmp_path / "unnamed").write_text("2")
+    for name, outputs, later in (("now", ["out"], {}), ("later", [], {"out": "unnamed"})):
+        (tmp_path / "out").write_text("2")
+        write_provenance(
+            tmp_path / name, stage="s", parameters={}, inputs=[], outputs=[tmp_path / output for output in outputs],
+            renamed_later={tmp_path / output: tmp_path / file for output, file in later.items()},
+        )  # fmt: skip
+        (tmp_path / "out").unlink()
+    assert (tmp_path / "now").read_bytes() == (tmp_path / "later").read_bytes()

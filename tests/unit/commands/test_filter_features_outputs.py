@@ -1,12 +1,15 @@
 """`filter-features --out`: decisions of people and results of stages stay, and its lines are printable."""
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from pipeline.__main__ import main
+from pipeline.artifacts.overrides import read_overrides
 from pipeline.artifacts.provenance import write_provenance
+from pipeline.commands.filter_features import command as command_module
 from pipeline.commands.filter_features.outputs import suspect_lines
 from tests.fixtures.printed_errors import printed_error
 from tests.unit.commands.test_filter_features import _identify, _write
@@ -73,3 +76,64 @@ def test_suspects_are_printed_one_per_line_without_escapes() -> None:
     assert len(lines) == 3
     assert all(line.isprintable() for line in lines)
     assert "b\\nc.png" in lines[2]
+
+
+@pytest.mark.parametrize("before", ["apply_filter", "write_overrides", "write_provenance"])
+def test_decisions_made_while_it_runs_are_kept(
+    before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, _ = _write(tmp_path, scorer=_SCORER)
+    _identify(tmp_path)
+    assert main(command) == 0, capsys.readouterr().err
+    out, step = tmp_path / "out", getattr(command_module, before)
+
+    def decide(*arguments: Any, **options: Any) -> Any:
+        (out / "overrides.csv").write_bytes(_DECISIONS)
+        return step(*arguments, **options)
+
+    earlier = (out / "points.parquet").stat().st_ino
+    with monkeypatch.context() as patched:
+        patched.setattr(command_module, before, decide)
+        assert main(command) == 2
+    assert printed_error(capsys.readouterr().err).key == f"--out {out}"
+    assert (out / "overrides.csv").read_bytes() == _DECISIONS
+    # Found before the first file is written, where it can be.
+    assert ((out / "points.parquet").stat().st_ino == earlier) == (before == "apply_filter")
+    assert main(command) == 2, "they are those of a person in the next run as well"
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("file", ["points.parquet", "provenance.json", "overrides.csv"])
+def test_a_killed_run_is_repeated_in_its_folder(
+    file: str, moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, _ = _write(tmp_path, scorer=_SCORER)
+    _identify(tmp_path)
+    assert main(command) == 0
+    rename = Path.replace
+
+    def killed(source: Path, target: Path) -> Path:
+        if target.name != file:
+            return rename(source, target)
+        if moment == "after":
+            rename(source, target)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", killed)
+        # Other decisions than those of the first run.
+        assert main([*command, "--drop-fraction", "0.1"]) == 130
+    assert main([*command, "--drop-fraction", "0.2"]) == 0
+    decided = {override.decision for override in read_overrides(tmp_path / "out/overrides.csv")}
+    assert decided == {"keep", "drop"}
+
+
+def test_decisions_to_apply_are_no_file_that_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command, _ = _write(tmp_path, scorer=_SCORER)
+    _identify(tmp_path)
+    assert main(command) == 0
+    capsys.readouterr()
+    file = tmp_path / "out/overrides.csv"
+    assert main([*command, "--overrides", str(file)]) == 2
+    assert printed_error(capsys.readouterr().err).key == f"--overrides {file}"
+    assert file.exists()
