@@ -10,6 +10,7 @@ from typing import Any
 
 from pipeline.artifacts.files import atomic_path, read_json, remove_leftovers, write_json
 from pipeline.artifacts.provenance import sha256_of_file
+from pipeline.artifacts.replaced import restore_replaced
 from pipeline.errors import InputError
 
 _RECORD = "entry.json"
@@ -34,6 +35,7 @@ class FileCache:
             seconds: wall time of their computation.
         """
         self._root.mkdir(parents=True, exist_ok=True)
+        restore_replaced(self._root, _is_whole)
         remove_leftovers(self._root)
         building, replaced = (self._root / f".{key}.{part}.{os.getpid()}.tmp" for part in ("new", "old"))
         # In a container a killed process had the same id.
@@ -62,6 +64,7 @@ class FileCache:
         Raises:
             InputError: the entry is damaged.
         """
+        restore_replaced(self._root, _is_whole)
         folder = self._root / key
         if not folder.is_dir():
             return None
@@ -90,6 +93,14 @@ def _read_record(folder: Path) -> dict[str, Any]:
     if not valid or not isinstance(record.get("seconds"), int | float):
         raise _damaged(folder)
     return dict(record)
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        digests: dict[str, str] = _read_record(folder)["sha256"]
+    except InputError:
+        return False
+    return {name: _digest(folder / name) for name in digests} == digests
 
 
 def _damaged(folder: Path) -> InputError:

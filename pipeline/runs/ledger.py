@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pipeline.artifacts.files import write_array, write_json
 from pipeline.artifacts.prepared import PreparedData
+from pipeline.artifacts.replaced import restore_replaced
 from pipeline.energy import UNKNOWN_ENERGY, Energy
 from pipeline.errors import InputError
 from pipeline.runs.record import (
@@ -22,6 +23,7 @@ from pipeline.runs.record import (
     check_bounded,
     check_checksums,
     damaged,
+    is_whole,
     read_record,
     read_small_json,
     write_checksums,
@@ -204,6 +206,11 @@ class Ledger:
         timing["joules"] = Energy.from_record(timing["joules"])
         hardware = tuple(record.pop("places"))
         return RunResult(**record, **timing, history=history, links=links, hardware=hardware, correct=correct)
+
+    def restore_replaced(self) -> list[str]:
+        """Rename entries back that a process was replacing when it was killed; returns a line for each."""
+        folders = restore_replaced(self._root, is_whole)
+        return [f"{folder}: restored: a process was killed while it replaced it" for folder in folders]
 
     def set_aside_damaged(self, keys: Iterable[str], labels: NDArray[np.int64]) -> list[str]:
         """Move the damaged entries among `keys` into the folder `set-aside`, so that they are trained again.

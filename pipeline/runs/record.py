@@ -125,6 +125,16 @@ def check_checksums(folder: Path, *, may_lack_weights: bool = False) -> None:
                 raise damaged(folder, f"{name} has changed since it was written")
 
 
+def is_whole(folder: Path) -> bool:
+    """Return whether the files of a run are there and sound; its weights may be missing."""
+    try:
+        check_checksums(folder, may_lack_weights=True)
+        read_record(folder)
+    except InputError:
+        return False
+    return (folder / "identity.json").exists()
+
+
 def lacks_weights(folder: Path) -> bool:
     """Return whether a run was recorded with weights that are not in its folder.
 

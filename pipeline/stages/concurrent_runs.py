@@ -66,7 +66,8 @@ def train_concurrently(context: StageContext, arguments: Sequence[str]) -> None:
         context, data = load_study(context, world)
         runs, ledger, n_test = resolve_runs(context, data, world), Ledger(context.work.ledger), len(data.test.labels)
         register_plans(context)
-        for line in ledger.set_aside_damaged(sorted({run.fingerprint for run in runs if run.key}), data.test.labels):
+        restored, keys = ledger.restore_replaced(), sorted({run.fingerprint for run in runs if run.key})
+        for line in (*restored, *ledger.set_aside_damaged(keys, data.test.labels)):
             log.info(f"{context.name}: {line}")
         while True:
             missing = [runs[index] for index in next_runs(context, runs, ledger, n_test)]

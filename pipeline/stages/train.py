@@ -55,8 +55,9 @@ def train_study(context: StageContext, world: World) -> None:
     ledger, checkpoints = Ledger(context.work.ledger), context.work.checkpoints(context.name)
     if world.is_main:
         _check_space(context, [run.spec for run in runs], n_test=len(data.test.labels))
+        restored = ledger.restore_replaced()
         damaged = ledger.set_aside_damaged(sorted({key for key in keys if key}), data.test.labels)
-        for line in (*damaged, *unused_checkpoints(checkpoints, keys)):
+        for line in (*restored, *damaged, *unused_checkpoints(checkpoints, keys)):
             context.log.info(f"{context.name}: {line}")
     n_test, trained = len(data.test.labels), []
     # The disk of rank 0 is authoritative.
@@ -120,6 +121,8 @@ def _run(
     )
     if world.is_main:
         context.work.ledger.mkdir(parents=True, exist_ok=True)
+        for line in ledger.restore_replaced():
+            context.log.info(f"{context.name}: {line}")
         remove_leftovers(context.work.ledger)
     study, recipe, flag_sync = context.params.studies[context.item_name], study_recipe(context), stop_and_save_flags()
     following = following_stages(context.item_name, context.params.studies)

@@ -62,3 +62,23 @@ def test_concurrent_runs_with_looks_train_a_damaged_run_again(tmp_path: Path, mo
     write_project(tmp_path, study=study, report=report, train={"concurrent_runs": 2})
     assert stage("train", tmp_path) == 75
     assert started == [[key]]
+
+
+@pytest.mark.parametrize("at_a_time", [1, 2])
+def test_a_run_whose_replacement_was_killed_is_not_trained_again(tmp_path: Path, at_a_time: int) -> None:
+    data = write_project(tmp_path, study=FOUR_CELLS)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(train_stage, "execute_run", MadeUpRuns(lambda _: 0.5))
+        assert stage("train", tmp_path) == 0
+    entry = WorkPaths(root=tmp_path / "work").ledger / runs_of(data)[0]["fingerprint"]
+    entry.rename(entry.with_name(f".{entry.name}.old.4194305.tmp"))
+    write_project(tmp_path, study=FOUR_CELLS, train={"concurrent_runs": at_a_time})
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(train_stage, "execute_run", _train_nothing)
+        patched.setattr(concurrent_runs, "train_in_processes", _train_nothing)
+        assert stage("train", tmp_path) == 0
+    assert entry.is_dir()
+
+
+def _train_nothing(*_: object, **__: object) -> None:
+    raise AssertionError("a finished run is trained")

@@ -141,3 +141,37 @@ FileCache(Path({str(tmp_path / "finished")!r})).put({KEY!r}, files, seconds=1.5)
     assert finished.restore(KEY, files) is None
     finished.put(KEY, files, seconds=1.5)
     assert [path.name for path in (tmp_path / "finished").iterdir()] == [KEY]
+
+
+@pytest.mark.parametrize("next_call", ["restore", "put"])
+def test_a_kill_during_a_replacement_loses_no_entry(
+    finished: FileCache, files: dict[str, Path], tmp_path: Path, next_call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the two renames."""
+    rename = Path.rename
+
+    def stopped(source: Path, target: Path) -> Path:
+        if target.name == KEY:
+            raise KeyboardInterrupt
+        return rename(source, target)
+
+    finished.put(KEY, files, seconds=1.5)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            finished.put(KEY, files, seconds=2.5)
+    (leftover,) = (tmp_path / "finished").iterdir()
+    leftover.rename(str(leftover).replace(f".{os.getpid()}.", ".4194305."))
+    if next_call == "put":
+        finished.put("0e" * 12, files, seconds=3.5)
+    assert finished.restore(KEY, files) == 1.5
+    assert not [path for path in (tmp_path / "finished").iterdir() if path.suffix == ".tmp"]
+
+
+def test_a_damaged_entry_that_was_replaced_does_not_come_back(
+    finished: FileCache, files: dict[str, Path], tmp_path: Path
+) -> None:
+    finished.put(KEY, files, seconds=1.5)
+    moved = (tmp_path / "finished" / KEY).rename(tmp_path / f"finished/.{KEY}.old.4194305.tmp")
+    (moved / "a.npy").unlink()
+    assert finished.restore(KEY, files) is None

@@ -1,6 +1,7 @@
 """Finished runs on disk: complete or absent; errors name a damaged one."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from pipeline.training.run_key import RunKey
 from pipeline.training.state import ChainLink, HistoryRecord
 from tests.fixtures.training import TIMEOUT_S, environment
 
+_DEAD = 4194305  # above the largest process id
 KEY, OTHER_KEY = (
     RunKey(job={"settings": {"seed": seed}}, machine={"torch": "2.0", "threads": None}) for seed in (0, 1)
 )
@@ -172,8 +174,54 @@ Ledger(Path({str(tmp_path / "runs")!r})).add(KEY, FINISHED)
     _check_equal(ledger.get(KEY.fingerprint), FINISHED)
 
 
+def _interrupt_replacement(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop between the two renames."""
+    rename = Path.rename
+
+    def stopped(source: Path, target: Path) -> Path:
+        if target.name == KEY.fingerprint:
+            raise KeyboardInterrupt
+        return rename(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            ledger.add(KEY, DIVERGED)
+
+
+@pytest.mark.parametrize("pid", [os.getpid(), _DEAD])
+def test_a_kill_during_a_replacement_loses_no_run(
+    ledger: Ledger, tmp_path: Path, pid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.add(KEY, FINISHED)
+    _interrupt_replacement(ledger, monkeypatch)
+    for leftover in (tmp_path / "runs").iterdir():
+        leftover.rename(str(leftover).replace(f".{os.getpid()}.", f".{pid}."))
+    (line,) = ledger.restore_replaced()
+    assert line.startswith(f"{tmp_path / 'runs' / KEY.fingerprint}: ")
+    remove_leftovers(tmp_path / "runs")
+    _check_equal(ledger.get(KEY.fingerprint), FINISHED)
+    assert ledger.restore_replaced() == []
+
+
+def test_of_a_replaced_run_nothing_comes_back(ledger: Ledger, tmp_path: Path) -> None:
+    """Of a running process, of a run that is there, and of one that was partly deleted."""
+    ledger.add(KEY, FINISHED)
+    entry = ledger.folder(KEY.fingerprint)
+    running = entry.with_name(f".{OTHER_KEY.fingerprint}.old.{os.getppid()}.tmp")
+    shutil.copytree(entry, running)
+    shutil.copytree(entry, entry.with_name(f".{KEY.fingerprint}.old.{_DEAD}.tmp"))
+    partly = entry.with_name(f".{'0a' * 12}.old.{_DEAD}.tmp")
+    shutil.copytree(entry, partly)
+    (partly / "correct.npy").unlink()
+    assert ledger.restore_replaced() == []
+    assert [run.fingerprint for run in ledger.run_keys()] == [KEY.fingerprint]
+    remove_leftovers(tmp_path / "runs")
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {entry.name, running.name}
+
+
 def test_leftovers_of_running_processes_stay(tmp_path: Path) -> None:
-    mine, gone = tmp_path / f".k.{os.getpid()}.tmp", tmp_path / ".k.4194305.tmp"
+    mine, gone = tmp_path / f".k.{os.getpid()}.tmp", tmp_path / f".k.{_DEAD}.tmp"
     for folder in (mine, gone):
         folder.mkdir()
     remove_leftovers(tmp_path)
