@@ -9,7 +9,8 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts.files import write_json, write_text
+from pipeline.errors import InputError
 from pipeline.run_log import rounded_time
 from pipeline.training.state import HistoryRecord
 
@@ -129,15 +131,27 @@ def following_stages(study: str, studies: Iterable[str]) -> list[str]:
 class LiveMetrics:
     """Writes the curves of the current run and the accuracies of the study's runs.
 
+    The runs go on without metrics once a file cannot be written, e.g. on a full disk.
+
     Args:
         folder: replaced by this study's metrics.
         study: name of the study.
         n_runs: number of runs to train.
+        log: receives a line if the metrics end early.
         clock: returns seconds.
     """
 
-    def __init__(self, folder: Path, *, study: str, n_runs: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._folder, self._study, self._n_runs, self._clock = folder, study, n_runs, clock
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        study: str,
+        n_runs: int,
+        log: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder, self._study, self._n_runs, self._log, self._clock = folder, study, n_runs, log, clock
+        self._has_failed = False
         self._ended: list[float | None] = []
         self._run = self._left = ""
         self._shown: dict[tuple[str, str], Sequence[tuple[int, float]]] = {}
@@ -147,18 +161,22 @@ class LiveMetrics:
 
     def start_run(self, name: str) -> None:
         """Remove the curves of the previous run, and show the name of this one."""
+        if self._has_failed:
+            return
         for group, _ in _CURVES:
             shutil.rmtree(self._plots / group, ignore_errors=True)
         for curve in _CURVES:
             self._shown.pop(curve, None)
         self._run, self._unwritten, self._next_write = name, (), 0.0
-        self._write_metrics({})
+        with self._may_fail():
+            self._write_metrics({})
 
     def record(self, history: Sequence[HistoryRecord]) -> None:
         """Write the curves of the current run from all its records, unless they were written a moment ago."""
         self._unwritten = history
-        if self._clock() >= self._next_write:
-            self._write_metrics({"step": history[-1].step, **self._write_curves_of_run()})
+        if self._clock() >= self._next_write and not self._has_failed:
+            with self._may_fail():
+                self._write_metrics({"step": history[-1].step, **self._write_curves_of_run()})
             self._next_write = self._clock() + _WRITE_S
 
     def _write_curves_of_run(self) -> dict[str, dict[str, float]]:
@@ -180,13 +198,28 @@ class LiveMetrics:
             top1: 0 to 1; None if the run has no result.
             left: the runs and the time left of the study, as text.
         """
+        if self._has_failed:
+            return
         self._ended.append(top1)
         self._left = left
-        self._write_curves_of_run()
-        known = [(number, value) for number, value in enumerate(self._ended, start=1) if value is not None]
-        if known:
-            self._write_curve("runs", "top1", known)
-        self._write_metrics({} if top1 is None else {"test": {"top1": top1}})
+        with self._may_fail():
+            self._write_curves_of_run()
+            known = [(number, value) for number, value in enumerate(self._ended, start=1) if value is not None]
+            if known:
+                self._write_curve("runs", "top1", known)
+            self._write_metrics({} if top1 is None else {"test": {"top1": top1}})
+
+    @contextmanager
+    def _may_fail(self) -> Iterator[None]:
+        """Log the first error of the files written in the block; after it nothing is written."""
+        try:
+            yield
+        except (OSError, InputError) as error:
+            self._has_failed = True
+            reason = error.__cause__ or error  # without the advice to run the command again
+            # The log file may be on the same full disk, and the terminal has the line by then.
+            with suppress(OSError):
+                self._log(f"{self._folder}: no live metrics from now on ({reason}); the runs go on")
 
     @property
     def _plots(self) -> Path:

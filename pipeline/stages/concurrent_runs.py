@@ -116,7 +116,7 @@ class StudyMonitor:
         # The processes train the most expensive runs first.
         self._progress = StudyProgress(sorted(costs.values(), reverse=True), following=following, clock=clock)
         self._clock, self._start, self._n_processes = clock, clock(), n_processes
-        self._live = LiveMetrics(context.data.live_metrics, study=study, n_runs=len(names))
+        self._live = LiveMetrics(context.data.live_metrics, study=study, n_runs=len(names), log=context.log.info)
         self._live.start_run(f"{n_processes} runs at a time, see process-*/report.html")
 
     def update(self) -> None:

@@ -129,7 +129,9 @@ def _run(
     study_progress = StudyProgress([_n_images(runs[index].spec.settings) for index in missing], following=following)
     live_folder = context.data.live_metrics / live_name
     # Only rank 0 has it, and writes.
-    live = LiveMetrics(live_folder, study=context.item_name, n_runs=len(missing)) if world.is_main else None
+    live = None
+    if world.is_main:
+        live = LiveMetrics(live_folder, study=context.item_name, n_runs=len(missing), log=context.log.info)
     for run in (runs[index] for index in missing):
         assert run.key is not None, "skipped runs are never missing"
         settings, key = run.spec.settings, run.fingerprint

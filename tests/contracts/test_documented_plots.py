@@ -30,7 +30,7 @@ def test_the_item_for_plots_adds_one_entry_to_dvc_yaml() -> None:
 @pytest.mark.subprocess
 def test_the_command_plots_the_files_of_a_running_study(tmp_path: Path) -> None:
     (line,) = re.findall(r"^dvc plots show .*$", _SECTION, flags=re.MULTILINE)
-    live = LiveMetrics(tmp_path / "data" / "live", study="digits", n_runs=1)
+    live = LiveMetrics(tmp_path / "data" / "live", study="digits", n_runs=1, log=print)
     live.start_run("full, batch 16, seed 0")
     steps = range(1, 4)
     live.record([HistoryRecord(epoch=n, step=n, examples=n, train_loss=2.5 / n, lr=0.1) for n in steps])

@@ -1,6 +1,8 @@
 """A running study: the time left, its metrics in DVCLive's layout, and its page."""
 
 import csv
+import errno
+import os
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -68,6 +70,10 @@ def test_the_time_left_includes_the_time_of_earlier_processes() -> None:
     assert progress.end_run(earlier_seconds=599.0) == "1 of 2 runs, about 20 min left"
 
 
+def _fail(line: str) -> None:
+    raise AssertionError(line)
+
+
 def _record(step: int, loss: float | None, top1: float | None = None) -> HistoryRecord:
     return HistoryRecord(epoch=0.5, step=step, examples=8 * step, train_loss=loss, lr=0.1 / step, top1=top1)
 
@@ -80,7 +86,7 @@ def _curve(folder: Path, name: str) -> list[dict[str, str]]:
 def test_curves_are_of_the_current_run_and_one_is_of_all_runs(tmp_path: Path) -> None:
     folder = tmp_path / "live"
     times = iter(range(10, 1000, 10))
-    live = LiveMetrics(folder, study="digits", n_runs=3, clock=times.__next__)
+    live = LiveMetrics(folder, study="digits", n_runs=3, log=_fail, clock=times.__next__)
     live.start_run("full, seed 0")
     history = [_record(1, 2.5), _record(2, None), _record(3, 1.25, top1=0.5)]
     live.record(history[:1])
@@ -107,7 +113,7 @@ def test_curves_are_of_the_current_run_and_one_is_of_all_runs(tmp_path: Path) ->
 def test_records_close_together_are_written_at_once(tmp_path: Path) -> None:
     """The first of a run at once, others after a while, and the last with the end of the run."""
     now = 100.0
-    live = LiveMetrics(tmp_path, study="digits", n_runs=2, clock=lambda: now)
+    live = LiveMetrics(tmp_path, study="digits", n_runs=2, log=_fail, clock=lambda: now)
     history = [_record(step, 1 / step) for step in range(1, 6)]
     steps = []
     for run, ends in (("seed 0", True), ("seed 1", False)):
@@ -125,12 +131,48 @@ def test_records_close_together_are_written_at_once(tmp_path: Path) -> None:
 def test_metrics_of_an_earlier_study_are_removed(tmp_path: Path) -> None:
     (tmp_path / "live").mkdir()
     (tmp_path / "live" / "old.tsv").touch()
-    LiveMetrics(tmp_path / "live", study="digits", n_runs=1).start_run("full, seed 0")
+    LiveMetrics(tmp_path / "live", study="digits", n_runs=1, log=_fail).start_run("full, seed 0")
     assert {path.name for path in (tmp_path / "live").iterdir()} == {"metrics.json", "report.html"}
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EIO])
+@pytest.mark.parametrize("fails_at", [0, 1, 2])
+def test_runs_go_on_where_metrics_cannot_be_written(
+    tmp_path: Path, number: int, fails_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No result depends on them. The disk is full from one of the calls on, for the log file as well."""
+    lines: list[str] = []
+
+    def log(line: str) -> None:
+        lines.append(line)
+        raise OSError(number, os.strerror(number))
+
+    def refused(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    live = LiveMetrics(tmp_path / "live", study="digits", n_runs=2, log=log)
+    calls = [
+        lambda: live.start_run("full, seed 0"),
+        lambda: live.record([_record(1, 2.5)]),
+        lambda: live.end_run(0.75, "1 of 2 runs"),
+    ]
+    for call in calls[:fails_at]:
+        call()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refused)
+        for call in calls[fails_at:]:
+            call()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for call in calls:
+        call()
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    (line,) = lines
+    assert line.startswith(f"{tmp_path / 'live'}: ")
+    assert os.strerror(number) in line
+
+
 def test_the_page_refreshes_itself_until_the_last_run_has_ended(tmp_path: Path) -> None:
-    live = LiveMetrics(tmp_path, study="digits", n_runs=2)
+    live = LiveMetrics(tmp_path, study="digits", n_runs=2, log=_fail)
     pages = []
 
     def read() -> str:
