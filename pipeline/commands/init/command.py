@@ -23,6 +23,7 @@ from pipeline.commands.init.project import (
     check_new,
     check_tools,
     start_repositories,
+    write_params,
     write_project,
 )
 from pipeline.commands.init.proposal import FolderSurvey, default_test_size, propose, survey_folder
@@ -168,11 +169,10 @@ def main(argv: Sequence[str]) -> int:
         )
     print("\n".join(_proposed(params)))
     ignored = _ignored(folder, project) + (["/weights/"] if chosen and chosen.copies else [])
-    written = write_project(project, proposal.text, ignored=ignored, copies=chosen.copies if chosen else {})
-    print(f"written: {', '.join(written)}")
-    for line in start_repositories(project):
-        print(line)
-    print("\n".join(_next_steps(params, survey)))
+    written = write_project(project, ignored=ignored, copies=chosen.copies if chosen else {})
+    started = list(start_repositories(project))
+    print(f"written: {', '.join([write_params(project, proposal.text), *written])}")
+    print("\n".join([*started, *_next_steps(params, survey)]))
     return 0
 
 

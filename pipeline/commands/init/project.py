@@ -45,26 +45,23 @@ def check_new(paths: Sequence[Path], *, force: bool) -> None:
         raise InputError(f"{existing[0]}: exists; add --force to overwrite it, or run the command in another folder")
 
 
-def write_project(folder: Path, params: str, *, ignored: Sequence[str], copies: Mapping[Path, Path]) -> list[str]:
-    """Write the files that the project lacks; returns their names.
-
-    params.yaml comes last: without it `init` starts again, as after a kill.
+def write_project(folder: Path, *, ignored: Sequence[str], copies: Mapping[Path, Path]) -> list[str]:
+    """Write the files that the project lacks, without params.yaml; returns their names.
 
     Args:
         folder: with dvc.yaml of this pipeline, which stays; or without, and then it gets one.
-        params: content of params.yaml without the line for editors.
         ignored: lines of .gitignore, in addition to those of every project.
         copies: source by target.
     """
-    written = ["params.yaml"]
-    schema = "presets/params.schema.json" if (folder / "presets" / SCHEMA).is_file() else SCHEMA
-    if schema == SCHEMA:
-        write_json(folder / SCHEMA, params_schema())
-        written.append(SCHEMA)
+    written = []
+    # First: next to it, `init` replaces the other files of a run that was killed.
     if not is_pipeline(folder):
         root = packaged_path("dvc.yaml").read_text(encoding="utf-8")
         write_text(folder / "dvc.yaml", project_dvc_yaml(root))
         written.append("dvc.yaml")
+    if _schema(folder) == SCHEMA:
+        write_json(folder / SCHEMA, params_schema())
+        written.append(SCHEMA)
     for name, content in (("data/overrides.csv", _OVERRIDES), ("data/.gitignore", _DATA_GITIGNORE)):
         if not (folder / name).exists():
             write_text(folder / name, content)
@@ -75,8 +72,23 @@ def write_project(folder: Path, params: str, *, ignored: Sequence[str], copies: 
         written.append(str(target.relative_to(folder)))
     written += _with_lines(folder / ".gitignore", ["/.work/", "/.params.yaml.lock", "__pycache__/", *ignored])
     written += _with_lines(folder / ".dvcignore", _DVCIGNORE)
-    write_text(folder / "params.yaml", f"# yaml-language-server: $schema={schema}\n{params}")
     return written
+
+
+def write_params(folder: Path, params: str) -> str:
+    """Write params.yaml, and return its name.
+
+    It is the last file of a project: without it `init` starts again, as after a kill or an error of git or DVC.
+
+    Args:
+        params: its content without the line for editors.
+    """
+    write_text(folder / "params.yaml", f"# yaml-language-server: $schema={_schema(folder)}\n{params}")
+    return "params.yaml"
+
+
+def _schema(folder: Path) -> str:
+    return "presets/params.schema.json" if (folder / "presets" / SCHEMA).is_file() else SCHEMA
 
 
 def _with_lines(path: Path, lines: Sequence[str]) -> list[str]:
@@ -94,6 +106,8 @@ def _with_lines(path: Path, lines: Sequence[str]) -> list[str]:
 def start_repositories(folder: Path) -> Iterator[str]:
     """Initialize git and DVC in `folder` unless it is within a repository; yields what was done.
 
+    A `.dvc` in `folder` without a setting or a cached file is initialized again.
+
     Raises:
         MachineError: git or DVC fails.
     """
@@ -101,12 +115,22 @@ def start_repositories(folder: Path) -> Iterator[str]:
     if top is None:
         _run(["git", "init", "--quiet"], folder)
         yield "git: repository initialized"
-    if any((parent / ".dvc").is_dir() for parent in (folder, *folder.parents)):
+    own = folder / ".dvc"
+    if _has_content(own) if own.is_dir() else any((parent / ".dvc").is_dir() for parent in folder.parents):
         return
     inside = top is not None and Path(os.fsdecode(top).removesuffix("\n")).resolve() != folder.resolve()
-    _run([sys.executable, "-m", "dvc", "init", "--quiet", *(["--subdir"] if inside else [])], folder)
+    # An earlier `init` may have ended while DVC made the folder.
+    options = [*(["--subdir"] if inside else []), *(["--force"] if own.is_dir() else [])]
+    _run([sys.executable, "-m", "dvc", "init", "--quiet", *options], folder)
     write_text(folder / ".dvc" / "config", _DVC_CONFIG)
     yield "dvc: initialized, without analytics"
+
+
+def _has_content(dvc_folder: Path) -> bool:
+    """Return whether there is a setting or a cached file in a `.dvc`, all of which `dvc init --force` removes."""
+    made = (dvc_folder / ".gitignore", dvc_folder / "tmp")
+    files = (path for part in dvc_folder.iterdir() if part not in made for path in (part, *part.rglob("*")))
+    return any(path.is_symlink() or (path.is_file() and path.stat().st_size > 0) for path in files)
 
 
 def _run(command: Sequence[str], folder: Path) -> None:

@@ -136,15 +136,32 @@ def test_a_gitignore_keeps_its_bytes(project: Path) -> None:
     assert after.count(b"/.work/") == 1
 
 
-def test_after_an_interruption_it_starts_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("step", ["project_dvc_yaml", "write_json", "_with_lines"])
+def test_after_an_interruption_it_starts_again(step: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     write_folder(project.parent / "photos", one_tree())
     with monkeypatch.context() as patched:
-        patched.setattr("pipeline.commands.init.project._with_lines", interrupted)
+        patched.setattr(f"pipeline.commands.init.project.{step}", interrupted)
         assert _init("../photos") == 130
     assert _init("../photos") == 0
+
+
+def test_after_an_error_of_git_it_starts_again(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_folder(project.parent / "photos", one_tree())
+    (project.parent / "bin").mkdir()
+    failing = project.parent / "bin/git"
+    failing.write_text("#!/bin/sh\nexit 1\n")
+    failing.chmod(0o755)
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", str(failing.parent))
+        assert _init("../photos") == 2
+    assert printed_error(capsys.readouterr().err).key == "git init"
+    assert _init("../photos") == 0
+    assert (project / ".git").is_dir()
 
 
 @pytest.mark.parametrize(
