@@ -76,10 +76,13 @@ def _try_lock(file: IO[str], *, within_s: float) -> bool:
             time.sleep(0.05)
         except OSError as error:
             file.close()
-            if error.errno not in _NO_LOCKS:
-                raise
-            raise InputError(
-                f"{file.name}: the file system has no locks ({error.strerror}); choose a folder on another one"
-            ) from None
+            raise missing_locks(error, file.name) or error from None
         else:
             return True
+
+
+def missing_locks(error: OSError, file: str | Path) -> InputError | None:
+    """Return the error that names `file` if its file system has no locks; None for other errors."""
+    if error.errno not in _NO_LOCKS:
+        return None
+    return InputError(f"{file}: the file system has no locks ({error.strerror}); choose a folder on another one")

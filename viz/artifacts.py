@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, Stric
 
 from pipeline.artifacts.files import read_json
 from pipeline.config.renamed_keys import with_new_keys
-from pipeline.errors import InputError
+from pipeline.errors import InputError, explain_file_errors
 
 
 class _Content(BaseModel):
@@ -64,10 +64,12 @@ def read_typed(path: Path, kind: type[_T]) -> _T:
     """Read a JSON file as `kind`.
 
     Raises:
-        InputError: the file is missing or damaged, or does not have the keys of `kind`.
+        InputError: the file is missing, cannot be read, is damaged, or does not have the keys of `kind`.
     """
+    with explain_file_errors():
+        content = read_json(path)
     try:
-        return kind.model_validate(read_json(path))
+        return kind.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "(top level)"

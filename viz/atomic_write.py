@@ -3,7 +3,7 @@
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from filelock import FileLock, Timeout
 
 from pipeline.artifacts.files import atomic_path
 from pipeline.errors import InputError, explain_file_errors
+from pipeline.locks import missing_locks
 
 _LOCK_TIMEOUT_S = 30.0
 _POLL_INTERVAL_S = 0.02
@@ -38,17 +39,23 @@ def exclusive(file: Path) -> Iterator[None]:
     The lock is the empty file `.<name>.lock` in the folder of the file that `file` links to. It is not deleted.
 
     Raises:
-        InputError: others keep the lock; or the file system fails within the block, e.g. by a full disk or a
-            read-only folder.
+        InputError: others keep the lock, or the file system has no locks; or it fails within the block, e.g. by a full
+            disk or a read-only folder.
     """
+    with explain_file_errors(), _locked(file):
+        yield
+
+
+def _locked(file: Path) -> AbstractContextManager[object]:
+    target = file.resolve()
+    lock = target.with_name(f".{target.name}.lock")
     try:
-        with explain_file_errors():
-            target = file.resolve()
-            lock = target.with_name(f".{target.name}.lock")
-            with FileLock(lock, timeout=_LOCK_TIMEOUT_S, poll_interval=_POLL_INTERVAL_S):
-                yield
+        # A soft lock would outlive a killed process, and every later window would wait for it.
+        return FileLock(lock, timeout=_LOCK_TIMEOUT_S, poll_interval=_POLL_INTERVAL_S, fallback_to_soft=False).acquire()
     except Timeout:
         raise InputError(f"{file}: locked by another process for {_LOCK_TIMEOUT_S:g} s; try again") from None
+    except OSError as error:
+        raise missing_locks(error, file) or error from None
 
 
 def file_state(file: Path) -> FileState | None:

@@ -1,5 +1,8 @@
 """Threads and processes that write at the same time lose nothing, and a killed one leaves a valid file."""
 
+import errno
+import fcntl
+import os
 import random
 import signal
 import subprocess
@@ -47,6 +50,19 @@ def test_a_lock_that_is_not_released_is_an_error(file: Path, monkeypatch: pytest
         window.start()
         window.join()
     assert errors == [f"{file}: locked by another process for 0.1 s; try again"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_named(code: int, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with pytest.raises(InputError) as raised:
+        Decisions(file).decide([_A], "drop", "")
+    assert raised.value.key == str(file)
+    assert os.strerror(code) in str(raised.value)
+    assert file.read_text() == _HEADER
 
 
 def test_threads_that_share_an_object_lose_nothing(file: Path) -> None:
