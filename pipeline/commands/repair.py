@@ -10,11 +10,13 @@ import json
 import os
 import re
 import shutil
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pipeline.artifacts.files import write_bytes
 from pipeline.commands import command_parser
@@ -171,10 +173,10 @@ def _replace_lock(project: Path, work: WorkPaths) -> Repair:
 
 
 def _remove_unfinished_copies(project: Path) -> list[Repair]:
-    """Remove what DVC was copying when it was killed: outputs lie up to three folders deep."""
+    """Remove what DVC was copying when it was killed: outputs lie up to four folders deep."""
     copies = [
         path.relative_to(project)
-        for pattern in (".*.tmp", "*/.*.tmp", "*/*/.*.tmp")
+        for pattern in (".*.tmp", "*/.*.tmp", "*/*/.*.tmp", "*/*/*/.*.tmp")
         for path in sorted((project / "data").glob(pattern))
         if _UNFINISHED_COPY.fullmatch(path.name)
     ]
@@ -191,14 +193,30 @@ def _old_index_locks(project: Path) -> list[Path]:
     # A worktree has its own, elsewhere.
     name = os.fsdecode(git_output(project, "rev-parse", "--git-path", "index.lock") or b"").rstrip("\n")
     path = project / name
-    deadline = time.monotonic() + _INDEX_LOCK_AGE_S
-    while name and path.is_file():
-        if time.time() - path.stat().st_mtime >= _INDEX_LOCK_AGE_S:
+    deadline, first = time.monotonic() + _INDEX_LOCK_AGE_S, _version(path)
+    while name and (version := _version(path)):
+        # Its time may lie in the future, e.g. where another computer wrote it.
+        is_unchanged = time.monotonic() >= deadline and version == first
+        if is_unchanged or time.time() - version.modified_ns / 1e9 >= _INDEX_LOCK_AGE_S:
             return [path]
-        if time.monotonic() > deadline or _git_runs(project):
+        if time.monotonic() >= deadline or _git_runs(project):
             break
         time.sleep(0.05)
     return []
+
+
+class _Version(NamedTuple):
+    inode: int
+    modified_ns: int
+
+
+def _version(path: Path) -> _Version | None:
+    """Return what differs after a file is written or replaced; None without a file."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return _Version(status.st_ino, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else None
 
 
 def _git_runs(project: Path) -> bool:

@@ -63,9 +63,23 @@ def test_an_index_lock_stays_while_a_program_runs(project: ThreeStages, program:
         running.wait()
 
 
-def test_a_fresh_index_lock_stays(project: ThreeStages, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_lock_that_changes_stays(project: ThreeStages, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a process that cannot be seen and goes on writing."""
-    monkeypatch.setattr(repair, "_INDEX_LOCK_AGE_S", 0.2)
-    index_lock = _lock_index(project.folder, age_s=-60)
+    monkeypatch.setattr(repair, "_INDEX_LOCK_AGE_S", 0.3)
+    index_lock, wait = _lock_index(project.folder, age_s=-60), time.sleep
+
+    def write(seconds: float) -> None:
+        _lock_index(project.folder, age_s=-60)
+        wait(seconds)
+
+    monkeypatch.setattr(time, "sleep", write)
     assert repair_dvc_files(project.folder, WorkPaths()) == []
     index_lock.unlink()  # fails if it is gone
+
+
+def test_an_index_lock_of_the_future_is_removed(project: ThreeStages, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a computer whose clock is ahead."""
+    monkeypatch.setattr(repair, "_INDEX_LOCK_AGE_S", 0.2)
+    index_lock = _lock_index(project.folder, age_s=-3600)
+    assert [str(one.file) for one in repair_dvc_files(project.folder, WorkPaths())] == [".git/index.lock"]
+    assert not index_lock.exists()
