@@ -3,10 +3,11 @@
 import argparse
 import os
 import re
+import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from pipeline.artifacts.files import write_text
+from pipeline.artifacts.files import atomic_path
 from pipeline.commands import command_parser, folder_here_or_packaged
 from pipeline.config.params import check_params, load_params
 from pipeline.config.yaml_reading import parse_yaml, read_yaml_text
@@ -90,7 +91,12 @@ def apply_preset(
     body = _body(read_yaml_text(preset))
     if precision is not None:
         body = with_precision(body, precision, source=str(preset))
-    write_text(target, f"{_MODELINE} $schema={schema}\n{body}")
+    # A link stays a link, as in the visualizer.
+    file = target.resolve()
+    with atomic_path(file) as temporary:
+        temporary.write_text(f"{_MODELINE} $schema={schema}\n{body}", encoding="utf-8", newline="\n")
+        if file.exists():
+            shutil.copymode(file, temporary)
 
 
 def with_precision(text: str, precision: str, *, source: str) -> str:

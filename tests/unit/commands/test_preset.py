@@ -2,6 +2,7 @@
 
 import json
 import re
+import stat
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,18 @@ def test_only_the_editors_line_differs_from_the_preset(folder: Path) -> None:
 def test_one_preset_may_replace_another(folder: Path) -> None:
     for name in ("digits", "paper", "digits"):
         assert main(["preset", name]) == 0
+
+
+def test_a_linked_file_is_written_with_its_mode(folder: Path) -> None:
+    (folder / "shared").mkdir()
+    file = folder / "shared/params.yaml"
+    (folder / "params.yaml").symlink_to(file)
+    assert main(["preset", "digits"]) == 0
+    file.chmod(0o660)
+    assert main(["preset", "cifar10"]) == 0
+    assert (folder / "params.yaml").is_symlink()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o660
+    assert load_params(file) == load_params(folder / "presets/cifar10.yaml")
 
 
 def test_edits_are_not_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
