@@ -6,6 +6,7 @@ With `--embedding` and `--images` there is a project; with `--images` it has the
 import hashlib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -132,8 +133,11 @@ def check_out_folder(out: Path, overrides: Path | None = None) -> None:
         if provenance["stage"] != STAGE:
             raise InputError(f"--out {out}: has the results of {provenance['stage']}; give another folder")
         recorded = provenance["outputs"]
-    file = out / OVERRIDES
-    if file.exists() and recorded.get(OVERRIDES) != sha256_of_file(file):
+    file, digest = out / OVERRIDES, None
+    # Another run into this folder may remove its own.
+    with suppress(FileNotFoundError):
+        digest = sha256_of_file(file)
+    if digest is not None and recorded.get(OVERRIDES) != digest:
         raise InputError(
             f"--out {out}: its {OVERRIDES} has decisions that {STAGE} did not write; give another folder, or move the "
             "file away"
