@@ -4,25 +4,32 @@ A kept checkpoint is the state of a run at a link, so its bits are in the record
 be the recorded one. If every segment ends in its recorded link, so does the run.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from torch.optim import Optimizer
 
 from pipeline.batching import SampleStream
 from pipeline.commands.verify.recorded import Project
 from pipeline.commands.verify.retraining import AuditSample, Retrain, choose_runs, retrainer
 from pipeline.commands.verify.studies import StudyRun, VerifiedStudy
-from pipeline.distributed import World
+from pipeline.distributed import Grids, World
 from pipeline.errors import InputError
 from pipeline.run_log import RunLog
 from pipeline.runs.checkpoints import has_kept, kept_checkpoint, load_kept
 from pipeline.runs.ledger import RunResult
 from pipeline.training.checkpointing import Checkpointer, stop_and_save_flags
 from pipeline.training.hash_chain import HashChain
+from pipeline.training.settings import TrainSettings
 from pipeline.training.state import TrainState
 
 _NOT_KEPT = "no checkpoint is kept at a link of its hash chain (studies.NAME.keep_checkpoints); train the whole run"
+_ERROR_FEEDBACK = "trained with PowerSGD, whose error feedback no link of a hash chain has; train the whole run"
+_EXPONENTS = range(-1074, 1000)
+"""Binary exponents of the grids of a sum: of the smallest float64 up to those of which no anchor overflows."""
 # Errors of `load_state_dict`, of torch and of this project, at values that it does not expect.
 _OTHER_STATE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError)
 
@@ -42,7 +49,9 @@ def choose_segments(
     for fingerprint, run in runs.decidable.items():
         links = project.runs[fingerprint].result.links
         folder = project.work.kept_checkpoints(fingerprint)
-        if all(has_kept(folder, link.step) for link in links[:-1]):
+        if run.spec.settings.compression == "powersgd":
+            undecidable[_ERROR_FEEDBACK] = undecidable.get(_ERROR_FEEDBACK, 0) + 1
+        elif all(has_kept(folder, link.step) for link in links[:-1]):
             for i in range(len(links)):
                 end = None if i + 1 == len(links) else i + 1
                 segments[f"{fingerprint} {i:03d}"] = replace(run, first_link=i, n_links=end)
@@ -87,8 +96,10 @@ class _SegmentCheckpointer(Checkpointer):
         links = list(self._recorded.links[: self._segment.first_link])
         step, spec = links[-1].step, self._segment.spec
         saved = load_kept(self._folder, step)
+        options = _options(state.optimizer)
         try:
             state.load_state_dict(saved, self._world)
+            _restore_what_no_link_hashes(state, options, spec.settings)
         except _OTHER_STATE as error:
             raise InputError(
                 f"{self._folder}: the checkpoint of step {step} holds no state of this run ({type(error).__name__})"
@@ -113,3 +124,32 @@ class _SegmentCheckpointer(Checkpointer):
         if n_links is not None and state.step >= self._recorded.links[n_links - 1].step:
             state.wait_for_links()
             raise _SegmentEnd(state)
+
+
+def _options(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """Return a copy of the options of each group of parameters, such as weight decay and momentum."""
+    return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+
+
+def _restore_what_no_link_hashes(
+    state: TrainState, options: Sequence[Mapping[str, Any]], settings: TrainSettings
+) -> None:
+    """Replace what a checkpoint says of the optimizer's options and of the range of exact sums by the settings.
+
+    Args:
+        options: of a fresh optimizer.
+
+    Raises:
+        ValueError: the grids of exact sums are none that a step finds.
+    """
+    for group, own in zip(state.optimizer.param_groups, options, strict=True):
+        parameters = group["params"]
+        group.clear()
+        group.update(own, params=parameters)
+    if state.grids is not None:
+        # The bits of the sum decide to what gradients are rounded, and may round all of them to zero. A step replaces
+        # exponents that do not fit its gradients.
+        exponents = tuple(state.grids.exponents)
+        if not all(type(exponent) is int and exponent in _EXPONENTS for exponent in exponents):
+            raise ValueError("exponents that no gradient has")
+        state.grids = Grids(exponents, max(1, math.ceil(math.log2(settings.simulated_workers))))

@@ -4,6 +4,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.commands.verify import retraining, segments
+from pipeline.commands.verify.retraining import AuditSample, choose_runs
 from pipeline.paths import WorkPaths
 from pipeline.runs.checkpoints import has_kept, kept_checkpoint, load_kept
 from pipeline.runs.record import write_checksums
@@ -191,6 +193,50 @@ def test_a_checkpoint_that_is_not_that_of_its_link_is_named(
     assert words in line
     assert "steps 2 to 4" in line
     assert len(_starting("equal", lines)) == 2
+
+
+def test_options_of_a_kept_optimizer_are_not_taken(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No link hashes them, so a checkpoint with others reaches its link; the settings decide them."""
+    state: Any = load_kept(_kept(project), 2)
+    for group in state["optimizer"]["param_groups"]:
+        group["weight_decay"], group["momentum"], group["maximize"] = 0.5, 0.1, True
+    kept_checkpoint(_kept(project), 2).save(2, state)
+    code, lines = _audit(project, capsys)
+    assert (code, _starting("DIFFERS", lines)) == (0, [])
+    assert len(_starting("equal", lines)) == 3
+
+
+def test_kept_grids_cannot_round_gradients_to_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = {"reduction": "exact", "simulated_workers": 2}
+    folder = write_verified_project(tmp_path, **ONE_RUN, recipe=recipe)
+    state: Any = load_kept(_kept(folder), 2)
+    state["grids"]["sum_bits"] = 60
+    kept_checkpoint(_kept(folder), 2).save(2, state)
+    code, lines = _audit(folder, capsys)
+    assert (code, _starting("DIFFERS", lines)) == (0, [])
+    state["grids"]["exponents"] = (10**9, *state["grids"]["exponents"][1:])
+    kept_checkpoint(_kept(folder), 2).save(2, state)
+    code, lines = _audit(folder, capsys)
+    assert code == 1
+    (line,) = _starting("DIFFERS", lines)
+    assert "holds no state of this run" in line
+
+
+def test_segments_of_runs_with_error_feedback_are_left_out(
+    honest: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compressed(*arguments: Any, **options: Any) -> AuditSample:
+        sample = choose_runs(*arguments, **options)
+        runs = {
+            name: replace(run, spec=replace(run.spec, settings=replace(run.spec.settings, compression="powersgd")))
+            for name, run in sample.decidable.items()
+        }
+        return replace(sample, decidable=runs)
+
+    monkeypatch.setattr(segments, "choose_runs", compressed)
+    code, lines = _audit(honest, capsys)
+    assert (code, _starting("equal", lines)) == (0, [])
+    assert any("1 runs cannot be decided: trained with PowerSGD" in line for line in lines), lines
 
 
 class _SlowChain(HashChain):
