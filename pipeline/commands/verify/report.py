@@ -1,9 +1,6 @@
 """Derive the report again, from tables that were derived from the recorded runs, and compare every number and line."""
 
-import html
-import itertools
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -20,6 +17,7 @@ from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.artifacts.tables import read_csv, read_parquet, write_parquet
 from pipeline.artifacts.untrusted import read_untrusted_json
 from pipeline.commands.verify.findings import Findings, shown
+from pipeline.commands.verify.page import compare_pages, parting
 from pipeline.commands.verify.recorded import Project
 from pipeline.commands.verify.studies import VerifiedStudy, same_value
 from pipeline.paths import DataPaths
@@ -31,7 +29,6 @@ from pipeline.runs.arm_rows import KEPT_COLUMNS
 from pipeline.stages.report import page_figures
 
 _MISSING = "missing"
-_CONTEXT = 30
 
 
 def check_digests(project: Project, findings: Findings) -> None:
@@ -50,6 +47,8 @@ def check_digests(project: Project, findings: Findings) -> None:
             if record["stage"] != name:
                 findings.differs(path, "stage", record["stage"], name)
             for part in ("inputs", "outputs"):
+                if (name, part) == ("report", "outputs"):
+                    _check_figures(project, path, record[part], findings)
                 for file, digest in record[part].items():
                     role = f"{part[:-1]} of {name}"
                     if _is_within(path.parent / file, project.data.root):
@@ -57,6 +56,15 @@ def check_digests(project: Project, findings: Findings) -> None:
                     else:
                         findings.wrong(path, f"{role} {shown(file)}: is not in {project.data.root}, and is not read")
     findings.checked.append(f"{n_files} digests of files in the provenance of the stages")
+
+
+def _check_figures(project: Project, record: Path, outputs: Mapping[str, str], findings: Findings) -> None:
+    """Check that the report's record names each figure next to it: its stage removes all others."""
+    named = {os.path.normpath(record.parent / file) for file in outputs}
+    for path in sorted(_files(project.data.figures)):
+        # Desktops write hidden files.
+        if os.path.normpath(path) not in named and not path.name.startswith("."):
+            findings.wrong(path, f"no output of the report, as {record} has them")
 
 
 def _is_within(file: Path, folder: Path) -> bool:
@@ -125,16 +133,20 @@ def check_report(project: Project, studies: Mapping[str, VerifiedStudy], finding
         InputError: a file that the report reads is missing or damaged.
     """
     paths = project.data
-    if not paths.summary.exists():
-        findings.notes.append(f"{paths.summary}: missing; there is no report to compare")
-        return
+    has_summary = paths.summary.exists()
+    if not has_summary:
+        shown_to = [path for path in (paths.report_document, paths.report_page) if path.exists()]
+        compared = "only the text of the report is compared" if shown_to else "there is no report to compare"
+        findings.notes.append(f"{paths.summary}: missing; {compared}")
+        if not shown_to:
+            return
     with TemporaryDirectory() as folder:
         derived = _with_derived_tables(project, studies, Path(folder))
-        written = read_untrusted_json(paths.summary, may_be_link=True)
+        written = read_untrusted_json(paths.summary, may_be_link=True) if has_summary else _shown_digests(project)
         inputs = load_report_inputs(project.params, derived)
         inputs = replace(inputs, digests={**inputs.digests, **_equal_digests(project, written)})
         summary = _as_written(build_summary(inputs), Path(folder))
-        leaves = list(_tree_differences(written, summary))
+        leaves = list(_tree_differences(written, summary)) if has_summary else []
         for place, value, expected in leaves:
             if not same_value(value, expected):
                 findings.differs(paths.summary, place or "content", value, expected)
@@ -146,8 +158,18 @@ def check_report(project: Project, studies: Mapping[str, VerifiedStudy], finding
             n_lines += _compare_lines(paths.report_document, document, findings)
         if paths.report_page.exists():
             page = render_page(project.params, summary, page_figures(inputs, summary), landscapes, plans)
-            n_lines += _compare_texts(paths.report_page, page, findings)
+            n_lines += compare_pages(paths.report_page, page, findings)
     findings.checked.append(f"the report: {len(leaves)} values of summary.json, {n_lines} lines of text and tables")
+
+
+def _shown_digests(project: Project) -> dict[str, Any]:
+    """Return the digests of prepared files that the text of a report shows, as a summary has them."""
+    paths, root = project.data, project.data.root
+    text = "".join(_read(path) for path in (paths.report_document, paths.report_page) if path.exists())
+    named = [
+        (path.relative_to(root).as_posix(), digest) for path, known in project.equal_files.items() for digest in known
+    ]
+    return {"digests": [{"file": file, "sha256": digest} for file, digest in named if digest[:12] in text]}
 
 
 def _equal_digests(project: Project, written: Any) -> dict[str, str]:
@@ -217,50 +239,5 @@ def _compare_lines(path: Path, document: str, findings: Findings) -> int:
         findings.differs(path, "lines", len(lines), len(expected))
     for number, (line, other) in enumerate(zip(lines, expected, strict=False), start=1):
         if line != other:
-            findings.differs(path, f"line {number}", *_parting(line, other))
+            findings.differs(path, f"line {number}", *parting(line, other))
     return len(expected)
-
-
-def _compare_texts(path: Path, page: str, findings: Findings) -> int:
-    """Compare the text of a page without its figures, up to the first difference; returns the number of texts."""
-    recorded = _read(path)
-    texts, expected = _texts(recorded), _texts(page)
-    for text, other in itertools.zip_longest(texts, expected, fillvalue=_MISSING):
-        if text != other:
-            findings.differs(path, "text", *_parting(text, other))
-            return len(expected)
-    if recorded != page:
-        findings.notes.append(
-            f"{path}: its text is as derived, its figures are not; other versions draw them otherwise"
-        )
-    return len(expected)
-
-
-def _parting(line: str, other: str) -> tuple[str, str]:
-    """Return both from a few words before the first difference, so that a long line shows it."""
-    same = (a == b for a, b in zip(line, other, strict=False))
-    common = sum(1 for _ in itertools.takewhile(bool, same))
-    start = max(0, common - _CONTEXT)
-    prefix = "..." if start else ""
-    return prefix + line[start:], prefix + other[start:]
-
-
-def _texts(page: str) -> list[str]:
-    """Return the texts between the tags of a page, without scripts, styles, figures and data."""
-    texts = (" ".join(html.unescape(text).split()) for text in re.split(r"<[^<>]*>", _without_figures(page)))
-    return [text for text in texts if text]
-
-
-_BEGIN = re.compile(r"<(script|style|svg)\b", re.IGNORECASE)
-_ENDS = {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in ("script", "style", "svg")}
-
-
-def _without_figures(page: str) -> str:
-    """Return a page without scripts, styles and figures, in time proportional to its length, whoever wrote it."""
-    parts, position = [], 0
-    while begin := _BEGIN.search(page, position):
-        parts.append(page[position : begin.start()])
-        end = _ENDS[begin[1].lower()].search(page, begin.end())
-        # Without an end a browser shows nothing that follows.
-        position = end.end() if end else len(page)
-    return " ".join([*parts, page[position:]])
