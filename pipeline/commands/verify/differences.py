@@ -115,6 +115,8 @@ def _curve_differences(recorded: RunResult, again: RunResult) -> Iterator[tuple[
             value, expected = getattr(one, name), getattr(other, name)
             if value != expected:
                 yield other.step, words, f"{shown(value)}, expected {shown(expected)}"
+        if not _same_loss(one.test_loss, other.test_loss):
+            yield other.step, "test loss", f"{shown(one.test_loss)}, expected {shown(other.test_loss)}"
 
 
 def _finite(noise: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -261,3 +261,14 @@ def test_two_trainings_here_that_differ_say_from_which_step(
     assert main(["verify", str(forged), "--retrain", "1", "--seed", "1"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "cannot decide, since" in line]
     assert "two trainings here differ too: first differs at step 3 (training loss; " in line
+
+
+def test_a_test_loss_of_the_curve_is_compared_to_five_digits() -> None:
+    def evaluated(loss: float | None) -> RunResult:
+        history = (*_TRUE.history[:2], replace(_TRUE.history[2], top1=0.5, test_loss=loss), *_TRUE.history[3:])
+        return replace(_TRUE, history=history)
+
+    assert differences(evaluated(1.5 * (1 + 1e-7)), evaluated(1.5)) == []
+    for other in (0.7, None):
+        (line,) = differences(evaluated(other), evaluated(1.5))
+        assert line.startswith("test loss at step 3: ")
