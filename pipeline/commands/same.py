@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipeline.commands import command_parser
-from pipeline.errors import InputError
+from pipeline.errors import InputError, printable
 from pipeline.paths import WorkPaths
 from pipeline.run_analysis.bit_comparison import BitComparison, Difference, compare_bits, read_recorded_run
 from pipeline.runs.ledger import Ledger, read_run_key
@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     named = [_named_run(name, arguments.work) for name in (arguments.a, arguments.b)]
     if None not in named:
         comparison = compare_bits(*(read_recorded_run(folder) for folder in named if folder))
-        print("\n".join(text_lines(comparison)))
+        print("\n".join(map(printable, text_lines(comparison))))
         return int(comparison.differ_at is not None)
     sides = zip(named, (arguments.a, arguments.b), strict=True)
     pairs, n_alone = _pairs(*([run] if run else _runs_of_experiment(name, arguments.work) for run, name in sides))
@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     for one, other in pairs:
         comparison = compare_bits(read_recorded_run(one), read_recorded_run(other))
         n_same += comparison.differ_at is None
-        print("\n  ".join([f"{one.name} and {other.name}:", *text_lines(comparison)]))
+        print("\n  ".join(map(printable, [f"{one.name} and {other.name}:", *text_lines(comparison)])))
     alone = f"; {n_alone[0]} runs only in A, {n_alone[1]} only in B" if any(n_alone) else ""
     counted = f"{len(pairs)} {'pair' if len(pairs) == 1 else 'pairs'}"
     print(f"{counted}: {n_same} the same in every bit, {len(pairs) - n_same} differ{alone}")

@@ -125,6 +125,20 @@ def test_the_machine_of_an_imported_run_is_that_which_trained_it(
     assert lines[1] == f"settings that differ, without effect: device ({machine['device']}, NEON)"
 
 
+def test_values_of_others_are_printed_without_escapes(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = json.loads((base / "identity.json").read_text())["machine"]
+    hidden = "AVX\n\x1b[1A\x1b[2Ksame in every bit\x1b[8m"
+    imported = _edit(record_run(tmp_path), imported_from=machine | {"device": hidden})
+    for others in ((base, imported), (base.parents[1], tmp_path)):
+        code = main(["same", *map(str, others)])
+        printed = capsys.readouterr().out
+        assert code == 0
+        assert "AVX\\n\\x1b[1A" in printed
+        assert all(line.isprintable() for line in printed.split("\n"))
+
+
 def test_experiments_are_compared_run_by_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By work folder or project folder; a run of another seed has no counterpart."""
     ours, theirs = tmp_path / "ours" / ".work", tmp_path / "theirs"
