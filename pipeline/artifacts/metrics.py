@@ -13,8 +13,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pipeline.artifacts.files import read_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
+from pipeline.artifacts.untrusted import read_untrusted_json
 from pipeline.errors import DataError, InputError
 
 _Share = Annotated[float, Field(ge=0, le=1)]
@@ -136,9 +136,12 @@ def read_metrics(
         The whole file, translated.
 
     Raises:
-        InputError: the file is missing or damaged, or a key is missing or of another type.
+        InputError: the file is missing or damaged, has a key twice or a number that is not finite, or lacks a key
+            or has one of another type.
     """
-    metrics = read_json(path)
+    if not path.exists():
+        raise InputError(f"{path}: missing; run `dvc repro`")
+    metrics = read_untrusted_json(path, may_be_link=True)
     if not isinstance(metrics, dict):
         raise DataError(f"{path}: holds no metrics; delete it and run `dvc repro`")
     metrics = translate(metrics)

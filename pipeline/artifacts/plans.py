@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts.files import read_json, remove_leftovers, write_json
+from pipeline.artifacts.files import remove_leftovers, write_json
 from pipeline.artifacts.untrusted import read_untrusted_json
 from pipeline.config.study_plan import plan_hash
 from pipeline.errors import InputError
@@ -114,10 +114,10 @@ def read_run_dates(folder: Path) -> dict[str, str | None]:
     """Read the date of each run by its key, in UTC or None; empty before the first run.
 
     Raises:
-        InputError: the file is damaged.
+        InputError: the file is damaged, or has the date of a run twice.
     """
     path = folder / _RUNS
-    dates = read_json(path) if path.exists() else {}
+    dates = read_untrusted_json(path, may_be_link=True) if path.exists() else {}
     if not isinstance(dates, dict) or not all(date is None or isinstance(date, str) for date in dates.values()):
         raise InputError(f"{path}: not the dates of runs; restore the file from a copy")
     return dates

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.artifacts.plans import copy_registered_plans, read_registered_plans, register_plan, utc_timestamp
+from pipeline.artifacts.plans import (
+    copy_registered_plans,
+    read_registered_plans,
+    read_run_dates,
+    register_plan,
+    utc_timestamp,
+    write_run_dates,
+)
 from pipeline.errors import InputError
 
 _START = datetime(2026, 11, 23, 18, 45, tzinfo=UTC)
@@ -54,3 +61,14 @@ def test_copies_of_two_ledgers_hold_the_statements_of_both(tmp_path: Path) -> No
     assert copy_registered_plans(there, here) == 0
     assert [statement.plan for statement in read_registered_plans(here / "a")] == [{"seeds": [0]}, {"seeds": [1]}]
     assert copy_registered_plans(tmp_path / "nowhere", here) == 0
+
+
+def test_a_run_with_two_dates_has_none(tmp_path: Path) -> None:
+    """A person sees the first, and most parsers take the last."""
+    date = "2026-11-23T18:45:12.000000Z"
+    write_run_dates(tmp_path, {"a": date, "b": None})
+    assert read_run_dates(tmp_path) == {"a": date, "b": None}
+    path = tmp_path / "runs.json"
+    path.write_text(path.read_text().replace("{", '{"a": "2000-01-01T00:00:00.000000Z",', 1))
+    with pytest.raises(InputError, match=r"runs\.json: has the key a twice"):
+        read_run_dates(tmp_path)
