@@ -17,7 +17,19 @@ MAX_TEXT_BYTES = 256_000_000
 MAX_DEPTH = 50
 """Most lists and objects within each other. Python parses about 990, and copies and writes fewer."""
 
-_TEXTS = frozenset((".json", ".md", ".html", ".csv", ".yaml"))
+MAX_ARRAY_BYTES = 300_000_000_000
+"""Most bytes of an array, and of any file that is read. ImageNet at 224 pixels takes 193 GB."""
+
+_MAX_TABLE_BYTES = 8_000_000_000
+_MAX_BYTES = {
+    **dict.fromkeys((".json", ".md", ".html", ".csv", ".yaml"), MAX_TEXT_BYTES),
+    **dict.fromkeys((".parquet", ".pt", ".svg", ".png", ".pdf"), _MAX_TABLE_BYTES),
+    ".npy": MAX_ARRAY_BYTES,
+}
+"""By the end of the name; verification reads no other files, such as archives of images."""
+
+# Files in them are regular and have no size, and some never end.
+_OF_KERNEL = ("/proc", "/sys")
 
 
 def read_untrusted_json(path: Path, *, max_bytes: int = MAX_TEXT_BYTES, may_be_link: bool = False) -> Any:
@@ -57,7 +69,9 @@ def is_deeper(tree: object, levels: int) -> bool:
 
 
 def check_special_files(folders: Sequence[Path]) -> None:
-    """Check that folders hold nothing that never ends: pipes, devices, sockets, texts above `MAX_TEXT_BYTES`.
+    """Check that folders hold nothing that never ends: pipes, devices, sockets, links into /proc, files above a limit.
+
+    A text has at most 256 MB, a table, network or figure 8 GB, an array 300 GB.
 
     Raises:
         InputError: naming the first such file.
@@ -70,6 +84,7 @@ def check_special_files(folders: Sequence[Path]) -> None:
                 inner.clear()  # a link to a folder above it
                 continue
             seen.add((status.st_dev, status.st_ino))
+            _check_target(Path(parent))
             for name in names:
                 _check_file(Path(parent, name))
 
@@ -81,8 +96,17 @@ def _check_file(path: Path) -> None:
         return  # a link to nothing is missing, which its reader says
     if not stat.S_ISREG(status.st_mode):
         raise InputError(f"{path}: not a regular file; a project has none, remove it")
-    if path.suffix in _TEXTS and status.st_size > MAX_TEXT_BYTES:
-        raise InputError(f"{path}: {status.st_size:,} bytes, more than {MAX_TEXT_BYTES:,}; remove it")
+    if path.is_symlink():
+        _check_target(path)
+    limit = _MAX_BYTES.get(path.suffix)
+    if limit is not None and status.st_size > limit:
+        raise InputError(f"{path}: {status.st_size:,} bytes, more than {limit:,}; remove it")
+
+
+def _check_target(path: Path) -> None:
+    target = Path(os.path.realpath(path))
+    if any(target.is_relative_to(folder) for folder in _OF_KERNEL):
+        raise InputError(f"{path}: leads to {target}, which is no file of a disk; remove it")
 
 
 class _AmbiguousError(ValueError):

@@ -91,3 +91,34 @@ def test_folders_are_searched_behind_links_and_only_once(tmp_path: Path) -> None
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="not a regular file"):
         check_special_files([tmp_path / "data"])
+
+
+@pytest.mark.parametrize(("name", "size"), [("best.pt", 9), ("runs.parquet", 9), ("train.npy", 301), ("page.html", 1)])
+def test_a_file_that_no_stage_writes_so_large_is_refused(tmp_path: Path, name: str, size: int) -> None:
+    (tmp_path / name).touch()
+    os.truncate(tmp_path / name, 1000)
+    check_special_files([tmp_path])
+    os.truncate(tmp_path / name, size * 10**9)  # a file of holes, which takes no space
+    with pytest.raises(InputError, match=f"{name}: {size},000,000,000 bytes, more than "):
+        check_special_files([tmp_path])
+
+
+def test_an_archive_of_images_may_be_large(tmp_path: Path) -> None:
+    (tmp_path / "images.tar").touch()
+    os.truncate(tmp_path / "images.tar", 10**12)
+    check_special_files([tmp_path])
+
+
+@pytest.mark.skipif(not Path("/proc/self/pagemap").exists(), reason="of Linux alone")
+@pytest.mark.parametrize("target", ["/proc/self/pagemap", "/proc/self", "/sys/kernel"])
+def test_a_link_to_what_the_kernel_makes_up_is_refused(tmp_path: Path, target: str) -> None:
+    (tmp_path / "best.pt").symlink_to(target)
+    with pytest.raises(InputError, match=r"best\.pt: leads to "):
+        check_special_files([tmp_path])
+
+
+def test_a_link_to_a_file_of_a_disk_is_none(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("x")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "best.pt").symlink_to(tmp_path / "cache")
+    check_special_files([tmp_path / "data"])
