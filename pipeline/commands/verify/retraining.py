@@ -308,7 +308,7 @@ def conclusion(n_runs: int, outcomes: Mapping[Outcome, int], unit: str = "runs")
         return
     confidence = f"{100 * (1 - ALPHA):g} %"
     count = excluded_count(n_runs, n_audited, ALPHA)
-    if count == 1:
+    if n_audited == n_runs:
         yield f"all {n_runs} {unit} are as recorded"
     else:
         missed = 1 - chance_of_detection(n_runs, n_audited, count)

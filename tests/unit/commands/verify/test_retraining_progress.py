@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from pipeline.commands.verify.command import n_images, with_progress
-from pipeline.commands.verify.retraining import AuditSample
+from pipeline.commands.verify.retraining import AuditSample, conclusion
 from pipeline.commands.verify.studies import StudyRun
 from pipeline.durations import BatchSizes
 from pipeline.errors import InputError
@@ -56,3 +56,10 @@ def test_each_run_has_one_line_whatever_becomes_of_it(tmp_path: Path) -> None:
     first, last = _lines(tmp_path / "log")
     assert first.startswith("verify: 1 of 2 runs, about ")
     assert last == "verify: 2 of 2 runs"
+
+
+@pytest.mark.parametrize(("n_runs", "n_audited"), [(100, 99), (1600, 1584), (12, 4)])
+def test_not_all_runs_are_as_recorded_if_some_were_left(n_runs: int, n_audited: int) -> None:
+    (first, *_) = conclusion(n_runs, {"equal": n_audited})
+    assert not first.startswith("all")
+    assert next(conclusion(n_runs, {"equal": n_runs})) == f"all {n_runs} runs are as recorded"
