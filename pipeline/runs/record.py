@@ -35,7 +35,7 @@ class _Model(BaseModel):
 
 class _History(_Model):
     epoch: NonNegative
-    step: Count
+    step: Annotated[Count, Field(ge=1)]
     examples: Count
     train_loss: float | None
     lr: float

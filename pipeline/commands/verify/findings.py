@@ -13,7 +13,10 @@ from pipeline.errors import InputError
 _MAX_LINES = 20
 """Most lines about one file."""
 _MAX_TEXT = 100
-_OF_ODD_VALUES = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+_OF_ODD_VALUES = (
+    LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, AssertionError,
+)  # fmt: skip
+"""Errors of this project's code at values that its stages cannot write: what cannot happen there is asserted."""
 
 
 @dataclass(kw_only=True)

@@ -28,6 +28,10 @@ from pipeline.training.settings import ImageFormat, TrainSettings
 from pipeline.training.state import ChainLink, HistoryRecord
 
 _MAX_ROWS = 1_000_000
+_MAX_RECORDS = 100_000
+"""Most records of a curve, and links of a chain: each is compared with what the settings say."""
+_MAX_LIST = 1000
+"""Most values of a list in settings, such as milestones: each record of a curve is compared with all of them."""
 # Key of `RunResult.critical_batch` -> end of the name of its column.
 _NOISE = {"critical_batch": "", "low": "_low", "high": "_high"}
 
@@ -137,11 +141,40 @@ def _read_ledger(folders: list[Path], findings: Findings) -> list[StoredRun]:
             _check_checksums(folder, findings)
             key = _read_key(folder, findings)
             result = Ledger(folder.parent).get(folder.name)
+            _check_lengths(folder, result.history, result.links, key.job.get("settings"))
             settings = read_settings(key.job.get("settings"))
             if settings is None:
                 findings.notes.append(f"{folder}: its settings are of another version; its steps are not checked")
             runs.append(StoredRun(fingerprint=folder.name, folder=folder, key=key, settings=settings, result=result))
     return runs
+
+
+def _check_lengths(source: Path, history: Sequence[Any], links: Sequence[Any], settings: Any) -> None:
+    """Check that a run is compared with its settings in bounded time.
+
+    Raises:
+        InputError: its curve, its chain or a list in its settings is too long.
+    """
+    for name, records in (("records of the curve", history), ("links of the hash chain", links)):
+        if len(records) > _MAX_RECORDS:
+            raise InputError(f"{source}: {len(records):,} {name}, more than {_MAX_RECORDS:,}; restore the run")
+    level = [settings]
+    while level := [value for value in level if isinstance(value, dict | list)]:
+        longest = max((len(value) for value in level if isinstance(value, list)), default=0)
+        if longest > _MAX_LIST:
+            raise InputError(
+                f"{source}: settings with a list of {longest:,} values, more than {_MAX_LIST:,}; restore the run"
+            )
+        level = [inner for value in level for inner in (value.values() if isinstance(value, dict) else value)]
+
+
+def check_rows(path: Path) -> None:
+    """Check that a table that anyone may have written has no more rows than are read.
+
+    Raises:
+        InputError: it is missing, damaged or too long.
+    """
+    read_parquet(path, (), max_rows=_MAX_ROWS)
 
 
 def _on_this_data(run: StoredRun, digest: str, content: str, findings: Findings) -> StoredRun:
@@ -251,7 +284,9 @@ def _run_of_row(
         links=(ChainLink(step=row["steps"], sha256=end),) if end else (),
         seconds=0.0,
     )  # fmt: skip
-    settings = read_settings(_from_json(row["settings"]))
+    recorded = _from_json(row["settings"])
+    _check_lengths(table, history, (), recorded)
+    settings = read_settings(recorded)
     return StoredRun(fingerprint=row["fingerprint"], folder=table, key=None, settings=settings, result=result)
 
 

@@ -15,10 +15,10 @@ from pipeline.artifacts.files import read_json, write_array, write_json
 from pipeline.artifacts.prepared import PLANTED_COLUMN
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.artifacts.tables import read_csv, read_parquet, write_parquet
-from pipeline.artifacts.untrusted import read_untrusted_json
+from pipeline.artifacts.untrusted import MAX_ARRAY_BYTES, read_untrusted_json
 from pipeline.commands.verify.findings import Findings, shown
 from pipeline.commands.verify.page import compare_pages, parting
-from pipeline.commands.verify.recorded import Project
+from pipeline.commands.verify.recorded import Project, check_rows
 from pipeline.commands.verify.studies import VerifiedStudy, same_value
 from pipeline.paths import DataPaths
 from pipeline.reporting.inputs import load_plans, load_report_inputs, stage_names
@@ -85,6 +85,9 @@ def _compare_digest(
         if role.startswith("output of landscape"):
             findings.notes.append(f"{target}: missing; {record} names it")
         return False
+    if (size := target.stat().st_size) > MAX_ARRAY_BYTES:
+        findings.wrong(target, f"{size:,} bytes, more than {MAX_ARRAY_BYTES:,}; it is not read")
+        return False
     if role.startswith("input") and digest in equal.get(target.resolve(), ()):
         return True
     if (found := sha256_of_file(target)) != digest:
@@ -112,7 +115,7 @@ def check_filters(project: Project, findings: Findings) -> None:
         with findings.collecting_errors(project.data.points(network)):
             points = read_parquet(
                 project.data.points(network), {"sample_id": pa.int64(), "keep": pa.bool_()},
-                max_rows=len(project.prepared.train.labels),
+                optional=["is_noise"], max_rows=len(project.prepared.train.labels),
             )  # fmt: skip
             keep = points["keep"].to_numpy()
             kept = read_csv(project.data.kept(network), KEPT_COLUMNS, optional=[PLANTED_COLUMN])["sample_id"].to_numpy()
@@ -121,8 +124,12 @@ def check_filters(project: Project, findings: Findings) -> None:
                     project.data.kept(network), "images", len(kept), f"the {int(keep.sum())} of points.parquet"
                 )
             metrics = read_untrusted_json(project.data.filter_metrics(network), may_be_link=True)
-            for key, value in (("n_total", len(keep)), ("n_kept", int(keep.sum()))):
-                if metrics.get(key, value) != value:
+            counts = {"n_total": len(keep), "n_kept": int(keep.sum()), "kept_share": float(keep.mean())}
+            if "is_noise" in points.column_names:
+                noise = points["is_noise"].to_numpy()
+                counts |= {"n_noise": int(noise.sum()), "achieved_share": float(noise.mean())}
+            for key, value in counts.items():
+                if not same_value(metrics.get(key, value), value):
                     findings.differs(project.data.filter_metrics(network), key, metrics[key], value)
 
 
@@ -194,6 +201,10 @@ def _with_derived_tables(project: Project, studies: Mapping[str, VerifiedStudy],
             write_parquet(target.runs(name), study.tables.runs)
             write_parquet(target.history(name), study.tables.history)
             write_array(target.correct(name), study.tables.correct)
+        else:
+            for table in (source.runs(name), source.history(name)):
+                if table.exists():
+                    check_rows(table)
         files = [source.provenance("train", name), source.runs(name), source.history(name), source.correct(name)]
         for file in files:
             copy = target.root / file.relative_to(source.root)

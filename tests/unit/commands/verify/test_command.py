@@ -129,6 +129,10 @@ _EDITS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "stated plan": (
         lambda folder: edit_json(statements(folder)[0], sha256="0" * 64), "plans/digits/2", "sha256: 0000",
     ),
+    "counts of a filter": (
+        lambda folder: edit_json(data_of(folder).filter_metrics("resnet18"), achieved_share=0.9, kept_share=0.1),
+        "data/filter/resnet18/metrics.json", "achieved_share: 0.9, expected 0.0",
+    ),
     "report": (
         lambda folder: edit_json(data_of(folder).summary, top1={"digits": {}}), "summary.json", "top1.digits.",
     ),

@@ -17,7 +17,7 @@ from pipeline.__main__ import main
 from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.artifacts.tables import read_parquet, write_parquet
-from pipeline.commands.verify import recorded
+from pipeline.commands.verify import recorded, report
 from pipeline.commands.verify.runs import link_steps
 from pipeline.durations import BatchStage
 from pipeline.runs.record import write_checksums
@@ -155,9 +155,11 @@ def test_a_table_of_too_many_rows_is_not_read(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorded, "_MAX_ROWS", 3)
+    monkeypatch.setattr(report, "load_report_inputs", None)
     code, lines = run_verify(project, capsys)
     assert code == 1
     assert any(line.startswith("DIFFERS") and "4 rows, more than 3" in line for line in lines), lines
+    assert not any("TypeError" in line for line in lines), "the report reads it"
 
 
 def test_a_file_of_a_run_that_is_too_large_is_not_read(
@@ -185,6 +187,32 @@ def test_a_record_leads_to_no_file_outside_the_project(project: Path, capsys: py
     assert code == 1
     assert not [line for line in lines if sha256_of_file(secret)[:12] in line]
     assert len([line for line in lines if line.startswith("DIFFERS") and "is not read" in line]) == 2, lines
+
+
+def _step_zero(result: dict[str, Any]) -> dict[str, Any]:
+    first = {**result["history"][0], "step": 0, "examples": 0, "epoch": 0.0}
+    return {**result, "history": [first, *result["history"]]}
+
+
+def _many_milestones(key: dict[str, Any]) -> dict[str, Any]:
+    options = {"milestones": [1] * 1001, "factor": 0.5}
+    settings = {**key["job"]["settings"], "schedule": "step", "schedule_options": options}
+    return {**key, "job": {**key["job"], "settings": settings}}
+
+
+def test_values_that_no_run_has_leave_the_other_checks(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded, "_MAX_RECORDS", 50)
+    one, two, three, _ = entries(project)
+    _rewrite_entry(one, "result.json", _step_zero)
+    _rewrite_entry(two, "identity.json", _many_milestones)
+    _rewrite_entry(three, "result.json", lambda result: {**result, "history": [result["history"][0]] * 51})
+    code, lines = run_verify(project, capsys)
+    assert code == 1
+    for words in ("history.0.step", "a list of 1,001 values", "51 records of the curve"):
+        assert any(line.startswith("DIFFERS") and words in line for line in lines), (words, lines)
+    assert lines[-1] == "result   something differs"
 
 
 def test_a_run_without_a_chain_is_mentioned(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
