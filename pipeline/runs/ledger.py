@@ -26,6 +26,7 @@ from pipeline.runs.record import (
     is_whole,
     read_record,
     read_small_json,
+    same_result,
     write_checksums,
 )
 from pipeline.training.run_key import RunKey
@@ -162,7 +163,7 @@ class Ledger:
             labels: (n_test,), of the test images that the run was evaluated on; None if they are not known here.
 
         Raises:
-            InputError: the entry is damaged, a file is too large, or its balanced accuracy is not that of `labels`.
+            InputError: the entry is damaged, too large, contradicts `labels`, or has another result than the one here.
         """
         weights = other.weights(run_key.fingerprint) if other.weights(run_key.fingerprint).exists() else None
         if self.has(local_key.fingerprint, with_weights=weights is not None):
@@ -175,7 +176,9 @@ class Ledger:
                 _check_evaluation(folder, result, labels)
             if weights is not None:
                 check_bounded(weights)
-        if run_key.machine != local_key.machine and result.imported_from is None:
+        if self.has(local_key.fingerprint):
+            result = same_result(self.folder(local_key.fingerprint), self.get(local_key.fingerprint), folder, result)
+        elif run_key.machine != local_key.machine and result.imported_from is None:
             result = replace(result, imported_from=run_key.machine)
         if weights is None:
             self.add(local_key, result)

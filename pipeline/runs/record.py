@@ -185,6 +185,37 @@ def check_against_labels(
         raise damaged(folder, f"balanced_accuracy is {balanced_accuracy:g}, and correct.npy has {measured:g}")
 
 
+def same_result(folder: Path, ours: Any, other: Path, theirs: Any) -> Any:
+    """Return `ours`, if two `RunResult`s of a run, of the entries `folder` and `other`, are of one training.
+
+    Test losses agree to five digits, since the passes of an evaluation round otherwise. Earlier versions recorded no
+    hash chain.
+
+    Raises:
+        InputError: they have another status, hash chain, loss or test answer.
+    """
+
+    def links(result: Any) -> list[tuple[int, str]]:
+        return [(link.step, link.sha256) for link in result.links]
+
+    def losses(result: Any) -> list[tuple[int, float | None]]:
+        return [(record.step, record.train_loss) for record in result.history]
+
+    equal = {
+        "status": ours.status == theirs.status,
+        "hash chain": links(ours) == links(theirs) or not (ours.links and theirs.links),
+        "training losses": losses(ours) == losses(theirs),
+        "test answers": np.array_equal(ours.correct, theirs.correct),
+        "test loss": math.isclose(ours.loss or 0.0, theirs.loss or 0.0, rel_tol=1e-5),
+    }
+    for name, is_equal in equal.items():
+        if not is_equal:
+            raise InputError(
+                f"{other}: another {name} than the record of this run in {folder}; delete the one that is wrong"
+            )
+    return ours
+
+
 def read_small_json(path: Path) -> Any:
     """Read a JSON file that is a regular file of bounded size.
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +16,12 @@ import pytest
 from pipeline.artifacts.files import read_json, remove_leftovers, write_json
 from pipeline.energy import UNKNOWN_ENERGY, Energy
 from pipeline.errors import InputError
+from pipeline.models import build_network
 from pipeline.runs.ledger import Ledger, RunResult
 from pipeline.training.run_key import RunKey
 from pipeline.training.state import ChainLink, HistoryRecord
-from tests.fixtures.training import TIMEOUT_S, environment
+from pipeline.training.weights import save_trained
+from tests.fixtures.training import TIMEOUT_S, TINY, environment
 
 _DEAD = 4194305  # above the largest process id
 KEY, OTHER_KEY = (
@@ -257,3 +260,39 @@ def test_a_damaged_entry_is_named(ledger: Ledger, tmp_path: Path, damage: str) -
     with pytest.raises(InputError) as caught:
         ledger.get(KEY.fingerprint)
     assert Path(caught.value.key).is_relative_to(entry)
+
+
+def _with_weights(folder: Path, result: RunResult) -> Ledger:
+    weights = folder.with_suffix(".pt")
+    save_trained(weights, build_network(TINY.network, TINY.n_classes, stem=TINY.stem, seed=0), TINY, tuple("abcd"))
+    ledger = Ledger(folder)
+    ledger.add(KEY, result, weights)
+    return ledger
+
+
+def test_an_import_adds_weights_to_an_equal_run(tmp_path: Path) -> None:
+    """The record here stays, with its time."""
+    ours, theirs = Ledger(tmp_path / "ours"), _with_weights(tmp_path / "theirs", replace(FINISHED, seconds=7.0))
+    ours.add(KEY, FINISHED)
+    assert ours.import_run(theirs, KEY, KEY)
+    assert ours.weights(KEY.fingerprint).exists()
+    _check_equal(ours.get(KEY.fingerprint), FINISHED)
+    assert not ours.import_run(theirs, KEY, KEY)
+
+
+_OTHERS: dict[str, dict[str, Any]] = {
+    "hash chain": {"links": (ChainLink(step=1, sha256="f" * 64),)},
+    "training losses": {"history": (replace(FINISHED.history[0], train_loss=0.125), *FINISHED.history[1:])},
+    "test answers": {"correct": np.array([True, True, False, True])},
+    "test loss": {"loss": 9.0},
+}
+
+
+@pytest.mark.parametrize("name", _OTHERS)
+def test_an_import_replaces_no_run_of_this_folder(tmp_path: Path, name: str) -> None:
+    ours, theirs = Ledger(tmp_path / "ours"), _with_weights(tmp_path / "theirs", replace(FINISHED, **_OTHERS[name]))
+    ours.add(KEY, FINISHED)
+    with pytest.raises(InputError, match=f"{KEY.fingerprint}: another {name} than "):
+        ours.import_run(theirs, KEY, KEY)
+    _check_equal(ours.get(KEY.fingerprint), FINISHED)
+    assert not ours.weights(KEY.fingerprint).exists()
