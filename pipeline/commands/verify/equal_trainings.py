@@ -52,7 +52,7 @@ class _Trace(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Training:
+class ComparedRun:
     """A recorded run as far as it is compared with others.
 
     Attributes:
@@ -63,8 +63,8 @@ class Training:
     settings: TrainSettings | None
 
     @classmethod
-    def of(cls, run: StoredRun) -> "Training":
-        """Return the training of a run, whose values are of the right types.
+    def of(cls, run: StoredRun) -> "ComparedRun":
+        """Return a run to compare, whose values are of the right types.
 
         Raises:
             TypeError, ValueError, AttributeError, LookupError: they are not.
@@ -119,9 +119,9 @@ class Training:
                 yield _Trace("training curve", json.dumps(window), step, step - 1, is_finite=True)
 
 
-def check_equal_trainings(trainings: Sequence[Training], findings: Findings) -> None:
+def check_equal_trainings(trainings: Sequence[ComparedRun], findings: Findings) -> None:
     """Add each run that has bits of another training; a run is named once."""
-    groups: dict[tuple[str, str], list[tuple[Training, _Trace]]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[tuple[ComparedRun, _Trace]]] = defaultdict(list)
     for training in trainings:
         for trace in training.traces():
             groups[trace.kind, trace.bits].append((training, trace))
@@ -141,12 +141,12 @@ def check_equal_trainings(trainings: Sequence[Training], findings: Findings) -> 
                         findings.differs(other.run.folder, what, value, "its own")
 
 
-def _named(training: Training) -> str:
+def _named(training: ComparedRun) -> str:
     settings = training.settings
     return f"batch {settings.batch_size}, seed {settings.seed}" if settings else "settings of another version"
 
 
-def _decide_otherwise(one: Training, other: Training, trace: _Trace, earlier: _Trace) -> bool:
+def _decide_otherwise(one: ComparedRun, other: ComparedRun, trace: _Trace, earlier: _Trace) -> bool:
     """Return whether what two runs record must have made their bits differ up to a step, on any machine.
 
     Left out is what may change no bit: evaluations, samples of the gradient noise, processes, the clipping of gradients
@@ -188,7 +188,7 @@ def _sizes(settings: TrainSettings, step: int) -> list[tuple[int, int]]:
     return sizes
 
 
-def _images_differ(one: Training, other: Training, step: int) -> bool:
+def _images_differ(one: ComparedRun, other: ComparedRun, step: int) -> bool:
     """Return whether two runs on the same data have used all images of their arms, which differ.
 
     Before an epoch ends they may have used the same: arms use images in one order.
@@ -202,7 +202,7 @@ def _images_differ(one: Training, other: Training, step: int) -> bool:
     return any(first.job.get(part) != second.job.get(part) for part in ("members", "labels"))
 
 
-def _updates_differ(one: Training, other: Training, trace: _Trace) -> bool:
+def _updates_differ(one: ComparedRun, other: ComparedRun, trace: _Trace) -> bool:
     """Return whether two runs updated their weights otherwise, by more than rounding hides."""
     first, second = one.settings, other.settings
     assert first is not None

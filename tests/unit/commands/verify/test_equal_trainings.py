@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.commands.verify.equal_trainings import Training, check_equal_trainings
+from pipeline.commands.verify.equal_trainings import ComparedRun, check_equal_trainings
 from pipeline.commands.verify.findings import Findings
 from pipeline.commands.verify.recorded import StoredRun
 from pipeline.durations import BatchStage
@@ -43,7 +43,7 @@ def _run(name: str, result: RunResult, *, job: dict[str, Any] | None = None, **s
 def _named(*runs: StoredRun) -> list[str]:
     """Return the run that is named, and by what: `b: hash chain`."""
     findings = Findings()
-    check_equal_trainings([Training.of(run) for run in runs], findings)
+    check_equal_trainings([ComparedRun.of(run) for run in runs], findings)
     return [" of run".join(line.split(" of run")[:1]) for line in findings.differences]
 
 
@@ -80,7 +80,7 @@ def test_one_equal_link_is_enough(kept: int, words: str) -> None:
     )
     findings = Findings()
     runs = [_run("a", _result()), _run("b", _result(history=_OTHER_CURVE, links=links), seed=4)]
-    check_equal_trainings([Training.of(run) for run in runs], findings)
+    check_equal_trainings([ComparedRun.of(run) for run in runs], findings)
     (line,) = findings.differences
     assert words in line
 
