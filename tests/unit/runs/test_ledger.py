@@ -192,7 +192,7 @@ def _interrupt_replacement(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> N
             ledger.add(KEY, DIVERGED)
 
 
-@pytest.mark.parametrize("pid", [os.getpid(), _DEAD])
+@pytest.mark.parametrize("pid", [os.getpid(), _DEAD], ids=["own", "dead"])
 def test_a_kill_during_a_replacement_loses_no_run(
     ledger: Ledger, tmp_path: Path, pid: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
