@@ -73,7 +73,7 @@ def test_compare_runs_rounded_accuracies_are_not_certain() -> None:
     for rounded in (
         compare_runs(a, b, margin=0.001, n_test=100),
         compare_runs(np.round(a, 2), np.round(b, 2), margin=0.001),
-        compare_runs(dict(enumerate(np.float32([0.91] * 8))), dict(enumerate(np.float32([0.9] * 8))), margin=0.001),
+        compare_runs(np.full(8, 0.91, np.float32), np.full(8, 0.9, np.float32), margin=0.001),
     ):
         assert rounded.interval is not None
         assert np.ptp(exact.interval) < np.ptp(rounded.interval) / 50
