@@ -30,9 +30,8 @@ _FIX_HINTS = {
 _TEMPORARY_NAME = re.compile(r"\.(.+)\.(?:[0-9]+\.tmp|lock)")
 
 # Out-of-memory messages of CUDA and cuBLAS, of cuDNN before and since version 9, of torch's allocator on CPUs, of the
-# system, of C++, of threads of Python and Arrow, and of libraries that are loaded. torch has an error class only for
-# its allocator on GPUs. Where no algorithm of a convolution gets its workspace, torch catches the errors and finds no
-# engine.
+# system, of C++, and of libraries that are loaded. torch has an error class only for its allocator on GPUs. Where no
+# algorithm of a convolution gets its workspace, torch catches the errors and finds no engine.
 _OUT_OF_MEMORY_TEXTS = (
     "out of memory",
     "ALLOC_FAILED",
@@ -41,10 +40,11 @@ _OUT_OF_MEMORY_TEXTS = (
     "Cannot allocate memory",
     "std::bad_alloc",
     "was unable to find an engine to execute this computation",
-    "can't start new thread",
-    "Failed to launch worker thread",
     "failed to map segment",
 )
+
+# Of Python and of Arrow. The cause is a limit on processes, or on memory: threads have stacks.
+_NO_THREAD_TEXTS = ("can't start new thread", "Failed to launch worker thread")
 
 # oneDNN's whole message: a longer one is about a kind of layer that it lacks.
 _OUT_OF_MEMORY_MESSAGES = ("could not create a primitive",)
@@ -102,7 +102,7 @@ def _one_line(message: str) -> str:
     return line if len(line) <= _MAX_LENGTH else f"{line[: _MAX_LENGTH - _END]} ... {line[-_END:]}"
 
 
-def short_reason(error: Exception) -> str:
+def short_reason(error: BaseException) -> str:
     """Return the first line of an error of a library, or the name of its class, in 200 characters at most."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
@@ -113,7 +113,12 @@ def long_reason(error: Exception) -> str:
 
 
 def fix_hint(error: BaseException) -> str | None:
-    """Return one line with the fix for an out-of-memory or file system error; None for other errors."""
+    """Return one line with the fix for an error of memory, of threads or of the file system; None for other errors."""
+    if _lacks_thread(error):
+        return (
+            f"no thread could be started ({short_reason(error)}); raise the limits on processes (ulimit -u, or the "
+            "container's) and on memory (ulimit -v)"
+        )
     if is_out_of_memory(error):
         detail = (str(error).splitlines() or [""])[0][:200]
         return f"out of memory ({type(error).__name__}: {detail}); end other programs, or use a machine with more"
@@ -161,7 +166,7 @@ def explain_file_errors() -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether `error` means that the memory of a GPU or of the machine is full, in any library."""
+    """Return whether `error` means that a GPU or the machine has no memory or no thread left, in any library."""
     # torch's class, by name: this module does not import torch.
     if isinstance(error, (OutOfMemory, MemoryError)) or type(error).__name__ == "OutOfMemoryError":
         return True
@@ -171,7 +176,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     if not isinstance(error, RuntimeError | ImportError) and type(error).__name__ != "ArrowException":
         return False
     text = str(error)
-    return text in _OUT_OF_MEMORY_MESSAGES or any(words in text for words in _OUT_OF_MEMORY_TEXTS)
+    texts = (*_OUT_OF_MEMORY_TEXTS, *_NO_THREAD_TEXTS)
+    return text in _OUT_OF_MEMORY_MESSAGES or any(words in text for words in texts)
+
+
+def _lacks_thread(error: BaseException) -> bool:
+    return not isinstance(error, InputError) and any(words in str(error) for words in _NO_THREAD_TEXTS)
 
 
 @contextmanager
@@ -179,13 +189,14 @@ def explain_out_of_memory(message: str) -> Iterator[None]:
     """Replace out-of-memory errors of the block by one with `message`.
 
     Raises:
-        OutOfMemory: with `message`; an InputError from inside the block passes unchanged.
+        OutOfMemory: with `message`; an InputError from inside the block passes unchanged, and so does a failure to
+            start a thread, which a smaller batch does not cure.
     """
     try:
         yield
     except Exception as error:
         # Libraries report a full memory by errors of many classes; all others are raised again.
-        if isinstance(error, InputError) or not is_out_of_memory(error):
+        if isinstance(error, InputError) or _lacks_thread(error) or not is_out_of_memory(error):
             raise
         # Without its cause: that traceback would keep the tensors of the block alive.
         raise OutOfMemory(message) from None

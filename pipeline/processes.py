@@ -5,6 +5,7 @@ import ctypes
 import errno
 import gc
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -136,15 +137,16 @@ def processes_in_folder(folder: Path) -> dict[int, list[str]]:
     return commands
 
 
-def hides_working_folder(pid: int) -> bool:
-    """Return whether a living process hides its working folder, as those of other users do."""
+def process_started_at(pid: int) -> float | None:
+    """Return when a living process started, in seconds since 1970, to about a second; None without such a process."""
     try:
-        Path(f"/proc/{pid}/cwd").readlink()
-    except PermissionError:
-        return True
+        # The name of the program, in brackets, may contain spaces and brackets; the start is the 20th field after it.
+        ticks = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
     except OSError:
-        return False  # the process has ended
-    return False
+        return None
+    booted = re.search(r"^btime (\d+)$", Path("/proc/stat").read_text(), re.MULTILINE)
+    assert booted is not None
+    return int(booted[1]) + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def git_output(folder: Path, *arguments: str) -> bytes | None:

@@ -22,7 +22,7 @@ from pipeline.artifacts.files import write_bytes
 from pipeline.commands import command_parser
 from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
-from pipeline.processes import git_output, hides_working_folder, processes_in_folder
+from pipeline.processes import git_output, process_started_at, processes_in_folder
 
 # DVC writes both files in place. Killed or interrupted while it writes, it leaves them empty or cut short, and refuses
 # to run. An older dvc.lock loses no finished stage: DVC enters each stage in its run cache before it writes dvc.lock,
@@ -37,6 +37,8 @@ _UNFINISHED_COPY = re.compile(r"\.[A-Za-z0-9_-]{22}\.tmp")
 _LOCK_TIMEOUT_S = 3.0
 # An index is written within milliseconds. Younger locks may be of a process that cannot be seen, as another user's.
 _INDEX_LOCK_AGE_S = 3.0
+# The start of a process is known to a second; a file system's clock may lag.
+_CLOCK_ERROR_S = 2.0
 # These run as long as the computer and write no index.
 _GIT_DAEMONS = {"fsmonitor--daemon", "credential-cache--daemon", "daemon"}
 
@@ -98,7 +100,7 @@ def repair_dvc_files(project: Path, work: WorkPaths) -> list[Repair]:
     index_locks = _old_index_locks(project)
     with _dvc_lock_held(root / ".dvc/tmp/lock"):
         running = _running_dvc(root)
-        damaged = [] if _is_readable_rwlock(root, running) else [rwlock]
+        damaged = [] if _is_readable_rwlock(root / _RWLOCK) else [rwlock]
         damaged += [] if is_readable_lock(project / _LOCK) else [_LOCK]
         if damaged and running:
             raise InputError(f"{damaged[0]}: damaged, and DVC runs as process {running[0]}; end it and try again")
@@ -131,21 +133,23 @@ def is_readable_lock(lock: Path) -> bool:
     return True
 
 
-def _is_readable_rwlock(root: Path, running: list[int]) -> bool:
-    """Return whether DVC can read .dvc/tmp/rwlock, and every living process in it is a DVC or may be another user's."""
-    path = root / _RWLOCK
+def _is_readable_rwlock(path: Path) -> bool:
+    """Return whether DVC can read its rwlock, and every living process in it is older than the file.
+
+    A younger process has the number of a DVC that was killed. Programs that use DVC as a library have any name.
+    """
     if not path.exists():
         return True
     try:
         locks = json.loads(path.read_bytes())
         readers = [reader for several in locks.get("read", {}).values() for reader in several]
         holders = [*locks.get("write", {}).values(), *readers]
-        pids = {int(holder["pid"]) for holder in holders}
+        starts = [process_started_at(int(holder["pid"])) for holder in holders]
     except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
         return False
     # DVC ignores those that have ended.
-    others = pids.difference(running)
-    return not any(Path("/proc", str(pid)).exists() and not hides_working_folder(pid) for pid in others)
+    latest = path.stat().st_mtime + _CLOCK_ERROR_S
+    return all(start is None or start <= latest for start in starts)
 
 
 def _remove_rwlock(project: Path, path: Path) -> Repair:

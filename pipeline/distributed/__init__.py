@@ -28,6 +28,7 @@ from pipeline.distributed.exact_sum import (
     largest_finite,
     pairwise_sum_over_ranks,
 )
+from pipeline.distributed.float32 import float32_arithmetic
 from pipeline.distributed.hierarchical import node_groups, ranks_by_node
 from pipeline.distributed.launch import (
     SHARED_GPU,
@@ -42,7 +43,6 @@ from pipeline.distributed.openmp import check_openmp
 from pipeline.distributed.process_group import (
     World,
     alone_in_process,
-    float32_arithmetic,
     join_process_group,
     set_collective_timeout,
     threads_per_process,

@@ -24,6 +24,7 @@ from pipeline.distributed.collectives import (
     launched_by_torchrun,
     uses_nccl,
 )
+from pipeline.distributed.float32 import float32_arithmetic
 from pipeline.distributed.launch import LAUNCHER, SHARED_GPU, shares_gpus
 from pipeline.distributed.liveness import RankWatch, is_lost_connection, lost_line, watch_store
 from pipeline.distributed.openmp import check_openmp
@@ -38,27 +39,6 @@ _FINISHED = "finished"
 _NO_TIMEOUT = timedelta(days=365)
 # The watch of this process, like torch's process group one of a process.
 _watches: list[RankWatch] = []
-
-
-@contextmanager
-def float32_arithmetic(*, tf32: bool, fast: bool = False) -> Iterator[None]:
-    """Compute float32 in IEEE single precision, or in TF32 with its 10 bits of mantissa, deterministically.
-
-    torch's default is TF32 for convolutions, and kernels whose bits differ from call to call. `join_process_group()`
-    sets IEEE for everything in it. What computes by a recipe sets it again, since the recipe may request TF32.
-
-    Args:
-        fast: use TF32, and the kernels that cuDNN finds to be fastest, which may give other bits in each call.
-    """
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    # The newer `fp32_precision` makes torch's own readers of these flags raise.
-    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark
-    matmul.allow_tf32 = cudnn.allow_tf32 = tf32 or fast
-    cudnn.deterministic, cudnn.benchmark = not fast, fast
-    try:
-        yield
-    finally:
-        matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = before
 
 
 @dataclass(frozen=True, kw_only=True)

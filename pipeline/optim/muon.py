@@ -179,10 +179,11 @@ def _is_wide(matrix: Tensor) -> bool:
 @contextmanager
 def _ieee_products() -> Iterator[None]:
     """Compute float32 products on a GPU without TF32 while active."""
-    flags = torch.backends.cuda.matmul
-    before = flags.allow_tf32
-    flags.allow_tf32 = False
+    matmul: Any = torch.backends.cuda.matmul
+    # Not the older `allow_tf32`: reading it raises if the caller has set this one.
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "ieee"
     try:
         yield
     finally:
-        flags.allow_tf32 = before
+        matmul.fp32_precision = before

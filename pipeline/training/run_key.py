@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -148,7 +149,10 @@ def machine_info(device: torch.device) -> dict[str, Any]:
     if device.type == "cuda":
         return {**versions, **others, "device": torch.cuda.get_device_name(device), "gpu_code": _GPU_CODE}
     kind = torch.backends.cpu.get_cpu_capability()
-    return {**versions, **others, "device": kind, "arithmetic": cpu_arithmetic()}
+    # It changes bits of products of some sizes only, which the digest may not contain. COMPATIBLE changes all.
+    mkl = os.environ.get("MKL_CBWR", "COMPATIBLE")
+    rest = {} if mkl == "COMPATIBLE" else {"MKL_CBWR": mkl}
+    return {**versions, **others, "device": kind, "arithmetic": cpu_arithmetic(), **rest}
 
 
 @cache

@@ -101,6 +101,21 @@ def test_an_unexplained_error_is_one_line() -> None:
     assert "\n" not in line
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("can't start new thread"),
+        pa.ArrowException("Unknown error: Failed to launch worker thread: Resource temporarily unavailable"),
+    ],
+    ids=str,
+)
+def test_a_limit_on_threads_is_not_cured_by_a_smaller_batch(error: Exception) -> None:
+    with pytest.raises(type(error)) as raised, explain_out_of_memory("batch_size: give less"):
+        raise error
+    assert raised.value is error
+    assert str(fix_hint(error)).startswith(f"no thread could be started ({error}); ")
+
+
 def test_a_link_to_itself_is_one_line(tmp_path: Path) -> None:
     link = tmp_path / "images"
     link.symlink_to(link)

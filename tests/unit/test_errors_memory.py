@@ -82,7 +82,7 @@ def test_it_is_the_memory_and_not_the_file(
     with pytest.raises(type(error)) as raised:
         read()
     assert not isinstance(raised.value, InputError)
-    assert str(fix_hint(raised.value)).startswith(("out of memory", "writing: Cannot allocate memory"))
+    assert str(fix_hint(raised.value)).startswith(("out of memory", "no thread", "writing: Cannot allocate memory"))
 
 
 def test_a_checkpoint_without_memory_for_it_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

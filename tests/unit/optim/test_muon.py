@@ -224,21 +224,21 @@ def test_it_goes_on_to_the_same_bits_from_a_file() -> None:
 @pytest.fixture
 def tf32() -> Iterator[Any]:
     flags: Any = torch.backends.cuda.matmul
-    before = flags.allow_tf32
-    flags.allow_tf32 = True
+    before = flags.fp32_precision
+    flags.fp32_precision = "tf32"
     yield flags
-    flags.allow_tf32 = before
+    flags.fp32_precision = before
 
 
 def test_products_are_not_rounded_to_tf32_whatever_the_recipe_says(tf32: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[bool] = []
+    seen: list[str] = []
     original = torch.baddbmm
 
     def noting(*arguments: Any, **options: Any) -> Tensor:
-        seen.append(tf32.allow_tf32)
+        seen.append(tf32.fp32_precision)
         return original(*arguments, **options)
 
     monkeypatch.setattr(torch, "baddbmm", noting)
     _stepped(_normal(4, 6), [_normal(4, 6, seed=1)])
-    assert seen == [False] * len(COEFFICIENTS)
-    assert tf32.allow_tf32
+    assert seen == ["ieee"] * len(COEFFICIENTS)
+    assert tf32.fp32_precision == "tf32"

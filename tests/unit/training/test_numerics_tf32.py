@@ -70,6 +70,48 @@ def test_while_active_and_no_longer(tf32: bool, coarse: tuple[bool, bool, bool])
     assert _flags() == coarse
 
 
+def _precisions() -> list[str]:
+    return [backend.fp32_precision for backend in (torch.backends, *_CUDA, _CUDA[1].conv, _CUDA[1].rnn)]
+
+
+@pytest.fixture
+def reset(coarse: tuple[bool, bool, bool]) -> Iterator[None]:
+    """A process in torch's default state of both interfaces, and again at the end."""
+    matmul, cudnn = _CUDA
+    matmul.allow_tf32, cudnn.allow_tf32 = False, True
+    before = _precisions()
+    yield
+    for backend, precision in zip((torch.backends, *_CUDA, cudnn.conv, cudnn.rnn), before, strict=True):
+        backend.fp32_precision = precision
+    torch.set_float32_matmul_precision("highest")
+    matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic = coarse
+
+
+@pytest.mark.usefixtures("reset")
+@pytest.mark.parametrize("setting", ["all", "matmul", "conv", "medium"])
+@pytest.mark.parametrize("tf32", [True, False])
+def test_a_caller_may_use_the_interface_of_newer_torch(tf32: bool, setting: str) -> None:
+    """Of its two interfaces torch reads one as an error after the other was used."""
+    matmul, cudnn = _CUDA
+    mkldnn: Any = torch.backends.mkldnn
+    if setting == "medium":
+        torch.set_float32_matmul_precision("medium")
+    else:
+        backend: Any = {"all": torch.backends, "matmul": matmul, "conv": cudnn.conv}[setting]
+        backend.fp32_precision = "ieee" if tf32 else "tf32"
+    before = _precisions()
+    wanted = "tf32" if tf32 else "none"
+    with float32_arithmetic(tf32=tf32):
+        assert _flags() == (tf32, tf32, True)
+        assert (cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision) == (wanted, wanted)
+        assert matmul.fp32_precision == ("tf32" if tf32 else "ieee")
+        assert torch.get_float32_matmul_precision() == ("high" if tf32 else "highest")
+        assert mkldnn.matmul.fp32_precision == "none"
+    assert _precisions() == before
+    if setting == "medium":
+        assert torch.get_float32_matmul_precision() == "medium"
+
+
 def test_all_stages_and_trials_start_in_full_precision() -> None:
     with distributed.join_process_group("auto"):
         assert _flags() == _IEEE

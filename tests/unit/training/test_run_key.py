@@ -234,7 +234,7 @@ def test_job_and_machine_have_separate_keys(monkeypatch: pytest.MonkeyPatch) -> 
     assert after.machine == worker_machine_info(ALONE.device, 1)
 
 
-@pytest.mark.parametrize("what", ["torch", "device", "arithmetic", "code"])
+@pytest.mark.parametrize("what", ["torch", "device", "arithmetic", "MKL", "code"])
 def test_versions_and_machine_count(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     before = _fingerprint()
     if what == "torch":
@@ -243,6 +243,8 @@ def test_versions_and_machine_count(monkeypatch: pytest.MonkeyPatch, what: str) 
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "another")
     elif what == "arithmetic":
         monkeypatch.setattr(module, "cpu_arithmetic", lambda: "another")
+    elif what == "MKL":
+        monkeypatch.setenv("MKL_CBWR", "AUTO")
     else:
         monkeypatch.setattr(module, "training_code_digest", lambda: "another")
     assert _fingerprint() != before
