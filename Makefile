@@ -131,7 +131,7 @@ EXTRAS := stages viz notebooks cleanlab tuning datasets docs dev
 
 lower-bounds: setup ## run most fast tests with every requirement at its lower bound, in a separate environment
 	@command -v uv > /dev/null || python -m pip install --quiet uv
-	@uv venv --quiet --allow-existing --python 3.11 .work/lower-bounds
+	@uv venv --quiet --clear --python 3.11 .work/lower-bounds
 	@uv pip install --quiet --python .work/lower-bounds/bin/python --resolution lowest-direct \
 	  $(EXTRAS:%=--extra %) -r pyproject.toml
 	@.work/lower-bounds/bin/python -m pytest -W default::DeprecationWarning $(LOWER_TESTS:%=tests/%)

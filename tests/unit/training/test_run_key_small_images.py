@@ -97,3 +97,17 @@ def test_a_run_of_other_code_is_known_by_its_key(changes: Mapping[str, Any]) -> 
     key = key_of(_on(16))
     assert matches_current_code(key)
     assert not matches_current_code(replace(key, job={**key.job, **changes}))
+
+
+def test_another_rule_for_a_form_needs_another_number() -> None:
+    """The canonical runs have at most 16 images in a pass and are of CPUs: they do not see every change of the rule."""
+    rule = (small_maps._SMALLEST_BATCH, small_maps._SMALLEST_WORK, small_maps._SMALLEST_GPU_BATCH)
+    numbers = (module.SMALL_IMAGES_CODE, module._GPU_CODE)
+    assert (rule, numbers) == (
+        (
+            {(1, 1, 1): 8, (1, 1, 2): 8, (2, 3, 1): 8},
+            {(1, 1, 1): 2**20, (1, 1, 2): 2**18, (2, 1, 2): 2**18, (2, 3, 1): 2**19, (2, 3, 2): 2**18},
+            256,
+        ),
+        (1, 1),
+    ), "a run of another rule may have other bits: raise the number of the kind of device, then change this test"
