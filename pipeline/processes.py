@@ -138,11 +138,17 @@ def processes_in_folder(folder: Path) -> dict[int, list[str]]:
 
 
 def process_started_at(pid: int) -> float | None:
-    """Return when a living process started, in seconds since 1970, to about a second; None without such a process."""
+    """Return when a living process started, in seconds since 1970, to about a second; None without such a process.
+
+    A zombie, which has ended and whose parent has not asked for its result, is no living process.
+    """
     try:
-        # The name of the program, in brackets, may contain spaces and brackets; the start is the 20th field after it.
-        ticks = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+        # The name of the program, in brackets, may contain spaces and brackets.
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
+        return None
+    state, ticks = fields[0], int(fields[19])
+    if state in "ZX":
         return None
     booted = re.search(r"^btime (\d+)$", Path("/proc/stat").read_text(), re.MULTILINE)
     assert booted is not None

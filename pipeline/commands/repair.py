@@ -134,22 +134,28 @@ def is_readable_lock(lock: Path) -> bool:
 
 
 def _is_readable_rwlock(path: Path) -> bool:
-    """Return whether DVC can read its rwlock, and every living process in it is older than the file.
+    """Return whether DVC can read its rwlock, and would not wait in vain for a process in it.
 
-    A younger process has the number of a DVC that was killed. Programs that use DVC as a library have any name.
+    A process that is younger than the file has the number of a DVC that was killed, and a zombie is one. Programs that
+    use DVC as a library have any name.
     """
     if not path.exists():
         return True
     try:
         locks = json.loads(path.read_bytes())
         readers = [reader for several in locks.get("read", {}).values() for reader in several]
-        holders = [*locks.get("write", {}).values(), *readers]
-        starts = [process_started_at(int(holder["pid"])) for holder in holders]
+        pids = {int(holder["pid"]) for holder in (*locks.get("write", {}).values(), *readers)}
     except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
         return False
-    # DVC ignores those that have ended.
     latest = path.stat().st_mtime + _CLOCK_ERROR_S
-    return all(start is None or start <= latest for start in starts)
+    for pid in pids:
+        started = process_started_at(pid)
+        # DVC ignores those without an entry in /proc.
+        if started is None and Path("/proc", str(pid)).exists():
+            return False
+        if started is not None and started > latest:
+            return False
+    return True
 
 
 def _remove_rwlock(project: Path, path: Path) -> Repair:

@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from batchsieve import InputError, compare_runs
+from pipeline.stats.estimates import decimal_step
 from pipeline.stats.verdict import DecisionRule, pooled_verdict
 
 NOISE = np.array([-0.0015, -0.0010, -0.0005, -0.0002, 0.0002, 0.0005, 0.0010, 0.0015])
@@ -31,10 +32,12 @@ def test_compare_runs_each_outcome(shift: float, scale: float, outcome: str) -> 
 
 
 @given(ACCURACIES)
+@example([(0.0, 0.25), (0.0, 0.25)])
 def test_compare_runs_is_the_pooled_verdict(pairs: list[tuple[float, float]]) -> None:
     a, b = np.array(pairs).T
     found = compare_runs(a, b, margin=0.01, confidence=0.9)
-    expected = pooled_verdict(np.sort(a - b)[None, :, None], DecisionRule(margin=0.01, alpha=0.1))
+    step = max(decimal_step(a), decimal_step(b))  # Hypothesis also finds numbers of few decimals, such as 0.25
+    expected = pooled_verdict(np.sort(a - b)[None, :, None], DecisionRule(margin=0.01, alpha=0.1), step=step)
     assert found.outcome == expected.outcome
     assert found.estimate == expected.estimate.mean
     assert found.p_value == (expected.tests and expected.tests.adjusted_difference)

@@ -251,6 +251,21 @@ def test_a_program_that_uses_dvc_as_a_library_keeps_its_lock(project: ThreeStage
         program.wait()
 
 
+def test_a_killed_dvc_that_its_parent_has_not_reaped(tmp_path: Path) -> None:
+    """DVC takes a zombie for alive, and would wait for it."""
+    rwlock = tmp_path / _RWLOCK
+    rwlock.parent.mkdir(parents=True)
+    killed = subprocess.Popen(["true"])
+    try:
+        while process_started_at(killed.pid) is not None:
+            time.sleep(0.01)
+        rwlock.write_text(json.dumps({"write": {"x": {"pid": killed.pid, "cmd": "dvc repro"}}}))
+        (repair,) = repair_dvc_files(tmp_path, WorkPaths())
+        assert str(repair.file) == _RWLOCK
+    finally:
+        killed.wait()
+
+
 def test_conflicts_of_a_merge_are_left_to_the_person(finished: ThreeStages) -> None:
     lock = finished.folder / "dvc.lock"
     whole = lock.read_bytes()
