@@ -139,15 +139,17 @@ def _is_readable_rwlock(path: Path) -> bool:
     A process that is younger than the file has the number of a DVC that was killed, and a zombie is one. Programs that
     use DVC as a library have any name.
     """
-    if not path.exists():
+    try:
+        with path.open("rb") as file:
+            content, latest = file.read(), os.fstat(file.fileno()).st_mtime + _CLOCK_ERROR_S
+    except FileNotFoundError:
         return True
     try:
-        locks = json.loads(path.read_bytes())
+        locks = json.loads(content)
         readers = [reader for several in locks.get("read", {}).values() for reader in several]
         pids = {int(holder["pid"]) for holder in (*locks.get("write", {}).values(), *readers)}
     except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
         return False
-    latest = path.stat().st_mtime + _CLOCK_ERROR_S
     for pid in pids:
         started = process_started_at(pid)
         # DVC ignores those without an entry in /proc.
