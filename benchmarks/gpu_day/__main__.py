@@ -14,6 +14,7 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 from benchmarks.gpu_day.running import (
     FINISHED,
@@ -140,14 +141,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.list:
             _list(chosen, arguments)
             return 0
-        if arguments.dry_run:
-            # Compiling takes minutes at any size.
-            os.environ.update({"CUDA_VISIBLE_DEVICES": "", "TORCHDYNAMO_DISABLE": "1"})
+        # Compiling takes minutes at any size.
+        variables = {"CUDA_VISIBLE_DEVICES": "", "TORCHDYNAMO_DISABLE": "1"} if arguments.dry_run else {}
         command = shlex.join(["python", "-m", "benchmarks.gpu_day", *(sys.argv[1:] if argv is None else argv)])
         options = {"machine": f"{_PACKAGE}.steps:machine", "dry_run": arguments.dry_run, "command": command}
-        run_steps(
-            chosen, arguments.out, minutes=arguments.minutes, after_step=lambda: _write_summary(arguments), **options
-        )
+        with patch.dict(os.environ, variables):
+            run_steps(
+                chosen,
+                arguments.out,
+                minutes=arguments.minutes,
+                after_step=lambda: _write_summary(arguments),
+                **options,
+            )
         results = _write_summary(arguments)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -150,6 +150,8 @@ def _is_readable_rwlock(path: Path) -> bool:
         pids = {int(holder["pid"]) for holder in (*locks.get("write", {}).values(), *readers)}
     except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
         return False
+    if max(pids, default=0) >= 2**31:
+        return False  # no number of a process: DVC fails
     for pid in pids:
         started = process_started_at(pid)
         # DVC ignores those without an entry in /proc.

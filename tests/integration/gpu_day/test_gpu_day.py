@@ -160,6 +160,16 @@ def test_the_padding_question_is_asked_right_after_the_smoke_test() -> None:
     assert [step.name for step in STEPS[:2]] == ["smoke", "padding"]
 
 
+def test_a_dry_run_leaves_the_environment_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It hides the GPU and turns off the compiler for its steps alone: this process may compile later."""
+    seen: list[str | None] = []
+    monkeypatch.setattr(gpu_day, "run_steps", lambda *_, **__: seen.append(os.environ.get("TORCHDYNAMO_DISABLE")))
+    before = dict(os.environ)
+    assert gpu_day.main(["--dry-run", "--only", "smoke", "--out", str(tmp_path)]) == 0
+    assert seen == ["1"]
+    assert dict(os.environ) == before
+
+
 def test_a_file_that_would_not_come_back_is_an_error_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -280,8 +280,15 @@ def test_conflicts_of_a_merge_are_left_to_the_person(finished: ThreeStages) -> N
 
 @pytest.mark.parametrize(
     "text",
-    ["[" * 100_000, '{"read": [1]}', '{"write": {"a": {"pid": Infinity}}}', '{"write": {"a": {"pid": NaN}}}', "\0"],
-    ids=["deep", "list", "infinity", "NaN", "zero"],
+    [
+        "[" * 100_000,
+        '{"read": [1]}',
+        '{"write": {"a": {"pid": Infinity}}}',
+        '{"write": {"a": {"pid": NaN}}}',
+        "\0",
+        '{"write": {"a": {"pid": 1e308}}}',
+    ],
+    ids=["deep", "list", "infinity", "NaN", "zero", "large"],
 )
 def test_an_rwlock_of_any_content_is_removed(tmp_path: Path, text: str) -> None:
     (tmp_path / ".dvc/tmp").mkdir(parents=True)
