@@ -158,7 +158,8 @@ def main(argv: Sequence[str]) -> int:
 def import_runs(source: Path, target: Path, params: Params, data: DataPaths) -> None:
     """Copy the runs of one work folder to another, and print how many.
 
-    A run on the images and labels of `data` counts, also if another version of pyarrow wrote their files. Its balanced
+    A run on the images and labels of `data` counts, also if another version of pyarrow wrote their files. An entry of
+    an earlier version, without a digest of the values, needs files of equal bytes and gets the digest. A run's balanced
     accuracy must be that of these labels.
 
     Args:
@@ -245,7 +246,8 @@ def _import_run(
     """Copy a run under the keys by which `dvc repro` looks for it here; returns whether one was new."""
     here = prepared if prepared is not None and prepared.has_data_of(key) else None
     job = _job_here(key, device, here)
-    local_keys = [replace(key, job=job, machine=machine) for machine in _machines(key, params, device)]
+    content = key.content if here is None else here.content
+    local_keys = [replace(key, job=job, machine=machine, content=content) for machine in _machines(key, params, device)]
     labels = None if here is None else here.test_labels
     new = [ours.import_run(other, key, local_key, labels=labels) for local_key in local_keys]
     return any(new)

@@ -16,6 +16,7 @@ from pipeline.artifacts.files import open_array, write_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.paths import WorkPaths
 from pipeline.runs.ledger import Ledger
+from tests.fixtures.notebooks import by_stem, run_here
 from tests.fixtures.source_tree import ROOT
 
 _RESULTS = ROOT / "docs/results"
@@ -52,6 +53,7 @@ def test_every_archive_is_tested() -> None:
         _GPU_RUNS,
         "headline/2026-11-25-filter/filter.tar.xz",
         "headline/2026-11-25-runs/ledger.tar.xz",
+        "headline/2026-11-29-tables/tables.tar.xz",
         _LAW_LEDGERS[0],
         "law/2026-11-28-oracle/filter.tar.xz",
         _LAW_LEDGERS[1],
@@ -64,12 +66,15 @@ def _opened(name: str, folder: Path) -> Results:
     """Unpack an archive, with stand-ins for what `prepare` writes: labels of the test images, and names of classes."""
     unpack(_RESULTS / name / "results.tar.xz", folder)
     results = open_results(folder)
-    study, _ = _PUBLISHED[name]
+    _write_stand_ins(results, study=_PUBLISHED[name][0])
+    return results
+
+
+def _write_stand_ins(results: Results, *, study: str) -> None:
     # Every archive is of CIFAR-10. The labels decide the differences of classes, and no verdict over all images.
     n_test = open_array(results.data.correct(study), dtype=np.bool_, ndim=2).shape[1]
     write_parquet(results.data.manifest("test"), pa.table({"label": np.arange(n_test) % 10}))
     write_json(results.data.prepare_metrics, {"class_names": [f"class {label}" for label in range(10)]})
-    return results
 
 
 @each_archive
@@ -123,7 +128,7 @@ def test_the_notebooks_show_tables_and_figures(name: str, tmp_path: Path) -> Non
 
 
 def test_the_headline_opens_with_its_runs_and_filter(tmp_path: Path) -> None:
-    """Its studies are not finished, and its filter lacks what only a notebook shows."""
+    """Its filter lacks what only a notebook shows."""
     shutil.copy(_HEADLINE / "2026-11-25-rates/params.yaml", tmp_path)
     unpack(_HEADLINE / "2026-11-25-filter/filter.tar.xz", tmp_path)
     unpack(_HEADLINE / "2026-11-25-runs/ledger.tar.xz", tmp_path)
@@ -135,8 +140,6 @@ def test_the_headline_opens_with_its_runs_and_filter(tmp_path: Path) -> None:
         assert keep.sum() == sum(1 for _ in csv.reader(file)) - 1
     with pytest.raises(InputError, match=re.escape(str(results.data.embedding(network, "test")))):
         results.network(network)
-    with pytest.raises(InputError, match="batch_6272"):
-        results.study("batch_6272")
     ledger = Ledger(WorkPaths(root=tmp_path / ".work").ledger)
     runs = [ledger.get(key.fingerprint) for key in ledger.run_keys()]
     page = (_HEADLINE / "README.md").read_text(encoding="utf-8")
@@ -144,6 +147,49 @@ def test_the_headline_opens_with_its_runs_and_filter(tmp_path: Path) -> None:
     assert len(accuracies) == len(runs)
     assert [top1 for top1 in accuracies if f"{100 * top1:.2f} %" not in page] == []
     assert all(run.top1 == pytest.approx(run.correct.mean()) for run in runs if run.correct is not None)
+
+
+# Study of the headline, and the effect against all images that its page states.
+_HEADLINE_EFFECTS = {
+    "batch_6272": ("hurts", "−0.55 (−1.08 to −0.02)"),
+    "batch_256": ("undecided", "−0.26 (−0.81 to +0.29)"),
+    "batch_20480": ("undecided", "+0.01 (−1.00 to +1.02)"),
+    "slopes": ("undecided", "−0.34 (−0.71 to +0.03)"),
+}
+
+
+@pytest.fixture
+def headline_tables(tmp_path: Path) -> Path:
+    """A project of the finished studies of the headline, with stand-ins for what `prepare` writes."""
+    tables = _HEADLINE / "2026-11-29-tables"
+    shutil.copy(tables / "params.yaml", tmp_path)
+    unpack(tables / "tables.tar.xz", tmp_path)
+    _write_stand_ins(open_results(tmp_path), study="batch_6272")
+    return tmp_path
+
+
+def test_the_headline_has_its_published_verdicts(headline_tables: Path) -> None:
+    results = open_results(headline_tables)
+    studies = [results.study(name) for name in results.studies]
+    assert [len(study.finished) for study in studies] == [30, 12, 12, 48]
+    verdicts = {study.name: verdict for study in studies for verdict in study.verdicts() if verdict.is_primary}
+    assert {name: (one.outcome, one.effect) for name, one in verdicts.items()} == _HEADLINE_EFFECTS
+    page = (_HEADLINE / "README.md").read_text(encoding="utf-8")
+    effects = [effect for _, effect in _HEADLINE_EFFECTS.values()]
+    low_and_high = [effect.partition("(")[2].rstrip(")") for effect in effects]
+    assert [interval for interval in low_and_high if interval not in page] == []
+
+
+@pytest.mark.slow
+def test_the_headline_opens_in_the_notebooks(headline_tables: Path) -> None:
+    shown = run_here(by_stem("03_batch_scaling"), headline_tables)
+    assert "batch_6272: 30 of 30 runs finished" in shown
+    assert "resources.json: missing" in shown
+    shutil.rmtree(headline_tables / "notebooks")
+    lines = run_here(by_stem("04_the_verdict"), headline_tables).splitlines()
+    assert lines[-4:] == [
+        f"{name}: {outcome}, {effect} against full" for name, (outcome, effect) in _HEADLINE_EFFECTS.items()
+    ]
 
 
 @pytest.mark.parametrize("archive", _LAW_LEDGERS)

@@ -2,7 +2,6 @@
 
 import ast
 import base64
-import contextlib
 import io
 import os
 import re
@@ -19,19 +18,13 @@ from pipeline.artifacts.files import read_json, write_array, write_json
 from pipeline.artifacts.tables import read_parquet
 from pipeline.config.renamed_keys import with_old_keys
 from pipeline.paths import DataPaths
+from tests.fixtures.notebooks import NOTEBOOKS, by_stem, read, run_here
 from tests.fixtures.report import ROOT, Outcome, default_outcome, params_tree, params_with, write_artifacts
 
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 IMPORTS = {"batchsieve", "numpy", "pandas", "textwrap"}
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-
-
-def read(path: Path) -> Any:
-    import nbformat  # two seconds, which every collection of the tests would take
-
-    return nbformat.read(path, as_version=4)
 
 
 def code_of(path: Path) -> Iterator[ast.AST]:
@@ -60,31 +53,6 @@ def execute(path: Path, project: Path) -> Any:
     client = NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(folder)}})
     client.execute(env=environment)
     return notebook
-
-
-def run_here(path: Path, project: Path, more: str = "") -> str:
-    """Run the cells, then the code `more`, in this process; return all that they show.
-
-    A kernel takes seconds to start.
-    """
-    import pandas as pd
-
-    namespace: dict[str, Any] = {"display": print}
-    (project / "notebooks").mkdir()
-    with (
-        contextlib.chdir(project / "notebooks"),
-        contextlib.redirect_stdout(io.StringIO()) as shown,
-        pd.option_context("display.width", 200, "display.max_columns", 20),
-    ):
-        for cell in (cell for cell in read(path).cells if cell.cell_type == "code"):
-            *body, last = ast.parse(cell.source).body
-            if not isinstance(last, ast.Expr):
-                body.append(last)
-            exec(compile(ast.Module(body, []), path.name, "exec"), namespace)
-            if isinstance(last, ast.Expr):
-                print(repr(eval(compile(ast.Expression(last.value), path.name, "eval"), namespace)))
-        exec(more, namespace)
-    return shown.getvalue()
 
 
 def pictures_of_page(notebook: Any) -> list[Image.Image]:
@@ -184,11 +152,6 @@ def test_without_artifacts_its_first_cell_names_the_command_to_run(
     assert "\n" not in said
 
 
-def by_stem(stem: str) -> Path:
-    (path,) = (path for path in NOTEBOOKS if path.stem == stem)
-    return path
-
-
 def write_scored(project: Path) -> DataPaths:
     """Write results of a filter by another scorer than the default."""
     params = params_tree()
@@ -265,8 +228,7 @@ def test_runs_without_a_result_do_not_stop_it(
     name: str, outcome: Outcome, said: Mapping[str, str], project: Path
 ) -> None:
     write_results(DataPaths(root=project / "data"), outcome)
-    (path,) = (path for path in NOTEBOOKS if path.stem == name)
-    assert said[name] in run_here(path, project)
+    assert said[name] in run_here(by_stem(name), project)
 
 
 @pytest.mark.slow
@@ -289,8 +251,7 @@ def test_the_verdict_is_that_of_the_statistics_by_the_stated_plan(margin: float,
     # All images of class 0 are wrong but in the filtered arm.
     write_array(data.correct("digits"), (labels > 0) | (arms[:, None] == "filtered"))
     data.provenance("train", "digits").unlink()  # of the file before
-    (path,) = (path for path in NOTEBOOKS if path.stem == "04_the_verdict")
-    shown = run_here(path, project)
+    shown = run_here(by_stem("04_the_verdict"), project)
     assert shown.count(f"primary: filtered against full at equal steps: {verdict}") == 1
     assert shown.count(f"secondary: filtered against random at equal steps: {verdict}") == 1
     outcome = verdict.split()[0].removesuffix(",")

@@ -113,6 +113,27 @@ def test_equal_labels_count_in_files_of_other_bytes(
     assert len(entries) == 1 + label, "a run that does not count is trained again"
 
 
+def test_an_earlier_run_gets_the_digest_of_equal_values(
+    tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Earlier versions did not record it. From there on the run counts in files of other bytes."""
+    for name in ("equal", "other"):
+        (tmp_path / name).mkdir()
+    shutil.copytree(node / "work", tmp_path / "earlier")
+    entry = _entry(tmp_path / "earlier")
+    content = read_json(entry / "identity.json").pop("content")
+    write_json(entry / "identity.json", {**read_json(entry / "identity.json"), "content": ""})
+    write_checksums(entry)
+    assert _import(tmp_path / "earlier", tmp_path / "equal") == 0
+    assert read_json(_entry(tmp_path / "equal/work") / "identity.json")["content"] == content != ""
+    data = write_project(tmp_path / "other", study=_STUDY, train={"simulated_workers": 2})
+    pyarrow.parquet.write_table(read_parquet(data.manifest("train")), data.manifest("train"), compression="none")
+    assert _import(tmp_path / "equal/work", tmp_path / "other") == 0
+    assert stage("train", tmp_path / "other") == 0
+    entries = list((tmp_path / "other/work/cells").glob("[0-9a-f]*"))
+    assert len(entries) == 1, "the run is not trained again"
+
+
 def test_a_second_import_changes_nothing(
     tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
