@@ -166,7 +166,7 @@ def explain_file_errors() -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether `error` means that a GPU or the machine has no memory or no thread left, in any library."""
+    """Return whether `error` means that a GPU or the machine has no memory left, in any library."""
     # torch's class, by name: this module does not import torch.
     if isinstance(error, (OutOfMemory, MemoryError)) or type(error).__name__ == "OutOfMemoryError":
         return True
@@ -176,8 +176,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     if not isinstance(error, RuntimeError | ImportError) and type(error).__name__ != "ArrowException":
         return False
     text = str(error)
-    texts = (*_OUT_OF_MEMORY_TEXTS, *_NO_THREAD_TEXTS)
-    return text in _OUT_OF_MEMORY_MESSAGES or any(words in text for words in texts)
+    return text in _OUT_OF_MEMORY_MESSAGES or any(words in text for words in _OUT_OF_MEMORY_TEXTS)
+
+
+def lacks_resources(error: BaseException) -> bool:
+    """Return whether the machine lacks memory or threads, so that an error is no sign of a damaged file."""
+    return is_out_of_memory(error) or _lacks_thread(error)
 
 
 def _lacks_thread(error: BaseException) -> bool:
@@ -196,7 +200,7 @@ def explain_out_of_memory(message: str) -> Iterator[None]:
         yield
     except Exception as error:
         # Libraries report a full memory by errors of many classes; all others are raised again.
-        if isinstance(error, InputError) or _lacks_thread(error) or not is_out_of_memory(error):
+        if isinstance(error, InputError) or not is_out_of_memory(error):
             raise
         # Without its cause: that traceback would keep the tensors of the block alive.
         raise OutOfMemory(message) from None

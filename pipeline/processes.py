@@ -141,11 +141,14 @@ def process_started_at(pid: int) -> float | None:
     """Return when a living process started, in seconds since 1970, to about a second; None without such a process.
 
     A zombie, which has ended and whose parent has not asked for its result, is no living process.
+
+    Raises:
+        PermissionError: it belongs to another user, and /proc hides it.
     """
     try:
         # The name of the program, in brackets, may contain spaces and brackets.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     state, ticks = fields[0], int(fields[19])
     if state in "ZX":

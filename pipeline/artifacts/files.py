@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import DTypeLike, NDArray
 
-from pipeline.errors import InputError, fix_hint, is_out_of_memory, short_reason
+from pipeline.errors import InputError, fix_hint, lacks_resources, short_reason
 
 
 @contextmanager
@@ -214,7 +214,7 @@ def map_array(path: Path) -> np.memmap:
         array: np.memmap = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:
         # NumPy passes on errors of Python's own parser, which reads the header.
-        if is_out_of_memory(error):
+        if lacks_resources(error):
             raise
         # It has no class of its own in NumPy.
         if "Python objects in dtype" in str(error):

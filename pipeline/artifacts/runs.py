@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
@@ -122,8 +122,11 @@ def _odd_values_refused(path: Path) -> Iterator[None]:
         ) from None
 
 
-def read_run_records(runs: Path, storage: Storage) -> list[dict[str, Any]]:
+def read_run_records(runs: Path, storage: Storage, seeds: Collection[int] | None = None) -> list[dict[str, Any]]:
     """Read the finished runs of data/train/<study>.parquet, in the order of the file.
+
+    Args:
+        seeds: whose runs count, also those that diverged; None for all.
 
     Returns:
         For each run: columns of the file; `extractor` and `draw` (number of the replicate) of the filter's network;
@@ -135,6 +138,7 @@ def read_run_records(runs: Path, storage: Storage) -> list[dict[str, Any]]:
     """
     rows = read_parquet(runs, _COLUMNS).to_pylist()
     check_run_values(rows, runs)
+    rows = [row for row in rows if seeds is None or row["seed"] in seeds]
     diverged = {_arm_and_setting(row) for row in rows if row["status"] == "diverged"}
     return [
         {**_run_record(row, runs, storage), "setting_diverged": _arm_and_setting(row) in diverged}

@@ -15,7 +15,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from pipeline.artifacts.files import atomic_path
-from pipeline.errors import InputError, is_out_of_memory, short_reason
+from pipeline.errors import InputError, lacks_resources, short_reason
 
 # OWASP, "CSV Injection"; full-width signs act alike in some locales. The apostrophe makes the way back unique.
 _STARTS = r"^[=+\-@＝＋－＠\t\r\n']"
@@ -60,7 +60,7 @@ def read_parquet(
         table = pyarrow.parquet.ParquetFile(path).read(columns=present, use_threads=False)
         table = table if present is None else table.select(present)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        if is_out_of_memory(error):
+        if lacks_resources(error):
             raise
         raise InputError(f"{path}: damaged ({short_reason(error)}); delete it and run `dvc repro`") from None
     return _cast(table, columns, path) if isinstance(columns, Mapping) else table
@@ -71,7 +71,7 @@ def _cast(table: pa.Table, types: Mapping[str, pa.DataType], path: Path) -> pa.T
         try:
             column = table[name].cast(data_type)
         except pa.ArrowException as error:
-            if is_out_of_memory(error):
+            if lacks_resources(error):
                 raise
             reason = str(error).splitlines()[0]
             raise InputError(
@@ -129,7 +129,7 @@ def read_csv(path: Path, columns: dict[str, pa.DataType], *, optional: Sequence[
         read = pyarrow.csv.ReadOptions(use_threads=False)
         table = pyarrow.csv.read_csv(path, read_options=read, convert_options=convert, parse_options=parse)
     except (pa.ArrowException, OSError) as error:
-        if is_out_of_memory(error):
+        if lacks_resources(error):
             raise
         reason = str(error).splitlines()[0]
         raise InputError(f"{path}: not readable as CSV ({reason}); fix that line") from None

@@ -12,7 +12,7 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +100,7 @@ def repair_dvc_files(project: Path, work: WorkPaths) -> list[Repair]:
     index_locks = _old_index_locks(project)
     with _dvc_lock_held(root / ".dvc/tmp/lock"):
         running = _running_dvc(root)
-        damaged = [] if _is_readable_rwlock(root / _RWLOCK) else [rwlock]
+        damaged = [] if _is_usable_rwlock(root / _RWLOCK, running) else [rwlock]
         damaged += [] if is_readable_lock(project / _LOCK) else [_LOCK]
         if damaged and running:
             raise InputError(f"{damaged[0]}: damaged, and DVC runs as process {running[0]}; end it and try again")
@@ -133,11 +133,14 @@ def is_readable_lock(lock: Path) -> bool:
     return True
 
 
-def _is_readable_rwlock(path: Path) -> bool:
+def _is_usable_rwlock(path: Path, running: Collection[int] = ()) -> bool:
     """Return whether DVC can read its rwlock, and would not wait in vain for a process in it.
 
-    A process that is younger than the file has the number of a DVC that was killed, and a zombie is one. Programs that
-    use DVC as a library have any name.
+    A process that is younger than the file has the number of a DVC that was killed, and a zombie is one. A program that
+    uses DVC as a library has any name: if one in the file is alive, DVC waits for it, and the file stays.
+
+    Args:
+        running: processes that are DVC.
     """
     try:
         with path.open("rb") as file:
@@ -152,14 +155,18 @@ def _is_readable_rwlock(path: Path) -> bool:
         return False
     if max(pids, default=0) >= 2**31:
         return False  # no number of a process: DVC fails
-    for pid in pids:
+    # DVC ignores those without an entry in /proc.
+    named = [pid for pid in pids if Path("/proc", str(pid)).exists()]
+    return not named or any(pid in running or _started_before(pid, latest) for pid in named)
+
+
+def _started_before(pid: int, time: float) -> bool:
+    """Return whether a process is alive and was started before `time`; True for one that may not be looked at."""
+    try:
         started = process_started_at(pid)
-        # DVC ignores those without an entry in /proc.
-        if started is None and Path("/proc", str(pid)).exists():
-            return False
-        if started is not None and started > latest:
-            return False
-    return True
+    except PermissionError:  # of another user, where /proc hides their files
+        return True
+    return started is not None and started <= time
 
 
 def _remove_rwlock(project: Path, path: Path) -> Repair:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from pipeline.datasets.image_set import DecodedImage, UnreadableImage
-from pipeline.errors import is_out_of_memory
+from pipeline.errors import lacks_resources
 
 # Left, top, right and bottom edges, in pixels of the upright image; may be fractional.
 CropBox = tuple[float, float, float, float]
@@ -97,7 +97,7 @@ def decode_region(
         raise UnreadableError(f"more than {max_megapixels:g} megapixels") from None
     except Exception as error:
         # On damaged bytes Pillow's decoders raise nearly anything. An image without memory for it is not damaged.
-        if is_out_of_memory(error):
+        if lacks_resources(error):
             raise
         raise UnreadableError(f"damaged ({error or type(error).__name__})") from None
 

@@ -23,7 +23,7 @@ from pipeline.datasets.table_labels import (
     missing_shard,
     split_of,
 )
-from pipeline.errors import InputError, is_out_of_memory, short_reason
+from pipeline.errors import InputError, lacks_resources, short_reason
 
 SUFFIX = ".parquet"
 
@@ -82,8 +82,11 @@ class ParquetImages:
             if paths.isdisjoint(names):
                 continue
             following = iter(names)
-            with _explain_damage(self._root / shard):
-                for images in _image_batches(self._open(shard), leaves, f"prepare.path: {self._root / shard}"):
+            file = self._root / shard
+            with _explain_damage(file):
+                for images in _image_batches(
+                    self._open(shard), leaves, f"prepare.path: {file}", packed=file.stat().st_size
+                ):
                     for row in range(len(images)):
                         path = next(following)
                         if path in paths:
@@ -177,22 +180,22 @@ class ParquetImages:
         return LabeledRows(paths=paths, values=values, where=where_of)
 
 
-def _image_batches(file: pq.ParquetFile, leaves: Sequence[str], where: str) -> Iterator[pa.Array]:
+def _image_batches(file: pq.ParquetFile, leaves: Sequence[str], where: str, packed: int) -> Iterator[pa.Array]:
     """Yield the column of images in batches of at most `_BATCH_ROWS` rows, and of `_BATCH_BYTES` or a single row.
 
+    Args:
+        packed: size of the file in bytes.
+
     Raises:
-        InputError: a row group states that its images unpack to many times their size.
+        InputError: a row group states that it unpacks to many times the size of the file.
     """
     for group in range(file.num_row_groups):
-        metadata = file.metadata.row_group(group)
-        chunks = [metadata.column(i) for i in range(metadata.num_columns)]
-        chunks = [chunk for chunk in chunks if chunk.path_in_schema in leaves]
-        unpacked = sum(chunk.total_uncompressed_size for chunk in chunks)
-        packed = sum(chunk.total_compressed_size for chunk in chunks)
+        # Of all columns: asking for the sizes of one aborts the process if the footer is damaged (pyarrow 26).
+        unpacked = file.metadata.row_group(group).total_byte_size
         if unpacked > max(_BATCH_BYTES, _MAX_RATIO * packed):
             raise InputError(
-                f"{where}: row group {group} has {packed:,} bytes of images, which unpacks to {unpacked:,}; write the "
-                "shard without compression if that is meant"
+                f"{where}: row group {group} of a file of {packed:,} bytes unpacks to {unpacked:,}; write the shard "
+                "without compression if that is meant"
             )
         # Not by the mean: sizes differ, and rows may share one value of a dictionary, as large as all that is unpacked.
         rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, unpacked)))
@@ -205,7 +208,7 @@ def has_image_column(path: Path) -> bool:
     try:
         return _is_pointer(path) or bool(image_columns(pq.read_schema(path)))
     except (pa.ArrowException, OSError) as error:
-        if is_out_of_memory(error):
+        if lacks_resources(error):
             raise
         return False
 
@@ -274,7 +277,7 @@ def _explain_damage(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        if is_out_of_memory(error):
+        if lacks_resources(error):
             raise
         reason = short_reason(error)
         raise InputError(f"prepare.path: {path}: not readable as Parquet ({reason}); get it again") from None

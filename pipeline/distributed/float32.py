@@ -13,6 +13,21 @@ _MATMUL, _CUDNN, _MKLDNN = _BACKENDS.cuda.matmul, _BACKENDS.cudnn, _BACKENDS.mkl
 _ALL = (_BACKENDS, _MATMUL, _CUDNN, _CUDNN.conv, _CUDNN.rnn, _MKLDNN, _MKLDNN.matmul, _MKLDNN.conv, _MKLDNN.rnn)
 
 
+def _set_precision(backend: Any, value: str) -> None:
+    if backend is _MKLDNN:
+        # torch 2.15: assigning to `mkldnn.fp32_precision` sets that of all backends.
+        _MKLDNN.set_flags(_fp32_precision=value)
+    else:
+        backend.fp32_precision = value
+
+
+def _own_precision(backend: Any) -> str:
+    """Set a precision to "none" and return what it was, where all more general ones are "none" already."""
+    before: str = backend.fp32_precision
+    _set_precision(backend, "none")
+    return before
+
+
 @contextmanager
 def float32_arithmetic(*, tf32: bool, fast: bool = False) -> Iterator[None]:
     """Compute float32 in IEEE single precision, or in TF32 with its 10 bits of mantissa, deterministically.
@@ -27,10 +42,8 @@ def float32_arithmetic(*, tf32: bool, fast: bool = False) -> Iterator[None]:
         fast: use TF32, and the kernels that cuDNN finds to be fastest, which may give other bits in each call.
     """
     kernels = _CUDNN.deterministic, _CUDNN.benchmark
-    precisions = [backend.fp32_precision for backend in _ALL]
     flags = _flags()
-    for backend in _ALL:
-        backend.fp32_precision = "none"
+    precisions = [_own_precision(backend) for backend in _ALL]
     # The older flags, since torch's own readers of them raise while only `fp32_precision` is set.
     _MATMUL.allow_tf32 = _CUDNN.allow_tf32 = tf32 or fast
     _CUDNN.deterministic, _CUDNN.benchmark = not fast, fast
@@ -39,9 +52,10 @@ def float32_arithmetic(*, tf32: bool, fast: bool = False) -> Iterator[None]:
     finally:
         for set_flag, value in flags:
             set_flag(value)
-        for backend, precision in zip(_ALL, precisions, strict=True):
+        # The special ones first, while the general one is "none".
+        for backend, precision in reversed(list(zip(_ALL, precisions, strict=True))):
             if backend.fp32_precision != precision:
-                backend.fp32_precision = precision
+                _set_precision(backend, precision)
         _CUDNN.deterministic, _CUDNN.benchmark = kernels
 
 

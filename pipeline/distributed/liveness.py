@@ -21,7 +21,7 @@ from typing import Any
 import torch.distributed as dist
 
 from pipeline.distributed.collectives import arrivals
-from pipeline.errors import MachineError, is_out_of_memory
+from pipeline.errors import MachineError, lacks_resources
 
 NOTICE_AFTER_S = 60.0
 """Time after which a rank that does not reach the others is named, unless half of its limit is shorter."""
@@ -260,7 +260,7 @@ def lost_line(reason: str) -> str:
 
 def is_lost_connection(error: BaseException) -> bool:
     """Return whether `error` means that another rank is gone, or has not reached a collective in time."""
-    if isinstance(error, MachineError) or is_out_of_memory(error):
+    if isinstance(error, MachineError) or lacks_resources(error):
         return False
     if isinstance(error, dist.DistNetworkError | dist.DistStoreError):
         return True

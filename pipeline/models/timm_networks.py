@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pipeline.errors import InputError, is_out_of_memory, long_reason
+from pipeline.errors import InputError, lacks_resources, long_reason
 from pipeline.models.layers import GroupedBatchNorm2d, convert_batch_norm
 from pipeline.models.network import Network
 from pipeline.models.weight_names import as_timm_names
@@ -196,7 +196,7 @@ def load_timm_backbone(model: TimmNetwork, network: str, state: Mapping[str, Ten
             complete.reset_classifier(0)
     except Exception as error:
         # Each model of timm translates weights with code of its own, which may raise any error.
-        if is_out_of_memory(error):
+        if lacks_resources(error):
             raise
         reason = long_reason(error)
         raise InputError(

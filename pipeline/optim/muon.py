@@ -179,9 +179,12 @@ def _is_wide(matrix: Tensor) -> bool:
 @contextmanager
 def _ieee_products() -> Iterator[None]:
     """Compute float32 products on a GPU without TF32 while active."""
-    matmul: Any = torch.backends.cuda.matmul
-    # Not the older `allow_tf32`: reading it raises if the caller has set this one.
+    backends: Any = torch.backends
+    matmul, general = backends.cuda.matmul, backends.fp32_precision
+    # Not the older `allow_tf32`: reading it raises if the caller has set this one. "none" reads as the general one.
+    backends.fp32_precision = "none"
     before = matmul.fp32_precision
+    backends.fp32_precision = general
     matmul.fp32_precision = "ieee"
     try:
         yield

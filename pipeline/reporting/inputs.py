@@ -217,9 +217,9 @@ def _load_study(name: str, params: Params, paths: DataPaths, *, n_test: int) -> 
         correct=_load_correct(paths, name, runs, n_test),
         records=[
             RunRecord(**row, matched=study.match, n_images=n_test)
-            for row in read_run_records(paths.runs(name), params.prepare.storage)
+            for row in read_run_records(paths.runs(name), params.prepare.storage, seeds)
             # The claims are on grids, to which the runs of `equivalent_batch` do not belong.
-            if row["seed"] in seeds and (row["arm"] != TREATED or row["batch_size"] in study.batch_sizes)
+            if row["arm"] != TREATED or row["batch_size"] in study.batch_sizes
         ],
     )
 

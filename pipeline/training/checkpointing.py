@@ -24,7 +24,7 @@ from torch.nn import Parameter
 from pipeline import distributed
 from pipeline.artifacts.files import write_bytes
 from pipeline.distributed import FlagSync, World
-from pipeline.errors import Terminated, explain_out_of_memory, is_out_of_memory, long_reason
+from pipeline.errors import Terminated, explain_out_of_memory, lacks_resources, long_reason
 from pipeline.run_log import RunLog
 from pipeline.training.state import TrainState
 
@@ -156,7 +156,7 @@ def _load(file: _File) -> dict[str, Any]:
     try:
         content = file.path.read_bytes()
     except OSError as error:
-        if is_out_of_memory(error):
+        if lacks_resources(error):
             raise
         raise _InvalidCheckpoint(f"cannot be read ({error.strerror})") from None
     if hashlib.sha256(content).hexdigest() != file.sha256:
@@ -166,7 +166,7 @@ def _load(file: _File) -> dict[str, Any]:
         step, state = loaded["step"], loaded["state"]
     except Exception as error:
         # Bytes of any kind can provoke any error in the unpickler. A valid checkpoint without memory for it stays.
-        if is_out_of_memory(error):
+        if lacks_resources(error):
             raise
         raise _InvalidCheckpoint(f"is no checkpoint ({long_reason(error)})") from None
     if step != file.step or not isinstance(state, dict):

@@ -7,7 +7,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from pipeline.errors import InputError, is_out_of_memory, short_reason
+from pipeline.errors import InputError, lacks_resources, short_reason
 from pipeline.training.settings import ImageFormat
 
 LARGEST_IMAGE = 512
@@ -58,6 +58,6 @@ def on_device(model: _Model, device: torch.device | str) -> _Model:
         return model.to(device)
     # torch reports a kind of device that it was built without by AssertionError.
     except (RuntimeError, AssertionError) as error:
-        if is_out_of_memory(error):
+        if lacks_resources(error):
             raise
         raise InputError(f"device: {device} ({short_reason(error)}); give cpu, or cuda where there is a GPU") from None

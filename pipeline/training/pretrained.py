@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from pipeline.artifacts.provenance import sha256_of_file
-from pipeline.errors import InputError, is_out_of_memory
+from pipeline.errors import InputError, lacks_resources
 from pipeline.models import is_timm, load_backbone
 from pipeline.models.network import Network
 from pipeline.models.resnet import ResNet
@@ -126,7 +126,7 @@ def read_weights(path: Path) -> Any:
     try:
         return load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
-        if is_out_of_memory(error):
+        if lacks_resources(error):
             raise
         raise damaged_weights(path, " ".join(str(error).split())[:120]) from None
 

@@ -150,7 +150,7 @@ def machine_info(device: torch.device) -> dict[str, Any]:
         return {**versions, **others, "device": torch.cuda.get_device_name(device), "gpu_code": _GPU_CODE}
     kind = torch.backends.cpu.get_cpu_capability()
     # It changes bits of products of some sizes only, which the digest may not contain. COMPATIBLE changes all.
-    mkl = os.environ.get("MKL_CBWR", "COMPATIBLE")
+    mkl = os.environ.get("MKL_CBWR", "COMPATIBLE").upper()
     rest = {} if mkl == "COMPATIBLE" else {"MKL_CBWR": mkl}
     return {**versions, **others, "device": kind, "arithmetic": cpu_arithmetic(), **rest}
 

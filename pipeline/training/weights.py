@@ -26,7 +26,7 @@ from pipeline.artifacts.files import atomic_path
 from pipeline.datasets.augmentation import center_box
 from pipeline.datasets.decode import full_image
 from pipeline.datasets.given_images import GivenImages, square_batches
-from pipeline.errors import InputError, explain_out_of_memory, is_out_of_memory, long_reason
+from pipeline.errors import InputError, explain_out_of_memory, lacks_resources, long_reason
 from pipeline.models import build_network
 from pipeline.models.network import Network
 from pipeline.training.evaluation import evaluation_images
@@ -242,7 +242,7 @@ def _network(path: Path | str, content: Mapping[str, Any], state: Any, device: t
         if resizing not in get_args(Resizing):
             raise ValueError(f"resizing {resizing!r}")
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RuntimeError) as error:
-        if is_out_of_memory(error):
+        if lacks_resources(error):
             raise
         reason = long_reason(error)
         raise InputError(f"{path}: settings and weights do not fit ({reason}); write the file again") from None
@@ -315,7 +315,7 @@ def load_torch_file(path: Path) -> Any:
         ) from None
     except Exception as error:
         # Bytes of any kind can provoke any error in the unpickler.
-        if is_out_of_memory(error):
+        if lacks_resources(error):
             raise
         raise damaged_weights(path, long_reason(error)) from None
 

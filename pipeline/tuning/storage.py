@@ -15,7 +15,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import Trial, TrialState, create_trial
 
 from pipeline.config.tuning import Domain, Tuning
-from pipeline.errors import InputError, is_out_of_memory, short_reason
+from pipeline.errors import InputError, lacks_resources, short_reason
 from pipeline.tuning.scheduler import TrialStatus, TrialStep
 
 _NAME = "search"
@@ -68,7 +68,7 @@ class TrialStorage:
             self._read(path)
         except Exception as error:
             # Optuna passes on whatever an invalid value raises in its code.
-            if isinstance(error, OSError) or is_out_of_memory(error):
+            if isinstance(error, OSError) or lacks_resources(error):
                 raise
             raise InputError(
                 f"{path}: a line is missing or invalid ({type(error).__name__}: {short_reason(error)}); remove its "

@@ -17,6 +17,7 @@ from pipeline.errors import (
     explain_out_of_memory,
     fix_hint,
     is_out_of_memory,
+    lacks_resources,
 )
 
 _HUGE = 2**50
@@ -50,7 +51,6 @@ def test_a_real_failure_to_allocate_is_recognized(allocate: Callable[[], None]) 
         RuntimeError("unable to mmap 64 bytes from file </torch_1>: Cannot allocate memory (12)"),
         RuntimeError("std::bad_alloc"),
         RuntimeError("could not create a primitive"),
-        pa.ArrowException("Unknown error: Failed to launch worker thread: Resource temporarily unavailable"),
         MemoryError("Unable to allocate 8.00 PiB for an array"),
         OSError(errno.ENOMEM, "Cannot allocate memory"),
         OutOfMemory("micro_batch: too many"),
@@ -59,6 +59,7 @@ def test_a_real_failure_to_allocate_is_recognized(allocate: Callable[[], None]) 
 )
 def test_the_words_of_every_library(error: Exception) -> None:
     assert is_out_of_memory(error)
+    assert lacks_resources(error)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +114,8 @@ def test_a_limit_on_threads_is_not_cured_by_a_smaller_batch(error: Exception) ->
     with pytest.raises(type(error)) as raised, explain_out_of_memory("batch_size: give less"):
         raise error
     assert raised.value is error
+    assert not is_out_of_memory(error)
+    assert lacks_resources(error)
     assert str(fix_hint(error)).startswith(f"no thread could be started ({error}); ")
 
 

@@ -162,7 +162,7 @@ def _run(
 ) -> None:
     out, config, log = arguments.out, settings.filter, stderr_log(None)
     scorer = config.scorer.model_dump()
-    folds = _folds(external, config, shown=pictures is not None)
+    folds = probe_folds_of(external, config, shown=pictures is not None)
     _check_filter(external, settings, probed=folds is not None)
     reduced: EmbeddingResult | ReducedFeatures
     embeddings = None
@@ -230,7 +230,7 @@ def _located_overrides(
     )
 
 
-def _folds(external: ExternalFeatures, config: FilterConfig, *, shown: bool) -> NDArray[np.int64] | None:
+def probe_folds_of(external: ExternalFeatures, config: FilterConfig, *, shown: bool) -> NDArray[np.int64] | None:
     """Return the (N,) folds of a linear probe if class probabilities are needed and the user gives none.
 
     Args:

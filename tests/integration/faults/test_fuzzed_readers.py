@@ -29,7 +29,7 @@ from pipeline.artifacts.tables import write_parquet
 from pipeline.commands.check_lock import parse_lock
 from pipeline.commands.compare.run_table import read_runs
 from pipeline.commands.filter_features.inputs import read_external_features
-from pipeline.commands.repair import _is_readable_rwlock
+from pipeline.commands.repair import _is_usable_rwlock
 from pipeline.commands.verify.recorded import read_rows
 from pipeline.config.params import load_params
 from pipeline.datasets.image_folder import open_image_folder
@@ -225,7 +225,7 @@ _READERS = {
     "overrides": _Reader(_overrides, _read_overrides, ("overrides.csv",)),
     "metadata.csv": _Reader(_metadata, _read_images, ("metadata.csv",)),
     "metadata.jsonl": _Reader(_json_lines, _read_images, ("metadata.jsonl",)),
-    "DVC's locks": _Reader(_rwlock, lambda at: _is_readable_rwlock(at / ".dvc/tmp/rwlock"), (".dvc/tmp/rwlock",)),
+    "DVC's locks": _Reader(_rwlock, lambda at: _is_usable_rwlock(at / ".dvc/tmp/rwlock"), (".dvc/tmp/rwlock",)),
     "shard of Parquet": _Reader(clone, _read_images, ("data/train-00001-of-00002.parquet", "README.md")),
     "features": _Reader(_features, partial(_read_features, labels="y.csv"), ("f.npy", "p.npy", "y.csv")),
     "manifest": _Reader(_features, partial(_read_features, labels="y.parquet"), ("y.parquet",)),

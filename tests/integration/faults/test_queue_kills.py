@@ -89,16 +89,20 @@ def test_a_killed_queue_goes_on_without_loss(make_project: Callable[[str], Path]
         lambda: _has_checkpoint(project, "second"),
     ]
     recorded: dict[str, int] = {}
-    for moment in moments:
+    for kill, moment in enumerate(moments):
         queue = _start(project)
         _wait(queue, moment)
         os.killpg(queue.pid, signal.SIGKILL)
         queue.wait()
+        # The run that the first kill interrupts goes on before the second one, that of the third at the end.
+        assert (project / "queue.log").read_text().count("resumed from step") >= (kill > 0)
         runs = _new_runs(project, before)
         assert runs.items() >= recorded.items(), "a finished run was lost or trained again"
         recorded = runs
     assert 1 <= len(recorded) < 4
+    resumed = (project / "queue.log").read_text().count("resumed from step")
     assert _start(project).wait(timeout=_TIMEOUT_S) == 0, (project / "queue.log").read_text()
+    assert (project / "queue.log").read_text().count("resumed from step") > resumed
     runs = _new_runs(project, before)
     assert len(runs) == 4
     assert runs.items() >= recorded.items()

@@ -262,8 +262,22 @@ def test_a_killed_dvc_that_its_parent_has_not_reaped(tmp_path: Path) -> None:
         rwlock.write_text(json.dumps({"write": {"x": {"pid": killed.pid, "cmd": "dvc repro"}}}))
         (repair,) = repair_dvc_files(tmp_path, WorkPaths())
         assert str(repair.file) == _RWLOCK
+        holders = {name: {"pid": pid, "cmd": "dvc repro"} for name, pid in (("x", killed.pid), ("y", os.getpid()))}
+        rwlock.write_text(json.dumps({"write": holders}))
+        assert repair_dvc_files(tmp_path, WorkPaths()) == [], "the other one is alive"
     finally:
         killed.wait()
+
+
+def test_a_process_that_proc_hides_is_taken_for_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hidden(pid: int) -> float:
+        raise PermissionError(f"/proc/{pid}/stat")
+
+    monkeypatch.setattr("pipeline.commands.repair.process_started_at", hidden)
+    rwlock = tmp_path / _RWLOCK
+    rwlock.parent.mkdir(parents=True)
+    rwlock.write_text(json.dumps({"write": {"x": {"pid": os.getpid(), "cmd": "dvc repro"}}}))
+    assert repair_dvc_files(tmp_path, WorkPaths()) == []
 
 
 def test_conflicts_of_a_merge_are_left_to_the_person(finished: ThreeStages) -> None:

@@ -12,6 +12,9 @@ from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from pipeline.commands.filter_features.command import probe_folds_of
+from pipeline.commands.filter_features.inputs import ExternalFeatures
+from pipeline.config.filter import FilterConfig
 from pipeline.features import linear
 from pipeline.features.linear import ProbeResult, cross_validated_probabilities, probe_folds
 from tests.fixtures.golden import check_golden, refusals
@@ -39,8 +42,18 @@ def test_folds_and_classes_are_even(labels: NDArray[np.int64], n_folds: int, see
 
 def test_labels_that_no_folds_fit_are_refused() -> None:
     labels = {"fewer images than folds": [0, 0, 1, 1], "a class that one fold has alone": [0] * 10 + [1]}
-    probe = partial(probe_folds, n_folds=5, seed=0, key="features", fix="give more images")
-    cases = {name: partial(probe, np.array(case)) for name, case in labels.items()}
+
+    def fold(given: list[int]) -> None:
+        rows = len(given)
+        features = ExternalFeatures(
+            features=np.zeros((rows, 2), np.float32), labels=np.array(given), class_names=["cat", "dog"], paths=None,
+            sha256=None, probabilities=None,
+        )  # fmt: skip
+        probe_folds_of(
+            features, FilterConfig.model_validate({"scorer": {"name": "label_odds"}, "drop_fraction": 0.2}), shown=False
+        )
+
+    cases = {name: partial(fold, case) for name, case in labels.items()}
     check_golden("refused_probes.txt", refusals(cases))
 
 

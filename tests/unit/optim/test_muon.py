@@ -242,3 +242,15 @@ def test_products_are_not_rounded_to_tf32_whatever_the_recipe_says(tf32: Any, mo
     _stepped(_normal(4, 6), [_normal(4, 6, seed=1)])
     assert seen == ["ieee"] * len(COEFFICIENTS)
     assert tf32.fp32_precision == "tf32"
+
+
+def test_a_precision_that_follows_the_general_one_still_does(tf32: Any) -> None:
+    backends: Any = torch.backends
+    general = backends.fp32_precision
+    try:
+        tf32.fp32_precision, backends.fp32_precision = "none", "tf32"
+        _stepped(_normal(4, 6), [_normal(4, 6, seed=1)])
+        backends.fp32_precision = "ieee"
+        assert tf32.fp32_precision == "ieee"
+    finally:
+        backends.fp32_precision = general

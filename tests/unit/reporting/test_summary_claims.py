@@ -136,3 +136,20 @@ def test_images_are_augmented_where_what_is_seen_of_them_is_drawn(
     write_parquet(path, rows.set_column(rows.column_names.index("settings"), "settings", [[text] * len(rows)]))
     assert {row["augmented"] for row in read_run_records(path, storage)} == {augmented}
     assert len({row["recipe"] for row in read_run_records(path, storage)}) == 1
+
+
+def test_a_run_that_diverged_counts_with_its_seed_alone(tmp_path: Path) -> None:
+    """After a study has stopped by its plan, runs of later seeds are in no slope and no claim."""
+
+    def outcome(row: Mapping[str, Any]) -> Mapping[str, Any]:
+        if row["seed"] == SEEDS[-1] and row["batch_size"] == SIZES[0]:
+            return {"status": "diverged", "reason": "the training loss stopped being finite"}
+        return _noisier(row)
+
+    params, data = params_with(["resnet18"], seeds=SEEDS, match="epochs", batch_sizes=SIZES), DataPaths(root=tmp_path)
+    write_artifacts(data, params, outcome)
+    path = data.runs("digits")
+    assert {row["batch_size"] for row in read_run_records(path, "array") if row["setting_diverged"]} == {SIZES[0]}
+    earlier = read_run_records(path, "array", SEEDS[:-1])
+    assert {row["seed"] for row in earlier} == set(SEEDS[:-1])
+    assert not any(row["setting_diverged"] for row in earlier)

@@ -176,7 +176,7 @@ canonical_runs._JOBS = {name: canonical_runs._JOBS[name] for name in sys.argv[1:
 from pipeline.__main__ import main
 sys.exit(main(["canonical-runs", "--isa", "avx2", "--json"]))
 """
-_LEFT_OUT = ("resnet18 sgd", "resnet50 few images", "resnet18 small images", "resnet50 small images")
+_LEFT_OUT = ("resnet18 sgd", "resnet50 few images")
 _LIMITED = tuple(name for name in JOBS if not name.startswith(_LEFT_OUT))
 _WITH_AVX2 = pytest.mark.skipif(not has_avx2(), reason="this processor lacks AVX2")
 
@@ -208,8 +208,8 @@ def test_limited_instructions_give_a_listed_arithmetic() -> None:
 def test_limited_instructions_give_the_listed_hashes() -> None:
     """Fails where the arithmetic is listed with other hashes; skipped where that of this processor is another one.
 
-    On jobs with every choice that changes which operations run; `make test-avx2` has all of them. Where this
-    process has no other instructions, the last test runs all jobs with these, so a few suffice here.
+    On jobs with every choice that changes which operations run. Where this process has no other instructions, the last
+    test runs all jobs with these, so a few suffice here.
     """
     jobs = QUICK if machine_info(torch.device("cpu"))["device"] == "AVX2" else _LIMITED
     for name in ("network", "optimizer", "schedule", "precision", "reduction"):

@@ -71,7 +71,9 @@ def test_while_active_and_no_longer(tf32: bool, coarse: tuple[bool, bool, bool])
 
 
 def _precisions() -> list[str]:
-    return [backend.fp32_precision for backend in (torch.backends, *_CUDA, _CUDA[1].conv, _CUDA[1].rnn)]
+    mkldnn: Any = torch.backends.mkldnn
+    several = torch.backends, *_CUDA, _CUDA[1].conv, _CUDA[1].rnn, mkldnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn
+    return [backend.fp32_precision for backend in several]
 
 
 @pytest.fixture
@@ -79,16 +81,18 @@ def reset(coarse: tuple[bool, bool, bool]) -> Iterator[None]:
     """A process in torch's default state of both interfaces, and again at the end."""
     matmul, cudnn = _CUDA
     matmul.allow_tf32, cudnn.allow_tf32 = False, True
-    before = _precisions()
+    several = torch.backends, matmul, cudnn, cudnn.conv, cudnn.rnn
+    before = [backend.fp32_precision for backend in several]
     yield
-    for backend, precision in zip((torch.backends, *_CUDA, cudnn.conv, cudnn.rnn), before, strict=True):
+    torch.backends.mkldnn.set_flags(_fp32_precision="none")
+    for backend, precision in zip(several, before, strict=True):
         backend.fp32_precision = precision
     torch.set_float32_matmul_precision("highest")
     matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic = coarse
 
 
 @pytest.mark.usefixtures("reset")
-@pytest.mark.parametrize("setting", ["all", "matmul", "conv", "medium"])
+@pytest.mark.parametrize("setting", ["all", "matmul", "conv", "mkldnn", "medium"])
 @pytest.mark.parametrize("tf32", [True, False])
 def test_a_caller_may_use_the_interface_of_newer_torch(tf32: bool, setting: str) -> None:
     """Of its two interfaces torch reads one as an error after the other was used."""
@@ -96,7 +100,10 @@ def test_a_caller_may_use_the_interface_of_newer_torch(tf32: bool, setting: str)
     mkldnn: Any = torch.backends.mkldnn
     if setting == "medium":
         torch.set_float32_matmul_precision("medium")
+    elif setting == "mkldnn":
+        mkldnn.set_flags(_fp32_precision="bf16")
     else:
+        matmul.fp32_precision = "none"  # follows the general one
         backend: Any = {"all": torch.backends, "matmul": matmul, "conv": cudnn.conv}[setting]
         backend.fp32_precision = "ieee" if tf32 else "tf32"
     before = _precisions()
@@ -108,6 +115,9 @@ def test_a_caller_may_use_the_interface_of_newer_torch(tf32: bool, setting: str)
         assert torch.get_float32_matmul_precision() == ("high" if tf32 else "highest")
         assert mkldnn.matmul.fp32_precision == "none"
     assert _precisions() == before
+    if setting == "all":
+        backend.fp32_precision = other = "tf32" if tf32 else "ieee"
+        assert matmul.fp32_precision == other, "the special setting still follows the general one"
     if setting == "medium":
         assert torch.get_float32_matmul_precision() == "medium"
 

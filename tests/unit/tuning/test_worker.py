@@ -160,6 +160,7 @@ def test_a_trial_that_does_not_fit_the_memory_of_a_cpu_fails(
         DataError("train/ash/1.png: No such file or directory; put the image back"),
         MachineError("compile: needs a C++ compiler and finds none"),
         RuntimeError("CUDA error: ECC"),
+        RuntimeError("can't start new thread"),
     ],
 )
 def test_errors_of_other_causes_end_the_search_and_are_not_stored(
