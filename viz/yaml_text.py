@@ -24,6 +24,7 @@ from ruamel.yaml.events import (
     SequenceEndEvent,
     SequenceStartEvent,
 )
+from ruamel.yaml.representer import SafeRepresenter
 
 _ANCHOR = re.compile(r"[ \t]*&[^\s,\[\]{}]+[ \t]*")
 _SEPARATOR = re.compile(r"\s*:")
@@ -161,9 +162,20 @@ def _line_end(text: str, position: int) -> int:
     return len(text) if end < 0 else end
 
 
+class _Representer(SafeRepresenter):
+    """Quotes strings that begin with a colon or question mark: in flow style ruamel.yaml does not read them back."""
+
+    def represent_str(self, data: str) -> Any:
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style="'" if data[:1] in (":", "?") else None)
+
+
+_Representer.add_representer(str, _Representer.represent_str)
+
+
 def _render(value: Any) -> str:
     """Return `value` as YAML on one line."""
     yaml = YAML(typ="safe", pure=True)
+    yaml.Representer = _Representer
     yaml.default_flow_style = True
     # ruamel.yaml writes these Unicode line breaks unescaped and reads them as spaces. Escapes keep them.
     yaml.allow_unicode = not re.search("[\x85\u2028\u2029]", _all_text(value))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
@@ -52,6 +52,8 @@ def _touched(old: str, new: str) -> tuple[int, int]:
     return len(before), len(after)
 
 
+@example(place=("audit", ("prepare",)), value={"a": {"a": ":0"}})
+@example(place=("audit", ("prepare",)), value={"a": {"a": "?0", "?": ["?", ":", ":\n"]}})
 @settings(max_examples=20)
 @given(place=st.sampled_from(_PLACES), value=_VALUES)
 def test_any_value_anywhere_is_read_back(place: tuple[str, tuple[str, ...]], value: Any) -> None:
