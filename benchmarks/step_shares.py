@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5)
     arguments = parser.parse_args()
     rows: list[Row] = []
-    with distributed.join_process_group(1) as world:
+    with distributed.join_process_group("auto") as world:
         for arguments.image_size in arguments.sizes:
             settings = settings_for(arguments)
             bare = bare_steps(get_model(arguments.network, num_classes=N_CLASSES), settings, world.device)
