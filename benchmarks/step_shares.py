@@ -64,11 +64,12 @@ def main() -> None:
     arguments = parser.parse_args()
     rows: list[Row] = []
     with distributed.join_process_group("auto") as world:
-        for arguments.image_size in arguments.sizes:
+        for size in arguments.sizes:
+            arguments.image_size = size
             settings = settings_for(arguments)
             bare = bare_steps(get_model(arguments.network, num_classes=N_CLASSES), settings, world.device)
             for name, run in (("torchvision", bare), ("ours", bare_training(settings, world))):
-                rows.append({"pixels": arguments.image_size, "network": name, **profiled(run, arguments.steps)})
+                rows.append({"pixels": size, "network": name, **profiled(run, arguments.steps)})
     print_results(arguments, rows)
 
 

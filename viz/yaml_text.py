@@ -168,8 +168,7 @@ class _Representer(SafeRepresenter):
     def represent_str(self, data: str) -> Any:
         return self.represent_scalar("tag:yaml.org,2002:str", data, style="'" if data[:1] in (":", "?") else None)
 
-
-_Representer.add_representer(str, _Representer.represent_str)
+    yaml_representers = {**SafeRepresenter.yaml_representers, str: represent_str}  # noqa: RUF012 - as in its base class
 
 
 def _render(value: Any) -> str:
