@@ -95,7 +95,8 @@ def test_a_killed_queue_goes_on_without_loss(make_project: Callable[[str], Path]
         os.killpg(queue.pid, signal.SIGKILL)
         queue.wait()
         # The run that the first kill interrupts goes on before the second one, that of the third at the end.
-        assert (project / "queue.log").read_text().count("resumed from step") >= (kill > 0)
+        if kill > 0:
+            assert "resumed from step" in (project / "queue.log").read_text()
         runs = _new_runs(project, before)
         assert runs.items() >= recorded.items(), "a finished run was lost or trained again"
         recorded = runs
